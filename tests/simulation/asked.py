@@ -19,7 +19,7 @@ from provisioner.workloads.asks import NODE_POOLS
 from rehearsal.simulators.gke.records import Pool, PoolStatus
 from tests.simulation.asks import BUFFER, REQUEST, AskRun, BufferRun, QueuedRun, RequestRun
 from tests.simulation.objects import WorkloadRun
-from tests.simulation.pools import fits, is_ours, owner_of
+from tests.simulation.pools import fits, fits_shape, is_ours, owner_of
 from tests.simulation.store import Change
 
 if TYPE_CHECKING:
@@ -130,6 +130,40 @@ class Asked:
             leader = run.leader(job)
             if live is not None and leader is not None:
                 self._stage.violate(TWICE, f"{process.name} makes {pool.name} for pods of {live.name}, which lives")
+
+    def judge_refill(self, process: Process, pool: Pool) -> bool:
+        """Judge a new pool that is for a buffer; say whether it is.
+
+        Whoever waits for a pool takes those that were made for buffers, so that these are counted together.
+        """
+        uid = owner_of(pool.body["config"]["labels"])[0]
+        run = next((each for each in self._simulation.cluster.every_workload if each.uid == uid), None)
+        if not isinstance(run, BufferRun):
+            return False
+        checker, cluster, pools = self._simulation.checker, self._simulation.cluster, self._simulation.cloud.pools
+        long_ago = self._stage.agenda.now - checker.stale_seconds()
+        takers = [
+            each for each in cluster.every_workload if any(fits_shape(each, shape, pool) for shape in each.shapes)
+        ]
+        recent = any(changed > long_ago for each in takers for changed in each.changed.values())
+        waiting = sum(
+            not any(owner == job and pod.node for (owner, _), pod in each.pods.items())
+            for each in takers
+            if (each.alive or each.suspended) and not each.gone
+            for job in each.slots()
+        )
+        going = {str(name) for name in process.loop.memory.deletes}
+        registered = {node.pool_name for node in cluster.nodes.values()}
+        up = [
+            name
+            for name in self.idle(run, _UP) - {pool.name, *going}
+            if checker.healthy(pools[name])
+            and (name not in registered or cluster.pool_changed.get(name, 0.0) <= long_ago)
+        ]
+        if not recent and len(up) >= waiting:
+            text = f"{process.name} makes {pool.name} for {run.name}, and {len(up)} pools are idle for {waiting} slices"
+            self._stage.violate(TWICE, text)
+        return True
 
     # --- after the storm
 

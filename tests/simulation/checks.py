@@ -130,7 +130,8 @@ class Checker:
             if not pulls_images(pool.body):
                 self.stage.violate(SERVE, f"{process.name} makes {name}, whose nodes cannot pull private images")
             self._judge_charge(process, pool)
-            self._judge_create(process, pool)
+            if not self.asked.judge_refill(process, pool):
+                self._judge_create(process, pool)
             self.asked.judge_create(process, pool)
             self._judge_limits(process, pool)
         elif method == "nodePools.delete":
@@ -214,7 +215,7 @@ class Checker:
         for pod in arrivals.on_their_way(process, pool.name):
             if not opened and pod.assigned_at < unseen:
                 self.stage.violate(KEEP, f"{process.name} deletes {pool.name}, and pod {pod.name} is on its way there")
-        if not self._healthy(pool) or any(self.simulation.cluster.pods_on_pool(pool.name)):
+        if not self.healthy(pool) or any(self.simulation.cluster.pods_on_pool(pool.name)):
             return
         for workload, job in self._slices():
             if not workload.bindable:
@@ -275,7 +276,7 @@ class Checker:
         changed = max(workload.changed.get(job, 0.0), self.simulation.cluster.pool_changed.get(pool.name, 0.0))
         return self.stage.agenda.now - max(changed, self.simulation.disturbed_at)
 
-    def _healthy(self, pool: Pool) -> bool:
+    def healthy(self, pool: Pool) -> bool:
         """Whether pods will get all hosts there, by all that can be seen from outside."""
         nodes = [self.simulation.cluster.nodes.get(node.name) for node in pool.nodes]
         if pool.status is PoolStatus.PROVISIONING:
@@ -330,7 +331,7 @@ class Checker:
                 continue
             repaired = self._is_repaired(other)
             if (
-                not (self._healthy(other) or repaired)
+                not (self.healthy(other) or repaired)
                 or not same_kind(other, pool)
                 or other.name in self.deleted_by_hand
             ):
@@ -400,7 +401,7 @@ class Checker:
             self._pods_bound(workload, job)
             or any(
                 owner_of(pool.body["config"]["labels"]) == (workload.uid, workload.slice_id(job).group_key)
-                and self._healthy(pool)
+                and self.healthy(pool)
                 and pool.status is PoolStatus.RUNNING
                 for pool in self.simulation.cloud.pools.values()
                 if is_ours(pool)
