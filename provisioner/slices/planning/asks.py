@@ -115,19 +115,22 @@ def _of_booking(workload: Workload, ask: Ask, round_: Round, matching: Matching)
     elif lost:
         message = f"Node pool {lost[0]} was lost before pods ran on all node pools of the request"
         yield _New(constants.CAPACITY_REVOKED, True, "NodePoolLost", message)
-    elif end is not None and end <= round_.now and (used == 0 or _waits_in_vain(workload, round_)):
+    elif end is not None and end <= round_.now and not (used and _waits(workload, round_)):
         minutes = round_.settings.booking_seconds / 60
         message = f"Pods run on {used} of {len(pools)} node pools of the request after {minutes:.0f} minutes"
         yield _New(constants.BOOKING_EXPIRED, True, "NotUsed", message)
 
 
-def _waits_in_vain(workload: Workload, round_: Round) -> bool:
-    """Whether the scheduler has found no node for pods that use the request, for as long as it is booked."""
+def _waits(workload: Workload, round_: Round) -> bool:
+    """Whether pods that use the request wait for their nodes, not yet for as long as it is booked.
+
+    Others may never wait: the scheduler puts them on any pool that fits.
+    """
     before = round_.now - timedelta(seconds=round_.settings.booking_seconds)
     own = (each for each in round_.slices.values() if each.request == workload.name)
     leaders = (each.leader for each in own if each.workload.namespace == workload.namespace)
-    since = (each.unschedulable_since for each in leaders if each is not None)
-    return any(each is not None and each <= before for each in since)
+    since = (each.unschedulable_since or round_.now for each in leaders if each is not None and not each.node_name)
+    return any(each > before for each in since)
 
 
 def _booked_until(ask: Ask, round_: Round) -> datetime | None:

@@ -39,8 +39,12 @@ from tests.support.world import World
 pytestmark = pytest.mark.timeout(60)
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-#: Those of workloads; the node groups are for clusters without node pools.
-FILES = sorted(file for file in EXAMPLES.rglob("*.yaml") if file.parent.name not in ("nodegroups", "partitions"))
+#: Those of workloads with pods; the node groups are for clusters without node pools.
+FILES = sorted(
+    file
+    for file in EXAMPLES.rglob("*.yaml")
+    if file.parent.name not in ("nodegroups", "partitions", "capacity-buffer") and file.name != "queue.yaml"
+)
 SERVING = settings(serve_jobs=True)
 #: Labels that follow from the UID of an object.
 UNKNOWN = (constants.POOL_JOBSET_UID, constants.POOL_WORKLOAD_UID, constants.NODEPOOL_HASH)
@@ -88,6 +92,12 @@ def test_the_pools_of_every_example_are_those_of_the_decision_in_a_world(file: P
     assert found.all_served
     assert bodies([each.request for each in found.pools]) == bodies(decided)
     assert decided
+
+
+def test_the_example_of_a_buffer_has_a_pool_for_each_slice() -> None:
+    found = forecast(read_manifests([str(EXAMPLES / "capacity-buffer")]).documents, SERVING, GKE_RULES)
+    assert found.all_served
+    assert [(each.request.topology, each.request.hosts) for each in found.pools] == [("4x4", 4)] * 2
 
 
 def test_with_the_uid_of_the_object_the_names_are_exact() -> None:

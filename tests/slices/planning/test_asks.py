@@ -156,6 +156,26 @@ def test_a_booking_that_nobody_uses_expires_and_its_pools_go() -> None:
     assert len(world.deleted) == 2
 
 
+def test_a_booking_ends_when_some_pods_of_the_request_run_elsewhere() -> None:
+    """The scheduler puts them on any pool that fits."""
+    first = make_jobset("first")
+    world = Asking()
+    world.add(first)
+    world.live(4)
+    world.ask(raw_request("req", 4))
+    world.live(6)
+    world.finish(first)
+    jobset = world.consume("req", 2)
+    world.schedule()
+    assert world.bound(jobset) == 2
+    world.run(19, seconds=30.0)
+    assert "BookingExpired" not in world.conditions()
+    world.run(3, seconds=30.0)
+    assert "on 1 of 2 node pools of the request after 10 minutes" in world.conditions()["BookingExpired"]
+    world.run(3, seconds=30.0)
+    assert len(world.deleted) == 1
+
+
 def test_a_pool_that_is_lost_before_its_use_revokes_the_request() -> None:
     world = served(4)
     lost = min(world.pools)
