@@ -22,6 +22,8 @@ JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 JOB_GLOBAL_INDEX = "jobset.sigs.k8s.io/job-global-index"
 #: SHA1 of "<namespace>/<job name>": the same over restarts, and over a delete and re-creation under one name.
 JOB_KEY = "jobset.sigs.k8s.io/job-key"
+#: Annotation of JobSets, their jobs and pods: the label whose values are the places that jobs do not share.
+EXCLUSIVE_TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 #: The name of the Job, on its pods.
 JOB_NAME = "batch.kubernetes.io/job-name"
 RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
@@ -89,6 +91,12 @@ QUEUED = "cloud.google.com/gke-queued"
 #: Seconds, in a nodeSelector.
 MAX_RUN_SECONDS = "cloud.google.com/gke-max-run-duration-seconds"
 PLACEMENT_POLICY = "cloud.google.com/placement-policy-name"
+#: Of a collection of node pools: its name, and what it is for, such as HIGH_AVAILABILITY; copied to the nodes.
+COLLECTION = "cloud.google.com/gke-nodepool-group-name"
+WORKLOAD_TYPE = "cloud.google.com/gke-workload-type"
+#: Asks for networks of the TPUs that GKE manages ("auto"); the nodes that have them get the second label.
+NETWORK_PROFILE = "gke.networks.io/accelerator-network-profile"
+NETWORKING_DRA_DRIVER = "cloud.google.com/gke-networking-dra-driver"
 #: Turns the resiliency of the inter-chip links off; copied to the nodes.
 ICI_RESILIENCY = "cloud.google.com/gke-tpu-ici-resiliency"
 #: Asks GKE to restart the slice after a repair; copied to the nodes where a pod asks for it.
@@ -167,6 +175,7 @@ READ_ANNOTATIONS = (
     SLICE_TOPOLOGY,
     SLICE_AUTOPROVISIONING,
     CONSUMES_REQUEST,
+    EXCLUSIVE_TOPOLOGY,
 )
 
 NODEPOOL_MANAGER = "google.com/nodepool-manager"
@@ -273,6 +282,8 @@ UNKNOWN_SELECTOR = "SelectorNotKnown"
 NOT_READY = "ProvisionerNotReady"
 #: A pod of the object gets no TPU environment, or not all of it.
 INCOMPLETE_ENVIRONMENT = "IncompleteTPUEnvironment"
+#: The pods of a JobSet are a gang and placed exclusively, and so are never scheduled.
+NEVER_STARTS = "GangNeverStarts"
 #: A host of the slice is taken down for maintenance at a known time, or now.
 HOST_MAINTENANCE = "HostMaintenance"
 #: Pods of a RayCluster do not say which replica they are of.

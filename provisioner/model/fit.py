@@ -43,6 +43,8 @@ _KNOWN = frozenset(
         constants.ICI_RESILIENCY,
         constants.LOCATION_HINT,
         constants.AUTO_RESTART,
+        constants.COLLECTION,
+        constants.WORKLOAD_TYPE,
         constants.COMPUTE_CLASS,
         # The name of one node, which a new one does not have.
         constants.HOSTNAME,

@@ -135,6 +135,8 @@ class Pod:
     unschedulable_since: datetime | None = None
     #: The scheduler's own words.
     unschedulable_message: str = ""
+    #: It is of a gang that the scheduler does not look at before enough of its pods are there.
+    gated: bool = False
     #: deletionTimestamp: for pods the moment at which the grace ends.
     deletion_deadline: datetime | None = None
 

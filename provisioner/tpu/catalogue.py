@@ -61,7 +61,7 @@ _HYPERDISK = ("hyperdisk-balanced",)
 
 #: Edge of the cube that larger 3-D slices are composed of, in chips.
 _CUBE_EDGE = 4
-_CUBE_CHIPS = _CUBE_EDGE**3
+CUBE_CHIPS = _CUBE_EDGE**3
 #: Longest axis of a 3-D slice, in chips.
 LONGEST_AXIS = 256
 
@@ -137,6 +137,8 @@ class Accelerator:
     documented_topologies: tuple[str, ...] = ()
     #: Most 4x4x4 cubes in one slice; 0 for generations without cubes.
     max_cubes: int = 0
+    #: Likewise in those that Google's own documentation names; 0: in all of these.
+    documented_cubes: int = 0
     #: Multi-host slices are placed by a workload policy (a Compute resource policy) instead of COMPACT placement.
     workload_policy: bool = False
     #: Sources disagree on whether axes may be in any order.
@@ -159,7 +161,7 @@ def _topologies(listed: tuple[str, ...], max_cubes: int) -> tuple[Topology, ...]
 
 def _cubes(max_cubes: int) -> Iterator[Topology]:
     """Slices of whole cubes: each axis a multiple of 4 up to 256, axes in non-decreasing order."""
-    most = max_cubes * _CUBE_CHIPS
+    most = max_cubes * CUBE_CHIPS
     for a in range(_CUBE_EDGE, LONGEST_AXIS + 1, _CUBE_EDGE):
         for b in range(a, LONGEST_AXIS + 1, _CUBE_EDGE):
             if a * b * b > most:
@@ -227,6 +229,8 @@ _ALL = (
         listed_topologies=BELOW_CUBE,
         documented_topologies=V5P,
         max_cubes=140,
+        # The largest of cloud.google.com/tpu/docs/v5p is 16x16x24; others list up to 140 cubes.
+        documented_cubes=96,
     ),
     Accelerator(
         label="tpu-v6e-slice",

@@ -45,6 +45,12 @@ class Shape:
     @property
     def warning(self) -> str:
         """What a user should know of the shape; empty for nothing."""
+        most = self.accelerator.documented_cubes * catalogue.CUBE_CHIPS
+        if most and self.topology.chips > most:
+            return (
+                f"topology {self.topology} has more chips than the largest {self.accelerator.label} slice in Google's "
+                f"documentation, which has {most:,}; GKE decides whether it creates the slice"
+            )
         if self.documented:
             return ""
         return (

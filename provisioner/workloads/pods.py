@@ -31,7 +31,7 @@ def parse_pod(raw: object) -> Pod | None:
     status = fields.mapping(fields.mapping(raw).get("status"))
     created_at = fields.parse_timestamp(metadata.get("creationTimestamp"))
     phase = fields.name(status.get("phase")) or "Pending"
-    since, words = None, ""
+    since, words, gated = None, "", False
     if phase == "Pending":
         for condition in fields.mappings(status.get("conditions")):
             if (condition.get("type"), condition.get("status")) != ("PodScheduled", "False"):
@@ -39,6 +39,10 @@ def parse_pod(raw: object) -> Pod | None:
             if condition.get("reason") == "Unschedulable":
                 since = fields.parse_timestamp(condition.get("lastTransitionTime")) or created_at
                 words = bounds.cut(fields.text(condition.get("message")), bounds.SCHEDULER_MESSAGE)
+        gang = fields.name(fields.mapping(spec.get("schedulingGroup")).get("podGroupName"))
+        # The scheduler does not look at a gang before enough of its pods are there, and writes no condition.
+        if gated := bool(gang) and not _is_scheduled(status):
+            since, words = created_at, f"the scheduler waits for the other pods of PodGroup {gang}"
     return Pod(
         kind=claim.kind,
         namespace=namespace,
@@ -56,8 +60,14 @@ def parse_pod(raw: object) -> Pod | None:
         created_at=created_at or fields.UNKNOWN_TIME,
         unschedulable_since=since,
         unschedulable_message=words,
+        gated=gated,
         deletion_deadline=fields.deletion_deadline(what, metadata),
     )
+
+
+def _is_scheduled(status: dict[str, Any]) -> bool:
+    """Whether the scheduler has said anything of a pod."""
+    return any(each.get("type") == "PodScheduled" for each in fields.mappings(status.get("conditions")))
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:

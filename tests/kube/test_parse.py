@@ -16,7 +16,7 @@ from provisioner.model.capacity import Taint
 from provisioner.model.workloads import Expression, Toleration
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
-from tests.support.objects import job_reference, raw_jobset, raw_node, raw_pod
+from tests.support.objects import job_reference, pod_spec, raw_jobset, raw_node, raw_pod
 
 #: sha1 of "default/train-slice-0"
 JOB_KEY = "85d5b40df9777c538c56fd5da6a51702a106bc4b"
@@ -241,6 +241,18 @@ def test_only_the_schedulers_word_makes_a_pod_unschedulable(status: dict[str, st
     pod = parse_pod(raw_pod(status={"phase": status["phase"], "conditions": conditions}))
     assert pod is not None
     assert want is (pod.unschedulable_since is not None)
+
+
+def test_a_pod_of_a_gang_that_the_scheduler_has_not_looked_at_waits_all_the_same() -> None:
+    """It has no condition before enough pods of the gang are there."""
+    spec = {**pod_spec(), "schedulingGroup": {"podGroupName": "train"}}
+    pod = parse_pod({**raw_pod(status={"phase": "Pending"}), "spec": spec})
+    assert pod is not None
+    assert (pod.gated, pod.unschedulable_since) == (True, pod.created_at)
+    scheduled = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
+    pod = parse_pod({**raw_pod(status=scheduled), "spec": spec})
+    assert pod is not None
+    assert (pod.gated, pod.unschedulable_since) == (False, None)
 
 
 def test_affinity_and_tolerations_are_kept() -> None:

@@ -107,7 +107,7 @@ def test_every_small_box_that_the_rule_does_not_allow_is_refused(label: str, mos
         pytest.param(V4, "4x4x12", False, id="what is listed for v5p is not for v4"),
         pytest.param(V5P, "4x4x12", True, id="v5p 4x4x12 is on the list"),
         pytest.param(V5P, "4x4x16", False, id="v5p 4x4x16 is on no list"),
-        pytest.param(V5P, "16x20x28", True, id="a whole v5p pod is on the list"),
+        pytest.param(V5P, "16x16x24", True, id="the largest v5p slice in Google's documentation"),
         pytest.param("tpu7x", "4x4x16", True, id="tpu7x 4x4x16 is on one of two lists"),
         pytest.param("tpu7x", "4x4x148", True, id="tpu7x 4x4x148 is on the other"),
         pytest.param("tpu7x", "2x2x1", True, id="a single tpu7x host is on the list"),
@@ -127,6 +127,10 @@ def test_a_topology_that_only_follows_the_rule_comes_with_a_warning(
     else:
         assert f"topology {topology} for {label}" in shape.warning
         assert "GKE decides" in shape.warning
+
+
+def test_a_slice_that_is_larger_than_all_in_googles_documentation_comes_with_a_warning() -> None:
+    assert "has 6,144" in tpu.resolve(V5P, "16x20x28", 4).warning
 
 
 @pytest.mark.parametrize(

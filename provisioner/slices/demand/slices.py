@@ -368,6 +368,22 @@ def unnumbered(workloads: Workloads, pods: Iterable[Pod]) -> list[Workload]:
     return [workloads.by_uid[uid] for uid in found]
 
 
+def never_starting(found: Mapping[WorkloadUid, Found]) -> list[Workload]:
+    """List the workloads whose pods wait for each other: followers for a scheduled leader, and that for its gang."""
+    key = constants.EXCLUSIVE_TOPOLOGY
+    return [
+        each.workload
+        for each in found.values()
+        if any(
+            slice_.pending
+            and slice_.leader is not None
+            and slice_.leader.gated
+            and (key in each.workload.annotations or key in slice_.requirements.annotations)
+            for slice_ in each.slices.values()
+        )
+    ]
+
+
 def left_to_slices(workloads: Workloads, policy: ServingPolicy) -> list[Workload]:
     """List the living workloads that would be served, if they did not ask for Slice resources."""
     return [

@@ -15,7 +15,7 @@ from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
 from provisioner.slices.demand import SliceId, left_to_slices, rejected
-from provisioner.slices.demand.slices import unnumbered
+from provisioner.slices.demand.slices import never_starting, unnumbered
 from provisioner.slices.planning import asks, failing
 from provisioner.slices.planning.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
 from provisioner.slices.planning.launch import gangs, limits, reserving
@@ -30,6 +30,7 @@ from provisioner.slices.planning.plan import (
     Plan,
     PoolState,
     Transition,
+    never_starts,
     not_numbered,
     slices_not_served,
     too_large,
@@ -116,6 +117,7 @@ def decide(
             *map(too_large, rejected(round_.workloads, round_.policy)),
             *map(slices_not_served, left_to_slices(round_.workloads, round_.policy)),
             *map(not_numbered, unnumbered(round_.workloads, snapshot.pods)),
+            *map(never_starts, never_starting(round_.derived.found)),
         ),
         statuses=statuses,
         alerts=(*alerts_of_pools(round_, hanging, unneeded.since.keys()), *unneeded.alerts),

@@ -266,6 +266,16 @@ def not_numbered(workload: Workload) -> Notice:
     return Notice(objects=(workload_ref(workload),), reason=constants.NOT_NUMBERED, message=message)
 
 
+def never_starts(workload: Workload) -> Notice:
+    """Say that the pods of a workload wait for each other."""
+    message = (
+        f"The pods of this {workload.kind.value} are never scheduled: {constants.EXCLUSIVE_TOPOLOGY} holds followers "
+        "back until their leader is scheduled, and the scheduler holds the leader back until all pods of its gang "
+        "exist; remove the annotation, or the gang"
+    )
+    return Notice(objects=(workload_ref(workload),), reason=constants.NEVER_STARTS, message=message)
+
+
 def slices_not_served(workload: Workload) -> Notice:
     """Say that a JobSet asks for Slice resources, which nobody makes here."""
     marks = (*workload.labels.items(), *workload.annotations.items())

@@ -30,6 +30,18 @@ def stocked_out(world: World, name: str) -> None:
     world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.STOCKOUT, "No v4 left.")))
 
 
+def test_a_gang_has_its_slices_before_its_pods_are_there_and_one_that_never_starts_is_reported() -> None:
+    """Exclusive placement and the gang wait for each other."""
+    world = World()
+    gang = make_jobset("gang", replicas=4)
+    apart = make_jobset("apart", annotations={constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL})
+    world.add(gang, apart)
+    world.pods = {uid: replace(pod, gated=True) for uid, pod in world.pods.items()}
+    world.step()
+    assert len(world.pools) == 5
+    assert [each.objects[0].name for each in world.told(constants.NEVER_STARTS)] == ["apart"]
+
+
 def test_one_jobset_lives_and_leaves_nothing_behind() -> None:
     workload = make_jobset()
     world = World(workload)

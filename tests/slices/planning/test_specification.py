@@ -238,12 +238,14 @@ def test_what_no_pool_would_serve_is_not_bought(
 
 
 def test_labels_that_pods_select_or_ask_to_copy_come_along() -> None:
-    """Google's own are set by GKE, but for two."""
+    """Google's own are set by GKE, but for a few."""
     slice_ = slice_of(
         selector={
             "team": "ml",
             constants.ICI_RESILIENCY: "false",
             constants.LOCATION_HINT: "here",
+            constants.COLLECTION: "serving",
+            constants.NETWORK_PROFILE: "auto",
             constants.OS: "linux",
         },
         labels={"cost": "7", "tier": "gold", "else": "x"},
@@ -257,6 +259,9 @@ def test_labels_that_pods_select_or_ask_to_copy_come_along() -> None:
         "tier": "gold",
         constants.ICI_RESILIENCY: "false",
         constants.LOCATION_HINT: "here",
+        constants.COLLECTION: "serving",
+        constants.NETWORK_PROFILE: "auto",
+        constants.NETWORKING_DRA_DRIVER: "true",
     }
 
 

@@ -76,6 +76,8 @@ def _labels_asked_for(request: NodePoolRequest, slice_: Slice, *, own_policy: bo
         yield constants.RESERVATION_AFFINITY, "specific"
     if request.capacity is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in selector:
         yield constants.MAX_RUN_SECONDS, selector[constants.MAX_RUN_SECONDS]
+    if constants.NETWORK_PROFILE in selector:
+        yield constants.NETWORKING_DRA_DRIVER, "true"
     if own_policy:
         yield constants.POOL_TOPOLOGY, request.topology
 
@@ -108,7 +110,15 @@ def _networks(slice_: Slice, settings: Settings) -> tuple[Network, ...]:
 GKE_RULES = PoolRules(
     supplier_name="GKE",
     idle_seconds=60.0,
-    passed_on=frozenset({constants.ICI_RESILIENCY, constants.LOCATION_HINT}),
+    passed_on=frozenset(
+        {
+            constants.ICI_RESILIENCY,
+            constants.LOCATION_HINT,
+            constants.COLLECTION,
+            constants.WORKLOAD_TYPE,
+            constants.NETWORK_PROFILE,
+        }
+    ),
     copyable=frozenset({constants.AUTO_RESTART}),
     complete=_complete,
     expected_node=lambda pool: nodes.expected_node(pool, _labels),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from provisioner import constants
 from provisioner.model.capacity import (
     CapacityKind,
     Failure,
@@ -301,7 +302,8 @@ def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str
         "networkConfig": _given(
             additionalNodeNetworkConfigs=[
                 {"network": one.network, "subnetwork": one.subnetwork} for one in request.additional_networks
-            ]
+            ],
+            acceleratorNetworkProfile=request.labels.get(constants.NETWORK_PROFILE, ""),
         ),
         # A new node version in the middle of a job would cost the job; the pool lives no longer than its work.
         "maintenancePolicy": {"exclusionUntilEndOfSupport": {"enabled": True}} if request.auto_upgrade else {},
@@ -334,6 +336,8 @@ def _config_json(request: NodePoolRequest) -> dict[str, Any]:
         bootDiskKmsKey=request.boot_disk_kms_key,
         spot=request.capacity is CapacityKind.SPOT,
         enableConfidentialStorage=request.confidential_storage,
+        # A cache of images is read by image streaming alone.
+        gcfsConfig={"enabled": True} if image else {},
         secondaryBootDisks=[{"diskImage": image, "mode": "CONTAINER_IMAGE_CACHE"}] if image else [],
         maxRunDuration=f"{request.max_run_seconds}s" if request.max_run_seconds else "",
         flexStart=request.capacity is CapacityKind.FLEX_START,

@@ -18,6 +18,7 @@ from google.auth import exceptions as auth_exceptions
 from google.auth.transport import requests as auth_requests
 from google.cloud import container_v1
 
+from provisioner import constants
 from provisioner.google.session import ApiSession
 from provisioner.model.capacity import (
     CapacityKind,
@@ -192,6 +193,7 @@ REQUESTS = [
             confidential_storage=True,
             boot_disk_kms_key="projects/p/locations/l/keyRings/r/cryptoKeys/k",
             additional_networks=(Network(network="vpc1", subnetwork="s1"), Network(network="vpc2", subnetwork="s2")),
+            labels={constants.NETWORK_PROFILE: "auto"},
         ),
         {
             **SMALLEST_JSON,
@@ -200,12 +202,15 @@ REQUESTS = [
                 "additionalNodeNetworkConfigs": [
                     {"network": "vpc1", "subnetwork": "s1"},
                     {"network": "vpc2", "subnetwork": "s2"},
-                ]
+                ],
+                "acceleratorNetworkProfile": "auto",
             },
             "config": {
                 "machineType": "ct6e-standard-1t",
                 "serviceAccount": "nodes@p.iam.gserviceaccount.com",
+                "labels": {constants.NETWORK_PROFILE: "auto"},
                 "tags": ["t1", "t2"],
+                "gcfsConfig": {"enabled": True},
                 "secondaryBootDisks": [{"mode": "CONTAINER_IMAGE_CACHE", "diskImage": "projects/p/global/images/i"}],
                 "enableConfidentialStorage": True,
                 "bootDiskKmsKey": "projects/p/locations/l/keyRings/r/cryptoKeys/k",
