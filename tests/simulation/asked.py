@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 PART = "12 a workload is resumed only with all pools of its request ready"
 TWICE = "13 no pool is made for what a request is served with"
 _REFUSED_CHANCE = 0.05
-#: From when a slice of a buffer has no pool, nor one on its way, to its create: a claim that nobody uses, and a turn.
-_REFILLED_WITHIN_SECONDS = 480.0
+#: For how long somebody may count on a pool that a buffer would have, and does not use it.
+_FREED_SECONDS = 360.0
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
 
 
@@ -191,14 +191,15 @@ class Asked:
     def overdue(self) -> Iterator[str]:
         """Say which buffers have had too few pools for too long; to be called every few seconds."""
         before, self._missing_since = self._missing_since, {}
-        waiting, market = self._simulation.checker.waiting, self._simulation.market
+        waiting = self._simulation.checker.waiting
         for run in self.buffers():
-            excused = market.scarce or market.max_pools is not None or waiting.may_back_off(run, 0)
-            if excused or self._missing(run, _UP) <= 0:
+            bounds = [waiting.within_seconds(run, job) for job in run.slots()]
+            if not bounds or None in bounds or self._missing(run, _UP) <= 0:
                 continue
+            within_seconds = max(filter(None, bounds)) + _FREED_SECONDS
             since = self._missing_since[run] = before.get(run, self._stage.agenda.now)
             seconds = self._stage.agenda.now - max(since, self._simulation.disturbed_at)
-            if seconds > _REFILLED_WITHIN_SECONDS:
+            if seconds > within_seconds:
                 yield f"buffer {run.name} ({run.uid}) has had too few pools for {seconds:.0f} s, no create was sent"
 
     def idle(self, run: BufferRun, statuses: tuple[PoolStatus, ...] = (PoolStatus.RUNNING,)) -> set[str]:

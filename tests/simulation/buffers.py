@@ -35,8 +35,12 @@ class BufferTeam(Team[BufferRun]):
 
     def _make(self, name: str) -> BufferRun:
         rng = self._rng
-        shape = rng.choice([each for each in self.simulation.people.shapes if each.feasible])
+        people, max_chips = self.simulation.people, self.simulation.market.max_chips
+        # Some fill what the limit allows with slices that nobody else may want.
+        fills = max_chips is not None and rng.random() < 0.7
+        shape = rng.choice([each for each in (people.late_shapes if fills else people.shapes) if each.feasible])
         shape = replace(shape, parallelism=shape.hosts)
+        replicas = (max_chips or 0) // (shape.hosts * shape.chips) if fills else rng.choice((1, 1, 2))
         template = f"{name}-main"
         put = functools.partial(self.stage.store.put, template_path(template), raw_template(template, shape))
         self.stage.agenda.after(rng.choice(_TEMPLATE_LATE_SECONDS), put)
@@ -44,7 +48,7 @@ class BufferTeam(Team[BufferRun]):
             name=name,
             uid=self.stage.store.new_uid("buffer"),
             shape=shape,
-            replicas=rng.choice((1, 1, 2)),
+            replicas=replicas,
             most_chips=shape.hosts * shape.chips * rng.choice((0, 1, 1)) + 1 if rng.random() < 0.2 else None,
             template=template,
             created=self.stage.agenda.now,

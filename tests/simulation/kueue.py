@@ -38,7 +38,8 @@ _SEES_AFTER_SECONDS = (0.05, 3.0)
 _ASKS_AGAIN_SECONDS = (5.0, 60.0)
 _TEMPLATE_LATE_SECONDS = (0.0, 0.0, 0.5, 20.0)
 _LEFT_BEHIND_SECONDS = (0.0, 0.0, 30.0, 400.0)
-_AWAY_SECONDS = (5.0, 90.0)
+#: Of the requests that are served, those of which somebody else's pod takes a node first.
+_TAKEN = 0.2
 #: Kueue gives a workload up after so many failures; in other runs it is set to try for ever.
 _MOST_FAILURES = (3, 100)
 
@@ -229,7 +230,18 @@ class Kueue(Team[QueuedRun]):
         elif run.suspended and request.is_true(constants.PROVISIONED):
             run.failures = 0
             run.consumes = request.name
+            if self._rng.random() < _TAKEN and self.stage.stormy:
+                self._take(self._rng.choice(list(request.last_pool.values())))
             self.simulation.cluster.suspend(run, suspended=False)
+
+    def _take(self, pool: str) -> None:
+        """Let a pod that is nobody's be on a pool before those come that it is kept for."""
+        cluster = self.simulation.cluster
+        nodes = [each.name for each in cluster.nodes.values() if each.pool_name == pool]
+        if nodes:
+            self.stage.fault("pool of a request taken", pool)
+            shape = self._rng.choice(self._shapes)
+            cluster.add_foreign(shape, lasting_seconds=self._rng.uniform(10.0, 200.0), node=self._rng.choice(nodes))
 
     def _deactivate(self, run: QueuedRun, why: str) -> None:
         run.active = False

@@ -15,6 +15,7 @@ from provisioner.model.choices import parse_choices
 from rehearsal.simulators.gke.capacity import FULL_RESERVATION_TEXTS
 from rehearsal.simulators.gke.faults import Fault, FaultKind
 from rehearsal.simulators.gke.records import PoolStatus
+from tests.simulation.asks import BUFFER
 from tests.simulation.calls import Trouble, says
 from tests.simulation.cloud import ZONE
 from tests.simulation.pools import chips_in, is_ours
@@ -32,6 +33,8 @@ _CHOICES = (
 )
 #: The most chips that one JobSet of these runs asks for: three slices of sixteen.
 MOST_CHIPS_OF_A_JOBSET = 48
+#: In so many runs with buffers these have to make room.
+_LIMIT_ON_BUFFERS = 0.5
 
 
 class Market:
@@ -60,6 +63,8 @@ class Market:
         self.flex_start_alone = "flex-start" in self.choices and own.random() < 0.5
         #: With which code a create is refused whose reservation is full for good; 0: it is taken, and its pool fails.
         self._full_code = own.choice((0, 400, 429, 429))
+        if BUFFER in simulation.asks and own.random() < _LIMIT_ON_BUFFERS:
+            self.stock_chips, self.max_chips = None, MOST_CHIPS_OF_A_JOBSET
         if simulation.hostile.present:
             # What there is to be had decides who has to wait for whom, and nothing else does.
             self.choices, self.zones, self.same_zone, self.flex_start_alone = (), (ZONE,), False, False

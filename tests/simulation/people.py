@@ -58,10 +58,10 @@ class People:
             shapes = [shape for shape in shapes if shape in feasible] or [feasible[0]]
         self.shapes = as_here(shapes)
         #: Other shapes as well, of the same machine types too.
-        self._late_shapes = (*self.shapes, *as_here(feasible))
+        self.late_shapes = (*self.shapes, *as_here(feasible))
         if simulation.environment.late:
             # Who comes beside those that are refused asks for the same.
-            self._late_shapes = (simulation.environment.rng.choice(self._late_shapes),)
+            self.late_shapes = (simulation.environment.rng.choice(self.late_shapes),)
         self._names = 0
         #: JobSets that come after the storm, and are not there yet.
         self.still_to_come = 0
@@ -96,7 +96,7 @@ class People:
             return
         if len(self._jobsets()) >= _MOST_JOBSETS and not late:
             return
-        shapes = self._late_shapes if late else self.shapes
+        shapes = self.late_shapes if late else self.shapes
         shape = rng.choice(INFEASIBLE) if rng.random() < 0.08 else rng.choice(shapes)
         # Where all wait for what one has, none runs for ever.
         fate = rng.choices(("complete", "fail", "forever"), weights=(6, 1, 0 if self.simulation.market.scarce else 3))[

@@ -282,13 +282,13 @@ def _keeping(kind: WorkloadKind) -> Callable[[Any], Any]:
     return mutate
 
 
-def _with_one_more(original: Any) -> Any:
-    """Fills a buffer anew as soon as one of its slices is used, and again when that is there."""
+def _never_full(original: Any) -> Any:
+    """Buys for a buffer without a look at what it has."""
 
     def match(round_: Any, *rest: Any) -> Any:
         found = original(round_, *rest)
-        spare = [each for each in round_.slices.values() if each.spare and each.pending]
-        return replace(found, spare=tuple(spare)) if found.spare else found
+        spare = tuple(each for each in round_.slices.values() if each.spare and each.pending)
+        return replace(found.without_buffered(found.claimed, round_.slices), spare=spare)
 
     return match
 
@@ -478,7 +478,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="pods-of-requests-buy-again", at=(demand_asks, "awaiting_request"), mutate=always({})),
     Bug(name="requests-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(REQUEST)),
     Bug(name="requests-are-served-in-part", at=(planning_asks, "_is_free"), mutate=always(True)),
-    Bug(name="buffers-are-filled-twice", at=(matching, "match"), mutate=_with_one_more),
+    Bug(name="buffers-are-filled-twice", at=(matching, "match"), mutate=_never_full),
     Bug(name="buffers-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(BUFFER)),
     Bug(name="buffers-come-first", at=(reserving, "_longest_idle"), mutate=_warm_at_any_price),
 )

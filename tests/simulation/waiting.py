@@ -87,7 +87,7 @@ class Waiting:
         self._since = {}
         for workload, job in self._waiting():
             key = _key(workload, job)
-            within_seconds = self._within_seconds(workload, job, key)
+            within_seconds = self.within_seconds(workload, job)
             if within_seconds is None or self.on_its_way(workload, job):
                 continue
             self._since[key] = before.get(key, now)
@@ -108,9 +108,10 @@ class Waiting:
                     if leader is not None and leader.waiting_since is not None and leader.deadline is None:
                         yield workload, job
 
-    def _within_seconds(self, workload: WorkloadRun, job: int, key: _SliceKey) -> float | None:
+    def within_seconds(self, workload: WorkloadRun, job: int) -> float | None:
         """Return within how long a create has to be sent, None where something excuses that it is not."""
         market, environment = self._simulation.market, self._simulation.environment
+        key = _key(workload, job)
         excused = (
             market.scarce
             or self._simulation.hostile.limited
