@@ -81,16 +81,6 @@ def test_3_each_machine_gets_one_token_however_long_the_machines_take_to_read(mo
     world.check_tokens_gone()
 
 
-def test_4_nodes_are_cordoned_by_what_no_controller_takes_back() -> None:
-    """A group that goes sets spec.unschedulable on its nodes, before pods are asked to leave."""
-    world = ready_world()
-    world.kube.protected.update(world.run_pods("train"))
-    world.delete_group("train")
-    world.wait(30.0)
-    assert [node.unschedulable for node in world.kube.all("Node")] == [True] * 4
-    assert world.reason("train") == Reason.DRAINING_NODES
-
-
 @pytest.mark.parametrize("loss", [Loss.PREEMPTED, Loss.DELETED])
 def test_5_ready_drops_when_a_machine_goes_and_the_slice_is_made_anew(loss: Loss) -> None:
     """Ready says which machine is lost; five minutes later all are recreated, and the group is ready again."""
