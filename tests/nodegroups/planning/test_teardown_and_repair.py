@@ -50,7 +50,7 @@ def test_pods_without_chips_keep_the_machines_until_the_deadline() -> None:
     world.kube.protected.update(world.run_pods("train", chips=0))
     world.delete_group("train")
     took = world.wait_until(lambda: not world.machines("train"), within_seconds=3 * SETTINGS.drain_seconds)
-    assert SETTINGS.drain_seconds - 10 < took < SETTINGS.drain_seconds + 200
+    assert SETTINGS.drain_seconds - 10 < took < SETTINGS.drain_seconds + 5
 
 
 def test_pods_that_may_be_evicted_leave_before_the_machines_go() -> None:

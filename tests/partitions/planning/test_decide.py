@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from provisioner.model.capacity import FailureKind
-from provisioner.model.writes import WriteFailure
+from provisioner.model.writes import LOST_SECONDS, WriteFailure
 from provisioner.partitions.planning.actions import CreatePartition, OpenGate, ReadServer, RemovePartition, SaveLedger
 from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
@@ -91,7 +91,9 @@ def test_a_create_of_unknown_outcome_is_followed_by_a_reading(failure: FailureKi
     assert story.wants(CreatePartition) == []
     for call in story.calls(ReadServer):
         story.answer(call)
-    assert len(story.wants(CreatePartition)) == 1
+    (again,) = story.wants(CreatePartition)
+    story.pass_time(LOST_SECONDS)
+    assert again.key not in story.decide().memory.calls, "nobody makes it"
 
 
 def test_a_partition_that_vanishes_under_its_pod_is_made_again_where_it_was() -> None:
@@ -137,6 +139,10 @@ def test_pods_that_are_refused_together_are_not_tried_again_and_again() -> None:
     """That the other one is not tried any more changes nothing on the server."""
     story = Story(pods=[make_pod("a", size=16, age_seconds=1), make_pod("b", size=16)])
     assert 4 <= len(creates_of(story.settle(300, fails=refusing(lambda _: True)))) <= 12
+    allocations = tuple(Allocation(name=each, ipus=16) for each in "abc")
+    story = Story(pods=[make_pod("a", size=16, age_seconds=1), make_pod("b", size=16)], servers={SERVER: allocations})
+    first, others = refusing(lambda of: of.allocation == "a", FailureKind.PERMISSION), refusing(lambda _: True)
+    assert 4 <= len(creates_of(story.settle(60, seconds=2, fails=lambda call: first(call) or others(call)))) <= 15
 
 
 def test_a_pod_is_told_why_its_partition_could_not_be_created() -> None:
@@ -169,15 +175,15 @@ def test_the_clock_of_a_node_that_is_ahead_makes_no_end_come_later() -> None:
 
 
 def test_a_broken_partition_is_made_anew_as_long_as_its_pod_was_told_nothing() -> None:
-    """With a proof that goes by the gate."""
+    """Where it did not break, with a proof that goes by the gate."""
     pod = make_pod("a")
-    story = held(pod, state=PartitionState.ERROR)
+    story = held(pod, state=PartitionState.ERROR, servers=dict(BOTH))
     story.read()
     (remove,) = story.wants(RemovePartition)
     assert remove.unused
     story.answer(remove)
     assert "PartitionCreated" in reasons(story.settle(seconds=5))
-    assert story.pods[0].gated is False
+    assert story.pods[0].told_server == OTHER.address
 
 
 @pytest.mark.parametrize(
