@@ -89,11 +89,15 @@ def test_a_create_of_unknown_outcome_is_followed_by_a_reading(failure: FailureKi
     story.answer(story.wants(CreatePartition)[0], failure)
     story.pass_time(10)
     assert story.wants(CreatePartition) == []
+    assert story.memory.refusals == {}
     for call in story.calls(ReadServer):
         story.answer(call)
     (again,) = story.wants(CreatePartition)
     story.pass_time(LOST_SECONDS)
     assert again.key not in story.decide().memory.calls, "nobody makes it"
+    story.memory = Memory()
+    story.answer(again, failure)
+    assert story.memory == Memory()
 
 
 def test_a_partition_that_vanishes_under_its_pod_is_made_again_where_it_was() -> None:
@@ -266,17 +270,20 @@ def test_a_removal_carries_its_proof_and_what_keeps_it_is_asked_again() -> None:
     assert story.wants(RemovePartition) == []
     story.pass_time(3)
     assert len(story.wants(RemovePartition)) == 1
+    story.memory = Memory()
+    story.answer(remove)
+    assert story.memory == Memory()
 
 
 def test_nobody_is_placed_on_a_server_before_what_it_has_is_recorded_again() -> None:
     """Until then it is not known how long a pod has what it has there."""
     lost, new = make_pod("a", gated=False, told_server=SERVER.address), make_pod("b")
-    story = Story(pods=[lost, new])
-    story.put(make_partition(lost))
+    story = Story(pods=[lost, new], servers={SERVER: tuple(Allocation(name=c, ipus=64, cluster=c) for c in "xyz")})
+    story.put(make_partition(lost, allocation="", cluster="y"))
     story.read()
     (save,) = story.decide().writes
     assert isinstance(save, SaveLedger)
-    assert [entry.pod for entry in save.entries] == ["a"]
+    assert [(entry.pod, entry.allocation) for entry in save.entries] == [("a", "y")]
     story.write(save)
     story.settle(5)
     assert story.entries().keys() == {"a", "b"}

@@ -205,6 +205,10 @@ def test_a_pod_whose_useless_partition_cannot_be_removed_has_another_one(misplac
     assert "this is retried: no" in " ".join(event.message for event in events_of(plans))
     _carry_out(story, 0.5, lambda _: False)
     assert (story.at(), set(story.at(OTHER))) == ({}, {id_of(pod, OTHER)})
+    alone = held(pod, state=PartitionState.ERROR)
+    _carry_out(alone, 0.5, lambda call: isinstance(call, RemovePartition))
+    (waiting,) = alone.decide().view.waiting
+    assert waiting.why == f"Partition {id_of(pod)} cannot be removed: no"
 
 
 def test_what_cannot_be_removed_holds_up_nobody() -> None:
