@@ -244,6 +244,15 @@ def test_one_refusal_long_ago_takes_no_reservation_from_others() -> None:
     assert story.entries().keys() == {"run"}
 
 
+def test_who_is_refused_for_long_beside_others_keeps_no_reservation() -> None:
+    run = make_pod("run", gated=False, told_server=SERVER.address, begun=True, node="host-1")
+    story, small = held(run, make_pod("never", size=32, age_seconds=9)), make_pod("small")
+    for pods, hours, entries in (([], 0.9, {"run"}), ([small], 0.05, {"run"}), ([], 0.3, {"run", "small"})):
+        story.pods += pods
+        _carry_out(story, hours, lambda call: isinstance(call, CreatePartition) and call.request.size == 32)
+        assert story.entries().keys() == entries
+
+
 def test_a_pod_that_has_a_place_does_not_get_a_second_one_recorded() -> None:
     """Its gate was opened by hand, so that it may be on either server."""
     pod = make_pod("train", gated=False)
