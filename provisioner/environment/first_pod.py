@@ -89,8 +89,6 @@ def _pods_of_group(spec: Json, name: str) -> Iterator[Json]:
         }
         if fields.count(subgroup, default=0):
             marks[constants.LWS_SUBGROUP_SIZE] = str(subgroup)
-        if worker and requests_chips(leader):
-            marks[constants.LWS_LEADER_REQUESTS_TPUS] = "true"
         # Of another one where subdomainPolicy is UniquePerReplica, which is no mistake either.
         host = {"hostname": own, "subdomain": name}
         yield _pod(template, {"name": own}, (*STATEFUL_SET, f"{name}-0" if worker else name), marks, host)

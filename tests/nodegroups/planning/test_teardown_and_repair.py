@@ -106,6 +106,13 @@ def test_a_slice_is_not_made_anew_more_often_than_the_setting_says() -> None:
     world.wait_until(lambda: world.is_ready("train"))
 
 
+def test_a_slice_is_not_made_anew_where_the_setting_says_never() -> None:
+    world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=0))
+    world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
+    world.wait(2 * SETTINGS.repair_after_seconds)
+    assert world.reason("train") == Reason.NODE_LOST
+
+
 def test_a_chip_that_is_gone_waits_for_the_work_beside_it() -> None:
     """Pods that run go on with the chips that they have; the slice is recreated when they have ended."""
     world = ready_world(topology="2x4")

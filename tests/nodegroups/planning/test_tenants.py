@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from provisioner.model.writes import LOST
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.specs import ManagedInstanceGroupSpec, ServiceAccount, WorkloadPolicySpec
 from provisioner.nodegroups.api.statuses import Condition, Reason, ResourceStatus, condition_of
@@ -24,12 +23,11 @@ from provisioner.nodegroups.api.types import (
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.bootstrap.tokens import Request, Token
 from provisioner.nodegroups.compute.records import Scope
-from provisioner.nodegroups.planning.actions import CallAnswer, Insert, Target, target_of
+from provisioner.nodegroups.planning.actions import Target
 from provisioner.nodegroups.planning.joining import approvals
 from provisioner.nodegroups.planning.manager import machines_before
-from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory, fold
+from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
 from provisioner.nodegroups.planning.nodes import left_over
-from provisioner.nodegroups.planning.resource import asked_for
 from provisioner.nodegroups.planning.round import Node, Pod, begin_round
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.cloud import ZONE
@@ -448,13 +446,11 @@ def test_what_may_have_been_made_counts_until_it_is_read() -> None:
     for name in ("old", "young"):
         spec = ManagedInstanceGroupSpec(project="project-1", location=ZONE, instance_template="t", target_size=3)
         meta = ObjectMeta(namespace="default", name=name, uid=name, created_at=LONG_AGO)
-        child = ManagedInstanceGroup(meta=meta, spec=spec)
-        _put(world, _MIG, child)
+        _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec))
     world.kube.recache()
     now = world.stage.wall()
-    call = Insert(target=target_of(child), resource=asked_for(child, ""), attempt=1, request_id="")
-    known = replace(world.process.memory, resources={"young": ResourceMemory()})
-    memory = fold(known, CallAnswer(call=call, asked_at=now, at=now, failure=LOST))
+    known = ResourceMemory(unsure_at=now, changed_at=now)
+    memory = replace(world.process.memory, resources={"young": known})
     round_ = begin_round(world.kube.snapshot(frozenset()), memory, world.settings, now)
     assert machines_before(round_) == {"young": 0, "old": 3}
 

@@ -17,7 +17,6 @@ from tests.support.clock import after
 from tests.support.models import (
     foreign_pool,
     make_jobset,
-    make_node,
     make_nodes,
     make_pod,
     make_pool,
@@ -150,17 +149,19 @@ def test_pools_of_a_jobset_are_limited_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("user", "want"),
     [
-        pytest.param("thief", 1, id="only another JobSet's pods are on it"),
-        pytest.param("owner", 0, id="its own JobSet's pods are on it"),
+        pytest.param("thief", 1, id="another JobSet's pods came first"),
+        pytest.param("owner", 0, id="its own JobSet's pods came first"),
     ],
 )
 def test_a_pool_that_others_took_is_not_counted_against_its_jobset(user: str, want: int) -> None:
     """It could never have a pool again as long as the other runs."""
     owner, thief = make_jobset("owner", replicas=2), make_jobset("thief")
     world = World(owner, thief, settings_=settings(max_pools_per_jobset=1))
-    pool = world.put_pool(make_pool(owner))
-    workload = thief if user == "thief" else owner
-    world.put(*(make_pod(workload, index=index, node=make_node(pool, index).name) for index in range(2)))
+    world.put_pool(make_pool(owner))
+    first, second = (thief, owner) if user == "thief" else (owner, thief)
+    for workload, came_at in ((second, after(1)), (first, after(0))):
+        nodes = enumerate(node.name for node in world.nodes.values())
+        world.put(*(make_pod(workload, index=index, node=name, created_at=came_at) for index, name in nodes))
     assert creates(world.look()).count("owner") == want
 
 
