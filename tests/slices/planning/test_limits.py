@@ -14,14 +14,7 @@ from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import DeleteReason, Plan
 from tests.support.clock import after
-from tests.support.models import (
-    foreign_pool,
-    make_jobset,
-    make_nodes,
-    make_pod,
-    make_pool,
-    make_requirements,
-)
+from tests.support.models import foreign_pool, make_jobset, make_nodes, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure
 

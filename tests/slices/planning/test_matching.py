@@ -13,14 +13,7 @@ from provisioner.model.capacity import CapacityKind, NodePool, PoolStatus, Taint
 from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.state import Phase
 from tests.support.clock import after
-from tests.support.models import (
-    make_jobset,
-    make_node,
-    make_pod,
-    make_pool,
-    make_requirements,
-    strange_taint,
-)
+from tests.support.models import make_jobset, make_node, make_pod, make_pool, make_requirements, strange_taint
 from tests.support.world import World
 
 

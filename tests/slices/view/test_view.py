@@ -78,6 +78,7 @@ def test_the_next_try_is_told() -> None:
         pytest.param({"annotations": {constants.DISABLE: "true"}}, f"{constants.DISABLE} is set", id="opted out"),
         pytest.param({"problem": "it has too many"}, "No node pools are created: it has too many", id="too large"),
         pytest.param({"groups": make_jobset(replicas=0).groups}, "It has no pods that ask for TPUs.", id="no groups"),
+        pytest.param({"managed_by": "example.com/a"}, "spec.managedBy is example.com/a: another", id="another's"),
         pytest.param({"deleting": True}, "", id="deleting"),
     ],
 )
