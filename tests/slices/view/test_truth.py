@@ -500,9 +500,6 @@ def test_a_slice_runs_no_longer_than_its_leader_pod_is_there() -> None:
     assert found.since == world.now - timedelta(seconds=30)
 
 
-# --- limits and names
-
-
 # --- since when, where the phase of the pool tells something else
 
 
