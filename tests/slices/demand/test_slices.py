@@ -58,7 +58,9 @@ def test_of_child_jobs_that_nothing_refers_to_one_stands_for_all() -> None:
     """It says what the template asks for; the others cost nothing, and count as siblings all the same."""
     workload = make_jobset(replicas=2_000_000)
     driver = PodGroup(name="driver", replicas=2_000_000, parallelism=1, template=make_requirements(chips=0))
-    workload = replace(workload, groups=(*workload.groups, driver))
+    workload = replace(workload, groups=(driver, *workload.groups))
+    referred = {SliceId(workload_uid=workload.uid, group_key=group_key("default", "train-slice-7")): ""}
+    assert len(slices_of(workload, referred=referred)) == 2
     pod = make_pod(workload, requirements=make_requirements(labels={constants.JOB_NAME: "train-slice-0"}))
     found, calls = counted(lambda: slices_of(workload, pods=(pod,)))
     assert [(each.group_name, each.siblings) for each in found] == [

@@ -253,6 +253,7 @@ def test_hosts_that_stay_without_pods_and_topologies_on_no_list_are_told_and_bou
     assert notice.reason == constants.UNLISTED_TOPOLOGY
     (notice,) = World(make_jobset(parallelism=1)).look().notices
     assert notice.reason == constants.UNDERUSED
+    assert notice.message.startswith("job train-slice-0 has parallelism 1, its slice of topology ")
     assert "1 of them are paid for but not used" in notice.message
 
 
