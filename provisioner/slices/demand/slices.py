@@ -216,16 +216,16 @@ class Slice:
     pods: tuple[Pod, ...]
     parallelism: int
     #: Its child Job has succeeded: it wants no pool any more.
-    ended: bool = False
+    ended: bool
     #: Slices of its workload, itself included.
     siblings: int
-    wishes: Wishes = Wishes()
+    wishes: Wishes
     #: May buy.
     served: bool
     #: None where the request is no valid slice.
     shape: tpu.Shape | None
     #: Why there is no shape, for the user.
-    shape_problem: str = ""
+    shape_problem: str
 
     @property
     def pending(self) -> bool:

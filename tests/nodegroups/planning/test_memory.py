@@ -58,7 +58,7 @@ def test_a_change_that_is_no_operation(
     """What may have changed is read again, and what is certain needs no reading."""
     known = answered(Memory(resources={"u": ResourceMemory()}), call, kind).resources["u"]
     assert (known.changed_at, known.unsure_at, known.reading) == (changed_at, unsure_at, reading)
-    assert bool(known.backoffs) is (reading is None)
+    assert [wait.failures for wait in known.backoffs.values()] == ([1] if reading is None else [])
     assert answered(Memory(), call, kind) == Memory()
     write = actions.WriteAnswer(write=actions.DeleteNode(name="node", uid="u"), at=NOW)
     assert (write.key, fold(Memory(), write)) == (write.write.key, Memory())

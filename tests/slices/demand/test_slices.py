@@ -51,7 +51,7 @@ def test_each_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
     assert [each.group_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
     assert not any(each.pending for each in found)
     assert all(CHIP_TOLERATION in each.requirements.tolerations for each in found)
-    assert {each.nodes for each in found} == {2}
+    assert {(each.nodes, each.parallelism) for each in found} == {(2, workload.groups[0].parallelism)}
 
 
 def test_of_child_jobs_that_nothing_refers_to_one_stands_for_all() -> None:
