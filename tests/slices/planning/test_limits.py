@@ -301,6 +301,15 @@ def test_idle_pools_in_the_way_of_a_limited_slice_go_before_their_delay() -> Non
     assert set(names[2:]) <= set(world.pools)
 
 
+def test_an_idle_pool_of_ones_own_of_another_shape_is_in_the_way() -> None:
+    """The JobSet was updated, and may have no more pools."""
+    world = World(settings_=limited(max_pools_per_jobset=1))
+    pool = world.put_pool(make_pool(jobset_of("a", topology="2x2x1")))
+    world.add(jobset_of("a"))
+    world.live(4)
+    assert world.deleted == [pool.name]
+
+
 def test_what_is_on_its_way_out_makes_room_first() -> None:
     world, names = idle_world("2x2x2", "2x2x2", max_chips=16)
     world.add(jobset_of("a", topology="2x2x1"))
