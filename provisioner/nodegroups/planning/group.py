@@ -147,10 +147,12 @@ def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
         resolved = shape.resolve(group.spec, template.machine_type)
     except ShapeError as error:
         return Sightings(group=group, refusal=invalid(str(error)), step=step)
+    # Nothing is made of a template with a problem.
+    model = template.provisioning_model if not problem else ""
     return Sightings(
         group=group,
         shape=resolved,
-        model=_model_of(template),
+        model=ProvisioningModel(model or ProvisioningModel.STANDARD),
         external_url=template.url or group.spec.instance_template_uri,
         problem_of_template=problem,
         step=step,
@@ -166,13 +168,6 @@ def _external(known: ResourceMemory) -> tuple[Template | None, str]:
     if not isinstance(template, Template):
         return None, "there is no instance template of this name"
     return template, external_problem(template)
-
-
-def _model_of(template: Template) -> ProvisioningModel:
-    try:
-        return ProvisioningModel(template.provisioning_model or ProvisioningModel.STANDARD)
-    except ValueError:
-        return ProvisioningModel.STANDARD
 
 
 def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.specs import SizePolicyMode
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import metadata
@@ -236,6 +237,15 @@ def test_12_children_with_defaults_filled_in_are_as_they_should_be() -> None:
     assert not child_differs(found, template)
     assert not child_differs(without, template)
     assert child_differs(found, instance_template(group, group.spec.instance_config, "#!/bin/sh"))
+    [manager] = world.kube.all(Kind.MANAGED_INSTANCE_GROUP)
+    implicit, explicit, larger = (
+        replace(manager, spec=replace(manager.spec, target_size_policy_mode=mode, target_size=size))
+        for mode, size in ((None, 4), (SizePolicyMode.INDIVIDUAL, 4), (None, 5))
+    )
+    assert [child_differs(each, manager) for each in (implicit, explicit, larger)] == [False, True, True]
+    world.kube._put((Kind.MANAGED_INSTANCE_GROUP, "default", manager.meta.name), larger)
+    world.wait(60.0)
+    assert f"{manager.meta.name} differs from what this release creates" in world.message("train")
 
 
 def test_13_a_new_startup_script_is_told_and_comes_with_the_next_slice() -> None:
