@@ -1,12 +1,14 @@
-"""Choices of capacity, as people write them."""
+"""Choices of capacity, as people write them; waits."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from provisioner.model import bounds
+from provisioner.model import bounds, waits
 from provisioner.model.capacity import CapacityKind, Zone
 from provisioner.model.choices import CapacityChoice, parse_choices, parse_zones, reservation_path
 
@@ -212,3 +214,14 @@ def test_any_text_is_choices_or_a_refusal_that_names_one_of_its_parts(text: str)
         assert any(bounds.quoted(part.strip()) in words for part in text.split(",") if part.strip())
         return
     assert len(choices) == len(set(choices)) == sum(bool(part.strip()) for part in text.split(","))
+
+
+def test_so_many_at_once_then_so_many_a_second() -> None:
+    budget = waits.Budget(burst=2.0, per_second=1.0, filled_at=0.0)
+    assert [budget.spend(now) for now in (0.0, 0.0, 0.0, 1.0, 1.5)] == [True, True, False, True, False]
+    assert budget.fill(99.0) == budget.burst
+
+
+def test_no_moment_is_after_the_last_that_there_is() -> None:
+    last = datetime.max.replace(tzinfo=UTC)
+    assert waits.after(last - timedelta(seconds=1), 1.0) == waits.after(last, 1.0) == last

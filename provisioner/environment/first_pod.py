@@ -76,7 +76,6 @@ def _pods_of_group(spec: Json, name: str) -> Iterator[Json]:
     pods = fields.mapping(spec.get("leaderWorkerTemplate"))
     size = fields.count(pods.get("size"), default=1)
     leader = pods.get("leaderTemplate") if isinstance(pods.get("leaderTemplate"), dict) else pods.get("workerTemplate")
-    by_group = fields.mapping(spec.get("networkConfig")).get("subdomainPolicy") == "UniquePerReplica"
     subgroup = fields.mapping(pods.get("subGroupPolicy")).get("subGroupSize")
     if not fields.count(spec.get("replicas"), default=1):
         return
@@ -90,9 +89,8 @@ def _pods_of_group(spec: Json, name: str) -> Iterator[Json]:
         }
         if fields.count(subgroup, default=0):
             marks[constants.LWS_SUBGROUP_SIZE] = str(subgroup)
-        if worker and requests_chips(leader):
-            marks[constants.LWS_LEADER_REQUESTS_TPUS] = "true"
-        host = {"hostname": own, "subdomain": f"{name}-0" if by_group else name}
+        # Of another one where subdomainPolicy is UniquePerReplica, which is no mistake either.
+        host = {"hostname": own, "subdomain": name}
         yield _pod(template, {"name": own}, (*STATEFUL_SET, f"{name}-0" if worker else name), marks, host)
 
 

@@ -15,7 +15,7 @@ from provisioner import constants, tpu
 from provisioner.environment.numbering import PROCESS_PORT, Numbering, NumberingError
 from provisioner.environment.pods import Container, TpuPod
 from provisioner.model import bounds
-from provisioner.tpu.catalogue import Topology, TopologyError
+from provisioner.tpu.catalogue import Topology
 
 WORKER_ID = "TPU_WORKER_ID"
 WORKER_HOSTNAMES = "TPU_WORKER_HOSTNAMES"
@@ -73,10 +73,7 @@ def topology_in_use(topology: Topology, part: str) -> Topology:
     """
     if part not in _PARTS:
         return topology
-    try:
-        smaller = Topology.parse(part)
-    except TopologyError:
-        return topology
+    smaller = Topology.parse(part)
     fits = len(smaller.dimensions) == len(topology.dimensions) and all(
         own <= whole for own, whole in zip(smaller.dimensions, topology.dimensions, strict=True)
     )

@@ -17,12 +17,7 @@ from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads import KINDS, live
 from rehearsal.demos import Rehearsal
-from tests.deploy.kit import (
-    NAMESPACE,
-    Recorder,
-    rights,
-    try_events,
-)
+from tests.deploy.kit import NAMESPACE, Recorder, rights, try_events
 from tests.deploy.mainjob import do_the_main_job, used_rights
 from tests.e2e.kit import Ground
 

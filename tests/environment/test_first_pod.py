@@ -47,12 +47,12 @@ def jobset(*jobs: dict[str, Any], **spec: Any) -> dict[str, Any]:
     }
 
 
-def leader_worker_set(**pods: Any) -> dict[str, Any]:
+def leader_worker_set(replicas: int = 2, **pods: Any) -> dict[str, Any]:
     return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": "LeaderWorkerSet",
         "metadata": {"name": "serve"},
-        "spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 4, "workerTemplate": pod_template(), **pods}},
+        "spec": {"replicas": replicas, "leaderWorkerTemplate": {"size": 4, "workerTemplate": pod_template(), **pods}},
     }
 
 
@@ -97,6 +97,8 @@ def test_what_is_wrong_is_told(raw: dict[str, Any], problem: str):
         stateful_set(pod_template(), 0),
         job(pod_template(), 0),
         jobset(replicated("a", pod_template(), replicas=0)),
+        leader_worker_set(0, size=5),
+        stateful_set({"spec": {"containers": [{"resources": {"limits": {"google.com/tpu": "many"}}}]}}, serviceName=""),
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "workers"}},
         {"apiVersion": "example.com/v1", "kind": "StatefulSet", "spec": {"template": pod_template()}},
         {},
@@ -109,5 +111,6 @@ def test_of_what_is_right_or_no_concern_nothing_is_said(raw: dict[str, Any]):
 def test_only_those_that_ask_are_judged_where_it_is_set_so():
     wrong = stateful_set(pod_template(), serviceName="")
     assert problems_of_first_pod(wrong, WebhookSettings(), "ml") == ()
+    assert problems_of_first_pod(wrong, WebhookSettings(injection="off"), "ml") == ()
     assert problems_of_first_pod({**wrong, "metadata": {"name": "train", **ASKS}}, WebhookSettings(), "ml") != ()
     assert problems_of_first_pod(stateful_set(pod_template(**ASKS), serviceName=""), WebhookSettings(), "ml") != ()

@@ -9,14 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rehearsal.localcluster.recipes import (
-    MINIMUM_GO,
-    MODULES,
-    RECIPES,
-    Recipe,
-    cache_key,
-    pinned_version,
-)
+from rehearsal.localcluster.recipes import MINIMUM_GO, MODULES, RECIPES, Recipe, cache_key, pinned_version
 
 KUBERNETES = next(recipe for recipe in RECIPES if recipe.name == "kube-apiserver")
 

@@ -15,11 +15,7 @@ from hypothesis import strategies as st
 
 from provisioner.admission.review import Answer, Request
 from provisioner.partitions import names
-from provisioner.partitions.admission import (
-    CONFIG_VOLUME,
-    TOKEN_VOLUME,
-    review_pod,
-)
+from provisioner.partitions.admission import CONFIG_VOLUME, TOKEN_VOLUME, review_pod
 from provisioner.partitions.demand import parse_pod
 from provisioner.settings.webhook import WebhookSettings
 from tests.support.patches import apply_patch

@@ -109,8 +109,11 @@ class Asked:
             for pod in self._simulation.cluster.pods_on_pool(name):
                 if now - pod.bound_at > stale_seconds and not pod.finished and pod.deadline is None:
                     yield f"and pod {pod.name} is on {name}"
+            # Pods may have come, and ended, on one of the pools of a request that still lives.
+            left_at = self._simulation.cluster.left_by.get(name, ("", 0.0))[1]
             for other in self._requests():
-                if other is not run and other.is_true(constants.PROVISIONED) and name in other.last_pool.values():
+                since = other.true_since.get(constants.PROVISIONED, float("inf"))
+                if other is not run and left_at < since < now and name in other.last_pool.values():
                     yield f"and {name} is kept for {other.name}"
 
     # --- creates
@@ -173,6 +176,13 @@ class Asked:
             return self._missing(run) <= 0
         # Its pods have come, or will not.
         return False
+
+    def together(self, run: AskRun) -> list[str]:
+        """List the UIDs of an ask and of those that share pools with it: nobody knows which of them lacks one."""
+        return [
+            run.uid,
+            *(each.uid for each in self.buffers() if isinstance(run, BufferRun) and each.shape == run.shape),
+        ]
 
     def unserved(self) -> Iterator[str]:
         """Say which JobSets wait for their request although it could be served."""

@@ -35,18 +35,22 @@ class BufferTeam(Team[BufferRun]):
 
     def _make(self, name: str) -> BufferRun:
         rng = self._rng
-        people, max_chips = self.simulation.people, self.simulation.market.max_chips
+        people, market = self.simulation.people, self.simulation.market
+        max_chips, max_pools = market.max_chips or 0, market.max_pools or 12
         # Some fill what the limit allows with slices that nobody else may want.
-        fills = max_chips is not None and rng.random() < 0.7
+        fills = bool(max_chips) and rng.random() < 0.7
         shape = rng.choice([each for each in (people.late_shapes if fills else people.shapes) if each.feasible])
         shape = replace(shape, parallelism=shape.hosts)
-        replicas = (max_chips or 0) // (shape.hosts * shape.chips) if fills else rng.choice((1, 1, 2))
-        template = f"{name}-main"
+        most = min(max_pools, max_chips // (shape.hosts * shape.chips))
+        replicas = most if fills else rng.choice((1, 1, 2))
+        # Of its own, as a namesake may ask for something else.
+        uid = self.stage.store.new_uid("buffer")
+        template = f"{name}-{uid}"
         put = functools.partial(self.stage.store.put, template_path(template), raw_template(template, shape))
         self.stage.agenda.after(rng.choice(_TEMPLATE_LATE_SECONDS), put)
         return BufferRun(
             name=name,
-            uid=self.stage.store.new_uid("buffer"),
+            uid=uid,
             shape=shape,
             replicas=replicas,
             most_chips=shape.hosts * shape.chips * rng.choice((0, 1, 1)) + 1 if rng.random() < 0.2 else None,

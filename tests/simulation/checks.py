@@ -458,7 +458,7 @@ class Checker:
 
     def _served(self, workload: WorkloadRun, job: int) -> bool:
         if isinstance(workload, AskRun):
-            told = self.told_of(workload.uid)
+            told = set().union(*map(self.told_of, self.asked.together(workload)))
             return self.asked.served(workload) or (bool(told & _WAITING) and self._no_room(workload))
         members = [pod for (owner, _), pod in workload.pods.items() if owner == job]
         shape = workload.shape_of(job)

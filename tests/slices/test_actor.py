@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -364,56 +363,22 @@ class Slow:
 
 
 class Exhausted:
-    """Threads that take no call, or take it and say that they did not, as a pool that cannot start a thread does."""
+    """Threads that cannot start one more."""
 
-    def __init__(self, *, queues: bool) -> None:
-        self._queues = queues
-        self.queued: list[Callable[[], None]] = []
-
-    def submit(self, call: Callable[..., None], *arguments: object) -> None:
+    def submit(self, *_: object) -> None:
         """Raise what a pool of threads raises."""
-        if self._queues:
-            self.queued.append(lambda: call(*arguments))
         raise RuntimeError("can't start new thread")
 
 
-@pytest.mark.parametrize("queues", [False, True], ids=["it is not queued", "it is queued all the same"])
-def test_a_call_that_cannot_be_submitted_is_answered_and_costs_no_other_its_turn(*, queues: bool) -> None:
-    """Creates still go out though no delete can; what was given up is not made later."""
+def test_a_call_that_cannot_be_submitted_is_answered_and_costs_no_other_its_turn() -> None:
+    """Creates still go out though no delete can."""
     world = World()
     put_pool(world)
-    exhausted = Exhausted(queues=queues)
-    world.actor.slow_executor = exhausted  # type: ignore[assignment]
+    world.actor.slow_executor = Exhausted()  # type: ignore[assignment]
     answers = carry_out(world, deletes=(a_delete("first-pool"), a_delete("second-pool")), creates=(CREATE,))
     by_name = {each.name: each for each in answers if not isinstance(each, LookUpAnswer)}
     assert sorted(by_name) == ["first-pool", "second-pool", "train-pool"]
     failure = by_name[PoolName("first-pool")].failure
     assert failure is not None
     assert (failure.kind, "could not start a thread" in failure.message) == (FailureKind.UNAVAILABLE, True)
-    for late in exhausted.queued:
-        late()
-    assert world.actor.take_answer() is None
-    assert world.gke.names_of("delete_node_pool") == []
     assert world.gke.names_of("create_node_pool") == [CREATE.request.name]
-    assert world.actor.drain(timeout_seconds=0)
-
-
-def test_a_call_is_live_until_its_answer_is_taken(world: World) -> None:
-    """Waiting for a thread, being made, answered and not yet read."""
-    world.actor.carry_out(Plan(memory=Memory(), creates=(CREATE,)))
-    assert world.actor.live_calls() == {CREATE.request.name}
-    world.settle()
-    assert world.actor.live_calls() == {CREATE.request.name}
-    assert world.actor.take_answer() is not None
-    assert world.actor.live_calls() == frozenset()
-    assert world.actor.take_answer() is None
-
-
-def test_a_call_that_crashes_without_an_answer_is_not_live(world: World) -> None:
-    def broken() -> Any:
-        raise ValueError("no clock")
-
-    world.actor.clock = broken
-    world.actor.carry_out(Plan(memory=Memory(), creates=(CREATE,)))
-    world.settle()
-    assert world.actor.live_calls() == frozenset()

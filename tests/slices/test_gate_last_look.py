@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, JsonObject, Page, Timeouts, collection_path
+from provisioner.kube.protocol import JsonObject, Page, collection_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.slices.gate import Gate, KeptError
 from tests.support.clock import FakeClock
@@ -30,38 +30,20 @@ class BusyKube(FakeKube):
         self.before_nodes: Callable[[], None] = lambda: None
         self.on_call: Callable[[], None] = lambda: None
 
-    def list_page(
-        self,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        *,
-        limit: int = PAGE_SIZE,
-        continue_token: str = "",
-        metadata_only: bool = False,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
-    ) -> Page:
+    def list_page(self, path: str, query: Mapping[str, str] | None = None, **options: Any) -> Page:
         """Return the page, then let it happen."""
         self.on_call()
         if path == collection_path("nodes"):
             self.before_nodes()
-        page = super().list_page(
-            path,
-            query,
-            limit=limit,
-            continue_token=continue_token,
-            metadata_only=metadata_only,
-            timeouts=timeouts,
-        )
+        page = super().list_page(path, query, **options)
         if path == collection_path("pods"):
             self.after_pods()
         return page
 
-    def patch(
-        self, path: str, body: JsonObject, *, strategic: bool = False, timeouts: Timeouts = DEFAULT_TIMEOUTS
-    ) -> JsonObject:
+    def patch(self, path: str, body: JsonObject, **options: Any) -> JsonObject:
         """Change the object."""
         self.on_call()
-        return super().patch(path, body, strategic=strategic, timeouts=timeouts)
+        return super().patch(path, body, **options)
 
 
 class LargeKube(BusyKube):

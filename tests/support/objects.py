@@ -64,7 +64,7 @@ def unschedulable(message: str = "0/3 nodes are available") -> Json:
         "message": message,
         "lastTransitionTime": UNSCHEDULABLE_SINCE,
     }
-    return {"phase": "Pending", "conditions": [condition]}
+    return {"phase": "Pending", "conditions": [{"type": "PodReadyToStartContainers", "status": "False"}, condition]}
 
 
 def raw_pod(

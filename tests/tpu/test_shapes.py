@@ -207,6 +207,7 @@ def test_a_machine_type_is_used_that_only_a_pod_may_ask_for() -> None:
         pytest.param("tpu7", "4x4x20", 4, "", ["256 chips", "320", "nearest valid: 4x4x16"], id="more than tpu7 gets"),
         pytest.param(V5E, "2x8", 4, "", ["not among the sizes", "nearest valid: 4x4"], id="no such rectangle"),
         pytest.param(V5E, "16x32", 4, "", ["256 chips", "512", "nearest valid: 16x16"], id="more than a v5e pod"),
+        pytest.param(V5E, "8x32", 4, "", ["not among the sizes"], id="no such rectangle of all chips"),
         pytest.param(V5E, "1x2", 1, "", ["1x2", "nearest valid: 1x1"], id="two chips"),
         pytest.param(V4, "2x2x2", 3, "", ["3 chips", "nearest valid: 4 chips per pod"], id="three chips a pod"),
         pytest.param(V4, "2x2x2", 0, "", ["0 chips", "4 chips per pod"], id="no chips a pod"),

@@ -194,8 +194,10 @@ def test_what_exceeds_a_bound_is_not_served_and_says_which(change: dict[str, Any
     assert parse_leaderworkerset(raw).problem == "", "a set without chips is no work"
 
 
-def test_as_many_groups_as_allowed_are_served_and_one_where_no_number_is_given() -> None:
-    assert parse_leaderworkerset(raw_set(replicas=bounds.CHILD_JOBS)).problem == ""
+def test_as_many_groups_and_pods_as_allowed_are_served_and_one_where_no_number_is_given() -> None:
+    raw = raw_set(replicas=bounds.CHILD_JOBS)
+    raw["spec"]["leaderWorkerTemplate"]["size"] = bounds.PARALLELISM
+    assert parse_leaderworkerset(raw).problem == ""
     (group,) = parse_leaderworkerset(raw_set(replicas=None)).groups
     assert group.replicas == 1
 

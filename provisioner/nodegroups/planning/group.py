@@ -81,7 +81,8 @@ def _with_shape(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightin
                 to_write(write, write.resource_version) for write in nodes.marks_to_set(group, resolved, fleet, round_)
             )
             step += joining.join_machines(group, manager, resolved, fleet, round_)
-            step += nodes.remove(nodes.left_over(group, fleet, round_, count=resolved.node_count))
+            lost = repair.lost_for_good(loss, round_)
+            step += nodes.remove(nodes.left_over(group, fleet, round_, count=resolved.node_count, lost=lost))
     notes = (
         *seen.notes,
         joining.problem_of(group, round_),
@@ -146,10 +147,12 @@ def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
         resolved = shape.resolve(group.spec, template.machine_type)
     except ShapeError as error:
         return Sightings(group=group, refusal=invalid(str(error)), step=step)
+    # Nothing is made of a template with a problem.
+    model = template.provisioning_model if not problem else ""
     return Sightings(
         group=group,
         shape=resolved,
-        model=_model_of(template),
+        model=ProvisioningModel(model or ProvisioningModel.STANDARD),
         external_url=template.url or group.spec.instance_template_uri,
         problem_of_template=problem,
         step=step,
@@ -165,13 +168,6 @@ def _external(known: ResourceMemory) -> tuple[Template | None, str]:
     if not isinstance(template, Template):
         return None, "there is no instance template of this name"
     return template, external_problem(template)
-
-
-def _model_of(template: Template) -> ProvisioningModel:
-    try:
-        return ProvisioningModel(template.provisioning_model or ProvisioningModel.STANDARD)
-    except ValueError:
-        return ProvisioningModel.STANDARD
 
 
 def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -103,6 +103,15 @@ def running(fleet: Fleet, labels: Mapping[str, str], place: str, round_: Round) 
         if names.manager_of(node.provider_id) == place and node.ready:
             found.setdefault(node.name, node)
     return tuple(found[name] for name in sorted(found))
+
+
+def unlisted(group: TpuNodeGroup, fleet: Fleet, round_: Round) -> tuple[Node, ...]:
+    """Return the nodes with the labels of a group whose machines are not among those that are listed."""
+    listed, place = {member.machine.provider_id for member in fleet.members}, place_of(group)
+    labelled = round_.labelled.get((group.meta.namespace, group.meta.name), ())
+    return tuple(
+        node for node in labelled if names.manager_of(node.provider_id) == place and node.provider_id not in listed
+    )
 
 
 def fleet_of(manager: ManagedInstanceGroup, round_: Round, chips: int | None = None) -> Fleet | None:
@@ -239,13 +248,16 @@ def _index(node: Node | None, count: int) -> int | None:
     return int(text) if int(text) < count else None
 
 
-def left_over(group: TpuNodeGroup, fleet: Fleet | None, round_: Round, *, count: int = 0) -> tuple[Node, ...]:
+def left_over(
+    group: TpuNodeGroup, fleet: Fleet | None, round_: Round, *, count: int = 0, lost: Collection[str] = ()
+) -> tuple[Node, ...]:
     """List the nodes of a group whose machines are gone.
 
     They are known by their labels; until they have got these, by the tokens with which they joined, which stay as long,
     and by the machines in the group's status.
     `fleet` None stands for a group without a managed instance group: all its machines are gone. Else a node that is
-    ready may be that of a machine which is not listed yet, and so may any node where fewer than `count` are listed.
+    ready may be that of a machine which is not listed yet, and so may any node where fewer than `count` are listed,
+    unless it is among those that are `lost` for good (`repair.lost_for_good`).
     """
     place = place_of(group)
     known = {} if fleet is None else {member.machine.provider_id: member.machine for member in fleet.members}
@@ -261,7 +273,7 @@ def left_over(group: TpuNodeGroup, fleet: Fleet | None, round_: Round, *, count:
         node
         for _, node in sorted(found.items())
         if names.manager_of(node.provider_id) == place
-        and (is_of_earlier(known[node.provider_id], node) if node.provider_id in known else whole)
+        and (is_of_earlier(known[node.provider_id], node) if node.provider_id in known else whole or node.name in lost)
         and (fleet is None or not node.ready)
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from provisioner.kube.fields import format_time, parse_timestamp
 from provisioner.model import bounds, waits
@@ -69,6 +69,7 @@ def find_loss(
     reports = {member.machine.name: member.reports for member, _ in lost}
     if missing:
         reports[""] = len(running) - len(fleet.nodes) >= missing
+        reports |= {node.name: node.ready for node in nodes.unlisted(group, fleet, round_)}
     loss = Loss(words=words, machines=len(lost) + missing, lost=_remembered(group, reports, round_))
     if not (shape.one_slice or shape.node_count == 1):
         return loss
@@ -81,6 +82,13 @@ def find_loss(
     since = [each.stopped_since if works else each.since for each in loss.lost.values()]
     first = min((moment for moment in since if moment is not None), default=None)
     return replace(loss, note=_WORK_GOES_ON) if first is None else _with_limit(group, loss, first, round_)
+
+
+def lost_for_good(loss: Loss | None, round_: Round) -> frozenset[str]:
+    """Name the machines, and the nodes of such as are not listed, that have not come back within their time."""
+    long_ago = round_.now - timedelta(seconds=round_.settings.repair_after_seconds)
+    lost = loss.lost if loss is not None else {}
+    return frozenset(name for name, each in lost.items() if each.stopped_since and each.stopped_since <= long_ago)
 
 
 def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], round_: Round) -> Mapping[str, Lost]:

@@ -67,7 +67,7 @@ class Pod:
     name: str
     uid: str
     node: str
-    chips: int = 0
+    chips: int
     #: Succeeded or Failed: it needs its node no more.
     finished: bool = False
     #: metadata.deletionTimestamp: when its grace ends; None while nobody deletes it.

@@ -109,7 +109,6 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     FailureKind.ALREADY_EXISTS: (1, 60),
     FailureKind.UNAVAILABLE: (1, 60),
     # Somebody may change what is in the way of these at any time, and nothing tells us.
-    FailureKind.QUOTA: (30, 300),
     FailureKind.INVALID: (30, 600),
     FailureKind.PERMISSION: (30, 600),
     FailureKind.NOT_FOUND: (10, 600),
@@ -135,9 +134,7 @@ _NOT_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was created,
 _STILL_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was removed, but its server still lists it.")
 _WAS_BROKEN = Failure(kind=FailureKind.UNAVAILABLE, message="The partition was broken, and is removed.")
 #: What a create ends in for which this is not the place, or not now: the pod may go elsewhere meanwhile.
-_REFUSALS = frozenset(
-    {FailureKind.STOCKOUT, FailureKind.QUOTA, FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.NOT_FOUND}
-)
+_REFUSALS = frozenset({FailureKind.STOCKOUT, FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.NOT_FOUND})
 #: What may have changed what is there, or shows that something else is there than was thought.
 _UNSURE = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS, FailureKind.NOT_FOUND})
 

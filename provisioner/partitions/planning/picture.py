@@ -59,10 +59,9 @@ def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
         entry.id: guard.run(f"entry {entry.id}", partial(standing_of, entry, round_), _untouched(entry, round_))
         for entry in round_.ledger.entries
     }
-    nothing: tuple[Mapping[str, Entry], Mapping[Site, SiteSupply]] = ({}, {})
     seen: Sequence[Stray] = guard.run("strays", partial(making.strays_of, round_), ())
-    restored = guard.run("strays", partial(making.restored, seen, round_), nothing[0])
-    supply = guard.run("supply", partial(supply_of, standings, round_), nothing[1])
+    restored: Mapping[str, Entry] = guard.run("strays", partial(making.restored, seen, round_), {})
+    supply: Mapping[Site, SiteSupply] = guard.run("supply", partial(supply_of, standings, round_), {})
     known = round_.memory.refusals
     refusals = guard.run("refusals", partial(refusals_of, standings, supply, round_), known)
     round_ = replace(round_, memory=replace(round_.memory, refusals=refusals))

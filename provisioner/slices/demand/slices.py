@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from provisioner import constants, tpu
+from provisioner.kube import fields
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
@@ -49,8 +50,6 @@ _KEYS = (
     constants.ZONES,
     constants.MAX_RUN_DURATION,
 )
-#: Of an index: counts are int32 in the API.
-_MOST_DIGITS = 10
 
 
 @dataclass(slots=True)
@@ -74,7 +73,7 @@ class ListedGroup(NamedTuple):
 
 def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iterator[ListedGroup]:
     """Yield those of the wanted groups that the spec lists."""
-    places = {group.name: place for place, group in enumerate(workload.groups)}
+    groups = {group.name: (place, group) for place, group in enumerate(workload.groups)}
     unnamed: list[GroupKey] = []
     for key, each in wanted.items():
         if group_key(workload.namespace, each.name) != key:
@@ -82,13 +81,12 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
             unnamed.append(key)
             continue
         name, index = _parts(workload.name, each.name)
-        place = places.get(name, -1)
-        group = workload.groups[place] if place >= 0 else None
-        most = group.replicas + (group.surge if each.pods else 0) if group is not None else 0
-        if group is None or not 0 <= index < most:
+        if index is None or name not in groups:
             continue
+        place, group = groups[name]
+        most = group.replicas + (group.surge if each.pods else 0)
         # What is taken apart has to come out the same again: "07" is no index.
-        if each.name == _name_of(workload.name, group.name, index, numbered=group.numbered):
+        if index < most and each.name == _name_of(workload.name, name, index, numbered=group.numbered):
             yield ListedGroup(place, index, key, each.name)
     if unnamed:
         with_chips_first = sorted(workload.groups, key=lambda group: group.template.chips == 0)
@@ -97,16 +95,16 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
         for key in unnamed:
             if key in by_key:
                 group_name, index, name = by_key[key]
-                yield ListedGroup(places[group_name], index, key, name)
+                yield ListedGroup(groups[group_name][0], index, key, name)
 
 
 @lru_cache(maxsize=16384)
-def _parts(workload_name: str, group_name: str) -> tuple[str, int]:
-    """Take the name of a group apart: the name in the spec, and the index; -1 for a text of another form."""
+def _parts(workload_name: str, group_name: str) -> tuple[str, int | None]:
+    """Take the name of a group apart: the name in the spec, and the index; None for a text of another form."""
     if group_name == workload_name:
         return "", 0
     name, _, digits = group_name.removeprefix(f"{workload_name}-").rpartition("-")
-    return name, int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS else -1
+    return name, fields.index(digits)
 
 
 @lru_cache(maxsize=128)
@@ -219,10 +217,10 @@ class Slice:
     pods: tuple[Pod, ...]
     parallelism: int
     #: Its child Job has succeeded: it wants no pool any more.
-    ended: bool = False
+    ended: bool
     #: Slices of its workload, itself included.
-    siblings: int = 1
-    wishes: Wishes = Wishes()
+    siblings: int
+    wishes: Wishes
     #: The ProvisioningRequest that lives and asks for it; empty for none.
     request: str = ""
     #: May buy.
@@ -230,7 +228,7 @@ class Slice:
     #: None where the request is no valid slice.
     shape: tpu.Shape | None
     #: Why there is no shape, for the user.
-    shape_problem: str = ""
+    shape_problem: str
 
     @property
     def pending(self) -> bool:

@@ -79,8 +79,8 @@ class Document(NamedTuple):
     value: Any
     #: The file; "-" for standard input, empty where it comes from none.
     source: str = ""
-    #: The line of a field, or of the nearest one above it that is there; None where there is no text.
-    lines: Callable[[Path], int] | None = None
+    #: The line of a field, or of the nearest one above it that is there; 0 where there is no text.
+    line_of: Callable[[Path], int] = lambda _: 0
 
     @property
     def raw(self) -> dict[str, Any]:
@@ -92,10 +92,6 @@ class Document(NamedTuple):
         """Its first line; 0 where there is no text."""
         return self.line_of(())
 
-    def line_of(self, path: Path) -> int:
-        """Return the line of a field, or of the nearest one above it that is there; 0 where there is no text."""
-        return self.lines(path) if self.lines is not None else 0
-
 
 def objects_of(document: Document) -> Iterator[Document]:
     """Yield the objects of a document: those of a list, else the one that it is."""
@@ -104,12 +100,11 @@ def objects_of(document: Document) -> Iterator[Document]:
         yield document
         return
     for place, item in enumerate(items):
-        lines = partial(_lines_within, document.lines, place) if document.lines is not None else None
-        yield Document(item, document.source, lines)
+        yield Document(item, document.source, partial(_line_within, document.line_of, place))
 
 
-def _lines_within(lines: Callable[[Path], int], place: int, path: Path) -> int:
-    return lines(("items", place, *path))
+def _line_within(line_of: Callable[[Path], int], place: int, path: Path) -> int:
+    return line_of(("items", place, *path))
 
 
 def mappings_in(value: object) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -125,8 +125,9 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
     def counted_on(slice_: Slice) -> PoolName:
         """Return the pool that a slice with pods counted on in the last round, as long as others may have it."""
         before = round_.memory.claims.get(slice_.id)
-        there = before is not None and before.has_pods and slice_.pods and before.pool in supply
-        return before.pool if before is not None and there and supply[before.pool].lendable else PoolName("")
+        if before is None or not (before.has_pods and slice_.pods and before.pool in supply):
+            return PoolName("")
+        return before.pool if supply[before.pool].lendable else PoolName("")
 
     def return_home(slices: Iterable[Slice]) -> None:
         # Who has had no pods for long has ended, or will want a pool again when they come.

@@ -104,9 +104,9 @@ def test_what_a_group_comes_to(
             id="a slice of one machine in bulk, without a count",
         ),
         pytest.param(
-            _spec("", 16),
+            _spec("", 2),
             V7X,
-            "topology is missing: it says how the machines of one slice are wired; topologies of that size: 4x4x4; for "
+            "topology is missing: it says how the machines of one slice are wired; topologies of that size: 2x2x2; for "
             "machines that are a slice each set targetSizePolicyMode INDIVIDUAL",
             id="several machines, and nobody knows whether they are one slice",
         ),

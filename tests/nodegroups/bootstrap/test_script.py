@@ -67,7 +67,6 @@ def test_the_users_script_runs_first_at_each_boot_whatever_becomes_of_it(
     machine: Machine, users: str, said: str
 ) -> None:
     machine.script = with_users_script(startup_script(), users)
-
     for _ in range(2):
         assert said in machine.boot()
         assert machine.has_joined
@@ -89,7 +88,6 @@ def test_it_fits_into_the_metadata_of_a_template() -> None:
 
 def test_the_first_boot_installs_configures_and_joins(machine: Machine) -> None:
     machine.boot()
-
     assert machine.has_joined
     assert machine.slept_seconds == []
     assert machine.joins == [
@@ -147,9 +145,7 @@ def test_the_first_boot_installs_configures_and_joins(machine: Machine) -> None:
 
 def test_kubeadm_before_1_31_gets_the_form_that_it_has(machine: Machine) -> None:
     machine.attributes(items(version="1.30"))
-
     machine.boot()
-
     (join,) = machine.joins
     assert join["apiVersion"] == "kubeadm.k8s.io/v1beta3"
     assert join["discovery"]["timeout"] == "2m0s"
@@ -164,9 +160,7 @@ def test_kubeadm_before_1_31_gets_the_form_that_it_has(machine: Machine) -> None
 @pytest.mark.parametrize("api_server", ["api.example.com:443", "[fd00::2]:6443", "10.0.0.2:8443"])
 def test_the_address_that_the_user_gives_is_joined(machine: Machine, api_server: str) -> None:
     machine.attributes(items(api_server=api_server))
-
     machine.boot()
-
     (join,) = machine.joins
     assert join["discovery"]["bootstrapToken"]["apiServerEndpoint"] == api_server
 
@@ -174,36 +168,28 @@ def test_the_address_that_the_user_gives_is_joined(machine: Machine, api_server:
 def test_both_authorities_of_a_cluster_that_changes_them_are_taken(machine: Machine) -> None:
     other = "sha256:" + "0b" * 32
     machine.attributes(items(ca_hash=f"{HASH},{other}"))
-
     machine.boot()
-
     (join,) = machine.joins
     assert join["discovery"]["bootstrapToken"]["caCertHashes"] == [HASH, other]
 
 
 def test_packages_come_from_the_mirror_that_is_given(machine: Machine) -> None:
     machine.script = startup_script("https://mirror.example.com/it's/")
-
     machine.boot()
-
     sources = (machine.root / "etc/apt/sources.list.d/kubernetes.list").read_text()
     assert sources.endswith(" https://mirror.example.com/it's/core:/stable:/v1.34/deb/ /\n")
 
 
 def test_an_image_that_brings_everything_installs_nothing(machine: Machine) -> None:
     machine.installed("1.34")
-
     machine.boot()
-
     assert machine.has_joined
     assert not [call for call in machine.calls if call.startswith("apt")]
 
 
 def test_an_image_with_another_version_of_kubernetes_gets_the_clusters(machine: Machine) -> None:
     machine.installed("1.33")
-
     machine.boot()
-
     installs = [call for call in machine.calls if call.startswith("apt-get") and " install " in call]
     assert [call.partition(" install ")[2].split()[-3:] for call in installs] == [["kubelet", "kubeadm", "kubectl"]]
     assert machine.has_joined
@@ -229,9 +215,7 @@ def test_labels_that_a_kubelet_would_not_start_with_are_left_out(machine: Machin
         "/=",
     )
     machine.attributes({**items(), names.KUBE_LABELS: ",".join((*good, *bad))})
-
     said = machine.boot()
-
     (join,) = machine.joins
     assert join["nodeRegistration"]["kubeletExtraArgs"][0] == {"name": "node-labels", "value": ",".join(good)}
     assert [label for label in bad if f" {label} is no" not in said] == []
@@ -244,9 +228,7 @@ def test_labels_that_a_kubelet_would_not_start_with_are_left_out(machine: Machin
 def test_without_labels_it_joins_all_the_same(machine: Machine, labels: str | None) -> None:
     given = {key: value for key, value in items().items() if key != names.KUBE_LABELS}
     machine.attributes(given if labels is None else {**given, names.KUBE_LABELS: labels})
-
     machine.boot()
-
     (join,) = machine.joins
     arguments = join["nodeRegistration"]["kubeletExtraArgs"]
     assert [each["name"] for each in arguments] == ["provider-id", "register-with-taints"]
@@ -264,9 +246,7 @@ def test_a_node_has_the_taints_of_its_metadata_from_the_start(machine: Machine) 
         "c=d e:NoSchedule",
     )
     machine.attributes({**items(), names.KUBE_TAINTS: ", ".join((*good, *bad))})
-
     said = machine.boot()
-
     (join,) = machine.joins
     taints = ",".join(("google.com/tpu=present:NoSchedule", *good))
     assert join["nodeRegistration"]["kubeletExtraArgs"][-1] == {"name": "register-with-taints", "value": taints}
@@ -277,9 +257,7 @@ def test_a_taint_that_comes_twice_is_given_to_the_kubelet_once(machine: Machine)
     """It does not start with two of one key and effect; the first is on every node anyway."""
     given = "google.com/tpu=present:NoSchedule,google.com/tpu=x:NoSchedule,a=b:NoSchedule,a:NoSchedule,a=b:NoExecute"
     machine.attributes({**items(), names.KUBE_TAINTS: given})
-
     said = machine.boot()
-
     (join,) = machine.joins
     taints = "google.com/tpu=present:NoSchedule,a=b:NoSchedule,a=b:NoExecute"
     assert join["nodeRegistration"]["kubeletExtraArgs"][-1]["value"] == taints
@@ -291,9 +269,7 @@ def test_taints_that_cannot_be_told_are_waited_for(machine: Machine) -> None:
     machine.attributes({**items(), names.KUBE_TAINTS: "a=b:NoSchedule"})
     machine.hide_list()
     machine.at_sleep(2, 'rm "$FAKE/no-list"')
-
     machine.boot()
-
     (join,) = machine.joins
     assert join["nodeRegistration"]["kubeletExtraArgs"][-1]["value"].endswith(",a=b:NoSchedule")
 
@@ -301,9 +277,7 @@ def test_taints_that_cannot_be_told_are_waited_for(machine: Machine) -> None:
 def test_a_reboot_after_the_join_only_starts_the_kubelet_again(machine: Machine) -> None:
     machine.boot()
     machine.attributes({key: value for key, value in items().items() if key != metadata.TOKEN})
-
     machine.boot()
-
     assert len(machine.joins) == 1
     assert machine.slept_seconds == []
     assert {call.split()[0] for call in machine.calls} == {"swapoff", "modprobe", "sysctl", "systemctl"}
@@ -314,9 +288,7 @@ def test_a_reboot_after_the_join_only_starts_the_kubelet_again(machine: Machine)
 def test_fault_7_what_comes_later_than_150_seconds_is_waited_for(machine: Machine, key: str) -> None:
     machine.attributes({name: value for name, value in items().items() if name != key})
     machine.at_sleep(9, f"echo '{items()[key]}' > \"$FAKE/metadata/instance/attributes/{key}\"")
-
     machine.boot()
-
     assert machine.has_joined
     assert machine.slept_seconds == [2, 4, 8, 16, 32, 60, 60, 60, 60]
     assert len(machine.joins) == 1
@@ -325,9 +297,7 @@ def test_fault_7_what_comes_later_than_150_seconds_is_waited_for(machine: Machin
 def test_fault_7_a_token_that_expired_is_replaced_and_the_new_one_used(machine: Machine) -> None:
     machine.tokens(OTHER)
     machine.at_sleep(3, f'echo {OTHER} > "$FAKE/metadata/instance/attributes/{metadata.TOKEN}"')
-
     machine.boot()
-
     assert machine.has_joined
     tokens = [join["discovery"]["bootstrapToken"]["token"] for join in machine.joins]
     assert tokens == [TOKEN, TOKEN, TOKEN, OTHER]
@@ -342,9 +312,7 @@ def test_fault_7_a_reboot_before_the_join_begins_anew(machine: Machine) -> None:
     }.items():
         (machine.root / path).parent.mkdir(parents=True, exist_ok=True)
         (machine.root / path).write_text(content)
-
     machine.boot()
-
     assert machine.has_joined
     assert (machine.root / "etc/apt/keyrings/kubernetes-apt-keyring.asc").read_text().startswith("key of https://")
     assert len(machine.joins) == 2
@@ -352,9 +320,7 @@ def test_fault_7_a_reboot_before_the_join_begins_anew(machine: Machine) -> None:
 
 def test_a_join_that_fails_twice_is_tried_a_third_time(machine: Machine) -> None:
     machine.fail_joins(2)
-
     machine.boot()
-
     assert machine.has_joined
     assert machine.slept_seconds == [2, 4]
     resets = [call for call in machine.calls if call.startswith("kubeadm reset")]
@@ -363,9 +329,7 @@ def test_a_join_that_fails_twice_is_tried_a_third_time(machine: Machine) -> None
 
 def test_a_lock_that_apt_has_is_waited_for(machine: Machine) -> None:
     machine.lock_apt(5)
-
     machine.boot()
-
     assert machine.has_joined
     assert machine.slept_seconds == [2, 4, 8, 16, 32]
 
@@ -378,9 +342,7 @@ def test_a_repository_that_does_not_answer_leaves_the_keyring_as_it_is(machine: 
     good = machine.path / "bin/curl"
     shutil.copy(good, machine.path / "curl")
     good.write_text(good.read_text().replace("*/Release.key)", "*/Release.key) echo '<html>'; exit 22;;\n  nothing)"))
-
     machine.boot()
-
     assert (machine.path / "keyring-then").read_text() == "a good one"
     assert machine.has_joined
 
@@ -397,9 +359,7 @@ def test_a_repository_that_does_not_answer_leaves_the_keyring_as_it_is(machine: 
 def test_what_is_not_of_its_form_goes_nowhere(machine: Machine, key: str, value: str) -> None:
     machine.attributes({**items(), key: value})
     machine.at_sleep(2, f"echo '{items()[key]}' > \"$FAKE/metadata/instance/attributes/{key}\"")
-
     said = machine.boot()
-
     assert f"{key} in the metadata cannot be read" in said
     assert machine.slept_seconds == [2, 4]
     assert len(machine.joins) == 1
@@ -407,9 +367,7 @@ def test_what_is_not_of_its_form_goes_nowhere(machine: Machine, key: str, value:
 
 def test_the_token_is_left_on_no_disk_and_said_nowhere(machine: Machine) -> None:
     machine.fail_joins(1)
-
     said = machine.boot()
-
     secret = TOKEN.partition(".")[2]
     assert secret not in said
     assert secret not in "\n".join(machine.calls)
@@ -424,6 +382,5 @@ def test_a_second_run_beside_the_first_does_nothing(machine: Machine) -> None:
     with (work / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         machine.boot()
-
     assert machine.calls == []
     assert not machine.has_joined

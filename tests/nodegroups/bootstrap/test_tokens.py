@@ -120,7 +120,6 @@ def test_every_machine_that_has_not_joined_has_a_token_that_lasts_or_gets_one(
     have: list[Token], machines: list[tuple[str, str]]
 ) -> None:
     plan = plan_tokens(have, machines, NOW)
-
     for each in machines:
         held = plan.current.get(each[0])
         lasts = held is not None and held.expires_at is not None and held.expires_at - NOW >= tokens.LEAST_LEFT
@@ -134,9 +133,7 @@ def test_what_was_decided_settles(have: list[Token], machines: list[tuple[str, s
     plan = plan_tokens(have, machines, NOW)
     made = [token(name, 30, machine_id=number, name=f"new-{name}") for name, number in plan.create]
     left = [each for each in have if each not in plan.delete]
-
     again = plan_tokens([*left, *made], machines, NOW)
-
     assert (again.create, again.delete) == ((), ())
 
 
@@ -148,7 +145,6 @@ def test_fault_8_tokens_are_drawn_from_the_source_for_keys(monkeypatch: pytest.M
         return symbols[0]
 
     monkeypatch.setattr("secrets.choice", choice)
-
     assert writing.draw_token() == "aaaaaa.aaaaaaaaaaaaaaaa"
     assert set(drawn) == {"abcdefghijklmnopqrstuvwxyz0123456789"}
 
@@ -157,7 +153,6 @@ def test_the_secret_is_what_kubernetes_takes_for_a_token() -> None:
     secret = tokens.secret_of(
         "abcdef.0123456789abcdef", group=GROUP, machine="g-mig-x1b2", machine_id="7", expires_at=NOW + tokens.LIFE
     )
-
     assert secret == {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -187,7 +182,6 @@ def test_the_secret_is_what_kubernetes_takes_for_a_token() -> None:
 def test_fault_9_labels_of_the_longest_names_fit() -> None:
     group = names.group_labels(ObjectMeta(namespace="n" * 63, name="g" * names.NAME_BUDGET, uid="1"))
     secret = tokens.secret_of(writing.draw_token(), group=group, machine="m" * 63, machine_id="9" * 20, expires_at=NOW)
-
     assert max(map(len, secret["metadata"]["labels"].values())) == 63
 
 
@@ -200,7 +194,6 @@ def stored(secret: dict[str, object], **metadata: str) -> dict[str, object]:
 
 def test_a_token_that_was_made_is_read_back() -> None:
     made = tokens.secret_of("abcdef.0123456789abcdef", group=GROUP, machine="m", machine_id="7", expires_at=NOW)
-
     assert parse_secret(stored(made)) == Token(
         name="bootstrap-token-abcdef",
         uid="u-1",
@@ -222,7 +215,6 @@ def test_a_token_that_was_made_is_read_back() -> None:
 )
 def test_a_secret_that_is_none_of_ours_is_none(change: dict[str, object]) -> None:
     made = tokens.secret_of("abcdef.0123456789abcdef", group=GROUP, machine="m", machine_id="7", expires_at=NOW)
-
     assert parse_secret({**stored(made), **change}) is None
     assert parse_secret(stored(made, namespace="default")) is None
     assert parse_secret(stored(made, name="other")) is None
@@ -240,9 +232,7 @@ def test_a_secret_that_is_none_of_ours_is_none(change: dict[str, object]) -> Non
 )
 def test_a_secret_that_cannot_be_used_is_known_for_its_deletion(data: dict[str, object]) -> None:
     made = tokens.secret_of("abcdef.0123456789abcdef", group=GROUP, machine="m", machine_id="7", expires_at=NOW)
-
     found = parse_secret({**stored(made), "data": data})
-
     assert found is not None
     assert (found.value, found.expires_at) == ("", None)
 

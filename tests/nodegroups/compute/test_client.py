@@ -129,9 +129,7 @@ def test_all_methods_of_the_protocol_are_tried_here() -> None:
 @pytest.mark.parametrize("name", CALLS)
 def test_what_is_sent(server: RecordingServer, client: ComputeClient, name: str) -> None:
     _, method, path, body = CALLS[name]
-
     call(client, name)
-
     (sent,) = server.requests
     address = urlsplit(sent.path)
     assert (sent.method, address.path) == (method, f"/compute/v1/{path}")
@@ -146,7 +144,6 @@ def test_what_is_sent(server: RecordingServer, client: ComputeClient, name: str)
 def test_equal_requests_are_equal_bytes(server: RecordingServer, client: ComputeClient, name: str) -> None:
     call(client, name)
     call(client, name)
-
     first, second = server.requests
     assert (first.path, first.body) == (second.path, second.body)
 
@@ -157,7 +154,6 @@ def test_a_change_returns_its_operation_where_it_is_polled(
 ) -> None:
     server.answer = Answer(body={"name": "operation-1", "status": "PENDING"})
     scope = GLOBAL if "template" in name else REGION if "policy" in name else ZONE
-
     assert call(client, name) == Operation(name=OperationName("operation-1"), scope=scope, done=False)
 
 
@@ -173,7 +169,6 @@ def test_pages_are_put_together_by_name(server: RecordingServer, client: Compute
 
     server.answer = answer
     found = client.list_managed_instances(ZONE, "a")
-
     assert [(each.name, each.has_machine) for each in found] == [("a", True), ("b", False)]
     assert len(server.requests) == 3
 
@@ -183,7 +178,6 @@ def test_a_list_that_never_ends_is_none(
 ) -> None:
     monkeypatch.setattr("provisioner.nodegroups.compute.client._MOST_PAGES", 3)
     server.answer = Answer(body={"nextPageToken": "again"})
-
     for name in ("list_managed_instances", "list_instances"):
         assert failure_of(client, name).failure.kind is K.UNAVAILABLE
     assert len(server.requests) == 6
@@ -204,7 +198,6 @@ def test_machines_with_much_metadata_take_little_memory(server: RecordingServer,
 
     server.answer = answer
     found, peak, kept = measured(lambda: client.list_instances(ZONE, ["m"]))
-
     assert found[0].items == {"a": value}
     assert peak < 40 * 1024**2
     assert kept < 3 * 1024**2
@@ -224,9 +217,7 @@ def test_machines_are_asked_for_by_what_their_names_begin_with(
     server: RecordingServer, client: ComputeClient, names: list[str], want: str
 ) -> None:
     server.answer = Answer(body={"items": [{"name": name, "id": "7"} for name in ("g-mig-1", "g-mig-13", "a")]})
-
     found = client.list_instances(ZONE, names)
-
     assert {each.name for each in found} == {"g-mig-1", "a"} & set(names)
     (sent,) = server.requests
     assert dict(parse_qsl(urlsplit(sent.path).query))["filter"] == f'name eq "{want}"'
@@ -235,7 +226,6 @@ def test_machines_are_asked_for_by_what_their_names_begin_with(
 def test_a_page_that_fails_fails_the_list(server: RecordingServer, client: ComputeClient) -> None:
     answers = [Answer(body={"managedInstances": [{"name": "b"}], "nextPageToken": "t1"}), Answer(status=503)]
     server.answer = lambda _: answers.pop(0)
-
     assert failure_of(client, "list_managed_instances").failure.kind is K.UNAVAILABLE
 
 
@@ -257,9 +247,7 @@ def test_a_change_that_may_have_arrived_has_an_unknown_outcome(
     server: RecordingServer, client: ComputeClient, name: str, answer: Answer
 ) -> None:
     server.answer = answer
-
     found = failure_of(client, name)
-
     assert found.failure.kind is (K.UNKNOWN_OUTCOME if name in CHANGING else K.UNAVAILABLE)
     assert len(server.requests) == 1
 
@@ -270,7 +258,6 @@ def test_an_answer_about_something_else_is_none(
     server: RecordingServer, client: ComputeClient, name: str, body: dict[str, Any]
 ) -> None:
     server.answer = Answer(body=body)
-
     assert failure_of(client, name).failure.kind is K.UNAVAILABLE
 
 
@@ -279,7 +266,6 @@ def test_an_answer_that_is_no_operation_leaves_the_outcome_unknown(
     server: RecordingServer, client: ComputeClient, name: str
 ) -> None:
     server.answer = Answer(body={})
-
     assert failure_of(client, name).failure.kind is K.UNKNOWN_OUTCOME
 
 
@@ -288,9 +274,7 @@ def test_a_missing_resource_is_not_found_except_for_an_insert(
     server: RecordingServer, client: ComputeClient, name: str
 ) -> None:
     server.answer = google_error(404, "", "The resource 'projects/p/x' was not found", reason="notFound")
-
     found = failure_of(client, name)
-
     assert found.failure.kind is (K.INVALID if name.startswith("insert") else K.NOT_FOUND)
     assert found.code == 404
     assert "'a'" in str(found)
@@ -298,9 +282,7 @@ def test_a_missing_resource_is_not_found_except_for_an_insert(
 
 def test_a_wish_for_patience_is_kept(server: RecordingServer, client: ComputeClient) -> None:
     server.answer = Answer(status=429, headers={"Retry-After": "7"}, body={"error": {"code": 429, "message": "m"}})
-
     found = failure_of(client, "get_manager")
-
     assert (found.failure.kind, found.retry_after_seconds) == (K.UNAVAILABLE, 7.0)
 
 
@@ -310,9 +292,7 @@ def test_an_address_that_nothing_can_have_is_not_asked_for(
 ) -> None:
     for scope in ("GLOBAL", "REGION", "ZONE"):
         monkeypatch.setitem(globals(), scope, Scope(project="p", region="../../q"))
-
     found = failure_of(client, name).failure
-
     assert found.kind is (K.INVALID if name.startswith("insert") else K.NOT_FOUND)
     assert "nothing was sent" in found.message
     assert not server.requests
@@ -323,7 +303,6 @@ def test_a_change_does_not_outlast_its_limit(server: RecordingServer, name: str)
     done = threading.Event()
     server.answer = Answer(body={"name": "operation-1"}, wait_for=done)
     client = ComputeClient(endpoint=server.url, change_seconds=0.1)
-
     try:
         assert failure_of(client, name).failure.kind is K.UNKNOWN_OUTCOME
     finally:
@@ -333,9 +312,7 @@ def test_a_change_does_not_outlast_its_limit(server: RecordingServer, name: str)
 
 def test_a_bad_address_names_the_setting() -> None:
     client = ComputeClient(endpoint="nonsense")
-
     found = failure_of(client, "get_manager").failure
-
     assert found.kind is K.INVALID
     assert "GCE_ENDPOINT" in found.message
     client.close()
@@ -343,9 +320,7 @@ def test_a_bad_address_names_the_setting() -> None:
 
 def test_calls_carry_the_token_of_the_credentials(server: RecordingServer) -> None:
     client = ComputeClient(endpoint=server.url, credentials=Credentials(token="t-1"))
-
     client.get(Manager, ZONE, "a")
-
     assert server.requests[0].headers["authorization"] == "Bearer t-1"
     client.close()
 
@@ -355,8 +330,6 @@ def test_without_credentials_it_says_how_to_get_them(monkeypatch: pytest.MonkeyP
         raise auth_exceptions.DefaultCredentialsError("none found")
 
     monkeypatch.setattr(google.auth, "default", none)
-
     with pytest.raises(ComputeError, match="gcloud auth application-default login") as caught:
         ComputeClient()
-
     assert caught.value.failure.kind is K.PERMISSION

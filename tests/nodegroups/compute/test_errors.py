@@ -136,7 +136,6 @@ def test_what_an_answer_means(given: Answer, call: Call, want: FailureKind) -> N
 def test_names_of_users_do_not_decide() -> None:
     name = "quota-exceeded-is-already-being-used-by"
     refused = answer(400, f"Invalid value for field 'resource.name': '{name}'.", "invalid")
-
     assert kind_of_answer(refused, CREATE, (name,)) is K.INVALID
 
 
@@ -177,9 +176,7 @@ def test_the_http_code_decides_where_nothing_else_is_known(http_code: int, want:
 
 def test_the_first_known_error_decides_and_all_are_told() -> None:
     errors = [WorkError("SOMETHING_NEW", "hm"), WorkError("QUOTA_EXCEEDED", "Quota 'X' exceeded.")]
-
     found = failure_of_work(errors, CREATE)
-
     assert found.kind is K.QUOTA
     assert found.message == "SOMETHING_NEW: hm; QUOTA_EXCEEDED: Quota 'X' exceeded."
 
@@ -221,7 +218,6 @@ _ANSWERS = st.builds(
 def test_what_no_answer_can_mean(given_answer: Answer, call: Call, values: list[str]) -> None:
     """A read changes nothing, so its outcome is never open; that of a change is, once the server broke."""
     kind = kind_of_answer(given_answer, call, values)
-
     assert not (call is READ and kind is K.UNKNOWN_OUTCOME)
     if given_answer.code >= 500 and given_answer.code != 501 and call is not READ:
         assert kind is K.UNKNOWN_OUTCOME
@@ -237,6 +233,5 @@ def test_what_no_answer_can_mean(given_answer: Answer, call: Call, values: list[
 )
 def test_work_that_failed_always_says_something(errors: list[WorkError], call: Call, http_code: int) -> None:
     found = failure_of_work(errors, call, http_code=http_code)
-
     assert found.kind is not K.UNKNOWN_OUTCOME
     assert 0 < len(found.message) <= 2000

@@ -4,13 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.nodegroups.compute.records import (
-    Link,
-    Scope,
-    address_problem,
-    parse_link,
-    same_resource,
-)
+from provisioner.nodegroups.compute.records import Link, Scope, address_problem, parse_link, same_resource
 
 GLOBAL, REGION, ZONE = Scope(project="p"), Scope(project="p", region="r1"), Scope(project="p", zone="r1-a")
 

@@ -120,7 +120,6 @@ def test_a_flex_start_template_is_asked_for_by_its_model_and_duration() -> None:
         termination_action="DELETE",
         config=InstanceConfig(machine_type="ct6e-standard-4t", max_run_duration_seconds=600, subnetwork=""),
     )
-
     assert resources.template_body(asked)["properties"] == {
         "machineType": "ct6e-standard-4t",
         "scheduling": {
@@ -148,7 +147,6 @@ def test_the_body_of_a_manager_names_template_policy_mode_and_action() -> None:
 def test_the_body_of_a_manager_without_machines_says_so() -> None:
     name = "m" * 57 + "-12345"
     body = resources.manager_body(Manager(name=name, template="t", target_size=0))
-
     assert body == {"name": name, "baseInstanceName": "m" * 57, "instanceTemplate": "t", "targetSize": 0}
 
 
@@ -178,7 +176,6 @@ def test_what_decisions_need_is_read_back_as_it_was_asked_for(record: object, bo
 
 def test_a_resource_policy_of_another_sort_has_no_type() -> None:
     found = resources.policy_of({"name": "x", "status": "READY", "groupPlacementPolicy": {"collocation": "COLLOCATED"}})
-
     assert (found.type, found.topology, found.status) == ("", "", "READY")
 
 
@@ -215,7 +212,6 @@ def test_a_group_that_waits_for_capacity_tells_what_google_says() -> None:
             },
         }
     )
-
     assert found.bulk == BulkOperation(
         in_progress=True,
         failures=(Failure(kind=FailureKind.STOCKOUT, message="ZONE_RESOURCE_POOL_EXHAUSTED: No luck."),),
@@ -239,7 +235,6 @@ def test_machines_and_placeholders_are_told_apart() -> None:
         ],
         "nextPageToken": "more",
     }
-
     assert resources.managed_instances_of(raw, ZONE) == (
         (
             ManagedInstance(name="m-1", scope=ZONE, status="RUNNING", action="NONE", id="7"),
@@ -262,9 +257,7 @@ def test_a_machine_is_read_with_its_metadata() -> None:
         "machineType": "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a/machineTypes/ct6e-standard-4t",
         "metadata": {"fingerprint": "f", "items": [{"key": "a", "value": "1"}, {"key": "b"}, {"value": "c"}, 7]},
     }
-
     found, token = resources.instances_of({"items": [raw, {"status": "RUNNING"}, 7], "nextPageToken": "t"}, {})
-
     assert token == "t"
     assert found == (
         Instance(
@@ -280,9 +273,7 @@ def test_machines_with_the_same_script_hold_it_once() -> None:
     """Thousands of machines would hold it thousands of times."""
     page = {"items": [{"name": name, "metadata": {"items": [{"key": "s", "value": "x" * 9}]}} for name in "abc"]}
     shared: dict[str, str] = {}
-
     pages = [resources.instances_of(json.loads(json.dumps(page)), shared) for _ in range(2)]
-
     assert len({id(each.items["s"]) for found, _ in pages for each in found}) == 1
 
 
@@ -326,7 +317,6 @@ def test_machines_with_the_same_script_hold_it_once() -> None:
 )
 def test_how_an_operation_ended(raw: dict[str, object], done: bool, kind: FailureKind | None) -> None:
     found = resources.operation_of({"name": "operation-1", **raw}, ZONE)
-
     assert found.done is done
     assert (found.failure.kind if found.failure else None) is kind
 
@@ -339,7 +329,6 @@ def test_the_name_of_what_an_operation_is_about_does_not_decide() -> None:
         "targetLink": "projects/p/global/instanceTemplates/gce-quota-exceeded",
         "error": {"errors": [{"code": "NEW", "message": "The thing gce-quota-exceeded broke."}]},
     }
-
     assert resources.operation_of(raw, ZONE) == Operation(
         name=OperationName("operation-1"),
         scope=ZONE,

@@ -16,13 +16,7 @@ from provisioner.nodegroups.api.specs import (
     SizePolicyMode,
 )
 from provisioner.nodegroups.compute import records, resources
-from provisioner.nodegroups.compute.records import (
-    DELETE,
-    TERMINATE,
-    Manager,
-    ResourcePolicy,
-    Template,
-)
+from provisioner.nodegroups.compute.records import DELETE, TERMINATE, Manager, ResourcePolicy, Template
 
 #: The library takes seconds to be imported.
 pytestmark = pytest.mark.timeout(60)

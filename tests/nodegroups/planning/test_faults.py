@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.specs import SizePolicyMode
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import metadata
@@ -79,16 +80,6 @@ def test_3_each_machine_gets_one_token_however_long_the_machines_take_to_read(mo
     assert world.process.calls["ReadMachines"] <= 2
     world.wait(5.0)
     world.check_tokens_gone()
-
-
-def test_4_nodes_are_cordoned_by_what_no_controller_takes_back() -> None:
-    """A group that goes sets spec.unschedulable on its nodes, before pods are asked to leave."""
-    world = ready_world()
-    world.kube.protected.update(world.run_pods("train"))
-    world.delete_group("train")
-    world.wait(30.0)
-    assert [node.unschedulable for node in world.kube.all("Node")] == [True] * 4
-    assert world.reason("train") == Reason.DRAINING_NODES
 
 
 @pytest.mark.parametrize("loss", [Loss.PREEMPTED, Loss.DELETED])
@@ -246,6 +237,15 @@ def test_12_children_with_defaults_filled_in_are_as_they_should_be() -> None:
     assert not child_differs(found, template)
     assert not child_differs(without, template)
     assert child_differs(found, instance_template(group, group.spec.instance_config, "#!/bin/sh"))
+    [manager] = world.kube.all(Kind.MANAGED_INSTANCE_GROUP)
+    implicit, explicit, larger = (
+        replace(manager, spec=replace(manager.spec, target_size_policy_mode=mode, target_size=size))
+        for mode, size in ((None, 4), (SizePolicyMode.INDIVIDUAL, 4), (None, 5))
+    )
+    assert [child_differs(each, manager) for each in (implicit, explicit, larger)] == [False, True, True]
+    world.kube._put((Kind.MANAGED_INSTANCE_GROUP, "default", manager.meta.name), larger)
+    world.wait(60.0)
+    assert f"{manager.meta.name} differs from what this release creates" in world.message("train")
 
 
 def test_13_a_new_startup_script_is_told_and_comes_with_the_next_slice() -> None:

@@ -12,14 +12,7 @@ import pytest
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.specs import ManagedInstanceGroupSpec, ServiceAccount, WorkloadPolicySpec
 from provisioner.nodegroups.api.statuses import Condition, Reason, ResourceStatus, condition_of
-from provisioner.nodegroups.api.types import (
-    Child,
-    Kind,
-    ManagedInstanceGroup,
-    ObjectMeta,
-    TpuNodeGroup,
-    WorkloadPolicy,
-)
+from provisioner.nodegroups.api.types import Child, Kind, ManagedInstanceGroup, ObjectMeta, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.bootstrap.tokens import Request, Token
 from provisioner.nodegroups.compute.records import Scope

@@ -68,8 +68,20 @@ def test_a_namespace_at_its_limit_holds_nobody_up_and_does_not_pass_itself() -> 
 
 def test_a_pod_that_the_webhook_holds_and_the_controller_does_not_serve_is_told_so() -> None:
     """The two may be set up differently, and nobody else would say why it waits for ever."""
-    story = Story(pods=[make_pod("train")], settings=PlanningSettings(namespaces=frozenset({"other"})))
-    plans = story.settle(5)
-    (told,) = events_of(plans)
-    assert (told.reason, "SERVED_NAMESPACES" in told.message) == ("PartitionRejected", True)
-    assert story.entries() == {}
+    pods = {
+        make_pod("elsewhere", namespace="other"): "SERVED_NAMESPACES",
+        make_pod("odd", problem="It is odd."): "It is odd.",
+        make_pod("large", size=129): "at most 128 are served",
+        make_pod("foreign", injected=False): "webhook",
+    }
+    served, runs = make_pod("served"), make_pod("runs", namespace="other", gated=False)
+    waiting = [make_pod("a", size=128), make_pod("b", held_by_others=True)]
+    settings = PlanningSettings(namespaces=frozenset({"team"}), largest_size=128)
+    story = Story(pods=[*pods, served, runs, *waiting], settings=settings)
+    told = {event.pod.name: event.message for event in events_of(story.settle(5)) if "Rejected" in event.reason}
+    assert told.keys() == {pod.name for pod in pods}
+    assert [pod.name for pod, words in pods.items() if words not in told[pod.name]] == []
+    assert story.entries().keys() == {served.name}
+    no_allocation, held = [each.why for each in story.decide().view.waiting]
+    assert no_allocation == "No allocation of the V-IPU servers that it may use has 128 IPUs."
+    assert held == "Other scheduling gates hold it."

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from provisioner.model.capacity import FailureKind
-from provisioner.model.writes import WriteFailure
+from provisioner.model.writes import LOST_SECONDS, WriteFailure
 from provisioner.partitions.planning.actions import CreatePartition, OpenGate, ReadServer, RemovePartition, SaveLedger
 from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
@@ -89,9 +89,15 @@ def test_a_create_of_unknown_outcome_is_followed_by_a_reading(failure: FailureKi
     story.answer(story.wants(CreatePartition)[0], failure)
     story.pass_time(10)
     assert story.wants(CreatePartition) == []
+    assert story.memory.refusals == {}
     for call in story.calls(ReadServer):
         story.answer(call)
-    assert len(story.wants(CreatePartition)) == 1
+    (again,) = story.wants(CreatePartition)
+    story.pass_time(LOST_SECONDS)
+    assert again.key not in story.decide().memory.calls, "nobody makes it"
+    story.memory = Memory()
+    story.answer(again, failure)
+    assert story.memory == Memory()
 
 
 def test_a_partition_that_vanishes_under_its_pod_is_made_again_where_it_was() -> None:
@@ -120,7 +126,7 @@ def test_a_pod_moves_on_where_its_place_is_fragmented() -> None:
     story.write(story.wants(SaveLedger)[0])
     assert story.entries()["a"].allocation == "b"
     story.settle()
-    assert story.pods[0].gated is False
+    assert (story.pods[0].gated, story.memory.refusals) == (False, {})
 
 
 @pytest.mark.parametrize("fits", [True, False])
@@ -137,6 +143,10 @@ def test_pods_that_are_refused_together_are_not_tried_again_and_again() -> None:
     """That the other one is not tried any more changes nothing on the server."""
     story = Story(pods=[make_pod("a", size=16, age_seconds=1), make_pod("b", size=16)])
     assert 4 <= len(creates_of(story.settle(300, fails=refusing(lambda _: True)))) <= 12
+    allocations = tuple(Allocation(name=each, ipus=16) for each in "abc")
+    story = Story(pods=[make_pod("a", size=16, age_seconds=1), make_pod("b", size=16)], servers={SERVER: allocations})
+    first, others = refusing(lambda of: of.allocation == "a", FailureKind.PERMISSION), refusing(lambda _: True)
+    assert 4 <= len(creates_of(story.settle(60, seconds=2, fails=lambda call: first(call) or others(call)))) <= 15
 
 
 def test_a_pod_is_told_why_its_partition_could_not_be_created() -> None:
@@ -169,15 +179,15 @@ def test_the_clock_of_a_node_that_is_ahead_makes_no_end_come_later() -> None:
 
 
 def test_a_broken_partition_is_made_anew_as_long_as_its_pod_was_told_nothing() -> None:
-    """With a proof that goes by the gate."""
+    """Where it did not break, with a proof that goes by the gate."""
     pod = make_pod("a")
-    story = held(pod, state=PartitionState.ERROR)
+    story = held(pod, state=PartitionState.ERROR, servers=dict(BOTH))
     story.read()
     (remove,) = story.wants(RemovePartition)
     assert remove.unused
     story.answer(remove)
     assert "PartitionCreated" in reasons(story.settle(seconds=5))
-    assert story.pods[0].gated is False
+    assert story.pods[0].told_server == OTHER.address
 
 
 @pytest.mark.parametrize(
@@ -260,20 +270,24 @@ def test_a_removal_carries_its_proof_and_what_keeps_it_is_asked_again() -> None:
     assert story.wants(RemovePartition) == []
     story.pass_time(3)
     assert len(story.wants(RemovePartition)) == 1
+    story.memory = Memory()
+    story.answer(remove)
+    assert story.memory == Memory()
 
 
 def test_nobody_is_placed_on_a_server_before_what_it_has_is_recorded_again() -> None:
     """Until then it is not known how long a pod has what it has there."""
-    lost, new = make_pod("a", gated=False, told_server=SERVER.address), make_pod("b")
-    story = Story(pods=[lost, new])
-    story.put(make_partition(lost))
+    lost, new = make_pod("a", gated=False, told_server=SERVER.address), make_pod("b", size=64)
+    foreign = Partition(id="theirs", size=4, state=PartitionState.ACTIVE, cluster="x")
+    story = Story(pods=[lost, new], servers={SERVER: tuple(Allocation(name=c, ipus=64, cluster=c) for c in "xyz")})
+    story.put(make_partition(lost, allocation="", cluster="y"), foreign)
     story.read()
     (save,) = story.decide().writes
     assert isinstance(save, SaveLedger)
-    assert [entry.pod for entry in save.entries] == ["a"]
+    assert [(entry.pod, entry.allocation) for entry in save.entries] == [("a", "y")]
     story.write(save)
     story.settle(5)
-    assert story.entries().keys() == {"a", "b"}
+    assert {name: entry.allocation for name, entry in story.entries().items()} == {"a": "y", "b": "z"}
 
 
 def test_orphans_of_our_own_are_removed_after_a_while_and_no_others() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -47,6 +48,14 @@ def test_what_cannot_be_read_is_kept_as_it_is_and_costs_no_other_entry(entry: En
     for key, text in garbage.items():
         if isinstance(text, str) and key != entry.id:
             assert ledger.unreadable[key] == text
+
+
+def test_an_entry_with_a_wrong_field_cannot_be_read() -> None:
+    entry = Entry(id="a", namespace="n", pod="p", pod_uid="u", size=4, server="s:1", recorded_at=_BEGIN)
+    wrong = {"pod": "", "namespace": "a" * 254, "uid": 1, "size": 0, "reconfigurable": 1, "allocation": None}
+    for field, value in (*wrong.items(), ("size", "4"), ("size", 1 << 21), ("allocation", "a" * 254)):
+        text = json.dumps({**json.loads(encode([entry])["a"]), field: value})
+        assert ledger_of({"a": text}, resource_version="1").unreadable == {"a": text}
 
 
 @given(st.none() | st.integers() | st.text() | st.lists(st.integers()))

@@ -205,6 +205,10 @@ def test_a_pod_whose_useless_partition_cannot_be_removed_has_another_one(misplac
     assert "this is retried: no" in " ".join(event.message for event in events_of(plans))
     _carry_out(story, 0.5, lambda _: False)
     assert (story.at(), set(story.at(OTHER))) == ({}, {id_of(pod, OTHER)})
+    alone = held(pod, state=PartitionState.ERROR)
+    _carry_out(alone, 0.5, lambda call: isinstance(call, RemovePartition))
+    (waiting,) = alone.decide().view.waiting
+    assert waiting.why == f"Partition {id_of(pod)} cannot be removed: no"
 
 
 def test_what_cannot_be_removed_holds_up_nobody() -> None:
@@ -238,6 +242,15 @@ def test_one_refusal_long_ago_takes_no_reservation_from_others() -> None:
     story.pods += [make_pod("oldest", size=64, age_seconds=8), make_pod("young")]
     _carry_out(story, 0.1, lambda _: False)
     assert story.entries().keys() == {"run"}
+
+
+def test_who_is_refused_for_long_beside_others_keeps_no_reservation() -> None:
+    run = make_pod("run", gated=False, told_server=SERVER.address, begun=True, node="host-1")
+    story, small = held(run, make_pod("never", size=32, age_seconds=9)), make_pod("small")
+    for pods, hours, entries in (([], 0.9, {"run"}), ([small], 0.05, {"run"}), ([], 0.3, {"run", "small"})):
+        story.pods += pods
+        _carry_out(story, hours, lambda call: isinstance(call, CreatePartition) and call.request.size == 32)
+        assert story.entries().keys() == entries
 
 
 def test_a_pod_that_has_a_place_does_not_get_a_second_one_recorded() -> None:

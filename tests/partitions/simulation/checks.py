@@ -6,12 +6,7 @@ from math import inf
 
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.actions import (
-    Call,
-    CreatePartition,
-    OpenGate,
-    RemovePartition,
-)
+from provisioner.partitions.planning.actions import Call, CreatePartition, OpenGate, RemovePartition
 from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.round import PlanningSettings, Snapshot

@@ -21,15 +21,7 @@ from provisioner.partitions.vipu.process import Ended, Runner
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState, VipuError
 from rehearsal.simulators.vipu import command
 from rehearsal.simulators.vipu.app import VipuSimulator
-from rehearsal.simulators.vipu.faults import (
-    CREATE,
-    GET,
-    LIST_ALLOCATIONS,
-    LIST_IPUS,
-    LIST_PARTITIONS,
-    Fault,
-    FaultKind,
-)
+from rehearsal.simulators.vipu.faults import CREATE, GET, LIST_ALLOCATIONS, LIST_IPUS, LIST_PARTITIONS, Fault, FaultKind
 from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.settings import VipuSettings
 from tests.support.waiting import wait_for

@@ -8,17 +8,7 @@ from typing import Any
 import pytest
 
 from rehearsal.simulators.compute.faults import Fault, FaultKind
-from tests.support.compute import (
-    GROUPS,
-    INSTANCES,
-    POLICIES,
-    PROJECT,
-    TEMPLATES,
-    Compute,
-    group,
-    policy,
-    template,
-)
+from tests.support.compute import GROUPS, INSTANCES, POLICIES, PROJECT, TEMPLATES, Compute, group, policy, template
 
 MakeCompute = Callable[..., Compute]
 RESERVED = {"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}}

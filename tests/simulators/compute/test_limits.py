@@ -6,16 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.compute import (
-    GROUPS,
-    OPERATIONS,
-    POLICIES,
-    TEMPLATES,
-    Compute,
-    group,
-    policy,
-    template,
-)
+from tests.support.compute import GROUPS, OPERATIONS, POLICIES, TEMPLATES, Compute, group, policy, template
 
 MakeCompute = Callable[..., Compute]
 

@@ -9,17 +9,7 @@ from typing import Any
 import pytest
 
 from rehearsal.simulators.compute.faults import Fault, FaultKind
-from tests.support.compute import (
-    GROUPS,
-    INSTANCES,
-    OPERATIONS,
-    POLICIES,
-    TEMPLATES,
-    Compute,
-    group,
-    policy,
-    template,
-)
+from tests.support.compute import GROUPS, INSTANCES, OPERATIONS, POLICIES, TEMPLATES, Compute, group, policy, template
 
 MakeCompute = Callable[..., Compute]
 ID = str(uuid.UUID(int=7))

@@ -62,6 +62,15 @@ def test_serving(*, policy: Mapping[str, Any], pod: Mapping[str, Any], workload:
     assert ServingPolicy(**policy).serves(make_jobset(**workload), make_requirements(**pod)) is want
 
 
+def test_why_a_pod_that_does_not_opt_in_is_not_served() -> None:
+    """Labels of the namespace may not have been read."""
+    for labels, known in (({"default": {}}, ""), ({}, ", as far as the namespace is known,")):
+        policy = ServingPolicy(opt_in_label=OPT_IN, namespace_labels=labels)
+        found = policy.why_not(make_jobset(), make_requirements())
+        assert found is not None
+        assert found.why == f"neither its pods nor its namespace have{known} the label team=ml"
+
+
 @pytest.mark.parametrize(
     ("workload", "policy", "told"),
     [

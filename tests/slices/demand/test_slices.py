@@ -51,14 +51,16 @@ def test_each_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
     assert [each.group_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
     assert not any(each.pending for each in found)
     assert all(CHIP_TOLERATION in each.requirements.tolerations for each in found)
-    assert {each.nodes for each in found} == {2}
+    assert {(each.nodes, each.parallelism) for each in found} == {(2, workload.groups[0].parallelism)}
 
 
 def test_of_child_jobs_that_nothing_refers_to_one_stands_for_all() -> None:
     """It says what the template asks for; the others cost nothing, and count as siblings all the same."""
     workload = make_jobset(replicas=2_000_000)
     driver = PodGroup(name="driver", replicas=2_000_000, parallelism=1, template=make_requirements(chips=0))
-    workload = replace(workload, groups=(*workload.groups, driver))
+    workload = replace(workload, groups=(driver, *workload.groups))
+    referred = {SliceId(workload_uid=workload.uid, group_key=group_key("default", "train-slice-7")): ""}
+    assert len(slices_of(workload, referred=referred)) == 2
     pod = make_pod(workload, requirements=make_requirements(labels={constants.JOB_NAME: "train-slice-0"}))
     found, calls = counted(lambda: slices_of(workload, pods=(pod,)))
     assert [(each.group_name, each.siblings) for each in found] == [

@@ -333,6 +333,10 @@ def test_a_group_that_is_wrong_and_not_served_is_told_both() -> None:
     assert not found.all_served
     assert "have no nodeSelector cloud.google.com/gke-tpu-topology" in told
     assert "leader template requests 0 chips and its worker template 4" in told
+    raw = raw_jobset(replicas=5000, pod={**pod_spec(), "nodeSelector": {}})
+    driver = raw_jobset(job="driver", pod=pod_spec(chips=0))
+    raw["spec"]["replicatedJobs"].insert(0, *driver["spec"]["replicatedJobs"])
+    assert any("5,000 child Jobs" in each.message for each in plan(raw).remarks)
 
 
 def test_requests_and_buffers_are_planned_with_the_templates_of_the_files() -> None:

@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import (
-    Failure,
-    FailureKind,
-    NodePoolRequest,
-    PoolStatus,
-    Zone,
-    expected_pool,
-)
+from provisioner.model.capacity import Failure, FailureKind, NodePoolRequest, PoolStatus, Zone, expected_pool
 from provisioner.model.choices import choice_of, parse_choices, parse_zones
 from provisioner.model.fit import misfit
 from provisioner.model.workloads import Toleration, Workload

@@ -13,13 +13,7 @@ from provisioner.slices.demand import group_key
 from provisioner.slices.planning.memory.state import CallState, DeleteCall, Memory, OperationLimit
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.clock import after
-from tests.support.models import (
-    make_jobset,
-    make_node,
-    make_pod,
-    make_pool,
-    strange_taint,
-)
+from tests.support.models import make_jobset, make_node, make_pod, make_pool, make_requirements, strange_taint
 from tests.support.settings import settings as base_settings
 from tests.support.world import World, failure, running
 
@@ -265,9 +259,13 @@ def test_nobody_is_told_of_what_is_not_ours_or_not_late(changes: dict[str, Any])
     assert world.look().notices == ()
 
 
-def test_hosts_that_stay_without_pods_are_told_and_bought() -> None:
+def test_hosts_that_stay_without_pods_and_topologies_on_no_list_are_told_and_bought() -> None:
+    unlisted = make_jobset(parallelism=96, template=make_requirements(topology="4x4x24"))
+    (notice,) = World(unlisted).look().notices
+    assert notice.reason == constants.UNLISTED_TOPOLOGY
     (notice,) = World(make_jobset(parallelism=1)).look().notices
     assert notice.reason == constants.UNDERUSED
+    assert notice.message.startswith("job train-slice-0 has parallelism 1, its slice of topology ")
     assert "1 of them are paid for but not used" in notice.message
 
 

@@ -14,15 +14,7 @@ from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import DeleteReason, Plan
 from tests.support.clock import after
-from tests.support.models import (
-    foreign_pool,
-    make_jobset,
-    make_node,
-    make_nodes,
-    make_pod,
-    make_pool,
-    make_requirements,
-)
+from tests.support.models import foreign_pool, make_jobset, make_nodes, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure
 
@@ -150,17 +142,19 @@ def test_pools_of_a_jobset_are_limited_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("user", "want"),
     [
-        pytest.param("thief", 1, id="only another JobSet's pods are on it"),
-        pytest.param("owner", 0, id="its own JobSet's pods are on it"),
+        pytest.param("thief", 1, id="another JobSet's pods came first"),
+        pytest.param("owner", 0, id="its own JobSet's pods came first"),
     ],
 )
 def test_a_pool_that_others_took_is_not_counted_against_its_jobset(user: str, want: int) -> None:
     """It could never have a pool again as long as the other runs."""
     owner, thief = make_jobset("owner", replicas=2), make_jobset("thief")
     world = World(owner, thief, settings_=settings(max_pools_per_jobset=1))
-    pool = world.put_pool(make_pool(owner))
-    workload = thief if user == "thief" else owner
-    world.put(*(make_pod(workload, index=index, node=make_node(pool, index).name) for index in range(2)))
+    world.put_pool(make_pool(owner))
+    first, second = (thief, owner) if user == "thief" else (owner, thief)
+    for workload, came_at in ((second, after(1)), (first, after(0))):
+        nodes = enumerate(node.name for node in world.nodes.values())
+        world.put(*(make_pod(workload, index=index, node=name, created_at=came_at) for index, name in nodes))
     assert creates(world.look()).count("owner") == want
 
 
@@ -305,6 +299,15 @@ def test_idle_pools_in_the_way_of_a_limited_slice_go_before_their_delay() -> Non
     world.live(4)
     assert world.bound(make_jobset("a")) == 1
     assert set(names[2:]) <= set(world.pools)
+
+
+def test_an_idle_pool_of_ones_own_of_another_shape_is_in_the_way() -> None:
+    """The JobSet was updated, and may have no more pools."""
+    world = World(settings_=limited(max_pools_per_jobset=1))
+    pool = world.put_pool(make_pool(jobset_of("a", topology="2x2x1")))
+    world.add(jobset_of("a"))
+    world.live(4)
+    assert world.deleted == [pool.name]
 
 
 def test_what_is_on_its_way_out_makes_room_first() -> None:

@@ -13,14 +13,7 @@ from provisioner.model.capacity import CapacityKind, NodePool, PoolStatus, Taint
 from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.state import Phase
 from tests.support.clock import after
-from tests.support.models import (
-    make_jobset,
-    make_node,
-    make_pod,
-    make_pool,
-    make_requirements,
-    strange_taint,
-)
+from tests.support.models import make_jobset, make_node, make_pod, make_pool, make_requirements, strange_taint
 from tests.support.world import World
 
 
@@ -191,13 +184,18 @@ def test_a_single_host_pool_too_small_is_not_taken() -> None:
     assert create.request.hosts == 5
 
 
-def test_who_waits_longest_takes_the_free_pool() -> None:
+def test_who_waits_longest_takes_the_free_pool_and_keeps_it() -> None:
     world = World(make_jobset("late"), make_jobset("early"))
     world.put_pool(pool_of_another())
     early = next(pod for pod in world.pods.values() if pod.workload_name == "early")
     world.put(replace(early, unschedulable_since=after(-60)))
     (create,) = world.look().creates
     assert create.workload.name == "late"
+    older = make_jobset("older")
+    world.add(older)
+    world.put(make_pod(older, unschedulable_since=after(-90)))
+    (create,) = world.look().creates
+    assert create.workload.name == "older"
 
 
 def test_each_pool_is_claimed_once() -> None:

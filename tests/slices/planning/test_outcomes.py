@@ -344,7 +344,8 @@ def test_a_delete_whose_operation_fails_half_way_is_tried_again_not_at_once() ->
     failed = Operation(name=OPERATION, done=True, failure=failure(FailureKind.UNAVAILABLE, "internal"))
     look_up_answer(world, look_up, operation=failed)
     call = world.memory.deletes[name]
-    assert (call.state, call.reason, call.status) == (CallState.POSTPONED, "internal", PoolStatus.RUNNING)
+    assert (call.state, call.reason, call.failures) == (CallState.POSTPONED, "internal", 1)
+    assert call.status is PoolStatus.RUNNING
     world.now = call.retry_at or world.now
     assert len(world.look().deletes) == 1
 

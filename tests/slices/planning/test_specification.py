@@ -24,12 +24,7 @@ from provisioner.slices.planning.launch.capacity import choices_of
 from provisioner.slices.planning.launch.specification import labels_left_out
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
-from tests.support.models import (
-    make_jobset,
-    make_requirements,
-    make_slice,
-    pool_request,
-)
+from tests.support.models import make_jobset, make_requirements, make_slice, pool_request
 from tests.support.settings import settings
 
 V4 = "tpu-v4-podslice"

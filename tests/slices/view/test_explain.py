@@ -9,7 +9,7 @@ from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.view.explain import explain
 from provisioner.workloads.jobset import parse_jobset
 from tests.support.board import view_of
-from tests.support.models import make_jobset
+from tests.support.models import make_jobset, make_pool
 from tests.support.objects import pod_spec, raw_jobset
 from tests.support.world import World, running
 
@@ -20,12 +20,24 @@ def test_three_of_many_are_named(names: str, words: str) -> None:
 
 
 def test_the_facts_of_a_pool_do_not_repeat_its_headline() -> None:
-    view = view_of(running(make_jobset("train")))
+    world = running(workload := make_jobset("train"))
+    view = view_of(world)
     (pool,) = view.pools
     (found,) = explain(view, view.at, (), (), pool.name)
     assert {"capacity", "hosts", "machines"} <= dict(found.facts).keys()
     assert "node pool" not in dict(found.facts)
     assert WorkloadKind.JOBSET.value in dict(found.facts)["workload"]
+    spare = world.put_pool(make_pool(workload, attempt=1))
+    world.put_pool(make_pool(make_jobset("gone")))
+    (found,) = explain(view_of(world), view.at, (), (), "train")
+    assert [name for name, _ in found.facts if "node pool" in name] == [f"node pool {spare.name}"]
+
+
+def test_the_headline_of_a_workload_is_about_its_first_slice_and_the_facts_about_the_others() -> None:
+    view = view_of(World(make_jobset("both", replicas=2)))
+    (found,) = explain(view, view.at, (), (), "both")
+    assert "Slice both-slice-0 " in found.headline
+    assert [name for name, _ in found.facts if name.startswith("slice")] == ["slice both-slice-1"]
 
 
 def test_a_head_without_room_is_named_where_workers_come_after_it() -> None:

@@ -500,15 +500,6 @@ def test_a_slice_runs_no_longer_than_its_leader_pod_is_there() -> None:
     assert found.since == world.now - timedelta(seconds=30)
 
 
-# --- limits and names
-
-
-def test_a_workload_that_another_controller_runs_says_so() -> None:
-    """It has no slices here, and nobody else says why."""
-    world = World(make_jobset("train", managed_by="kueue.x-k8s.io/multikueue"))
-    assert "kueue.x-k8s.io/multikueue" in headline(view_of(world), "jobset/train")
-
-
 # --- since when, where the phase of the pool tells something else
 
 

@@ -77,6 +77,9 @@ def test_the_next_try_is_told() -> None:
         pytest.param({"suspended": True}, "is suspended", id="suspended"),
         pytest.param({"annotations": {constants.DISABLE: "true"}}, f"{constants.DISABLE} is set", id="opted out"),
         pytest.param({"problem": "it has too many"}, "No node pools are created: it has too many", id="too large"),
+        pytest.param({"groups": make_jobset(replicas=0).groups}, "It has no pods that ask for TPUs.", id="no groups"),
+        pytest.param({"managed_by": "example.com/a"}, "spec.managedBy is example.com/a: another", id="another's"),
+        pytest.param({"deleting": True}, "", id="deleting"),
     ],
 )
 def test_a_slice_that_gets_no_pool_says_why(change: dict[str, object], words: str) -> None:
@@ -84,9 +87,10 @@ def test_a_slice_that_gets_no_pool_says_why(change: dict[str, object], words: st
     world = waiting(settings(keep_suspended=True))
     (uid,) = world.workloads
     world.workloads[uid] = replace(world.workloads[uid], **change)  # type: ignore[arg-type]
-    found = view_of(world).slices
-    assert found == () or (found[0].state is State.NONE and words in found[0].reason)
-    assert view_of(world).workloads[0].state == ("suspended" if "suspended" in change else "lives")
+    view = view_of(world)
+    assert {each.state for each in view.slices} <= {State.NONE}
+    assert words in (view.slices or view.workloads)[0].reason
+    assert view.workloads[0].state == next((each for each in ("suspended", "deleting") if each in change), "lives")
 
 
 def test_a_namespace_that_is_not_served_is_named() -> None:

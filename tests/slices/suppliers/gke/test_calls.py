@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.model.capacity import (
-    Failure,
-    FailureKind,
-    NodePoolRequest,
-    OperationName,
-    PoolName,
-    Zone,
-)
+from provisioner.model.capacity import Failure, FailureKind, NodePoolRequest, OperationName, PoolName, Zone
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from tests.support.gke import FakeGke

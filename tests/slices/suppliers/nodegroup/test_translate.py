@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner import constants
-from provisioner.model.capacity import (
-    CapacityKind,
-    NodePool,
-    NodePoolRequest,
-    PoolName,
-    Taint,
-    Zone,
-    expected_pool,
-)
+from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, PoolName, Taint, Zone, expected_pool
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.workloads import GroupKey, WorkloadUid
 from provisioner.nodegroups.api import names

@@ -1,0 +1,123 @@
+"""What is remembered of answers of Compute Engine, and what is wrong with resources."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from provisioner.model.capacity import Failure, FailureKind
+from provisioner.nodegroups.api.specs import WorkloadPolicySpec
+from provisioner.nodegroups.api.statuses import OperationRef, OperationType
+from provisioner.nodegroups.api.types import Kind, ObjectMeta, WorkloadPolicy
+from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Operation, ResourcePolicy, Scope, Template
+from provisioner.nodegroups.planning import actions
+from provisioner.nodegroups.planning.memory import LONG_AGO, Listing, Memory, Reading, ResourceMemory, fold
+from provisioner.nodegroups.planning.resource import difference, external_problem
+
+ASKED = datetime(2026, 1, 1, tzinfo=UTC)
+NOW = ASKED + timedelta(seconds=5)
+GONE = Reading(asked_at=ASKED, resource=None)
+OF = {
+    "target": actions.Target(uid="u", namespace="n", kind=Kind.WORKLOAD_POLICY, scope=Scope(project="p"), name="policy")
+}
+POLICY = ResourcePolicy(name="policy", type="HIGH_THROUGHPUT", topology="4x4")
+MACHINE = ManagedInstance(name="m", scope=Scope(project="p", zone="z"), status="RUNNING", id="7")
+INSERT = actions.Insert(**OF, resource=POLICY, attempt=1, request_id="")
+DELETE = actions.Delete(**OF, attempt=1, request_id="")
+
+
+def answered(memory: Memory, call: actions.Call, kind: FailureKind | None = None, **answer: Any) -> Memory:
+    """Return what is remembered after an answer, a failure of a kind or another one."""
+    failure = Failure(kind=kind, message="no") if kind is not None else None
+    return fold(memory, actions.CallAnswer(call=call, asked_at=ASKED, at=NOW, failure=failure, **answer))
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "changed_at", "unsure_at", "reading"),
+    [
+        (INSERT, None, LONG_AGO, None, None),
+        (INSERT, FailureKind.QUOTA, LONG_AGO, None, None),
+        (INSERT, FailureKind.UNKNOWN_OUTCOME, NOW, NOW, None),
+        (INSERT, FailureKind.ALREADY_EXISTS, NOW, None, None),
+        (DELETE, None, ASKED, None, GONE),
+        (DELETE, FailureKind.NOT_FOUND, ASKED, None, GONE),
+        (DELETE, FailureKind.PERMISSION, LONG_AGO, None, None),
+        (DELETE, FailureKind.UNKNOWN_OUTCOME, NOW, None, None),
+    ],
+)
+def test_a_change_that_is_no_operation(
+    call: actions.Call,
+    kind: FailureKind | None,
+    changed_at: datetime,
+    unsure_at: datetime | None,
+    reading: Reading | None,
+) -> None:
+    """What may have changed is read again, and what is certain needs no reading."""
+    known = answered(Memory(resources={"u": ResourceMemory()}), call, kind).resources["u"]
+    assert (known.changed_at, known.unsure_at, known.reading) == (changed_at, unsure_at, reading)
+    assert [wait.failures for wait in known.backoffs.values()] == ([1] if reading is None else [])
+    assert answered(Memory(), call, kind) == Memory()
+    write = actions.WriteAnswer(write=actions.DeleteNode(name="node", uid="u"), at=NOW)
+    assert (write.key, fold(Memory(), write)) == (write.write.key, Memory())
+
+
+def test_a_delete_that_is_kept_waits() -> None:
+    known = answered(Memory(resources={"u": ResourceMemory()}), DELETE, kept="a pod is there").resources["u"]
+    assert known.kept is not None
+    assert (known.kept.failure.message, known.kept.until > NOW, known.changed_at) == ("a pod is there", True, LONG_AGO)
+
+
+def test_what_was_asked_for_before_what_is_known_changes_nothing() -> None:
+    known = ResourceMemory(
+        reading=replace(GONE, asked_at=NOW),
+        listing=Listing(asked_at=NOW, machines=()),
+        operation=OperationRef(name="later", type=OperationType.CREATE, attempt=2),
+    )
+    memory = Memory(resources={"u": known})
+    assert answered(memory, actions.Read(**OF), result=POLICY) == memory
+    assert answered(memory, actions.ListMachines(**OF), result=(MACHINE,)) == memory
+    poll = actions.Poll(**OF, operation="earlier", type=OperationType.CREATE)
+    assert answered(memory, poll, result=Operation(name="earlier", scope=OF["target"].scope, done=True)) == memory
+
+
+@pytest.mark.parametrize("found", [(), (Instance(name="m", id="8", items={"a": "b"}),)], ids=["gone", "another one"])
+def test_a_machine_that_is_another_one_has_no_metadata(found: tuple[Instance, ...]) -> None:
+    read = actions.ReadMachines(**OF, machines=(MACHINE,))
+    memory = answered(Memory(), read, result=(Instance(name="m", id="7", items={"a": "b"}, fingerprint="f"),))
+    (known,) = memory.machines.values()
+    assert (known.read_at, known.items, known.fingerprint) == (NOW, {"a": "b"}, "f")
+    (known,) = answered(memory, read, result=found).machines.values()
+    assert (known.id, known.read_at, known.items, known.fingerprint) == ("7", NOW, None, None)
+    call = actions.SetMetadata(**OF, machine=MACHINE, items={"c": "d"}, fingerprint="f", request_id="")
+    (known,) = answered(memory, call, result=None).machines.values()
+    assert (known.id, known.read_at, known.items) == ("7", None, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ""),
+        ({"provisioning_model": ""}, ""),
+        ({"machine_type": "n1-standard-1"}, "its machine type 'n1-standard-1' is not supported"),
+        ({"has_scheduling": False}, "it has no scheduling"),
+        ({"on_host_maintenance": ""}, "its onHostMaintenance is not set"),
+        ({"on_host_maintenance": "MIGRATE"}, "its onHostMaintenance is MIGRATE"),
+        ({"provisioning_model": "CHEAP"}, "its provisioningModel is 'CHEAP', but must be one of STANDARD, "),
+        ({"provisioning_model": "SPOT"}, "its instanceTerminationAction is not set; with provisioningModel SPOT it"),
+    ],
+)
+def test_a_template_that_makes_no_tpu_nodes(changes: dict[str, Any], words: str) -> None:
+    template = Template(name="t", machine_type="ct6e-standard-4t", on_host_maintenance="TERMINATE")
+    found = external_problem(replace(template, **changes))
+    assert found.startswith(words)
+    assert bool(found) is bool(words)
+
+
+def test_a_policy_that_is_another_one_is_told() -> None:
+    spec = WorkloadPolicySpec(project="p", region="r", accelerator_topology="4x4")
+    child = WorkloadPolicy(meta=ObjectMeta(namespace="n", name="policy", uid="u"), spec=spec)
+    assert difference(child, replace(POLICY, type=spec.type)) == ""
+    assert difference(child, replace(POLICY, topology="")).startswith(f"it has type {POLICY.type} and topology none")
