@@ -87,9 +87,9 @@ def install_crds(api: ApiClient, operator: Operator, manifests: Path) -> bool:
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": operator.secret}}
         path = f"/api/v1/namespaces/{_NAMESPACE}/secrets/{operator.secret}"
         wanted[path] = json.dumps(secret).encode()
-    for name, path in _crds(manifests).items():
+    for name, file in _crds(manifests).items():
         # Sent as it is: to parse its 9,000 lines and more here would take a second.
-        wanted[f"{_CRDS}/{name}"] = path.read_bytes() + _conversion(manifests, name)
+        wanted[f"{_CRDS}/{name}"] = file.read_bytes() + _conversion(manifests, name)
     for name, (version, kind) in operator.schemaless.items():
         wanted[f"{_CRDS}/{name}"] = json.dumps(_schemaless(name, version, kind)).encode()
     return all(api.try_apply(path, manifest).status < 300 for path, manifest in wanted.items())

@@ -15,7 +15,9 @@ from provisioner import constants
 from provisioner.kube.errors import Conflict, NotFound
 from provisioner.kube.protocol import collection_path, object_path
 from rehearsal.demos import ProvisionerProcess, wait_for
-from tests.e2e.kit import PATIENCE_SECONDS, Ground, jobset
+from rehearsal.simulators.gke.capacity import Capacity
+from rehearsal.simulators.gke.faults import Fault, FaultKind
+from tests.e2e.kit import EXCLUSIVE, PATIENCE_SECONDS, Ground, jobset
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("kueue")]
 
@@ -31,6 +33,8 @@ _KINDS = {
     "Topology": "topologies",
     "WorkloadPriorityClass": "workloadpriorityclasses",
 }
+_PRIORITY = "kueue.x-k8s.io/priority-class"
+_PRIORITIES = {"low": 1, "high": 2}
 _SPOT = {"nodeLabels": {"cloud.google.com/gke-spot": "true"}, "tolerations": [{"operator": "Exists"}]}
 
 
@@ -75,9 +79,22 @@ class Queue:
         queue = self.make("ClusterQueue", "queue", spec)
         self.make("LocalQueue", "tpu", {"clusterQueue": queue})
 
-    def submit(self, name: str, *, labels: Mapping[str, str] | None = None, **options: Any) -> None:
+    def submit(
+        self,
+        name: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        pod_annotations: Mapping[str, str] | None = None,
+        exclusive: bool = True,
+        **options: Any,
+    ) -> None:
         """Create a JobSet in the queue."""
         body = jobset(name, self.ground.namespace, **options)
+        body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["metadata"]["annotations"] |= (
+            pod_annotations or {}
+        )
+        if not exclusive:
+            del body["metadata"]["annotations"][EXCLUSIVE]
         body["metadata"]["labels"] = {_QUEUE_NAME: "tpu", **(labels or {})}
         self.ground.post(body)
 
@@ -106,6 +123,10 @@ class Queue:
     def wait(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait; the picture of a failure has what Kueue and the provisioner say."""
         wait_for(condition, what, seconds, self._picture)
+
+    def await_completed(self, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
+        """Wait until JobSets are completed."""
+        self.wait(lambda: all(self.ground.state(name) == "Completed" for name in names), f"{names} complete", seconds)
 
     def _picture(self) -> str:
         path = collection_path("workloads", namespace=self.ground.namespace, root=_KUEUE)
@@ -143,13 +164,49 @@ def test_without_a_check_a_jobset_is_resumed_by_quota(queue: Queue) -> None:
 def test_a_jobset_starts_when_all_its_slices_are_ready_and_on_them(queue: Queue) -> None:
     """Its Workload says when that is expected; nothing is created twice."""
     ground = queue.ground
+    ground.gke.set(create_seconds=6.0)
     queue.set_up({"v4": {}})
     queue.submit("train", topology="2x2x2", replicas=2, parallelism=2)
     queue.wait(lambda: "of 2 slices are ready; expected at" in queue.check("train").get("message", ""), "a forecast")
     assert (queue.suspended("train"), ground.pods()) == (True, [])
     queue.wait(lambda: not queue.suspended("train"), "the JobSet is resumed")
-    ready = {pool.name for pool in ground.pools() if pool.status.value == "RUNNING"}
-    assert len(ready) == 2
-    ground.await_completed("train")
+    assert [pool.status.value for pool in ground.pools()] == ["RUNNING"] * 2
+    queue.await_completed("train")
     assert ground.accepted("nodePools.create") == 2
     ground.await_gone()
+
+
+def test_a_stockout_moves_a_jobset_to_the_next_flavor(queue: Queue) -> None:
+    """Within one retry."""
+    queue.set_up({"ondemand": {}, "spot": _SPOT})
+    queue.ground.gke.inject(Fault(kind=FaultKind.STOCKOUT, capacity=Capacity.ON_DEMAND))
+    queue.submit("train", replicas=2)
+    queue.await_completed("train")
+    assert len(queue.requests()) == 2
+
+
+def test_a_flavor_with_a_topology_is_admitted_onto_fresh_pools(queue: Queue) -> None:
+    """Kueue computes the topology after the check, on the new nodes, and binds each slice to a node pool."""
+    levels = [{"nodeLabel": constants.NODE_POOL}, {"nodeLabel": "kubernetes.io/hostname"}]
+    labels = {"nodeLabels": {constants.TPU_ACCELERATOR: "tpu-v4-podslice"}}
+    queue.set_up({"v4": {"topologyName": queue.make("Topology", "tpu", {"levels": levels}), **labels}})
+    topology = {
+        "kueue.x-k8s.io/podset-slice-required-topology": constants.NODE_POOL,
+        "kueue.x-k8s.io/podset-slice-size": "2",
+    }
+    queue.submit("train", topology="2x2x2", replicas=2, parallelism=2, exclusive=False, pod_annotations=topology)
+    queue.await_completed("train")
+    assert queue.ground.accepted("nodePools.create") == 2
+
+
+def test_a_jobset_that_preempts_another_gets_its_pools(queue: Queue) -> None:
+    """Nothing is created for it."""
+    ground = queue.ground
+    queue.set_up({"v4": {}}, chips=8, preemption={"withinClusterQueue": "LowerPriority"})
+    classes = {name: queue.make("WorkloadPriorityClass", name, {}, value=value) for name, value in _PRIORITIES.items()}
+    queue.submit("low", replicas=2, run_for="600s", labels={_PRIORITY: classes["low"]})
+    queue.wait(lambda: ground.runs("low", pods=2), "the first JobSet runs")
+    queue.submit("high", replicas=2, run_for="2s", labels={_PRIORITY: classes["high"]})
+    queue.await_completed("high")
+    assert ground.accepted("nodePools.create") == 2
+    assert queue.suspended("low") or not ground.runs("low", pods=2)
