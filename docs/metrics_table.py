@@ -180,7 +180,7 @@ _HEADER = "| name | meaning |\n|---|---|\n"
 _OTHERS = """
 ## {title}
 
-Exported by `tpu-provisioner {command}`, with these from above with the prefix `{prefix}`: {same}.
+Exported by `tpu-provisioner {command}`. With the prefix `{prefix}` it also has {same} from above.
 
 """
 

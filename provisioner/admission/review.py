@@ -26,8 +26,9 @@ _WARNING_CHARACTERS = 1000
 _MORE = "there are more warnings than can be shown"
 _MESSAGE_CHARACTERS = 8192
 _UID_CHARACTERS = 128
-#: Objects and lists in a body: twice what the largest pod has. Decoded, each takes dozens of times its bytes.
-_MOST_PARTS = 200_000
+#: Objects, lists and commas in a body: more than the largest object has before and after an update together. Decoded,
+#: each value takes dozens of times its bytes.
+_MOST_PARTS = 500_000
 
 
 class NotAReview(Exception):  # noqa: N818 - it names what the body is
@@ -113,9 +114,9 @@ Deferred = Callable[[int], Answer]
 
 def parse_review(body: bytes) -> Request:
     """Read a review; raise NotAReview where it is none. Fields of wrong types count as absent."""
-    parts = body.count(b"{") + body.count(b"[")
+    parts = sum(map(body.count, (b"{", b"[", b",")))
     if parts > _MOST_PARTS:
-        raise NotAReview(f"the body has {parts:,} objects and lists, and at most {_MOST_PARTS:,} are read")
+        raise NotAReview(f"the body has {parts:,} values, and at most {_MOST_PARTS:,} are read")
     try:
         raw = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -130,10 +131,11 @@ def parse_review(body: bytes) -> Request:
         uid=fields.text(request.get("uid"))[:_UID_CHARACTERS],
         version=fields.text(review["apiVersion"]),
         operation=fields.text(request.get("operation")),
-        kind=fields.text(fields.mapping(request.get("kind")).get("kind")),
-        subresource=fields.text(request.get("subResource")),
-        namespace=fields.text(request.get("namespace")),
-        name=fields.text(request.get("name")),
+        kind=fields.name(fields.mapping(request.get("kind")).get("kind")),
+        subresource=fields.name(request.get("subResource")),
+        # Events and the log keep it.
+        namespace=bounds.cut(fields.text(request.get("namespace")), bounds.LABEL_VALUE),
+        name=fields.name(request.get("name")),
         object=fields.mapping(request.get("object")),
         old_object=fields.mapping(request.get("oldObject")),
         user=fields.name(fields.mapping(request.get("userInfo")).get("username")),

@@ -40,7 +40,7 @@ _WINDOW_SECONDS, _REPEAT_SECONDS = 600.0, 300.0
 _BURST, _REFILL_PER_SECOND = 25.0, 1 / 300
 #: All writes together: so many at once, then so many a second.
 WRITE_BURST, WRITES_PER_SECOND = 100.0, 20.0
-#: Different Events that are known at once; some 400 bytes each.
+#: Different Events that are known at once; some 400 bytes each, or 9,000 where whoever fills the table writes them.
 CAPACITY = 32768
 #: A namespace that cannot be written to for now is left alone for so long.
 _PAUSE_SECONDS = 5.0
@@ -113,18 +113,18 @@ class EventRecorder:
         parts = "\0".join((owner, kind, reason, key or message)).encode("utf-8", "replace")
         digest = hashlib.blake2b(parts, digest_size=16).digest()
         with self._changed:
-            known = self._known[ref.namespace]
-            series = known.get(digest)
+            # What is dropped leaves nothing behind.
+            series = self._known.get(ref.namespace, OrderedDict()).get(digest)
             waits = digest in self._waiting.get(ref.namespace, ())
             if series is not None and not waits and now - series.seen_at > _WINDOW_SECONDS:
                 series = None
             if self._stopping or (series is None and not self._has_room(ref.namespace, owner, now)):
                 return
             if series is None:
-                series = known[digest] = _Series(ref, kind, reason, digest)
+                series = self._known[ref.namespace][digest] = _Series(ref, kind, reason, digest)
             series.message, series.moment, series.seen_at = message, self._now(), now
             series.count += 1
-            known.move_to_end(digest)
+            self._known[ref.namespace].move_to_end(digest)
             if not waits and now - series.due_at >= _REPEAT_SECONDS:
                 series.due_at = now
                 self._enqueue(series)
@@ -201,18 +201,19 @@ class EventRecorder:
 
     def _has_room(self, namespace: str, owner: str, now: float) -> bool:
         """Whether one more Event of an object is taken; then it counts for the object."""
-        budget = self._budgets.setdefault(owner, Budget(_BURST, _REFILL_PER_SECOND, now))
+        budget = self._budgets.get(owner) or Budget(_BURST, _REFILL_PER_SECOND, now)
         if budget.fill(now) < 1:
             return self._drop(namespace, "too many for one object")
         if sum(map(len, self._known.values())) >= self._capacity:
             # The namespace that has the most gives way.
             largest = max(self._known, key=lambda name: len(self._known[name]))
-            if len(self._known[largest]) <= len(self._known[namespace]) + 1:
+            if len(self._known[largest]) <= len(self._known.get(namespace, ())) + 1:
                 return self._drop(namespace, "too many for one namespace")
             oldest = next(iter(self._known[largest].values()))
             if self._forget(oldest):
                 self._drop(largest, "too many for one namespace")
         budget.left -= 1
+        self._budgets[owner] = budget
         return True
 
     def _enqueue(self, series: _Series) -> None:

@@ -67,7 +67,6 @@ def parse_node(raw: object) -> Node:
         ),
         unschedulable=spec.get("unschedulable") is True,
         ready="True" in ready,
-        silent="Unknown" in ready,
         capacity_chips=capacity,
         allocatable_chips=allocatable,
     )

@@ -154,7 +154,8 @@ class Gate:
         """Make sure that the pool may go; return its workload where that lives all the same."""
         if not delete.namespace:
             raise KeptError("its labels do not say in which namespace its workload is; delete it by hand")
-        workload = live.get_workload(self.api, delete.kind, delete.namespace, delete.workload_name)
+        named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
+        workload = live.get_workload(self.api, *named)
         same = workload is not None and delete.workload_uid in ("", workload.uid)
         keeps = same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
         living = workload if keeps else None

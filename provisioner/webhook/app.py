@@ -50,6 +50,8 @@ _DRAIN_SECONDS = 8.0
 _LIMITS = Limits(
     connections=512, request_seconds=15.0, idle_seconds=120, body_bytes=8 * 1024 * 1024, held_bytes=48 * 1024 * 1024
 )
+#: Different Events that are known at once. Owners of pods that are not stored yet may have any name: 9 KB each.
+_EVENTS = 2048
 #: Of a read; webhooks have ten seconds by default, and reviews wait for up to four for their turn.
 _READ_TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=2.0)
 _STOPPED = "the thread that keeps the certificates has ended"
@@ -145,7 +147,7 @@ def build(
     address = parse_address(addresses.webhooks)
     if address is None:
         raise ServerError("the address of the webhooks cannot be disabled")
-    recorder = EventRecorder(api, instance=platform.node())
+    recorder = EventRecorder(api, instance=platform.node(), capacity=_EVENTS)
     tell_people = partial(_tell, recorder, Repeats())
     lanes = Lanes()
     # Probes of what this server replaces ask there.

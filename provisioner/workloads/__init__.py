@@ -20,4 +20,14 @@ def kinds_served(settings: Settings) -> dict[WorkloadKind, Kind]:
     return {kind: each for kind, each in KINDS.items() if each.served(settings)}
 
 
-__all__ = ["JOBSET", "KINDS", "LEADER_WORKER_SET", "PLAIN_JOB", "Claim", "Kind", "kinds_served"]
+__all__ = [
+    "CAPACITY_BUFFER",
+    "JOBSET",
+    "KINDS",
+    "LEADER_WORKER_SET",
+    "PLAIN_JOB",
+    "PROVISIONING_REQUEST",
+    "Claim",
+    "Kind",
+    "kinds_served",
+]

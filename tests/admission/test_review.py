@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from provisioner.admission.hooks import Hook, begin_of
-from provisioner.admission.review import Answer, Deferred, Operation, Request, pointer
+from provisioner.admission.review import Answer, Deferred, Operation, Request, parse_review, pointer
 from tests.support.patches import apply_patch
 from tests.support.reviews import answer_of
 
@@ -114,10 +114,11 @@ def test_the_time_of_a_review_begins_when_its_body_is_there():
     assert seen == [2.5, 3.0]
 
 
-def test_a_body_of_more_parts_than_any_object_has_is_not_decoded():
-    _, answer, outcomes = post(b"[" + b"{}," * 200_000 + b"{}]")
+@pytest.mark.parametrize("body", [b"{}," * 250_000, b"1," * 500_000], ids=["objects", "numbers"])
+def test_a_body_of_more_values_than_any_object_has_is_not_decoded(body: bytes):
+    _, answer, outcomes = post(b"[" + body + b"1]")
     assert outcomes == ["malformed"]
-    assert "200,002 objects and lists" in answer["response"]["status"]["message"]
+    assert "500,001 values" in answer["response"]["status"]["message"]
 
 
 def test_an_answer_that_cannot_be_sent_is_a_failure():
@@ -167,10 +168,8 @@ def test_what_is_no_review_is_answered_as_one(body: object):
     assert (status, outcomes) == (400, ["malformed"])
     assert answer["kind"] == "AdmissionReview"
     assert answer["response"]["allowed"] is False
-    assert (
-        "AdmissionReview" in answer["response"]["status"]["message"]
-        or "JSON" in answer["response"]["status"]["message"]
-    )
+    message = answer["response"]["status"]["message"]
+    assert "AdmissionReview" in message or "JSON" in message
 
 
 _JSON = st.recursive(
@@ -197,6 +196,13 @@ def test_any_request_is_read(request: dict[str, Any]):
     status, answer, _ = post(review(**request))
     assert status == 200
     assert isinstance(answer["response"]["uid"], str)
+
+
+def test_what_is_kept_of_a_review_is_no_longer_than_a_name():
+    """Whoever reaches the port writes it, and Events and the log keep it."""
+    request = {"kind": {"kind": "x" * 9999}, **dict.fromkeys(("subResource", "namespace", "name"), "x" * 9999)}
+    read = parse_review(json.dumps(review(**request)).encode())
+    assert [len(each) for each in (read.kind, read.subresource, read.name, read.namespace)] == [253, 253, 253, 63]
 
 
 # --- patches

@@ -25,7 +25,6 @@ from provisioner.kube.events import EventRecorder
 from provisioner.kube.protocol import object_path
 from provisioner.model.workloads import ObjectRef
 from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS, Right
-from provisioner.workloads import KINDS
 from rehearsal.demos import ProvisionerProcess, Rehearsal
 from rehearsal.demos.world import CLUSTER, LOCATION, PROJECT, ZONE
 from rehearsal.localcluster.ports import HOST
@@ -58,7 +57,7 @@ _PATH = re.compile(
 )
 _BY_NAME = re.compile(r"metadata\.name=([^,]+)")
 #: What system:discovery, system:public-info-viewer and system:basic-user let everybody ask.
-_FOR_EVERYBODY = ("/version", ACCESS_REVIEWS, *(kind.root.rpartition("/")[0] for kind in KINDS.values()))
+_FOR_EVERYBODY = re.compile(rf"/version|{ACCESS_REVIEWS}|/apis/[^/]+(/v[0-9a-z]+)?")
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -242,7 +241,7 @@ _HOP_BY_HOP = ("host", "connection", "accept-encoding", "content-length")
 def right_of(method: str, target: str) -> Right | None:
     """Return the right that a request needs; None for what every authenticated user may ask."""
     url = urlsplit(target)
-    if url.path in _FOR_EVERYBODY:
+    if _FOR_EVERYBODY.fullmatch(url.path):
         return None
     match = _PATH.fullmatch(url.path)
     assert match is not None, target

@@ -13,9 +13,9 @@ from provisioner.kube.api import KubeApi, connect
 from provisioner.kube.errors import NotFound
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.live import cordon, uncordon
-from provisioner.kube.protocol import LEASES_ROOT, object_path
+from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.model.workloads import WorkloadKind
-from provisioner.workloads import live
+from provisioner.workloads import KINDS, live
 from rehearsal.demos import Rehearsal
 from tests.deploy.kit import (
     NAMESPACE,
@@ -69,15 +69,29 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
         _make_own_lease(api)
         try_events(api)
         _cordon(api, rehearsal)
-        # The main job is a JobSet's; LeaderWorkerSets are only watched meanwhile.
+        # The main job is a JobSet's; other kinds are only watched meanwhile.
         assert live.get_workload(api, WorkloadKind.LEADER_WORKER_SET, "default", "absent") is None
+        _ask(api)
         api.close()
     _forget(rehearsal, _ORIGINAL_LEASE)
 
     assert used_rights(recorder, installed) == rights(installed)
     assert {right.resource for right, _ in recorder.answers} == {
-        "pods", "nodes", "jobsets", "leaderworkersets", "events", "leases", "configmaps"
+        "pods", "nodes", "jobsets", "leaderworkersets", "events", "leases", "configmaps", "podtemplates",
+        "provisioningrequests", "provisioningrequests/status", "capacitybuffers", "capacitybuffers/status"
     }  # fmt: skip
+
+
+def _ask(api: KubeApi) -> None:
+    """Read and watch, and write a status, where the API server does not know the kinds."""
+    for kind in (each for each in KINDS.values() if not each.kind.has_pods):
+        path = object_path(kind.resource, "absent", namespace="default", root=kind.root)
+        with pytest.raises(NotFound):
+            api.get(path)
+        with pytest.raises(NotFound):
+            api.get(collection_path(kind.resource, root=kind.root), {"watch": "true"})
+        with pytest.raises(NotFound):
+            api.patch(f"{path}/status", {"status": {}})
 
 
 def _make_own_lease(api: KubeApi) -> None:

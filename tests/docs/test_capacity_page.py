@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, Network
@@ -19,6 +20,7 @@ from tests.support.settings import settings
 from tests.support.world import World
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "capacity.md").read_text(encoding="utf-8")
+_EXAMPLES = Path(__file__).parents[2] / "examples"
 _OPTIONS = {option.variable: option for option in OPTIONS}
 #: The settings that the page is about.
 _FIRST, _LAST = "ZONES", "PAUSE_CREATION"
@@ -87,6 +89,14 @@ def test_the_words_of_limits(words: str) -> None:
 def test_the_words_of_lists(words: str) -> None:
     """The page has the first part of them; the second says what to do."""
     assert f"`{words.partition(';')[0]}`" in _PAGE
+
+
+def test_the_buffer_of_the_page_is_the_example() -> None:
+    (text,) = (each for each in re.findall(r"(?s)```yaml\n(.*?)```", _PAGE) if constants.BUFFER_STRATEGY in each)
+    template, buffer = yaml.safe_load_all((_EXAMPLES / "capacity-buffer" / "buffer.yaml").read_text("utf-8"))
+
+    assert yaml.safe_load(text)["spec"] == buffer["spec"]
+    assert buffer["spec"]["podTemplateRef"] == {"name": template["metadata"]["name"]}
 
 
 def test_the_numbers_of_the_page() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from provisioner import constants
+from tests.docs.vocabulary import reasons_of_slices
 from tests.support.controller import World
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "upgrade.md").read_text(encoding="utf-8")
@@ -17,11 +17,7 @@ _ROWS = re.findall(r"(?m)^\| (.+) \| (.+) \|$", _TABLES)
 def test_reasons_of_events_are_those_of_the_code() -> None:
     """Whoever renames or adds one says so."""
     named = set(re.findall(r"`([A-Z][a-z]+[A-Za-z]*[a-z])`", _TABLES))
-    reasons = {
-        value
-        for name, value in vars(constants).items()
-        if name.isupper() and isinstance(value, str) and re.fullmatch(r"([A-Z]+[a-z]+){2,}[A-Za-z]*", value)
-    }
+    reasons = reasons_of_slices()
     assert named & reasons == reasons
     assert {name for name in named if name.startswith(("NodePool", "Slice"))} <= reasons
 

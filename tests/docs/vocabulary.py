@@ -88,20 +88,25 @@ def _is_one_of(node: ast.AST, names: set[str]) -> bool:
     return isinstance(node, ast.Name) and node.id in names
 
 
-def event_reasons() -> set[str]:
-    """List the reasons of Events: constants of two words or more, each with a capital, and those of other products."""
-    of_pools = {
+def reasons_of_slices() -> set[str]:
+    """List the reasons of Events on slices: constants of two words or more, each with a capital, but no conditions."""
+    conditions = {constants.BOOKING_EXPIRED, constants.CAPACITY_REVOKED, constants.READY_FOR_PROVISIONING}
+    return {
         value
         for name, value in vars(constants).items()
         if name.isupper() and isinstance(value, str) and re.fullmatch(r"([A-Z]+[a-z]+){2,}[A-Za-z]*", value)
-    }
+    } - conditions
+
+
+def event_reasons() -> set[str]:
+    """List the reasons of Events, also those of other products."""
     of_others = {
         value
         for module in (node_group_events, partition_events)
         for name, value in vars(module).items()
         if name.isupper() and isinstance(value, str)
     }
-    return of_pools | of_others - {node_group_events.API_VERSION}
+    return reasons_of_slices() | of_others - {node_group_events.API_VERSION}
 
 
 def literal_reasons() -> set[str]:

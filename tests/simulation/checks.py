@@ -21,6 +21,8 @@ from provisioner.slices.planning.plan import Plan
 from rehearsal.simulators.gke.records import NodeState, Pool, PoolStatus
 from rehearsal.simulators.gke.validation import pulls_images
 from tests.simulation import arrivals, shown
+from tests.simulation.asked import Asked
+from tests.simulation.asks import BUFFER, AskRun
 from tests.simulation.fairness import PAYS, TOLD, Fairness
 from tests.simulation.objects import PodRun, WorkloadRun
 from tests.simulation.pools import (
@@ -70,6 +72,7 @@ class Checker:
         self.stage = simulation.stage
         self.waiting = Waiting(simulation)
         self.fairness = Fairness(simulation, self.waiting)
+        self.asked = Asked(simulation)
         self.deleted_by_hand: set[str] = set()
         #: When somebody last opened a node of a pool that somebody had closed.
         self.opened_by_hand: dict[str, float] = {}
@@ -127,7 +130,9 @@ class Checker:
             if not pulls_images(pool.body):
                 self.stage.violate(SERVE, f"{process.name} makes {name}, whose nodes cannot pull private images")
             self._judge_charge(process, pool)
-            self._judge_create(process, pool)
+            if not self.asked.judge_refill(process, pool):
+                self._judge_create(process, pool)
+            self.asked.judge_create(process, pool)
             self._judge_limits(process, pool)
         elif method == "nodePools.delete":
             pool = self.simulation.cloud.pools[name or ""]
@@ -140,7 +145,10 @@ class Checker:
             self.stage.violate(ONE, f"{process.name} sends {method}, which it never should")
 
     def before_patch(self, process: Process, path: str, body: JsonObject) -> None:
-        """Judge a write to a node."""
+        """Judge a write to a node, or of a status."""
+        if "status" in body:
+            self.asked.before_status(process, path, body["status"])
+            return
         node = self.simulation.cluster.nodes.get(path.rsplit("/", 1)[-1])
         if not self.simulation.same_cluster:
             self.stage.violate(ONE, f"{process.name} writes {path} although the kubeconfig is of another cluster")
@@ -207,7 +215,7 @@ class Checker:
         for pod in arrivals.on_their_way(process, pool.name):
             if not opened and pod.assigned_at < unseen:
                 self.stage.violate(KEEP, f"{process.name} deletes {pool.name}, and pod {pod.name} is on its way there")
-        if not self._healthy(pool) or any(self.simulation.cluster.pods_on_pool(pool.name)):
+        if not self.healthy(pool) or any(self.simulation.cluster.pods_on_pool(pool.name)):
             return
         for workload, job in self._slices():
             if not workload.bindable:
@@ -216,17 +224,14 @@ class Checker:
             if workload.gang and not self._complete(workload):
                 # What is only partly there is given back, and nobody is on it.
                 continue
-            if (
-                self._counts_on(workload, job, pool)
-                and self._unchanged_for(workload, job, pool) > self._stale_seconds()
-            ):
+            if self._counts_on(workload, job, pool) and self._unchanged_for(workload, job, pool) > self.stale_seconds():
                 self.stage.violate(
                     KEEP,
                     f"{process.name} deletes {pool.name}, on which {workload.group_name(job)} has counted for "
                     f"{self._unchanged_for(workload, job, pool):.0f} s",
                 )
 
-    def _stale_seconds(self) -> float:
+    def stale_seconds(self) -> float:
         """Return how long a cache may show what is no more, and a deletion delay that began so."""
         faults = self.stage.faults
         disturbed = faults["silent watch"] + faults["pause"] + faults["pause within a call"] + faults["clock jump"]
@@ -271,7 +276,7 @@ class Checker:
         changed = max(workload.changed.get(job, 0.0), self.simulation.cluster.pool_changed.get(pool.name, 0.0))
         return self.stage.agenda.now - max(changed, self.simulation.disturbed_at)
 
-    def _healthy(self, pool: Pool) -> bool:
+    def healthy(self, pool: Pool) -> bool:
         """Whether pods will get all hosts there, by all that can be seen from outside."""
         nodes = [self.simulation.cluster.nodes.get(node.name) for node in pool.nodes]
         if pool.status is PoolStatus.PROVISIONING:
@@ -326,7 +331,7 @@ class Checker:
                 continue
             repaired = self._is_repaired(other)
             if (
-                not (self._healthy(other) or repaired)
+                not (self.healthy(other) or repaired)
                 or not same_kind(other, pool)
                 or other.name in self.deleted_by_hand
             ):
@@ -396,12 +401,12 @@ class Checker:
             self._pods_bound(workload, job)
             or any(
                 owner_of(pool.body["config"]["labels"]) == (workload.uid, workload.slice_id(job).group_key)
-                and self._healthy(pool)
+                and self.healthy(pool)
                 and pool.status is PoolStatus.RUNNING
                 for pool in self.simulation.cloud.pools.values()
                 if is_ours(pool)
             )
-            for job in {job for job, _ in workload.pods}
+            for job in ({job for job, _ in workload.pods} if workload.kind.has_pods else workload.slots())
         )
 
     def _judge_release(self, process: Process, node: Node, taints: list[dict[str, str]]) -> None:
@@ -416,11 +421,12 @@ class Checker:
         found: list[tuple[str, str]] = []
         if not self.simulation.same_cluster:
             return found
-        for overdue in self.waiting.overdue():
+        for overdue in (*self.waiting.overdue(), *self.asked.overdue()):
             self.stage.violate(SERVE, overdue)
         cluster = self.simulation.cluster
         if self.simulation.people.still_to_come:
             found.append((SERVE, "not everybody has come"))
+        found += [(SERVE, unserved) for unserved in self.asked.unserved()]
         found += [
             (SERVE, f"{workload.kind} {workload.name} has not ended")
             for workload in cluster.workloads.values()
@@ -451,6 +457,9 @@ class Checker:
         return self._held_for_ever() + self._wanted(workload) <= self._most_chips()
 
     def _served(self, workload: WorkloadRun, job: int) -> bool:
+        if isinstance(workload, AskRun):
+            told = self.told_of(workload.uid)
+            return self.asked.served(workload) or (bool(told & _WAITING) and self._no_room(workload))
         members = [pod for (owner, _), pod in workload.pods.items() if owner == job]
         shape = workload.shape_of(job)
         if len(members) >= workload.pods_due(job) and all(pod.node and pod.deadline is None for pod in members):
@@ -465,7 +474,9 @@ class Checker:
 
     def _no_room(self, workload: WorkloadRun) -> bool:
         """Whether the limits, or the stock, leave no room for one more slice of this kind."""
-        ours = (pool for pool in self.simulation.cloud.pools.values() if is_ours(pool))
+        # A buffer makes room for work.
+        warm = self.asked.warm() if workload.kind is not BUFFER else ()
+        ours = (pool for pool in self.simulation.cloud.pools.values() if is_ours(pool) and pool.name not in warm)
         return sum(map(chips_in, ours)) + self._wanted(workload) > self._most_chips()
 
     def _wanted(self, workload: WorkloadRun) -> int:
@@ -490,7 +501,7 @@ class Checker:
     def _needed_pools(self) -> set[str]:
         needed = {pod.pool for pod in self.simulation.cluster.pods if pod.node and not pod.finished}
         for workload, job in self._slices():
-            if self._pods_bound(workload, job):
+            if self._pods_bound(workload, job) or workload.kind is BUFFER:
                 continue
             owner = (workload.uid, workload.slice_id(job).group_key)
             for pool in self.simulation.cloud.pools.values():
@@ -504,7 +515,10 @@ class Checker:
         return needed
 
     def _pools_kept(self, needed: set[str]) -> set[str]:
-        """List the pools, beside those needed, that the setting may keep for suspended workloads: one a slice."""
+        """List the pools, beside those needed, that suspended workloads may keep by the setting, and buffers.
+
+        One a slice.
+        """
         # Each of its slices may keep one of those where the workload's slices ran last, or before that: nobody may
         # have led meanwhile.
         claims = [
@@ -522,6 +536,7 @@ class Checker:
             and not (workload.gone or workload.deleting or workload.terminal)
             for _ in workload.slots()
         ]
+        claims += [self.asked.idle(each) - needed for each in self.asked.buffers() for _ in each.slots()]
         keepers: dict[str, int] = {}
 
         def keep(pool: str, tried: set[int]) -> bool:

@@ -34,7 +34,8 @@ class Feed:
         self._watch = watch
         self._stage = process.stage
         self._calls = process.calls
-        self._resource = watch.path.rpartition("/")[2]
+        #: What it lists and watches.
+        self.resource = watch.path.rpartition("/")[2]
         self._silent_until = 0.0
         self._stream: _Stream | None = None
         self._stage.agenda.after(self._stage.rng.uniform(*_FIRST_LIST_SECONDS), lambda: self._enter(self._next))
@@ -133,9 +134,9 @@ class Feed:
                     self._watch.path, self._watch.query, limit=self._watch.page_size, continue_token=token
                 )
             except errors.Gone as error:
-                self._stage.fault("list expired between pages", self._resource)
+                self._stage.fault("list expired between pages", self.resource)
                 answer = error
-            except errors.NotFound as error:
+            except (errors.NotFound, errors.Forbidden) as error:
                 answer = error
             if trouble is not None and trouble.code is not None:
                 answer = errors.Unavailable(trouble.text, status=trouble.code)
@@ -162,9 +163,12 @@ class Feed:
     def _open(self, query: Mapping[str, str]) -> None:
         def serve(trouble: Trouble | None) -> None:
             try:
-                missed = self._stage.store.changes_since(self._resource, int(query["resourceVersion"]))
+                missed = self._stage.store.changes_since(self.resource, int(query["resourceVersion"]))
             except errors.Gone as error:
-                self._stage.fault("version compacted", self._resource)
+                self._stage.fault("version compacted", self.resource)
+                self._answer(error)
+                return
+            except (errors.NotFound, errors.Forbidden) as error:
                 self._answer(error)
                 return
             if trouble is not None and trouble.code is not None:
@@ -183,7 +187,7 @@ class _Stream:
         self._stage, self._calls = feed._stage, feed._calls
         self._agenda = feed._stage.agenda
         self._watch = feed._watch
-        self._resource = feed._resource
+        self._resource = feed.resource
         self._selects = selector(feed._watch.path, query)
         #: What is on its way, in order, with the moment of its arrival.
         self._coming: deque[tuple[float, _Arrival]] = deque()

@@ -40,7 +40,8 @@ class Neighbour:
         if not self.stage.stormy:
             return
         self.stage.agenda.after(rng.uniform(1.0, 15.0), self._act)
-        victims = [workload for workload in cluster.workloads.values() if workload.alive and workload.replicas]
+        workloads = [each for each in cluster.workloads.values() if each.kind.has_pods]
+        victims = [workload for workload in workloads if workload.alive and workload.replicas]
         if not victims:
             return
         victim = rng.choice(victims)

@@ -240,7 +240,7 @@ class WorkloadRun(abc.ABC):
         selector = self.shape.selector() | ({constants.LEGACY_POOL_ID: self.name} if self.separate else {})
         return {
             "metadata": {"annotations": self.pod_annotations()},
-            "spec": {**_pod_spec(self.shape), "nodeSelector": selector},
+            "spec": {**pod_spec(self.shape), "nodeSelector": selector},
         }
 
 
@@ -460,13 +460,14 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
                 "lastTransitionTime": since,
             }
         ]
-    spec = {**_pod_spec(pod.shape), "nodeSelector": pod.selector}
+    spec = {**pod_spec(pod.shape), "nodeSelector": pod.selector}
     if pod.node:
         spec["nodeName"] = pod.node
     return {"metadata": metadata, "spec": spec, "status": status}
 
 
-def _pod_spec(shape: Shape) -> dict[str, Any]:
+def pod_spec(shape: Shape) -> dict[str, Any]:
+    """Return what the pods of slices of a shape ask for."""
     spot = shape.spot or shape.tolerant
     tolerations = [{"key": constants.SPOT, "operator": "Exists"}] if spot else []
     return {

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.simulation.asks import QueuedRun
 from tests.simulation.objects import JobSetRun, Shape
 
 if TYPE_CHECKING:
@@ -149,7 +150,8 @@ class People:
                 pass
 
     def _jobsets(self) -> list[JobSetRun]:
-        return [each for each in self.simulation.cluster.workloads.values() if isinstance(each, JobSetRun)]
+        workloads = self.simulation.cluster.workloads.values()
+        return [each for each in workloads if isinstance(each, JobSetRun) and not isinstance(each, QueuedRun)]
 
     def _again(self, workload: JobSetRun) -> None:
         """Make it again under the same name as soon as it is gone."""

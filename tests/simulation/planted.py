@@ -20,6 +20,7 @@ from provisioner.constants import (
     POOL_JOB_KEY,
     POOL_JOBSET_NAME,
     POOL_JOBSET_UID,
+    POOL_WORKLOAD_KIND,
 )
 from provisioner.google import errors as google_errors
 from provisioner.kube import live, reflector
@@ -30,7 +31,9 @@ from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, Wo
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices import act
 from provisioner.slices.demand import SliceId
+from provisioner.slices.demand import asks as demand_asks
 from provisioner.slices.gate import Gate
+from provisioner.slices.planning import asks as planning_asks
 from provisioner.slices.planning import decide, unneeded
 from provisioner.slices.planning import match as matching
 from provisioner.slices.planning import round as rounds
@@ -44,6 +47,7 @@ from provisioner.slices.suppliers.gke import identity_check, translate
 from provisioner.slices.view import build as view_build
 from provisioner.slices.view.timeline import Timeline
 from provisioner.workloads import pods
+from tests.simulation.asks import BUFFER, REQUEST
 from tests.support.simulations.bugs import Bug, always
 
 #: A clock that has seen every grace end.
@@ -260,6 +264,46 @@ def _without_limits(original: Any) -> Any:
     return tell_notices
 
 
+def _keeping(kind: WorkloadKind) -> Callable[[Any], Any]:
+    """Never deletes a pool that was made for one kind."""
+
+    def mutate(original: Any) -> Any:
+        def find(round_: Any, *rest: Any) -> Any:
+            kept = {n for n, each in round_.supply.items() if each.listed and _kind_of(each) == kind}
+            supply = {n: each for n, each in round_.supply.items() if n not in kept}
+            return original(replace(round_, supply=supply), *rest)
+
+        return find
+
+    def _kind_of(each: Any) -> str:
+        found: str = each.pool.labels.get(POOL_WORKLOAD_KIND, "")
+        return found
+
+    return mutate
+
+
+def _with_one_more(original: Any) -> Any:
+    """Fills a buffer anew as soon as one of its slices is used, and again when that is there."""
+
+    def match(round_: Any, *rest: Any) -> Any:
+        found = original(round_, *rest)
+        spare = [each for each in round_.slices.values() if each.spare and each.pending]
+        return replace(found, spare=tuple(spare)) if found.spare else found
+
+    return match
+
+
+def _warm_at_any_price(original: Any) -> Any:
+    """Keeps the pools of buffers whoever waits for a limit."""
+
+    def idle(round_: Any, matching: Any) -> Any:
+        claimed = {n: user for n, user in matching.claimed.items() if not round_.slices[user].spare}
+        warm = matching.claimed.keys() - claimed.keys()
+        return [each for each in original(round_, matching) if each.name not in warm]
+
+    return idle
+
+
 BUGS: tuple[Bug, ...] = (
     # These two take longest to show: first, so that all processes end together.
     Bug(
@@ -431,4 +475,10 @@ BUGS: tuple[Bug, ...] = (
             lambda self, pool, now: original(self, pool, now) if pool.name not in self._tracks else None
         ),
     ),
+    Bug(name="pods-of-requests-buy-again", at=(demand_asks, "awaiting_request"), mutate=always({})),
+    Bug(name="requests-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(REQUEST)),
+    Bug(name="requests-are-served-in-part", at=(planning_asks, "_is_free"), mutate=always(True)),
+    Bug(name="buffers-are-filled-twice", at=(matching, "match"), mutate=_with_one_more),
+    Bug(name="buffers-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(BUFFER)),
+    Bug(name="buffers-come-first", at=(reserving, "_longest_idle"), mutate=_warm_at_any_price),
 )

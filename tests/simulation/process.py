@@ -382,6 +382,9 @@ class KubeView(Api):
             return self._store.put(path, body)
         if method == "GET":
             return self._store.get(path)
+        path = path.removesuffix("/status")
+        if "status" in body and self._process.simulation.checker.asked.refuses(path):
+            raise errors.Invalid(f"{path}: admission denied", status=422, reason="Invalid")
         version = body["metadata"].get("resourceVersion")
         if version is not None and version != self._store.get(path)["metadata"]["resourceVersion"]:
             raise errors.Conflict(f"{path} was modified", status=409, reason="Conflict")

@@ -11,6 +11,8 @@ from provisioner.slices.metrics import Metrics
 from provisioner.workloads import KINDS, LEADER_WORKER_SET, PLAIN_JOB, Kind
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.simulation import checks, logs
+from tests.simulation.asks import BUFFER, REQUEST, asked_in
+from tests.simulation.buffers import BufferTeam
 from tests.simulation.calls import Calls
 from tests.simulation.chaos import Chaos
 from tests.simulation.checks import Checker
@@ -18,6 +20,7 @@ from tests.simulation.cloud import CA_PEM, CLUSTER, ZONE, Cloud
 from tests.simulation.environment import Environment
 from tests.simulation.hostile import Hostile
 from tests.simulation.job_team import JobTeam
+from tests.simulation.kueue import Kueue
 from tests.simulation.market import Market
 from tests.simulation.neighbour import Neighbour
 from tests.simulation.people import People
@@ -37,6 +40,8 @@ SCARCE_SETTLED_WITHIN_SECONDS = 10_800.0
 #: And stays so for this long, without one call that changes anything.
 QUIET_SECONDS = 130.0
 _STEP_SECONDS = 5.0
+#: How long the pools of a request are kept for its pods.
+BOOKING_SECONDS = (90.0, 600.0)
 #: Hostile tenants leave by then, whoever is not served: then there was no room.
 _HOSTILE_SECONDS = 8 * 3600.0
 #: A run that computes for longer goes round in circles; those where somebody starves for hours take the longest.
@@ -56,6 +61,7 @@ class Simulation:
         self.storm_seconds = rng.uniform(40.0, 240.0)
         self.same_cluster = not stage.chance(0.03)
         self.labels_uid = not stage.chance(0.1)
+        self.asks = asked_in(seed)
         self.hostile = Hostile(self)
         self.market = Market(self)
         # Where there is little to be had, what is kept could keep others waiting for ever.
@@ -69,6 +75,7 @@ class Simulation:
             deletion_delay_seconds=rng.choice((0.0, 10.0, 30.0, 30.0)),
             node_min_lifespan_seconds=rng.choice((0.0, 10.0)),
             concurrency=min(16, self.hostile.threads),
+            booking_seconds=BOOKING_SECONDS[seed % 2],
             **self.market.settings(),
         )
         self._elected = stage.chance(0.5)
@@ -104,6 +111,8 @@ class Simulation:
         self.neighbour = Neighbour(self)
         self.team = ServingTeam(self)
         self.job_team = JobTeam(self)
+        self.kueue = Kueue(self)
+        self.buffer_team = BufferTeam(self)
         self.checker = Checker(self)
         self.processes: list[Process] = []
         self._started = 0
@@ -127,6 +136,8 @@ class Simulation:
         self.neighbour.begin()
         self.team.begin()
         self.job_team.begin()
+        self.kueue.begin()
+        self.buffer_team.begin()
         agenda.wait(self.storm_seconds)
         self.chaos.end()
         if self.hostile.present:
@@ -170,7 +181,12 @@ class Simulation:
     @property
     def kinds(self) -> Mapping[WorkloadKind, Kind]:
         """The kinds of workloads that the controllers serve in this run."""
-        there = {LEADER_WORKER_SET.kind: self.team.present, PLAIN_JOB.kind: self.job_team.present}
+        there = {
+            LEADER_WORKER_SET.kind: self.team.present,
+            PLAIN_JOB.kind: self.job_team.present,
+            REQUEST: self.kueue.present,
+            BUFFER: self.buffer_team.present,
+        }
         return {kind: each for kind, each in KINDS.items() if there.get(kind, True)}
 
     def _restock(self) -> None:

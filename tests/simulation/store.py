@@ -49,8 +49,9 @@ class Store:
         self._lists: dict[str, tuple[int, list[JsonObject]]] = {}
         self._numbers = 0
         self._uids = 0
-        #: Resources that the API server does not know yet.
+        #: Resources that the API server does not know, or does not let anybody read.
         self.absent: set[str] = set()
+        self.forbidden: set[str] = set()
 
     def new_uid(self, kind: str) -> str:
         """Return a UID that was never given before."""
@@ -101,9 +102,8 @@ class Store:
         return [raw for path, raw in objects.items() if selects(path, raw)]
 
     def page(self, collection: str, query: Mapping[str, str], *, limit: int, continue_token: str) -> Page:
-        """Return one page of a collection; raise Gone where the history was compacted, NotFound for an unknown kind."""
-        if collection.rpartition("/")[2] in self.absent:
-            raise errors.NotFound("the server could not find the requested resource", status=404)
+        """Return one page of a collection; raise Gone where the history was compacted, or as the kind is refused."""
+        self._look_for(collection.rpartition("/")[2])
         if continue_token:
             if continue_token not in self._lists:
                 raise errors.Gone("the provided continue parameter is too old", status=410, reason="Expired")
@@ -128,7 +128,8 @@ class Store:
         self._listeners[resource].remove(listener)
 
     def changes_since(self, resource: str, version: int) -> list[Change]:
-        """Return the writes after a version; raise Gone where they are not all known any more."""
+        """Return the writes after a version; raise Gone where they are not all known any more, or as for a page."""
+        self._look_for(resource)
         if version < self._compacted:
             text = f"too old resource version: {version} ({self._compacted})"
             raise errors.Gone(text, status=410, reason="Expired")
@@ -140,6 +141,12 @@ class Store:
         self._compacted = self.version
         self._history.clear()
         self._lists.clear()
+
+    def _look_for(self, resource: str) -> None:
+        if resource in self.absent:
+            raise errors.NotFound("the server could not find the requested resource", status=404)
+        if resource in self.forbidden:
+            raise errors.Forbidden(f"{resource} is forbidden", status=403, reason="Forbidden")
 
     def _tell(self, resource: str, change: Change) -> None:
         self._history.setdefault(resource, []).append(change)

@@ -20,9 +20,10 @@ from provisioner.slices.act import CALL_TIMEOUT_SECONDS
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.plan import Create, LookUp, Plan
+from provisioner.slices.planning.plan import Create, LookUp, Plan, StatusWrite
+from provisioner.workloads import PROVISIONING_REQUEST
 from tests.support.controller import World, a_delete, jobset_of, jobset_path, node_of
-from tests.support.objects import raw_foreign_pod
+from tests.support.objects import raw_foreign_pod, raw_request
 
 POOL = PoolName("train-pool")
 NODE = "gke-test-train-pool-0"
@@ -289,6 +290,30 @@ def test_a_node_whose_change_nobody_wants_any_more_is_forgotten(world: World) ->
     before = len(world.calls("PATCH"))
     carry_out(world, uncordons=(NODE,))
     assert len(world.calls("PATCH")) == before + 1
+
+
+def test_a_status_is_written_to_the_object_as_it_was_and_its_words_not_in_every_round(world: World) -> None:
+    path = object_path("provisioningrequests", "req", namespace="default", root=PROVISIONING_REQUEST.root)
+    version = world.kube.put_object(path, raw_request())["metadata"]["resourceVersion"]
+
+    def written(message: str, version: str, *, minor: bool = False) -> str:
+        status = {"conditions": [{"message": message}]}
+        named = {"kind": PROVISIONING_REQUEST.kind, "namespace": "default", "name": "req"}
+        write = StatusWrite(**named, resource_version=version, status=status, minor=minor)
+        assert carry_out(world, statuses=(write,)) == []
+        raw = world.kube.object(path)
+        assert raw is not None
+        return str(raw.get("status", {}).get("conditions", [{}])[0].get("message"))
+
+    assert written("stale", "0") == "None"
+    assert written("first", version) == "first"
+    raw = world.kube.object(path)
+    assert raw is not None
+    version = raw["metadata"]["resourceVersion"]
+    assert written("too early", version, minor=True) == "first"
+    world.clock.advance(16.0)
+    assert written("later", version, minor=True) == "later"
+    assert world.actor.alerts() == ()
 
 
 def test_deletes_are_sent_before_creates(world: World) -> None:

@@ -98,17 +98,26 @@ def test_a_clock_that_is_set_leaves_list_and_pause_as_they_were() -> None:
     assert pools.due_in_seconds(clock.now() + by, every_seconds=60.0) == 1.0
 
 
+_ALWAYS = {
+    "jobsets",
+    "leaderworkersets",
+    "provisioningrequests",
+    "capacitybuffers",
+    "podtemplates",
+    "pods",
+    "nodes",
+    "configmaps",
+}
+
+
 def test_which_watches_there_are_depends_on_the_settings() -> None:
     """Namespaces are watched only where their labels decide, Jobs only where they are served."""
     for changes, want in (
-        ({}, ["jobsets", "leaderworkersets", "pods", "nodes", "configmaps"]),
-        (
-            {"opt_in_label": ("team", "ml")},
-            ["jobsets", "leaderworkersets", "pods", "nodes", "namespaces", "configmaps"],
-        ),
-        ({"serve_jobs": True}, ["jobsets", "leaderworkersets", "jobs", "pods", "nodes", "configmaps"]),
+        ({}, _ALWAYS),
+        ({"opt_in_label": ("team", "ml")}, _ALWAYS | {"namespaces"}),
+        ({"serve_jobs": True}, _ALWAYS | {"jobs"}),
     ):
-        assert list(make_watches(FakeKube(), settings(**changes), lambda: None).named()) == want
+        assert make_watches(FakeKube(), settings(**changes), lambda: None).named().keys() == want
 
 
 def test_a_watch_says_itself_what_is_wrong_where_it_knows() -> None:
@@ -136,7 +145,7 @@ def test_a_kind_that_is_not_there_keeps_nothing_else_from_being_decided() -> Non
     sets.synced, sets.problem = False, "the LeaderWorkerSet CRD is not installed"
     snapshot = take_snapshot(watches, world.loop.pools)
     assert (list(snapshot.workloads), snapshot.not_synced) == ([uid], ())
-    assert snapshot.unknown_kinds == {WorkloadKind.LEADER_WORKER_SET, WorkloadKind.JOB}
+    assert snapshot.unknown_kinds == {*WorkloadKind} - {WorkloadKind.JOBSET}
 
 
 def test_the_first_answer_about_each_kind_is_waited_for() -> None:

@@ -161,7 +161,8 @@ class FakeKube(Api):
         path = request.path.removesuffix("/status") if method == "PATCH" else request.path
         if path == ACCESS_REVIEWS:
             asked = body["spec"]["resourceAttributes"]
-            return {**body, "status": {"allowed": (asked["verb"], asked["resource"]) not in self.denied}}
+            resource = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
+            return {**body, "status": {"allowed": (asked["verb"], resource) not in self.denied}}
         if method == "POST":
             path = f"{path}/{body['metadata']['name']}"
             if path in self._objects:

@@ -202,6 +202,20 @@ def raw_lws(
     return {**raw, "spec": {"replicas": replicas, "leaderWorkerTemplate": {"size": size, "workerTemplate": template}}}
 
 
+def raw_request(name: str = "req", *counts: int) -> Json:
+    """Return a ProvisioningRequest with a pod set of PodTemplate "template" for each count."""
+    sets = [{"podTemplateRef": {"name": "template"}, "count": count} for count in counts or (4,)]
+    raw = _object("autoscaling.x-k8s.io/v1", "ProvisioningRequest", name, "default", _uid(None, name), {})
+    return {**raw, "spec": {"provisioningClassName": constants.PROVISIONING_CLASS, "podSets": sets}}
+
+
+def raw_buffer(name: str = "warm", **spec: Any) -> Json:
+    """Return a CapacityBuffer of PodTemplate "template", or of what `spec` names."""
+    spec = spec if "scalableRef" in spec else {"podTemplateRef": {"name": "template"}, **spec}
+    raw = _object("autoscaling.x-k8s.io/v1beta1", "CapacityBuffer", name, "default", _uid(None, name), {})
+    return {**raw, "spec": {"provisioningStrategy": constants.BUFFER_STRATEGY, **spec}}
+
+
 def _uid(uid: str | None, name: str) -> str:
     return f"uid-of-{name}" if uid is None else uid
 

@@ -16,15 +16,13 @@ from provisioner.slices.preflight.in_google import ACT_AS, POLICY_PERMISSIONS, P
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
+from provisioner.workloads.kind import Kind
 from tests.support.controller import CERTIFICATE
 from tests.support.gke import FakeGke, failure
 from tests.support.kube import FakeKube
 from tests.support.settings import settings
 
 ACCOUNT = "tpu-nodes@project-1.iam.gserviceaccount.com"
-GROUP = JOBSET.root.rpartition("/")[0]
-LWS_GROUP = LEADER_WORKER_SET.root.rpartition("/")[0]
-BATCH_GROUP = PLAIN_JOB.root.rpartition("/")[0]
 ORIGINAL_LEASE = object_path(
     "leases", constants.ORIGINAL_LEASE_NAME, namespace=constants.DEFAULT_NAMESPACE, root=LEASES_ROOT
 )
@@ -98,9 +96,16 @@ class World:
 
     def __post_init__(self) -> None:
         self.kube.put_object("/version", {"gitVersion": "v1.34.1-gke.3084001"})
-        self.kube.put_object(GROUP, {"versions": [{"version": "v1alpha2"}]})
-        self.kube.put_object(LWS_GROUP, {"versions": [{"version": "v1"}]})
-        self.kube.put_object(BATCH_GROUP, {"versions": [{"version": "v1"}]})
+        for kind in (JOBSET, LEADER_WORKER_SET, PLAIN_JOB):
+            self.serve(kind)
+
+    def serve(self, kind: Kind, *versions: str) -> None:
+        """Let the API server know a kind, in some versions or in the one that is read, and its API group no other."""
+        group, _, version = kind.root.rpartition("/")
+        served = versions or (version,)
+        self.kube.put_object(group, {"versions": [{"version": each} for each in served]})
+        for each in served:
+            self.kube.put_object(f"{group}/{each}", {"resources": [{"name": kind.resource}]})
 
     @property
     def subject(self) -> Subject:

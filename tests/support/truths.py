@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from provisioner import constants
 from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import Workloads
+from provisioner.model.workloads import Workloads, group_key
 from provisioner.slices.planning.plan import DeleteReason, Plan
 from provisioner.slices.view.types import HOST_READY, HOST_RUNNING, RUNS, PoolView, SliceView, State, View
 
@@ -121,7 +121,9 @@ def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> 
 def _untrue_of_waiting(each: SliceView, plan: Plan) -> Iterator[str]:
     if each.unschedulable_since is None:
         yield "its leader is not unschedulable"
-    is_sent = any(create.pod.name == each.leader for create in plan.creates)
+    # What only asks for slices has no leader pods to be shown.
+    key = group_key(each.id.split("/")[1], each.group)
+    is_sent = any(create.pod.name == each.leader or create.slice_id.group_key == key for create in plan.creates)
     if is_sent != (each.reason == _ABOUT_TO_BE_SENT):
         yield f"its create {'is' if is_sent else 'is not'} sent, the reason is {each.reason!r}"
     told = [notice.message for notice in each.notices if notice.reason in _WAITS]

@@ -8,6 +8,7 @@ import http.client
 import json
 import socket
 import ssl
+import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,7 @@ import structlog
 from provisioner.admission.files import Files
 from provisioner.admission.keeper import make_keys
 from provisioner.kube.api import connect
+from provisioner.model.workloads import ObjectRef
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.webhook import app
 from provisioner.webhook.app import Addresses, WebhookServer, build
@@ -140,6 +142,17 @@ def test_an_event_tells_the_owner_of_pods_without_variables(webhook: WebhookServ
     assert "has no spec.serviceName" in event["message"]
     [line] = [each for each in lines if each["event"] == "environment.problem"]
     assert line["owner"] == "StatefulSet ml/train"
+
+
+def test_owners_that_are_made_up_take_little_memory(kube: FakeKube):
+    """Pods are reviewed before the API server checks the names of their owners."""
+    recorder = build(WebhookSettings(), ANYWHERE, kube, None).recorder
+    for number in range(5000):
+        name = f"{number}".ljust(253, "\N{GRINNING FACE}")
+        owner = ObjectRef(kind=name, api_version=name, namespace="ml", name=name, uid=name)
+        recorder.emit(owner, kind="Warning", reason="R", message=name * 5)
+    kept = [each for known in recorder._known.values() for each in known.values()]
+    assert sum(sys.getsizeof(each.message) + 4 * sys.getsizeof(each.ref.name) for each in kept) < 20_000_000
 
 
 def test_probes_and_metrics(webhook: WebhookServer, kube: FakeKube):

@@ -81,7 +81,7 @@ def _with_shape(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightin
                 to_write(write, write.resource_version) for write in nodes.marks_to_set(group, resolved, fleet, round_)
             )
             step += joining.join_machines(group, manager, resolved, fleet, round_)
-            step += nodes.remove(nodes.left_over(group, fleet, round_))
+            step += nodes.remove(nodes.left_over(group, fleet, round_, count=resolved.node_count))
     notes = (
         *seen.notes,
         joining.problem_of(group, round_),

@@ -189,9 +189,9 @@ def _equip(joining: _Joining, member: Member, token: Token | None) -> Step | dat
     if known is None or known.id != member.machine.id:
         return LONG_AGO
     tried_again_at = known.backoff.until if known.backoff is not None else LONG_AGO
-    if known.asked_at is None:
+    if known.read_at is None:
         return tried_again_at
-    due_at = waits.after(known.asked_at, _CHECK_SECONDS if known.items is not None else _ABSENT_SECONDS)
+    due_at = waits.after(known.read_at, _CHECK_SECONDS if known.items is not None else _ABSENT_SECONDS)
     if known.items is not None and due_at > joining.round.now:
         join = replace(joining.join, token=token.value) if joining.join is not None and token is not None else None
         items = metadata.changed_items(known.items, labels=joining.labels, join=join)

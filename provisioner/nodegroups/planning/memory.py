@@ -84,7 +84,7 @@ class MachineMemory:
     #: Number of the machine: another one under the same name starts anew.
     id: str
     #: When it was last read or set; None: it has to be read.
-    asked_at: datetime | None = None
+    read_at: datetime | None = None
     #: All items since then; None: there was no such machine.
     items: Mapping[str, str] | None = field(default=None, repr=False)
     #: What a change has to carry; None where it was set and not read since.
@@ -357,13 +357,14 @@ def _set(known: MachineMemory, call: actions.SetMetadata, answer: actions.CallAn
         return MachineMemory(id=known.id, backoff=_wait(known, answer.failure, answer), change_failed=True)
     if answer.result is None:
         return MachineMemory(id=known.id)
-    return MachineMemory(id=known.id, asked_at=answer.at, items=call.items)
+    return MachineMemory(id=known.id, read_at=answer.at, items=call.items)
 
 
 def _read_of(known: MachineMemory, instance: Instance | None, answer: actions.CallAnswer) -> MachineMemory:
     if answer.failure is not None:
         return replace(known, backoff=_wait(known, answer.failure, answer))
-    known = replace(known, asked_at=answer.asked_at, backoff=known.backoff if known.change_failed else None)
+    # Not when it was asked for: the machines of a large group take minutes to read.
+    known = replace(known, read_at=answer.at, backoff=known.backoff if known.change_failed else None)
     if instance is None or (instance.id and instance.id != known.id):
         return replace(known, items=None, fingerprint=None)
     return replace(known, items=instance.items, fingerprint=instance.fingerprint)

@@ -47,9 +47,9 @@ class Member:
         return self.node is not None and self.node.ready
 
     @property
-    def silent(self) -> bool:
-        """Whether its node does not report although it runs."""
-        return self.node is not None and self.node.silent and self.machine.status in STARTING_OR_RUNNING
+    def doubtful(self) -> bool:
+        """Whether its node is not ready although it runs."""
+        return self.node is not None and not self.node.ready and self.machine.status in STARTING_OR_RUNNING
 
     @property
     def runs(self) -> bool:
@@ -239,16 +239,17 @@ def _index(node: Node | None, count: int) -> int | None:
     return int(text) if int(text) < count else None
 
 
-def left_over(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> tuple[Node, ...]:
+def left_over(group: TpuNodeGroup, fleet: Fleet | None, round_: Round, *, count: int = 0) -> tuple[Node, ...]:
     """List the nodes of a group whose machines are gone.
 
     They are known by their labels; until they have got these, by the tokens with which they joined, which stay as long,
     and by the machines in the group's status.
     `fleet` None stands for a group without a managed instance group: all its machines are gone. Else a node that is
-    ready may be that of a machine which is not listed yet.
+    ready may be that of a machine which is not listed yet, and so may any node where fewer than `count` are listed.
     """
     place = place_of(group)
     known = {} if fleet is None else {member.machine.provider_id: member.machine for member in fleet.members}
+    whole = fleet is None or len(known) >= count
     key = (group.meta.namespace, group.meta.name)
     found = {node.name: node for node in round_.labelled.get(key, ())}
     machines = {machine.name for machine in group.status.machines}
@@ -260,7 +261,7 @@ def left_over(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> tuple[
         node
         for _, node in sorted(found.items())
         if names.manager_of(node.provider_id) == place
-        and (node.provider_id not in known or is_of_earlier(known[node.provider_id], node))
+        and (is_of_earlier(known[node.provider_id], node) if node.provider_id in known else whole)
         and (fleet is None or not node.ready)
     )
 

@@ -16,20 +16,20 @@ from provisioner.model import bounds, waits
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
-from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, Manager
 from provisioner.nodegroups.planning import joining, nodes
 from provisioner.nodegroups.planning.memory import Lost
 from provisioner.nodegroups.planning.nodes import Fleet, Member, provider_id
-from provisioner.nodegroups.planning.round import Node, Round, zone_of
+from provisioner.nodegroups.planning.round import Node, Round, was_whole, zone_of
 
 #: What the limit on slices that are recreated counts.
 DAY_SECONDS = 86_400.0
 _WORK_GOES_ON = ". The slice is recreated when the pods with chips on it have ended"
-_SILENT_ZONE = (
-    ". The slice is not recreated while most nodes of all groups of its zone do not report: check the network between "
-    "the machines and the API server"
+_DOUBTFUL_ZONE = (
+    ". The slice is not recreated while most nodes of all groups of its zone are not ready: check the network between "
+    "the machines and the API server, and the network plugin"
 )
 
 
@@ -72,11 +72,11 @@ def find_loss(
     loss = Loss(words=words, machines=len(lost) + missing, lost=_remembered(group, reports, round_))
     if not (shape.one_slice or shape.node_count == 1):
         return loss
-    in_doubt = zone_of(provider_id(group, "")) in round_.silent_zones
-    if in_doubt and not missing and all(member.silent for member, _ in lost):
+    in_doubt = zone_of(provider_id(group, "")) in round_.doubtful_zones
+    if in_doubt and not missing and all(member.doubtful for member, _ in lost):
         # Pods may run on the machines all the same. Once the others report, it has its whole time to do so, too.
         seen_now = {name: Lost(since=round_.now, stopped_since=round_.now) for name in loss.lost}
-        return replace(loss, lost=seen_now, note=_SILENT_ZONE)
+        return replace(loss, lost=seen_now, note=_DOUBTFUL_ZONE)
     works = _works(running, round_)
     since = [each.stopped_since if works else each.since for each in loss.lost.values()]
     first = min((moment for moment in since if moment is not None), default=None)
@@ -136,13 +136,6 @@ def recreating(group: TpuNodeGroup) -> bool:
     return ready is not None and ready.reason == Reason.RECREATING
 
 
-def was_whole(condition: Condition | None) -> bool:
-    """Whether all nodes have been ready: else one that is not may never have been."""
-    return condition is not None and (
-        condition.status is ConditionStatus.TRUE or condition.reason in (Reason.NODE_LOST, Reason.RECREATING)
-    )
-
-
 def joins_until(group: TpuNodeGroup, member: Member, round_: Round) -> datetime | None:
     """Return until when a machine that runs is waited for, to become a node that is ready; None: not known yet."""
     for machine in group.status.machines if member.machine.has_machine else ():
@@ -152,7 +145,7 @@ def joins_until(group: TpuNodeGroup, member: Member, round_: Round) -> datetime 
 
 
 def _lost(group: TpuNodeGroup, fleet: Fleet, round_: Round) -> list[tuple[Member, str]]:
-    whole = was_whole(condition_of(group.status.conditions, ConditionType.READY))
+    whole = was_whole(group)
     in_vain = bool(joining.problem_of(group, round_) or joining.refused_token(group, fleet, round_))
     lost = []
     for member in fleet.members:

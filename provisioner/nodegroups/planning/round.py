@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from provisioner.model import waits
 from provisioner.model.capacity import Taint
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.statuses import ConditionStatus, ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import (
     Child,
     InstanceTemplate,
@@ -41,8 +43,6 @@ class Node:
     unschedulable: bool = False
     #: Its condition Ready is True.
     ready: bool = False
-    #: Its condition Ready is Unknown: the kubelet does not report.
-    silent: bool = False
     #: google.com/tpu in status.capacity and in status.allocatable.
     capacity_chips: int = 0
     allocatable_chips: int = 0
@@ -255,8 +255,8 @@ class Round:
     machines_before: Mapping[str, int] = field(default_factory=dict)
     #: By the UID of the object: calls that are not answered.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
-    #: Where most nodes of all groups do not report, and their machines run: more likely the network is broken.
-    silent_zones: frozenset[str] = frozenset()
+    #: Where most nodes of all groups are not ready, and their machines run: more likely what they share is broken.
+    doubtful_zones: frozenset[str] = frozenset()
 
     def parent_of(self, child: Child) -> TpuNodeGroup | None:
         """Return the group of its namespace that a child belongs to by its name, whatever owner somebody wrote."""
@@ -335,11 +335,17 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
         pods=pods,
         tokens=tokens,
         calls=calls,
-        silent_zones=_silent_zones(snapshot.groups, labelled, memory),
+        doubtful_zones=_doubtful_zones(snapshot.groups, labelled, memory),
     )
 
 
-def _silent_zones(
+def was_whole(group: TpuNodeGroup) -> bool:
+    """Whether all nodes have been ready: else one that is not may never have been, or be about to go."""
+    ready = condition_of(group.status.conditions, ConditionType.READY)
+    return ready is not None and (ready.status is ConditionStatus.TRUE or ready.reason == Reason.NODE_LOST)
+
+
+def _doubtful_zones(
     groups: Iterable[TpuNodeGroup], labelled: Mapping[GroupKey, Sequence[Node]], memory: Memory
 ) -> frozenset[str]:
     stopped = {
@@ -349,10 +355,11 @@ def _silent_zones(
         if machine.status not in STARTING_OR_RUNNING
     }
     zones: defaultdict[str, list[bool]] = defaultdict(list)
-    for node in (node for group in groups for node in labelled.get((group.meta.namespace, group.meta.name), ())):
+    whole = (labelled.get((group.meta.namespace, group.meta.name), ()) for group in groups if was_whole(group))
+    for node in itertools.chain.from_iterable(whole):
         if node.provider_id not in stopped:
-            zones[zone_of(node.provider_id)].append(node.silent)
-    return frozenset(zone for zone, silent in zones.items() if sum(silent) > max(_FEW_NODES, len(silent) / 2))
+            zones[zone_of(node.provider_id)].append(not node.ready)
+    return frozenset(zone for zone, failing in zones.items() if sum(failing) > max(_FEW_NODES, len(failing) / 2))
 
 
 def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, round_: Round) -> Step:

@@ -17,6 +17,7 @@ from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Requirements, Workload, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, allowlists
+from provisioner.slices.demand.asks import with_slices
 from provisioner.slices.demand.slices import all_slices
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity
 from provisioner.slices.offline.expand import Template, is_made_up
@@ -94,6 +95,7 @@ def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
 
     What is not accepted takes nothing from the others, and is decided about alone, to find what else is wrong with it.
     """
+    _add_slices_of_asks(reading)
     accepted = {uid: each for uid, each in reading.subjects.items() if each.accepted}
     apart = [{uid: each} for uid, each in reading.subjects.items() if not each.accepted]
     plan, slices = _decide(accepted, reading, rules)
@@ -104,6 +106,19 @@ def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
         _Verdicts(reading, subjects, plan, slices, rules).tell()
     ignored = tuple((kind, *found) for kind, found in reading.ignored.items())
     return Forecast(pools=pools, remarks=tuple(_merged(reading.remarks)), ignored=ignored)
+
+
+def _add_slices_of_asks(reading: Reading) -> None:
+    """Give ProvisioningRequests and CapacityBuffers their slices: what they name may come later in the files."""
+    found, leaders = with_slices({uid: each.workload for uid, each in reading.subjects.items()}, reading.pod_templates)
+    for leader in leaders:
+        reading.subjects[WorkloadUid(leader.workload_uid)].pods.append(leader)
+    for uid, subject in reading.subjects.items():
+        subject.workload = workload = found[uid]
+        if workload.ask is not None and not workload.groups:
+            named = title(workload.kind.value, {"namespace": workload.namespace, "name": workload.name})
+            message = workload.problem or "the PodTemplate or the object that it names is not in the files; add it"
+            reading.remark(subject.document, ("spec",), named, message)
 
 
 def _decide(

@@ -14,11 +14,12 @@ from typing import Any
 from provisioner import constants, workloads
 from provisioner.kube import fields
 from provisioner.model import bounds
-from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadUid
+from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.settings.forms import OBJECT_NAME
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, dotted, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, leaders_of, made_up_uid, templates_of
+from provisioner.workloads.asks import parse_pod_template
 from provisioner.workloads.kind import Owner, controller_of
 
 #: Nothing depends on it: all objects are equally old.
@@ -136,6 +137,8 @@ class Reading:
     subjects: dict[WorkloadUid, Subject] = field(default_factory=dict)
     remarks: list[Finding] = field(default_factory=list)
     namespace_labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    #: Of PodTemplates, by namespace and name.
+    pod_templates: dict[tuple[str, str], Requirements] = field(default_factory=dict)
     #: Kind, namespace and name -> where.
     seen: dict[tuple[str, str, str], Document] = field(default_factory=dict)
     #: Kind -> how many objects of it request no chips, and the first of them.
@@ -178,9 +181,16 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         labels = fields.mapping(metadata.get("labels"))
         reading.namespace_labels[metadata["name"]] = {key: str(value) for key, value in labels.items()}
         return
+    if (version, kind) == ("v1", "PodTemplate"):
+        reading.pod_templates[metadata["namespace"], metadata["name"]] = parse_pod_template(created)
+        return
     workload = _KINDS.get((version.partition("/")[0], kind))
     if workload is None:
         _tell_of_others(reading, document, kind, named)
+        return
+    if not workload.has_pods:
+        if (found := workloads.KINDS[workload].parse(created)) is not None and metadata["name"]:
+            reading.subjects[found.uid] = Subject(document, found, [])
         return
     _tell_of_keys(reading, document, named)
     if workload is WorkloadKind.JOB and not _is_for_us(reading, document, metadata, named):

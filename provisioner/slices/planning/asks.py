@@ -54,7 +54,8 @@ def statuses(
     ends: list[datetime] = []
     for each in asking:
         own, ask = slices[each.uid], each.ask
-        if ask is None or not all(round_.policy.serves(each, slice_.requirements) for slice_ in own):
+        served = all(slice_.served for slice_ in own) if own else round_.policy.opt_in_label is None
+        if ask is None or not served:
             # Perhaps another provisioner serves it.
             continue
         if each.kind is WorkloadKind.CAPACITY_BUFFER:
@@ -103,23 +104,33 @@ def _is_free(each: Supply) -> bool:
 def _of_booking(workload: Workload, ask: Ask, round_: Round, matching: Matching) -> Iterator[_New]:
     """Yield what ends a booking: its use, the loss of a pool, or the end of its time without any pods."""
     pools = [PoolName(each) for each in ask.named]
-    lost = [each for each in pools if each not in round_.supply or not round_.supply[each].usable]
+    with_nodes = {node.pool_name for node in round_.snapshot.nodes}
+    there = {name for name, each in round_.supply.items() if each.usable} | (with_nodes - round_.supply.keys())
+    lost = [each for each in pools if each not in there]
+    used = sum(bool(matching.holders.get(each)) for each in pools)
     end = _booked_until(ask, round_)
-    if all(matching.holders.get(each) for each in pools):
+    if used == len(pools):
         message = "Pods run on all node pools of the request, which are kept for them from now on"
         yield _New(constants.BOOKING_EXPIRED, True, "Used", message)
     elif lost:
         message = f"Node pool {lost[0]} was lost before pods ran on all node pools of the request"
         yield _New(constants.CAPACITY_REVOKED, True, "NodePoolLost", message)
-    elif end is not None and end <= round_.now and not _has_pods(workload, round_.slices.values()):
+    elif end is not None and end <= round_.now and not (used and _waits(workload, round_)):
         minutes = round_.settings.booking_seconds / 60
-        message = f"No pods with {constants.CONSUMES_REQUEST}={workload.name} came within {minutes:.0f} minutes"
+        message = f"Pods run on {used} of {len(pools)} node pools of the request after {minutes:.0f} minutes"
         yield _New(constants.BOOKING_EXPIRED, True, "NotUsed", message)
 
 
-def _has_pods(workload: Workload, slices: Iterable[Slice]) -> bool:
-    """Whether there are pods that use the request."""
-    return any(each.request == workload.name and each.workload.namespace == workload.namespace for each in slices)
+def _waits(workload: Workload, round_: Round) -> bool:
+    """Whether pods that use the request wait for their nodes, not yet for as long as it is booked.
+
+    Others may never wait: the scheduler puts them on any pool that fits.
+    """
+    before = round_.now - timedelta(seconds=round_.settings.booking_seconds)
+    own = (each for each in round_.slices.values() if each.request == workload.name)
+    leaders = (each.leader for each in own if each.workload.namespace == workload.namespace)
+    since = (each.unschedulable_since or round_.now for each in leaders if each is not None and not each.node_name)
+    return any(each > before for each in since)
 
 
 def _booked_until(ask: Ask, round_: Round) -> datetime | None:

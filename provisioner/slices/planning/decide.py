@@ -194,6 +194,8 @@ def _remember(
     }
     last_users = {name: user for name, user in memory.last_users.items() if user not in matching.held}
     last_users |= {name: user for user, names in matching.held.items() for name in names}
+    # What counts on a pool without pods of its own is found there again after a restart as well.
+    last_users |= {name: user for name, user in matching.claimed.items() if not slices[user].workload.kind.has_pods}
     # It ends with the pool: the next one of that name is another slice's. The labels tell of a slice's only own pool.
     last_users = {
         name: user

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 
 from provisioner import constants
+from provisioner.kube import fields
 from provisioner.kube.errors import Forbidden, Malformed, NotFound, Unauthorized
 from provisioner.kube.fields import parse_timestamp
 from provisioner.kube.live import list_all
@@ -23,6 +24,8 @@ _LEASE_SECONDS = 60.0
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _COORDINATION = "coordination.k8s.io"
 _NODE_GROUPS, _PLURAL = "tpu.google.com", "tpunodegroups"
+#: What ProvisioningRequests and CapacityBuffers ask for.
+_TEMPLATES = "podtemplates"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,12 +48,19 @@ class Right:
 
 def rights_used(settings: Settings) -> tuple[Right, ...]:
     """Return every right that is used. With served namespaces, workloads and pods are watched in these alone."""
+    kinds = kinds_served(settings).values()
     watched = [
         *(
             Right(kind.api_group, kind.resource, verb, optional=kind.optional)
-            for kind in kinds_served(settings).values()
+            for kind in kinds
             for verb in ("get", "list", "watch")
         ),
+        *(
+            Right(kind.api_group, f"{kind.resource}/status", "patch", optional=True)
+            for kind in kinds
+            if not kind.kind.has_pods
+        ),
+        *(Right("", _TEMPLATES, verb, optional=True) for verb in ("list", "watch")),
         Right("", "pods", "watch"),
     ]
     if settings.namespaces:
@@ -108,20 +118,16 @@ def check_api_server(api: Api, server: str) -> Finding:
 
 
 def check_kind(api: Api, kind: Kind) -> Finding:
-    """Look for the API group of a kind of workloads, and in it for the version that is read."""
-    name = str(kind.kind)
-    group_root, _, version = kind.root.rpartition("/")
-    try:
-        group = api.get(group_root)
-    except NotFound:
+    """Look for the versions of a kind of workloads, and among them for the one that is read."""
+    name, version = str(kind.kind), kind.root.rpartition("/")[2]
+    versions = _versions(api, kind)
+    if not versions:
         if kind.optional:
             return ok(f"its CRD is not installed; {kind.plural} are served once it is")
         return failed("its CRD is not installed", f"Install {name}: {kind.installation}")
     api_name = "its CRD" if kind.installation else "its API"
-    listed = group.get("versions")
-    versions = [str(each.get("version")) for each in listed or () if isinstance(each, dict)]
     if version not in versions:
-        found = f"{api_name} is served in {', '.join(versions) or 'no version'}, and the provisioner reads {version}"
+        found = f"{api_name} is served in {', '.join(versions)}, and the provisioner reads {version}"
         install = f"Install a release of {name if kind.installation else 'Kubernetes'} that serves it."
         if kind.optional:
             return warning(f"{found}; {kind.plural} are not served", install)
@@ -129,9 +135,22 @@ def check_kind(api: Api, kind: Kind) -> Finding:
     return ok(f"{api_name} is served in {version}")
 
 
+def _versions(api: Api, kind: Kind) -> list[str]:
+    """List the versions in which a kind is served; other kinds of its API group may have more."""
+    group = kind.root.rpartition("/")[0]
+    try:
+        listed = [str(each.get("version")) for each in fields.mappings(api.get(group).get("versions"))]
+        found = {each: fields.mappings(api.get(f"{group}/{each}").get("resources")) for each in listed}
+    except NotFound:
+        return []
+    return [each for each, resources in found.items() if any(of.get("name") == kind.resource for of in resources)]
+
+
 def is_granted(api: Api, right: Right) -> bool:
     """Ask the API server whether we have a right; every authenticated user may ask. Raises ClusterError."""
-    asked = {key: value for key, value in asdict(right).items() if value and key != "optional"}
+    resource, _, subresource = right.resource.partition("/")
+    named = {**asdict(right), "resource": resource, "subresource": subresource}
+    asked = {key: value for key, value in named.items() if value and key != "optional"}
     answer = api.post(
         ACCESS_REVIEWS,
         {
@@ -154,8 +173,12 @@ def check_rights(api: Api, settings: Settings) -> Finding:
         found = f"{len(missing)} of {len(used)} permissions are missing: {', '.join(str(right) for right in missing)}"
         grant = "Grant them to the kubeconfig's identity, as the manifests in deploy/base and deploy/components do."
         if all(right.optional for right in missing):
-            resources = {right.resource for right in missing}
-            plurals = (kind.plural for kind in kinds_served(settings).values() if kind.resource in resources)
+            resources = {right.resource.partition("/")[0] for right in missing}
+            plurals = (
+                kind.plural
+                for kind in kinds_served(settings).values()
+                if kind.resource in resources or (_TEMPLATES in resources and not kind.kind.has_pods)
+            )
             return warning(f"{found}. {' and '.join(plurals)} are not served without them", grant)
         return failed(found, grant)
     return ok(f"all {len(used)} permissions that are used are granted")

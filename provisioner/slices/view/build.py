@@ -20,6 +20,7 @@ from provisioner.settings import Settings
 from provisioner.settings.forms import Prices
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
+from provisioner.slices.demand.asks import awaiting_request
 from provisioner.slices.demand.slices import all_slices
 from provisioner.slices.planning.launch import limits
 from provisioner.slices.planning.launch.reserving import scope_of
@@ -171,6 +172,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     """Put together what people see of one round."""
     derived = plan.derived
     slices = all_slices(derived.found)
+    slices |= awaiting_request(slices.values(), snapshot.workloads)
     notices = _by_object(plan.notices)
     round_ = _Round(
         slices=slices,
@@ -298,7 +300,7 @@ class _Round:
             since_start=since_start,
             reason=_shortened(reason),
             next_try_at=state.next_at if state is not None and not created else None,
-            leader=leader.name if leader is not None else "",
+            leader=leader.name if leader is not None and leader.kind.has_pods else "",
             unschedulable_since=leader.unschedulable_since if leader is not None else None,
             pool=state.name if state is not None and created else "",
             accelerator=shape.accelerator.label if shape is not None else "",

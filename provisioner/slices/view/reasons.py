@@ -52,6 +52,8 @@ def of_workload(workload: Workload, *, has_slices: bool) -> str:
         return f"No node pools are created: {workload.problem}."
     if workload.managed_by:
         return f"spec.managedBy is {workload.managed_by}: another controller runs it, so it gets no node pools here."
+    if workload.ask is not None:
+        return "The PodTemplate or the workload that it names does not exist."
     return "It has no pods that ask for TPUs."
 
 
@@ -78,6 +80,9 @@ def _of_use(slice_: Slice, state: PoolState, notices: Iterable[NoticeView]) -> s
     if state.phase is Phase.IN_USE:
         return _of_unbound_pods(slice_, state)
     kind = workload.kind.value
+    if state.phase is Phase.READY and not workload.kind.has_pods:
+        whose = "workload that it fits" if slice_.spare else "workload that uses the request"
+        return f"All hosts are ready and wait for the pods of the {whose}."
     if workload.suspended:
         return f"The {kind} is suspended, and KEEP_POOLS_OF_SUSPENDED_JOBSETS keeps its node pool."
     if state.phase is Phase.READY and not slice_.pods:
@@ -109,6 +114,12 @@ def of_slice_without_pool(slice_: Slice, policy: ServingPolicy) -> str:
         return f"Its leader pod runs on node {leader.node_name}, {where}."
     if (not_served := policy.why_not(workload, slice_.requirements)) is not None:
         return f"The provisioner does not serve it: {not_served.why}."
+    if slice_.request:
+        return (
+            f"ProvisioningRequest {slice_.request} has node pools for it; the scheduler has not bound its leader pod."
+        )
+    if not workload.kind.has_pods:
+        return "Pods run on its node pool."
     if leader is None:
         return (
             "Its leader pod does not exist or is being deleted."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.compute.records import Scope
-from provisioner.nodegroups.planning.actions import Insert, Target
+from provisioner.nodegroups.planning.actions import Call, Insert, ReadMachines, Target
 from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.group import differs as child_differs
 from provisioner.nodegroups.planning.group import instance_template
@@ -22,6 +23,7 @@ from provisioner.nodegroups.planning.nodes import left_over
 from provisioner.nodegroups.planning.round import Cluster, begin_round
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation import cluster
+from tests.nodegroups.simulation.process import Process
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready_world
 
 
@@ -62,12 +64,21 @@ def test_2_waiting_for_capacity_is_told_and_no_machine_is_called_that_is_not_the
     world.wait_until(lambda: world.is_ready("train"))
 
 
-def test_3_metadata_is_written_for_the_join_and_never_else() -> None:
-    """Each of four machines gets its metadata once; they are read together."""
-    world = ready_world()
-    world.wait(7200.0)
-    assert world.process.calls["SetMetadata"] == 4
+def test_3_each_machine_gets_one_token_however_long_the_machines_take_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four machines are read together, which takes minutes in a large group. The Secrets are deleted at once."""
+    arrive = Process._arrive
+
+    def late(process: Process, call: Call, sent_at: object, fate: str) -> None:
+        seconds = 310.0 if isinstance(call, ReadMachines) else 0.0
+        process.stage.after(seconds, partial(arrive, process, call, sent_at, fate))
+
+    monkeypatch.setattr(Process, "_arrive", late)
+    world = World()
+    world.make("train")
+    assert (world.process.calls["SetMetadata"], world.process.writes["CreateToken"]) == (4, 4)
     assert world.process.calls["ReadMachines"] <= 2
+    world.wait(5.0)
+    world.check_tokens_gone()
 
 
 def test_4_nodes_are_cordoned_by_what_no_controller_takes_back() -> None:
@@ -129,22 +140,6 @@ def test_7_a_machine_that_boots_late_finds_a_token_that_is_good() -> None:
         assert expires_at > now + timedelta(minutes=8)
         world.kube.join(machine.name)
     world.wait_until(lambda: world.is_ready("train"))
-
-
-def test_8_each_machine_has_a_token_of_its_own_and_none_is_left() -> None:
-    """Four machines join with four tokens, whose Secrets are deleted at once."""
-    world = World()
-    world.kube.create_group(make_group("train"))
-    seen: set[str] = set()
-
-    def joined() -> bool:
-        seen.update(token.value for token in world.kube.all("Secret"))
-        return world.is_ready("train")
-
-    world.wait_until(joined)
-    world.wait(5.0)
-    assert len(seen) == 4
-    world.check_tokens_gone()
 
 
 def test_8_a_token_stays_until_its_node_has_the_number_of_its_machine() -> None:

@@ -22,7 +22,16 @@ from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.slices.suppliers.gke.translate import create_request_json
 from tests.support.any_json import spoilt
 from tests.support.models import make_pod
-from tests.support.objects import job_reference, pod_spec, raw_job, raw_jobset, raw_lws, raw_pod
+from tests.support.objects import (
+    job_reference,
+    pod_spec,
+    raw_buffer,
+    raw_job,
+    raw_jobset,
+    raw_lws,
+    raw_pod,
+    raw_request,
+)
 from tests.support.settings import settings
 from tests.support.world import World
 
@@ -30,8 +39,12 @@ from tests.support.world import World
 pytestmark = pytest.mark.timeout(60)
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-#: Those of workloads; the node groups are for clusters without node pools.
-FILES = sorted(file for file in EXAMPLES.rglob("*.yaml") if file.parent.name not in ("nodegroups", "partitions"))
+#: Those of workloads with pods; the node groups are for clusters without node pools.
+FILES = sorted(
+    file
+    for file in EXAMPLES.rglob("*.yaml")
+    if file.parent.name not in ("nodegroups", "partitions", "capacity-buffer") and file.name != "queue.yaml"
+)
 SERVING = settings(serve_jobs=True)
 #: Labels that follow from the UID of an object.
 UNKNOWN = (constants.POOL_JOBSET_UID, constants.POOL_WORKLOAD_UID, constants.NODEPOOL_HASH)
@@ -79,6 +92,12 @@ def test_the_pools_of_every_example_are_those_of_the_decision_in_a_world(file: P
     assert found.all_served
     assert bodies([each.request for each in found.pools]) == bodies(decided)
     assert decided
+
+
+def test_the_example_of_a_buffer_has_a_pool_for_each_slice() -> None:
+    found = forecast(read_manifests([str(EXAMPLES / "capacity-buffer")]).documents, SERVING, GKE_RULES)
+    assert found.all_served
+    assert [(each.request.topology, each.request.hosts) for each in found.pools] == [("4x4", 4)] * 2
 
 
 def test_with_the_uid_of_the_object_the_names_are_exact() -> None:
@@ -314,6 +333,17 @@ def test_a_group_that_is_wrong_and_not_served_is_told_both() -> None:
     assert not found.all_served
     assert "have no nodeSelector cloud.google.com/gke-tpu-topology" in told
     assert "leader template requests 0 chips and its worker template 4" in told
+
+
+def test_requests_and_buffers_are_planned_with_the_templates_of_the_files() -> None:
+    template = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "template", "namespace": "default"}}
+    asks = (raw_request("req", 4, 2), raw_buffer(replicas=2), raw_request("odd", 3))
+    found = plan(*asks, {**template, "template": {"spec": pod_spec()}})
+    assert [pool.slice_.workload.name for pool in found.pools] == [*3 * ["req"], *2 * ["warm"]]
+    assert ["a multiple of 2" in each.message for each in found.remarks if each.severity.refused] == [True]
+    assert [each.message for each in plan(asks[0]).remarks] == [
+        "the PodTemplate or the object that it names is not in the files; add it"
+    ]
 
 
 def test_what_is_there_twice_is_planned_once() -> None:

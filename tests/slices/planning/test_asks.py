@@ -11,35 +11,18 @@ from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Requirements, Workload, WorkloadUid
+from provisioner.slices import hints
 from provisioner.slices.demand.asks import with_slices
 from provisioner.slices.planning.plan import Plan
 from provisioner.workloads.asks import parse_capacity_buffer, parse_provisioning_request
+from tests.support.board import view_of
 from tests.support.models import make_jobset, make_requirements
+from tests.support.objects import raw_buffer, raw_request
 from tests.support.settings import settings
 from tests.support.world import World, failure
 
 #: Of two hosts.
 TEMPLATE = make_requirements(tolerations=())
-
-
-def request(name: str = "req", *counts: int, **spec: Any) -> dict[str, Any]:
-    """Return a ProvisioningRequest of one pod set for each count."""
-    sets = [{"podTemplateRef": {"name": "template"}, "count": count} for count in counts or (4,)]
-    return {
-        "kind": "ProvisioningRequest",
-        "metadata": {"namespace": "default", "name": name, "uid": f"uid-{name}", "resourceVersion": "1"},
-        "spec": {"provisioningClassName": constants.PROVISIONING_CLASS, "podSets": sets, **spec},
-    }
-
-
-def buffer(name: str = "warm", **spec: Any) -> dict[str, Any]:
-    """Return a CapacityBuffer."""
-    spec = {"podTemplateRef": {"name": "template"}, **spec} if "scalableRef" not in spec else spec
-    return {
-        "kind": "CapacityBuffer",
-        "metadata": {"namespace": "default", "name": name, "uid": f"uid-{name}", "resourceVersion": "1"},
-        "spec": {"provisioningStrategy": constants.BUFFER_STRATEGY, **spec},
-    }
 
 
 class Asking(World):
@@ -62,8 +45,8 @@ class Asking(World):
 
     def forget(self, name: str) -> None:
         """Delete an object."""
-        del self.workloads[WorkloadUid(f"uid-{name}")]
-        self.deleted_workloads.add(WorkloadUid(f"uid-{name}"))
+        del self.workloads[WorkloadUid(f"uid-of-{name}")]
+        self.deleted_workloads.add(WorkloadUid(f"uid-of-{name}"))
 
     def snapshot(self, **changes: Any) -> Snapshot:
         """Return what the provisioner sees."""
@@ -76,8 +59,8 @@ class Asking(World):
         plan = super().step(seconds=seconds)
         for each in plan.statuses:
             raw = self.raw[each.name]
-            version = str(int(raw["metadata"]["resourceVersion"]) + 1)
-            assert each.resource_version == raw["metadata"]["resourceVersion"]
+            version = str(int(raw["metadata"].get("resourceVersion", "0")) + 1)
+            assert each.resource_version == raw["metadata"].get("resourceVersion", "")
             metadata = {**raw["metadata"], "resourceVersion": version}
             self.ask({**raw, "metadata": metadata, "status": {**raw.get("status", {}), **each.status}})
         return plan
@@ -96,7 +79,7 @@ class Asking(World):
 
 
 def test_a_request_is_served_as_a_whole_and_its_pods_use_its_pools() -> None:
-    world = Asking(request("req", 4, 2))
+    world = Asking(raw_request("req", 4, 2))
     world.run(2)
     assert (len(world.pools), *world.conditions()) == (3, "Accepted")
     world.finish_creates()
@@ -118,7 +101,7 @@ def test_a_request_is_served_as_a_whole_and_its_pods_use_its_pools() -> None:
 
 def served(*counts: int, **changes: Any) -> Asking:
     """Return a world with a request that has been served."""
-    world = Asking(request("req", *counts), **changes)
+    world = Asking(raw_request("req", *counts), **changes)
     world.run(2)
     world.finish_creates()
     world.run(3)
@@ -130,11 +113,29 @@ def test_pods_of_a_request_buy_nothing_while_it_lives() -> None:
     """Even where its pools do not take them; afterwards they are demand like any other."""
     world = served(4)
     world.consume("req", 2)
-    assert world.run(20, seconds=30.0).creates == ()
-    assert "BookingExpired" not in world.conditions()
-    world.forget("req")
-    world.run(40)
-    assert len(world.created) == 2
+    assert world.run(18, seconds=30.0).creates == ()
+    assert world.conditions().keys() == {"Accepted", "Provisioned"}
+    world.run(8, seconds=30.0)
+    assert "on 0 of 2 node pools" in world.conditions()["BookingExpired"]
+    assert world.conditions().keys() == {"Accepted", "Provisioned", "BookingExpired"}
+    assert len(world.deleted) == 0
+
+
+def test_people_are_told_what_a_slice_of_a_request_waits_for() -> None:
+    """Before it is served, while its pods come, and while they run."""
+    world = Asking(raw_request("req", 2))
+    reasons = []
+    world.live(4)
+    reasons.append(view_of(world).slices[0].reason)
+    world.consume("req", 1)
+    reasons += [each.reason for each in view_of(world).slices if each.id.startswith("JobSet")]
+    world.schedule()
+    reasons += [each.reason for each in view_of(world).slices if each.id.startswith("Prov")]
+    assert reasons == [
+        "All hosts are ready and wait for the pods of the workload that uses the request.",
+        "ProvisioningRequest req has node pools for it; the scheduler has not bound its leader pod.",
+        "Pods run on its node pool.",
+    ]
 
 
 def test_nobody_else_takes_the_pools_of_a_request() -> None:
@@ -150,9 +151,29 @@ def test_a_booking_that_nobody_uses_expires_and_its_pools_go() -> None:
     world.run(19, seconds=30.0)
     assert "BookingExpired" not in world.conditions()
     world.run(3, seconds=30.0)
-    assert "within 10 minutes" in world.conditions()["BookingExpired"]
+    assert "on 0 of 2 node pools of the request after 10 minutes" in world.conditions()["BookingExpired"]
     world.run(3, seconds=30.0)
     assert len(world.deleted) == 2
+
+
+def test_a_booking_ends_when_some_pods_of_the_request_run_elsewhere() -> None:
+    """The scheduler puts them on any pool that fits."""
+    first = make_jobset("first")
+    world = Asking()
+    world.add(first)
+    world.live(4)
+    world.ask(raw_request("req", 4))
+    world.live(6)
+    world.finish(first)
+    jobset = world.consume("req", 2)
+    world.schedule()
+    assert world.bound(jobset) == 2
+    world.run(19, seconds=30.0)
+    assert "BookingExpired" not in world.conditions()
+    world.run(3, seconds=30.0)
+    assert "on 1 of 2 node pools of the request after 10 minutes" in world.conditions()["BookingExpired"]
+    world.run(3, seconds=30.0)
+    assert len(world.deleted) == 1
 
 
 def test_a_pool_that_is_lost_before_its_use_revokes_the_request() -> None:
@@ -166,7 +187,7 @@ def test_a_pool_that_is_lost_before_its_use_revokes_the_request() -> None:
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_stockout_fails_a_request_in_the_words_of_gke_and_gives_back_what_is_there(restart: bool) -> None:
-    world = Asking(request("req", 4))
+    world = Asking(raw_request("req", 4))
     world.run(2)
     first, second = sorted(world.pools)
     world.put_pool(replace(world.pools[first], status=PoolStatus.RUNNING))
@@ -195,14 +216,14 @@ def test_what_can_never_be_had_fails_at_once(
 ) -> None:
     world = Asking(**limits)
     world.templates = {("default", "template"): template}
-    world.ask(request("req", *counts))
+    world.ask(raw_request("req", *counts))
     world.run(1)
     assert words in world.conditions()["Failed"]
     assert world.created == []
 
 
 def test_a_request_waits_for_its_templates_and_for_limits() -> None:
-    world = Asking(request("req", 4), max_chips=16)
+    world = Asking(raw_request("req", 4), max_chips=16)
     templates, world.templates = world.templates, {}
     other = make_jobset("other")
     world.add(other)
@@ -225,15 +246,16 @@ def test_idle_pools_serve_a_request_and_are_kept_over_a_restart() -> None:
     world.add(first)
     world.live(4)
     world.finish(first)
-    world.ask(request("req", 4))
+    world.ask(raw_request("req", 4))
     world.run(6)
     assert ("Provisioned" in world.conditions(), len(world.created)) == (True, 2)
+    world.memory, world.derived = hints.from_text(hints.to_text(world.memory)), None
     world.run(18, seconds=30.0)
-    assert world.deleted == []
+    assert (world.deleted, "CapacityRevoked" in world.conditions()) == ([], False)
 
 
 def test_a_buffer_is_used_and_full_again() -> None:
-    world = Asking(buffer(replicas=2))
+    world = Asking(raw_buffer(replicas=2))
     world.live(4)
     assert (len(world.created), world.raw["warm"]["status"]["replicas"]) == (2, 2)
     assert world.conditions("warm").keys() == {"ReadyForProvisioning", "Provisioning"}
@@ -252,7 +274,7 @@ def test_a_buffer_is_used_and_full_again() -> None:
 
 
 def test_a_slice_that_waits_takes_a_pool_that_a_buffer_waits_for() -> None:
-    world = Asking(buffer(replicas=1))
+    world = Asking(raw_buffer(replicas=1))
     world.run(2)
     job = make_jobset("train")
     world.add(job)
@@ -264,7 +286,7 @@ def test_a_slice_that_waits_takes_a_pool_that_a_buffer_waits_for() -> None:
 
 
 def test_a_buffer_makes_room_for_work_and_does_not_come_back_while_work_waits() -> None:
-    world = Asking(buffer(replicas=2), max_chips=16)
+    world = Asking(raw_buffer(replicas=2), max_chips=16)
     world.live(4)
     large = make_jobset("large", parallelism=4, template=make_requirements(topology="2x2x4", tolerations=()))
     world.add(large)
@@ -293,7 +315,7 @@ def test_how_many_slices_a_buffer_has(spec: dict[str, Any], slices: int) -> None
     world = Asking()
     world.add(make_jobset("train", replicas=3))
     world.live(4)
-    world.ask(buffer(**spec))
+    world.ask(raw_buffer(**spec))
     world.live(4)
     assert len(world.created) == 3 + slices
     assert ("ReadyForProvisioning" in world.conditions("warm")) is (slices > 0)

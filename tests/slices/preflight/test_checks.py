@@ -20,8 +20,10 @@ from provisioner.slices.preflight.checking import log_findings, run_checks
 from provisioner.slices.preflight.in_google import ACT_AS, NamedReservation, named_reservations
 from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS, Right, rights_used
 from provisioner.slices.suppliers.nodegroup.supplier import groups_path
+from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB, Kind
+from provisioner.workloads.asks import CAPACITY_BUFFER, PROVISIONING_REQUEST
 from tests.support.controller import OTHER_CERTIFICATE
-from tests.support.preflight import ACCOUNT, BATCH_GROUP, GROUP, LWS_GROUP, NOW, ORIGINAL_LEASE, World, described
+from tests.support.preflight import ACCOUNT, NOW, ORIGINAL_LEASE, World, described
 from tests.support.settings import settings
 
 Change = Callable[[World], object]
@@ -36,6 +38,8 @@ def test_where_all_is_well() -> None:
         "API server",
         "JobSet",
         "LeaderWorkerSet",
+        "ProvisioningRequest",
+        "CapacityBuffer",
         "rights in Kubernetes",
         "pause",
         "Go provisioner",
@@ -71,6 +75,10 @@ def _asked(method: str, kind: FailureKind) -> Change:
     return lambda world: world.inspector.failures.update({method: kind})
 
 
+def group_of(kind: Kind) -> str:
+    return kind.root.rpartition("/")[0]
+
+
 OK, WARNING, FAILED = Status.OK, Status.WARNING, Status.FAILED
 CASES = [
     # API server
@@ -95,32 +103,56 @@ CASES = [
         "API server", WARNING, "before 1.30", id="an old API server",
     ),
     # JobSet
-    pytest.param(lambda world: world.kube.remove_object(GROUP), "JobSet", FAILED, "Install JobSet", id="no JobSet"),
     pytest.param(
-        lambda world: world.kube.put_object(GROUP, {"versions": [{"version": "v2"}]}),
+        lambda world: world.kube.remove_object(group_of(JOBSET)), "JobSet", FAILED, "Install JobSet", id="no JobSet"
+    ),
+    pytest.param(
+        lambda world: world.serve(JOBSET, "v2"),
         "JobSet", FAILED, "served in v2, and the provisioner reads v1alpha2", id="another version of JobSet",
     ),
     # LeaderWorkerSet
     pytest.param(
-        lambda world: world.kube.remove_object(LWS_GROUP),
+        lambda world: world.kube.remove_object(group_of(LEADER_WORKER_SET)),
         "LeaderWorkerSet", OK, "not installed; LeaderWorkerSets are served once it is", id="no LeaderWorkerSet",
     ),
     pytest.param(
-        lambda world: world.kube.put_object(LWS_GROUP, {"versions": [{"version": "v2"}]}),
+        lambda world: world.serve(LEADER_WORKER_SET, "v2"),
         "LeaderWorkerSet", WARNING, "served in v2, and the provisioner reads v1; LeaderWorkerSets are not served",
         id="another version of LeaderWorkerSet",
     ),
+    # ProvisioningRequest and CapacityBuffer, of one API group
+    pytest.param(
+        lambda world: world.serve(CAPACITY_BUFFER, "v1", "v1beta1"),
+        "ProvisioningRequest", OK, "not installed; ProvisioningRequests are served once it is",
+        id="only a CapacityBuffer",
+    ),
+    pytest.param(
+        lambda world: world.serve(PROVISIONING_REQUEST, "v1", "v1beta1"),
+        "ProvisioningRequest", OK, "its CRD is served in v1", id="a ProvisioningRequest",
+    ),
     # rights
+    pytest.param(
+        lambda world: world.kube.denied.update({("list", "podtemplates")}),
+        "rights in Kubernetes", WARNING,
+        "1 of 33 permissions are missing: list podtemplates. ProvisioningRequests and CapacityBuffers are not served",
+        id="no right to PodTemplates",
+    ),
+    pytest.param(
+        lambda world: world.kube.denied.update({("patch", "capacitybuffers/status")}),
+        "rights in Kubernetes", WARNING,
+        "1 of 33 permissions are missing: patch capacitybuffers/status. CapacityBuffers are not served without them",
+        id="no right to a status",
+    ),
     pytest.param(
         lambda world: world.kube.denied.update({("watch", "leaderworkersets")}),
         "rights in Kubernetes", WARNING,
-        "1 of 23 permissions are missing: watch leaderworkersets. LeaderWorkerSets are not served without them",
+        "1 of 33 permissions are missing: watch leaderworkersets. LeaderWorkerSets are not served without them",
         id="no right to LeaderWorkerSets",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("patch", "nodes"), ("create", "leases")}),
         "rights in Kubernetes", FAILED,
-        "2 of 23 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
+        "2 of 33 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
         id="missing rights",
     ),
     pytest.param(
@@ -303,7 +335,7 @@ def test_which_reservations_are_named() -> None:
     [
         pytest.param(lambda _: None, "Job", OK, "its API is served in v1", id="all is well"),
         pytest.param(
-            lambda world: world.kube.put_object(BATCH_GROUP, {"versions": [{"version": "v2"}]}),
+            lambda world: world.serve(PLAIN_JOB, "v2"),
             "Job",
             WARNING,
             "its API is served in v2, and the provisioner reads v1; Jobs are not served",
@@ -313,7 +345,7 @@ def test_which_reservations_are_named() -> None:
             lambda world: world.kube.denied.update({("list", "jobs"), ("watch", "leaderworkersets")}),
             "rights in Kubernetes",
             WARNING,
-            "2 of 26 permissions are missing: watch leaderworkersets, list jobs. LeaderWorkerSets and Jobs are not "
+            "2 of 36 permissions are missing: watch leaderworkersets, list jobs. LeaderWorkerSets and Jobs are not "
             "served without them",
             id="no right to Jobs",
         ),
@@ -332,11 +364,16 @@ def test_served_namespaces_need_rights_there_alone() -> None:
     """Workloads are read, and pods watched, in the namespaces that are served; nothing else is narrower."""
     narrow = set(rights_used(settings(namespaces=("a", "b"), opt_in_label=("key", "value"))))
     wide = set(rights_used(settings()))
+    read = ("jobsets", "leaderworkersets", "provisioningrequests", "capacitybuffers")
     assert {str(right) for right in narrow - wide} == {
         *(
             f"{what} in {namespace}"
             for what in (
-                *(f"{verb} {kinds}" for verb in ("get", "list", "watch") for kinds in ("jobsets", "leaderworkersets")),
+                *(f"{verb} {kinds}" for verb in ("get", "list", "watch") for kinds in read),
+                "patch provisioningrequests/status",
+                "patch capacitybuffers/status",
+                "list podtemplates",
+                "watch podtemplates",
                 "watch pods",
             )
             for namespace in "ab"
@@ -386,7 +423,7 @@ def test_checks_that_take_long_are_given_up() -> None:
     found = list(run_checks(World().subject, time_limit_seconds=35.0, monotonic=lambda: next(moments)))
     late = [finding for finding in found if "took longer than 35 s" in finding.message]
     assert [finding.name for finding in found[:3]] == ["API server", "JobSet", "LeaderWorkerSet"]
-    assert late[0].name == "rights in Kubernetes"
+    assert late[0].name == "ProvisioningRequest"
     assert late[-1].name == "workload policies"
 
 
@@ -403,7 +440,7 @@ def test_what_run_logs() -> None:
         ("info", "check.done", None),
     ]
     assert logs[0]["problem"].startswith("container.clusters.update missing")
-    assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (12, 2, 2)
+    assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (14, 2, 2)
 
 
 GROUPS = groups_path("slices")
@@ -430,6 +467,8 @@ def test_where_all_is_well_without_gke(without_gke: World) -> None:
         "API server",
         "JobSet",
         "LeaderWorkerSet",
+        "ProvisioningRequest",
+        "CapacityBuffer",
         "rights in Kubernetes",
         "pause",
         "Go provisioner",

@@ -19,9 +19,10 @@ from provisioner.cli import run as run_command
 from provisioner.kube.protocol import collection_path
 from provisioner.slices.preflight.checking import Subject
 from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS
+from provisioner.workloads import JOBSET
 from rehearsal.simulators.gke.app import Simulator
 from tests.support.kubeconfig import write_kubeconfig
-from tests.support.preflight import GROUP, ORIGINAL_LEASE, World
+from tests.support.preflight import ORIGINAL_LEASE, World
 from tests.support.wire_server import WireServer, as_json, running
 
 #: Most of these tests start Python, with all of Google's libraries.
@@ -68,7 +69,8 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     """Give one on which all is well."""
     with running() as kube, Simulator() as gke:
         kube.answer("GET /version", as_json({"gitVersion": "v1.34.1-gke.3084001"}))
-        kube.answer(f"GET {GROUP}", as_json({"versions": [{"version": "v1alpha2"}]}))
+        kube.answer(f"GET {JOBSET.root.rpartition('/')[0]}", as_json({"versions": [{"version": "v1alpha2"}]}))
+        kube.answer(f"GET {JOBSET.root}", as_json({"resources": [{"name": "jobsets"}]}))
         kube.answer(f"POST {ACCESS_REVIEWS}", as_json({"status": {"allowed": True}}))
         kube.answer(f"GET {ORIGINAL_LEASE}", as_json({"message": "not found", "reason": "NotFound"}, status=404))
         configmaps = f"GET {collection_path('configmaps', namespace=constants.DEFAULT_NAMESPACE)}"
@@ -82,7 +84,7 @@ def test_all_is_well(machine: Machine) -> None:
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
     assert [line for line in lines if not line.startswith("ok ")] == []
-    assert len(lines) == 19
+    assert len(lines) == 21
     assert {request.method for request in machine.kube.requests if request.path != ACCESS_REVIEWS} == {"GET"}
     assert set(machine.gke.call_counts()) == {
         "clusters.get",

@@ -349,7 +349,7 @@ class Launches:
         self.notices += (*_underused(slice_), *_unlisted(slice_))
         self.notices += [notice(slice_, constants.INVALID_REQUEST, each) for each in left_out if each]
         self.notices += _unknown_selectors(slice_, request, self.round_.rules)
-        self.notices += _not_separate(slice_) if is_held(request) else ()
+        self.notices += _not_separate(slice_) if is_held(request) and slice_.workload.kind.has_pods else ()
         self.names.add(request.name)
         self.zones.setdefault(slice_.workload.uid, request.zone)
         self.budget.take(slice_)

@@ -1,0 +1,229 @@
+"""What is promised of ProvisioningRequests and CapacityBuffers, judged on the world.
+
+A request is called provisioned when each of its slices has a pool of its own that pods can be bound to; then no other
+pool is made for it, or for the pods that use it as long as it lives, and it ends when these run or do not come. A
+buffer has its slices again soon after they are used, where nothing is in the way.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from provisioner import constants
+from provisioner.kube.protocol import JsonObject
+from provisioner.slices.observe import unknown_kinds
+from provisioner.workloads import KINDS
+from provisioner.workloads.asks import NODE_POOLS
+from rehearsal.simulators.gke.records import Pool, PoolStatus
+from tests.simulation.asks import BUFFER, REQUEST, AskRun, BufferRun, QueuedRun, RequestRun
+from tests.simulation.objects import WorkloadRun
+from tests.simulation.pools import fits, fits_shape, is_ours, owner_of
+from tests.simulation.store import Change
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+    from tests.simulation.run import Simulation
+
+PART = "12 a workload is resumed only with all pools of its request ready"
+TWICE = "13 no pool is made for what a request is served with"
+_REFUSED_CHANCE = 0.05
+#: From when a slice of a buffer has no pool, nor one on its way, to its create: a claim that nobody uses, and a turn.
+_REFILLED_WITHIN_SECONDS = 480.0
+_UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
+
+
+class Asked:
+    """Judges one run."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._stage = simulation.stage
+        self._rng = random.Random(f"asked {simulation.stage.seed}")
+        #: When a pool on which pods could run ceased to be so.
+        self._lost_at: dict[str, float] = {}
+        self._whole: set[str] = set()
+        #: Since when slices of a buffer have been missing.
+        self._missing_since: dict[BufferRun, float] = {}
+        if simulation.asks:
+            for kind in (REQUEST, BUFFER):
+                simulation.stage.store.listen(KINDS[kind].resource, self._take_status)
+            simulation.stage.store.listen("nodes", self._look_at_pool)
+
+    # --- what happens
+
+    def _take_status(self, change: Change) -> None:
+        run = self._simulation.cluster.workloads.get(change.path)
+        if isinstance(run, AskRun) and change.after is not None:
+            run.take_status(change.after.get("status", {}), self._stage.agenda.now)
+
+    def _look_at_pool(self, change: Change) -> None:
+        """Note whether pods can run on the pool of a node that changes."""
+        raw = change.after or change.before or {}
+        name = raw["metadata"]["labels"].get(constants.NODE_POOL, "")
+        pool = self._simulation.cloud.pools.get(name)
+        if pool is not None and self._is_whole(pool):
+            self._whole.add(name)
+        elif name in self._whole:
+            self._whole.discard(name)
+            self._lost_at[name] = self._stage.agenda.now
+
+    def _is_whole(self, pool: Pool) -> bool:
+        nodes = [self._simulation.cluster.nodes.get(node.name) for node in pool.nodes]
+        return bool(nodes) and all(each is not None and each.ready and each.allocatable_chips for each in nodes)
+
+    # --- statuses
+
+    def before_status(self, process: Process, path: str, status: JsonObject) -> None:
+        """Judge a write of a status that is about to take effect."""
+        run = self._simulation.cluster.workloads.get(path)
+        true = {each["type"]: each["reason"] for each in status["conditions"] if each["status"] == "True"}
+        process.note("writes %s: %s", path.rsplit("/", 1)[-1], ", ".join(f"{key} {true[key]}" for key in true) or "-")
+        if not isinstance(run, RequestRun):
+            return
+        if not run.alive:
+            self._stage.violate(PART, f"{process.name} writes {run.name}, which has ended")
+        if constants.PROVISIONED in true and not run.is_true(constants.PROVISIONED):
+            named = status.get("provisioningClassDetails", {}).get(NODE_POOLS, "").split(",")
+            for wrong in self._wrong_with(run, named):
+                self._stage.violate(PART, f"{process.name} calls {run.name} provisioned, {wrong}")
+
+    def refuses(self, path: str) -> bool:
+        """Whether an admission plugin refuses the write of a status."""
+        if not self._stage.stormy or self._rng.random() >= _REFUSED_CHANCE:
+            return False
+        self._stage.fault("status refused", path)
+        return True
+
+    def _wrong_with(self, run: RequestRun, named: list[str]) -> Iterator[str]:
+        now, stale_seconds = self._stage.agenda.now, self._simulation.checker.stale_seconds()
+        if len(set(named)) != len(run.slots()):
+            yield f"and names {len(set(named))} pools for {len(run.slots())} slices"
+        for name in named:
+            pool = self._simulation.cloud.pools.get(name)
+            if name not in self._whole and now - self._lost_at.get(name, float("-inf")) > stale_seconds:
+                yield f"and no pod can run on {name}"
+            elif pool is not None and not fits(run, 0, pool):
+                yield f"and its pods do not fit {name}"
+            for pod in self._simulation.cluster.pods_on_pool(name):
+                if now - pod.bound_at > stale_seconds and not pod.finished and pod.deadline is None:
+                    yield f"and pod {pod.name} is on {name}"
+            for other in self._requests():
+                if other is not run and other.is_true(constants.PROVISIONED) and name in other.last_pool.values():
+                    yield f"and {name} is kept for {other.name}"
+
+    # --- creates
+
+    def judge_create(self, process: Process, pool: Pool) -> None:
+        """Judge whom a new pool is for."""
+        uid, key = owner_of(pool.body["config"]["labels"])
+        now, stale_seconds = self._stage.agenda.now, self._simulation.checker.stale_seconds()
+        run = next((each for each in self._simulation.cluster.every_workload if each.uid == uid), None)
+        if isinstance(run, RequestRun):
+            served_at = run.true_since.get(constants.PROVISIONED, float("inf"))
+            if now - served_at > stale_seconds:
+                self._stage.violate(TWICE, f"{process.name} makes {pool.name} for {run.name}, which is served")
+        if isinstance(run, QueuedRun) and REQUEST not in unknown_kinds(process.loop.watches):
+            live = next((each for each in self._requests() if each.name == run.consumes), None)
+            job = next((each for each in run.slots() if run.slice_id(each).group_key == key), 0)
+            leader = run.leader(job)
+            if live is not None and leader is not None:
+                self._stage.violate(TWICE, f"{process.name} makes {pool.name} for pods of {live.name}, which lives")
+
+    def judge_refill(self, process: Process, pool: Pool) -> bool:
+        """Judge a new pool that is for a buffer; say whether it is.
+
+        Whoever waits for a pool takes those that were made for buffers, so that these are counted together.
+        """
+        uid = owner_of(pool.body["config"]["labels"])[0]
+        run = next((each for each in self._simulation.cluster.every_workload if each.uid == uid), None)
+        if not isinstance(run, BufferRun):
+            return False
+        checker, cluster, pools = self._simulation.checker, self._simulation.cluster, self._simulation.cloud.pools
+        long_ago = self._stage.agenda.now - checker.stale_seconds()
+        takers = [
+            each for each in cluster.every_workload if any(fits_shape(each, shape, pool) for shape in each.shapes)
+        ]
+        recent = any(changed > long_ago for each in takers for changed in each.changed.values())
+        waiting = sum(
+            not any(owner == job and pod.node for (owner, _), pod in each.pods.items())
+            for each in takers
+            if (each.alive or each.suspended) and not each.gone
+            for job in each.slots()
+        )
+        going = {str(name) for name in process.loop.memory.deletes}
+        registered = {node.pool_name for node in cluster.nodes.values()}
+        up = [
+            name
+            for name in self.idle(run, _UP) - {pool.name, *going}
+            if checker.healthy(pools[name])
+            and (name not in registered or cluster.pool_changed.get(name, 0.0) <= long_ago)
+        ]
+        if not recent and len(up) >= waiting:
+            text = f"{process.name} makes {pool.name} for {run.name}, and {len(up)} pools are idle for {waiting} slices"
+            self._stage.violate(TWICE, text)
+        return True
+
+    # --- after the storm
+
+    def served(self, run: WorkloadRun) -> bool:
+        """Whether an ask has what it is promised in a settled world."""
+        if isinstance(run, BufferRun):
+            return self._missing(run) <= 0
+        # Its pods have come, or will not.
+        return False
+
+    def unserved(self) -> Iterator[str]:
+        """Say which JobSets wait for their request although it could be served."""
+        for run in self._simulation.kueue.runs():
+            able = self._simulation.checker.can_end(run) and self._within_limits(run)
+            if run.suspended and run.active and not run.terminal and able:
+                yield f"{run.kind} {run.name} waits for {run.request.name if run.request is not None else 'nothing'}"
+
+    def _within_limits(self, run: QueuedRun) -> bool:
+        """Whether the limits allow all of its slices at once."""
+        market = self._simulation.market
+        chips = run.shape.hosts * run.shape.chips * run.replicas
+        most = min(each for each in (market.max_chips, market.stock_chips, chips) if each is not None)
+        return chips <= most and (market.max_pools is None or run.replicas <= market.max_pools)
+
+    def overdue(self) -> Iterator[str]:
+        """Say which buffers have had too few pools for too long; to be called every few seconds."""
+        before, self._missing_since = self._missing_since, {}
+        waiting, market = self._simulation.checker.waiting, self._simulation.market
+        for run in self.buffers():
+            excused = market.scarce or market.max_pools is not None or waiting.may_back_off(run, 0)
+            if excused or self._missing(run, _UP) <= 0:
+                continue
+            since = self._missing_since[run] = before.get(run, self._stage.agenda.now)
+            seconds = self._stage.agenda.now - max(since, self._simulation.disturbed_at)
+            if seconds > _REFILLED_WITHIN_SECONDS:
+                yield f"buffer {run.name} ({run.uid}) has had too few pools for {seconds:.0f} s, no create was sent"
+
+    def idle(self, run: BufferRun, statuses: tuple[PoolStatus, ...] = (PoolStatus.RUNNING,)) -> set[str]:
+        """List the pools that a buffer may have."""
+        used = {pod.pool for pod in self._simulation.cluster.pods if pod.node and not pod.finished}
+        return {
+            pool.name
+            for pool in self._simulation.cloud.pools.values()
+            if is_ours(pool) and pool.name not in used and pool.status in statuses and fits(run, 0, pool)
+        }
+
+    def _missing(self, run: BufferRun, statuses: tuple[PoolStatus, ...] = (PoolStatus.RUNNING,)) -> int:
+        """Return how many pools buffers of one shape lack together."""
+        wanted = sum(len(each.slots()) for each in self.buffers() if each.shape == run.shape)
+        return wanted - len(self.idle(run, statuses))
+
+    def buffers(self) -> list[BufferRun]:
+        """List the buffers that are there."""
+        workloads = self._simulation.cluster.workloads.values()
+        return [each for each in workloads if isinstance(each, BufferRun)]
+
+    def warm(self) -> set[str]:
+        """List the idle pools that buffers may have."""
+        return set().union(*map(self.idle, self.buffers()))
+
+    def _requests(self) -> list[RequestRun]:
+        workloads = self._simulation.cluster.workloads.values()
+        return [each for each in workloads if isinstance(each, RequestRun) and each.alive]

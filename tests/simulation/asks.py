@@ -1,0 +1,160 @@
+"""ProvisioningRequests, CapacityBuffers and PodTemplates as they really are, and as the API server shows them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from provisioner import constants
+from provisioner.kube.protocol import JsonObject, object_path
+from provisioner.model.workloads import WorkloadKind
+from provisioner.workloads import KINDS
+from provisioner.workloads.asks import NODE_POOLS
+from tests.simulation.agenda import Agenda
+from tests.simulation.objects import NAMESPACE, JobSetRun, Shape, WorkloadRun, pod_spec
+
+REQUEST, BUFFER = WorkloadKind.PROVISIONING_REQUEST, WorkloadKind.CAPACITY_BUFFER
+TEMPLATES = "podtemplates"
+ENDS = (constants.FAILED, constants.CAPACITY_REVOKED, constants.BOOKING_EXPIRED)
+_CHANCE = 1 / 8
+_DRAWN = ((REQUEST,), (BUFFER,), (REQUEST, BUFFER))
+
+
+def asked_in(seed: int) -> tuple[WorkloadKind, ...]:
+    """Return which kinds of asks the run of a seed has: none in most."""
+    rng = random.Random(f"asks {seed}")
+    return rng.choice(_DRAWN) if rng.random() < _CHANCE else ()
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class AskRun(WorkloadRun):
+    """What asks for slices and has no pods."""
+
+    fate: str = "forever"
+    labels_uid: bool = False
+    template: str
+    status: JsonObject = field(default_factory=dict)
+    #: By the condition that became true.
+    true_since: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def separate(self) -> bool:
+        """Whether its pools are for pods that select its name: pods of any workload may run there."""
+        return False
+
+    def is_true(self, *conditions: str) -> bool:
+        """Whether its status has one of these conditions, and it is true."""
+        return any(each in self.true_since for each in conditions)
+
+    def take_status(self, status: JsonObject, now: float) -> None:
+        """Take note of a write of its status."""
+        self.status = status
+        true = [each["type"] for each in status.get("conditions", []) if each["status"] == "True"]
+        self.true_since = {each: self.true_since.get(each, now) for each in true}
+        named = status.get("provisioningClassDetails", {}).get(NODE_POOLS, "")
+        self.last_pool = dict(enumerate(filter(None, named.split(","))))
+
+    def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
+        """Return what pods say of whose they are: it has none."""
+        raise AssertionError(f"{self.name} has no pods")
+
+    def template_ref(self) -> JsonObject:
+        """Return the reference of its template."""
+        return {"podTemplateRef": {"name": self.template}}
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class RequestRun(AskRun):
+    """A ProvisioningRequest: all of its slices together, once."""
+
+    of = KINDS[REQUEST]
+    gang: bool = True
+    #: Slices of each pod set; none for pods without chips.
+    sets: tuple[int, ...]
+
+    @property
+    def alive(self) -> bool:
+        """Whether its slices need pools."""
+        return not (self.gone or self.is_true(*ENDS))
+
+    def group_name(self, job: int) -> str:
+        """Name a slice."""
+        for place, slices in enumerate(self.sets):
+            if job < slices:
+                return f"{self.name}-{place}-{job}"
+            job -= slices
+        return f"{self.name}-none-{job}"
+
+    def raw(self, agenda: Agenda) -> JsonObject:
+        """Return the object as the API server shows it."""
+        sets = [
+            {**self.template_ref(), "count": slices * self.shape.parallelism}
+            if slices
+            else {"podTemplateRef": {"name": helper_of(self.template)}, "count": 1}
+            for slices in self.sets
+        ]
+        spec = {"provisioningClassName": constants.PROVISIONING_CLASS, "podSets": sets}
+        return {"metadata": self._metadata(agenda), "spec": spec, "status": self.status}
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class BufferRun(AskRun):
+    """A CapacityBuffer: its slices are idle, and anybody's."""
+
+    of = KINDS[BUFFER]
+    #: No slice counts on its pools: whoever needs them has them.
+    bindable: bool = False
+    #: The most chips; None for no limit of its own.
+    most_chips: int | None = None
+
+    def slots(self) -> range:
+        """List the places of its slices."""
+        chips = self.shape.hosts * self.shape.chips
+        return range(self.replicas if self.most_chips is None else min(self.replicas, self.most_chips // chips))
+
+    def group_name(self, job: int) -> str:
+        """Name a slice."""
+        return f"{self.name}-{job}"
+
+    def raw(self, agenda: Agenda) -> JsonObject:
+        """Return the object as the API server shows it."""
+        limits = {"limits": {constants.TPU_RESOURCE: self.most_chips}} if self.most_chips is not None else {}
+        spec = {"provisioningStrategy": constants.BUFFER_STRATEGY, **self.template_ref(), "replicas": self.replicas}
+        return {"metadata": self._metadata(agenda), "spec": {**spec, **limits}, "status": self.status}
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class QueuedRun(JobSetRun):
+    """A JobSet that Kueue suspends until the request for its slices is served."""
+
+    request: RequestRun | None = None
+    #: The request whose capacity its pods use, by name.
+    consumes: str = ""
+    requests: int = 0
+    #: Requests in a row that came to nothing, and how many may.
+    failures: int = 0
+    most_failures: int
+    active: bool = True
+
+    def pod_annotations(self) -> dict[str, str]:
+        """Return its pods' annotations."""
+        # Without its arguments super() does not know the class that slots have replaced.
+        annotations = JobSetRun.pod_annotations(self)
+        return annotations | ({constants.CONSUMES_REQUEST: self.consumes} if self.consumes else {})
+
+
+def helper_of(template: str) -> str:
+    """Name the template of pods without chips that goes with another."""
+    return f"{template}-helper"
+
+
+def template_path(name: str) -> str:
+    """Return the address of a PodTemplate."""
+    return object_path(TEMPLATES, name, namespace=NAMESPACE)
+
+
+def raw_template(name: str, shape: Shape | None) -> JsonObject:
+    """Return a PodTemplate as the API server shows it; of pods without chips for no shape."""
+    spec: dict[str, Any] = {"containers": [{"name": "main"}]} if shape is None else pod_spec(shape)
+    return {"metadata": {"name": name, "namespace": NAMESPACE}, "template": {"metadata": {}, "spec": spec}}

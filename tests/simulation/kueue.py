@@ -1,0 +1,238 @@
+"""Kueue, in some runs: JobSets that start when the ProvisioningRequest for all of their slices is served.
+
+A request that fails, or that expires before its JobSet is resumed, is followed by another of a new name; a revoked one
+ends its JobSet until somebody activates it again. A preempted JobSet asks anew. Requests are deleted at once or left
+behind for a while. Pods are not pinned to the pools that a request names, and no quota is counted. Chance comes from a
+source of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from provisioner import constants
+from provisioner.workloads import JOBSET, KINDS
+from tests.simulation.asks import (
+    REQUEST,
+    TEMPLATES,
+    QueuedRun,
+    RequestRun,
+    helper_of,
+    raw_template,
+    template_path,
+)
+from tests.simulation.objects import Shape
+from tests.simulation.store import Change
+from tests.simulation.team import Team
+
+if TYPE_CHECKING:
+    from tests.simulation.run import Simulation
+
+_RESOURCE = KINDS[REQUEST].resource
+_INSTALLED_LATE = 0.2
+#: Of its JobSets, those whose request can never be served.
+_IMPOSSIBLE = 0.1
+_SEES_AFTER_SECONDS = (0.05, 3.0)
+_ASKS_AGAIN_SECONDS = (5.0, 60.0)
+_TEMPLATE_LATE_SECONDS = (0.0, 0.0, 0.5, 20.0)
+_LEFT_BEHIND_SECONDS = (0.0, 0.0, 30.0, 400.0)
+_AWAY_SECONDS = (5.0, 90.0)
+#: Kueue gives a workload up after so many failures; in other runs it is set to try for ever.
+_MOST_FAILURES = (3, 100)
+
+
+class Kueue(Team[QueuedRun]):
+    """The queue, its controller, and those whose JobSets wait there."""
+
+    title, presence, creates = "kueue", 1.0, 0.3
+    names = ("queue",)
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        # Those who have to take turns end at some time here, so that scarcity is no obstacle.
+        self.present = REQUEST in simulation.asks and not simulation.hostile.present
+        self._shapes = tuple(
+            replace(shape, parallelism=shape.hosts) for shape in simulation.people.shapes if shape.feasible
+        )
+
+    def begin(self) -> None:
+        """Come, if this run has Kueue; in some runs only when the kind is installed."""
+        if not self.present:
+            return
+        self.stage.store.listen(_RESOURCE, self._see)
+        self.stage.store.listen(JOBSET.resource, self._see)
+        if self._rng.random() < _INSTALLED_LATE:
+            self.stage.store.absent.add(_RESOURCE)
+            self.stage.agenda.after(self._rng.uniform(0.0, 60.0), self._install)
+        else:
+            super().begin()
+
+    def _install(self) -> None:
+        self.stage.note("user", "installs ProvisioningRequest")
+        self.stage.store.absent.discard(_RESOURCE)
+        self._come()
+
+    def runs(self) -> list[QueuedRun]:
+        """List all JobSets that are there."""
+        return [each for each in self.simulation.cluster.workloads.values() if isinstance(each, QueuedRun)]
+
+    # --- what people do
+
+    def _runs(self) -> list[QueuedRun]:
+        return [each for each in self.runs() if not each.deleting]
+
+    def _make(self, name: str) -> QueuedRun:
+        rng, market = self._rng, self.simulation.market
+        shape, replicas = rng.choice(self._shapes), rng.choice((1, 1, 2, 3))
+        if rng.random() < _IMPOSSIBLE:
+            # No topology that there is, or pods that do not fill whole slices.
+            if shape.hosts == 1 or rng.random() < 0.5:
+                shape = replace(shape, topology="3x3x3", feasible=False)
+            else:
+                shape, replicas = replace(shape, parallelism=shape.hosts + 1, feasible=False), 1
+        run = QueuedRun(
+            name=name,
+            uid=self.stage.store.new_uid("queued"),
+            shape=shape,
+            replicas=replicas,
+            run_seconds=rng.uniform(5.0, 90.0),
+            fate=rng.choices(("complete", "fail", "forever"), weights=(6, 1, 0 if market.scarce else 3))[0],
+            restarts_left=rng.choice((0, 2, 3)),
+            ordered=rng.random() < 0.2,
+            created=self.stage.agenda.now,
+            labels_uid=self.simulation.labels_uid,
+            suspended=True,
+            most_failures=rng.choice(_MOST_FAILURES) if shape.feasible else _MOST_FAILURES[0],
+        )
+        self.stage.agenda.after(rng.uniform(*_SEES_AFTER_SECONDS), lambda: self._ask(run))
+        return run
+
+    def _change(self, run: QueuedRun) -> None:
+        match self._rng.choice(("delete", "preempt", "preempt", "touch", "touch", "activate", "templates", "lag")):
+            case "delete":
+                self.simulation.cluster.delete(run)
+                self._drop(run)
+            case "preempt" if run.active and not run.terminal:
+                self._preempt(run)
+            case "touch" if run.request is not None and not run.request.gone:
+                # Its version changes, and what was decided on the last one conflicts.
+                self.simulation.cluster.write(run.request)
+            case "activate" if not run.active and not run.terminal:
+                run.active, run.failures = True, 0
+                self._ask_later(run)
+            case "templates":
+                self._forbid_templates()
+            case "lag":
+                self._silence_templates()
+            case _:
+                pass
+
+    def _preempt(self, run: QueuedRun) -> None:
+        self.stage.fault("preemption by Kueue", run.name)
+        if not run.suspended:
+            self.simulation.cluster.suspend(run, suspended=True)
+        self._drop(run)
+        self._ask_later(run)
+
+    def _forbid_templates(self) -> None:
+        """Let PodTemplates be refused for a while, to those who list or watch anew."""
+        self.stage.fault("templates refused", "to whoever lists them")
+        refused = self._rng.choice((self.stage.store.absent, self.stage.store.forbidden))
+        refused.add(TEMPLATES)
+        for process in self.simulation.processes:
+            for feed in process.feeds:
+                if feed.resource == TEMPLATES:
+                    feed.lose_server()
+        self.stage.agenda.after(self._rng.uniform(5.0, 200.0), lambda: refused.discard(TEMPLATES))
+
+    def _silence_templates(self) -> None:
+        """Let what happens to PodTemplates be heard later than what happens to requests."""
+        for process in self.simulation.processes:
+            for feed in process.feeds:
+                if feed.resource == TEMPLATES:
+                    self.stage.fault("templates late", process.name)
+                    feed.fall_silent(self._rng.uniform(2.0, 60.0))
+
+    # --- the controller
+
+    def _ask(self, run: QueuedRun) -> None:
+        """Create the request for a JobSet, and its templates, in any order."""
+        if run.gone or run.deleting or run.terminal or not run.active or run.request is not None or not run.suspended:
+            return
+        rng = self._rng
+        run.requests += 1
+        name = f"{run.name}-{run.uid}-{run.requests}"
+        sets = [run.replicas] if run.replicas == 1 or rng.random() < 0.7 else [1, run.replicas - 1]
+        if rng.random() < 0.3:
+            sets.insert(rng.randint(0, len(sets)), 0)
+        run.request = request = RequestRun(
+            name=name,
+            uid=self.stage.store.new_uid("request"),
+            shape=run.shape,
+            replicas=run.replicas,
+            sets=tuple(sets),
+            template=f"{name}-main",
+            created=self.stage.agenda.now,
+        )
+        for template, shape in ((request.template, run.shape), (helper_of(request.template), None)):
+            put = functools.partial(self._put_template, request, template, shape)
+            self.stage.agenda.after(rng.choice(_TEMPLATE_LATE_SECONDS), put)
+        self.simulation.cluster.create(request)
+
+    def _put_template(self, request: RequestRun, name: str, shape: Shape | None) -> None:
+        if not request.gone:
+            self.stage.store.put(template_path(name), raw_template(name, shape))
+
+    def _ask_later(self, run: QueuedRun) -> None:
+        self.stage.agenda.after(self._rng.uniform(*_ASKS_AGAIN_SECONDS), lambda: self._ask(run))
+
+    def _drop(self, run: QueuedRun) -> None:
+        """Delete the request of a JobSet, now or after a while."""
+        request, run.request = run.request, None
+        if request is None:
+            return
+
+        def remove() -> None:
+            if not request.gone:
+                self.simulation.cluster.remove(request)
+                for name in (request.template, helper_of(request.template)):
+                    self.stage.store.remove(template_path(name))
+
+        self.stage.agenda.after(self._rng.choice(_LEFT_BEHIND_SECONDS), remove)
+
+    def _see(self, change: Change) -> None:
+        """Look at a JobSet that has changed, or whose request has, a moment later."""
+        found = self.simulation.cluster.workloads.get(change.path)
+        run = next((each for each in self.runs() if found is not None and found in (each, each.request)), None)
+        if run is not None and run.request is not None:
+            request = run.request
+            self.stage.agenda.after(self._rng.uniform(*_SEES_AFTER_SECONDS), lambda: self._look(run, request))
+
+    def _look(self, run: QueuedRun, request: RequestRun) -> None:
+        """Do what the conditions of a request say."""
+        if run.request is not request or run.gone or run.deleting:
+            return
+        if run.terminal:
+            self._drop(run)
+        elif request.is_true(constants.FAILED) or (run.suspended and request.is_true(constants.BOOKING_EXPIRED)):
+            self._drop(run)
+            run.failures += 1
+            if run.failures >= run.most_failures:
+                self._deactivate(run, "it was tried often enough")
+            else:
+                self._ask_later(run)
+        elif request.is_true(constants.CAPACITY_REVOKED):
+            self._drop(run)
+            self._deactivate(run, "its capacity was revoked")
+        elif run.suspended and request.is_true(constants.PROVISIONED):
+            run.failures = 0
+            run.consumes = request.name
+            self.simulation.cluster.suspend(run, suspended=False)
+
+    def _deactivate(self, run: QueuedRun, why: str) -> None:
+        run.active = False
+        self.stage.note("kueue", "deactivates %s: %s", run.name, why)
+        if not run.suspended:
+            self.simulation.cluster.suspend(run, suspended=True)
