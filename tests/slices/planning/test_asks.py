@@ -201,6 +201,26 @@ def test_a_stockout_fails_a_request_in_the_words_of_gke_and_gives_back_what_is_t
     assert {first, second} == set(world.deleted)
 
 
+def test_a_request_waits_while_one_of_its_pools_tries_after_a_stockout() -> None:
+    """Retried by Kueue, it would fail each time, and the pool that tried would go unused."""
+    world = Asking(raw_request("req", 4))
+    world.run(2)
+    for name in sorted(world.pools):
+        world.fail_pool(name, failure(FailureKind.STOCKOUT, "No v4 left."))
+    world.run(3)
+    world.forget("req")
+    world.run(20, seconds=30.0)
+    created = len(world.created)
+    world.ask(raw_request("again", 4))
+    world.run(3)
+    assert (len(world.created) - created, *world.conditions("again")) == (1, "Accepted")
+    for _ in range(2):
+        world.finish_creates()
+        world.run(3)
+    assert "Provisioned" in world.conditions("again")
+    assert len(world.created) - created == 2
+
+
 @pytest.mark.parametrize(
     ("counts", "template", "limits", "words"),
     [

@@ -131,7 +131,8 @@ def combined(name: PoolName, found: Sequence[InTheWay], now: datetime, supplier_
     quiet = all(each.failure.kind in _QUIET for each in passing)
     lasts = now - min(each.since for each in passing) >= timedelta(seconds=_QUIET_SECONDS)
     key = " ".join(sorted({each.last.failure.kind.value for each in distinct}))
-    failed = not any(each.failure.kind in _QUIET for each in passing)
+    # What waits for the try of another, perhaps of the same request, may be had soon.
+    failed = not any(each.failure.kind in _QUIET for each in passing) and all(each.place is None for each in distinct)
     silent = quiet and not lasts
     return Blocked(message=message, brief=brief, until=until, key=key, warning=not quiet, silent=silent, failed=failed)
 
