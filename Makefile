@@ -46,6 +46,10 @@ setup: $(SETUP) ## Set up the virtual environment, Go, the control plane's progr
 demo: setup ## Run a JobSet until nothing is left, on a local control plane. KEEP=1 keeps everything running.
 	@$(BIN)/tpu-rehearsal demo
 
+.PHONY: demo-kueue
+demo-kueue: setup ## Run two JobSets of a queue of Kueue, which asks for their slices first. Builds Kueue (ten minutes). KEEP=1 as above.
+	@$(BIN)/tpu-rehearsal demo --kueue
+
 .PHONY: demo-gce
 demo-gce: setup ## Run a JobSet on a TPUNodeGroup until nothing is left: machines join a local control plane. KEEP=1 as above.
 	@$(BIN)/tpu-rehearsal demo-gce

@@ -44,7 +44,8 @@ from rehearsal.demos.world import (
 )
 from rehearsal.simulators.gke.settings import SimulatorSettings
 
-_EXAMPLE = "jobset.yaml"
+_EXAMPLES = ("jobset.yaml",)
+_WITH_KUEUE = ("kueue/queue.yaml", "kueue/two-slices.yaml", "kueue/one-slice.yaml")
 _KIND = "JobSet"
 _STEPS = (
     ("decided", "wanted", "creating"),
@@ -66,21 +67,23 @@ _STEPS = (
 )
 @click.argument("files", nargs=-1, type=Path, metavar="[FILE]...", shell_complete=complete_files)
 @simulated_gke(create_seconds=12.0, delete_seconds=4.0)
+@click.option("--kueue", is_flag=True, help="run Kueue, and by default the example of a queue with two JobSets")
 @click.option("--watch", is_flag=True, help="open the status page in a browser")
 @click.option("--keep", is_flag=True, help="keep everything running afterwards (also KEEP=1)")
 def command(
     files: tuple[Path, ...],
     *,
     gke: SimulatorSettings,
+    kueue: bool,
     watch: bool,
     keep: bool,
 ) -> int:
     """Run a JobSet on a local control plane with a simulated GKE, and show what happens.
 
     FILE is a manifest to apply (default: the example JobSet). The first run builds the control plane, which takes about
-    ten minutes. Exit code 0 when everything was created and deleted.
+    ten minutes, and with Kueue ten more. Exit code 0 when everything was created and deleted.
     """
-    files = files or (example(_EXAMPLE),)
+    files = files or tuple(map(example, _WITH_KUEUE if kueue else _EXAMPLES))
     if problem := missing(files):
         refuse(problem)
         return ExitCode.USAGE
@@ -90,7 +93,7 @@ def command(
         return ExitCode.ERROR
     gke = replace(gke, project=PROJECT, location=LOCATION, cluster=CLUSTER)
     demo = Demo(keep=keep)
-    with demo, Rehearsal(settings=gke, progress=demo.tell) as rehearsal:
+    with demo, Rehearsal(settings=gke, progress=demo.tell, kueue=kueue) as rehearsal:
         delay = os.environ.get("NODEPOOL_DELETION_DELAY", "5s")
         process = rehearsal.provisioner(environment={"NODEPOOL_DELETION_DELAY": delay})
         process.start()
@@ -100,7 +103,7 @@ def command(
             demo.tell("no browser could be started here; open that address yourself")
         for file in files:
             rehearsal.kubectl("apply", "--server-side", "-f", str(file))
-        story = Story(rehearsal, process)
+        story = Story(rehearsal, process, requests=kueue)
         demo.watch(
             rehearsal,
             story,

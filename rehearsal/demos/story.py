@@ -12,11 +12,12 @@ from typing import Any
 
 from provisioner import constants
 from provisioner.workloads import JOBSET
+from provisioner.workloads.asks import PROVISIONING_REQUEST
 from rehearsal.demos.world import ProvisionerProcess, Rehearsal, RehearsedCluster, Times, read_records
 
 #: What a phase means to somebody who watches. Phases that are not here are of no interest.
 _PHASE_WORDS = {
-    "creating": "requests node pool {node_pool} from GKE: {nodes} of {machine_type}, {chips} chips, for job {job}",
+    "creating": "requests node pool {node_pool} from GKE: {nodes} of {machine_type}, {chips} chips, for {owner}",
     "provisioning": "node pool {node_pool}: GKE creates it",
     "ready": "node pool {node_pool} is ready, {nodes} nodes",
     "in_use": "job {job} runs on node pool {node_pool}",
@@ -103,8 +104,10 @@ class WorkloadStory:
 class Story(WorkloadStory):
     """Tells what has changed of JobSets and node pools, each time it is asked."""
 
-    def __init__(self, rehearsal: Rehearsal, provisioner: ProvisionerProcess) -> None:
+    def __init__(self, rehearsal: Rehearsal, provisioner: ProvisionerProcess, *, requests: bool = False) -> None:
         super().__init__(rehearsal)
+        self._with_requests = requests
+        self._requests: dict[str, str] = {}
         self._provisioner = provisioner
         self._offset = 0
         self._ready_nodes: dict[str, int] = {}
@@ -115,8 +118,18 @@ class Story(WorkloadStory):
     def advance(self) -> Iterator[str]:
         """Look again; yield a line for each thing that has changed."""
         yield from self.workloads()
+        if self._with_requests:
+            yield from self._of_requests()
         yield from self._log()
         yield from self._nodes()
+
+    def _of_requests(self) -> Iterator[str]:
+        """Tell what the last condition of each ProvisioningRequest says."""
+        states = {}
+        for raw in self._rehearsal.objects(f"{PROVISIONING_REQUEST.root}/provisioningrequests"):
+            name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
+            states[name] = str((raw.get("status", {}).get("conditions") or [{}])[-1].get("message", "created"))
+        yield from self._changes(self._requests, states, lambda name, state: f"ProvisioningRequest {name}: {state}")
 
     def _nodes(self) -> Iterator[str]:
         ready: dict[str, int] = {}
@@ -157,6 +170,7 @@ class Story(WorkloadStory):
         if words is not None and (record.get("old"), new) not in _RETURNS:
             known = {"node_pool": "", "nodes": "", "machine_type": "", "chips": "", "job": "", "note": ""}
             details = {**known, **record}
+            details["owner"] = f"job {record['job']}" if "job" in record else record.get("group", "")
             details["nodes"] = str(details["nodes"]).rpartition("/")[2]
             yield words.format(**details)
 

@@ -189,14 +189,16 @@ class RehearsedCluster(ABC):
         *,
         directory: Path | None,
         progress: Callable[[str], None],
+        kueue: bool = False,
     ) -> None:
         self._directory = directory
+        self._kueue = kueue
         self._progress = progress
         self._controllers: list[ControllerProcess] = []
 
     def start(self) -> None:
         """Start everything; the first start on a machine builds the control plane, which takes minutes."""
-        self.cluster = localcluster.start(self._directory, progress=self._progress)
+        self.cluster = localcluster.start(self._directory, progress=self._progress, kueue=self._kueue)
         try:
             self.api = connect(str(self.cluster.kubeconfig))
             self.start_rest()
@@ -285,8 +287,9 @@ class Rehearsal(RehearsedCluster):
         settings: SimulatorSettings | None = None,
         gke_port: int = 0,
         progress: Callable[[str], None] = localcluster.log_progress,
+        kueue: bool = False,
     ) -> None:
-        super().__init__(directory=directory, progress=progress)
+        super().__init__(directory=directory, progress=progress, kueue=kueue)
         self._settings = settings or SimulatorSettings(project=PROJECT, location=LOCATION, cluster=CLUSTER)
         self._gke_port = gke_port
 

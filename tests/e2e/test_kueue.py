@@ -14,10 +14,13 @@ import pytest
 from provisioner import constants
 from provisioner.kube.errors import Conflict, NotFound
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.workloads import JOBSET
 from rehearsal.demos import wait_for
+from rehearsal.demos.story import is_ready
 from rehearsal.simulators.gke.capacity import Capacity
 from rehearsal.simulators.gke.faults import Fault, FaultKind
 from tests.e2e.kit import EAGER, EXCLUSIVE, PATIENCE_SECONDS, Ground, jobset
+from tests.support.objects import pod_spec, raw_buffer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("kueue")]
 
@@ -53,13 +56,17 @@ class Queue:
 
     def make(self, kind: str, name: str, spec: Mapping[str, Any], **fields: Any) -> str:
         """Create an object of Kueue's; return its name, which no other test has."""
-        namespace = self.ground.namespace if kind == "LocalQueue" else None
-        full = name if namespace else f"{self.name}-{name}"
+        own = kind == "LocalQueue"
+        full = name if own else f"{self.name}-{name}"
         body = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": full}, **fields}
-        body |= {"spec": dict(spec)} if spec else {}
-        self.ground.api.post(collection_path(_KINDS[kind], namespace=namespace, root=_KUEUE), body)
-        self._made.append(object_path(_KINDS[kind], full, namespace=namespace, root=_KUEUE))
+        self.post(_KINDS[kind], body | ({"spec": dict(spec)} if spec else {}), root=_KUEUE, namespaced=own)
         return full
+
+    def post(self, resource: str, body: Mapping[str, Any], *, root: str, namespaced: bool = True) -> None:
+        """Create an object that goes with the queue."""
+        namespace = self.ground.namespace if namespaced else None
+        self.ground.api.post(collection_path(resource, namespace=namespace, root=root), dict(body))
+        self._made.append(object_path(resource, body["metadata"]["name"], namespace=namespace, root=root))
 
     def set_up(
         self, flavors: Mapping[str, Mapping[str, Any]], *, chips: int = 64, check: bool = True, **spec: Any
@@ -125,20 +132,16 @@ class Queue:
         path = collection_path("provisioningrequests", namespace=self.ground.namespace, root=_REQUESTS)
         return self.ground.rehearsal.objects(path)
 
-    @property
-    def attempts(self) -> list[str]:
-        """The names of the ProvisioningRequests that there are."""
-        return [raw["metadata"]["name"] for raw in self.requests()]
-
     def wait(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait; the picture of a failure has what Kueue and the provisioner say."""
-        wait_for(condition, what, seconds, self._picture)
+        wait_for(condition, what, seconds, self.picture)
 
     def await_completed(self, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until JobSets are completed."""
         self.wait(lambda: all(self.ground.state(name) == "Completed" for name in names), f"{names} complete", seconds)
 
-    def _picture(self) -> str:
+    def picture(self) -> str:
+        """Return what there is."""
         path = collection_path("workloads", namespace=self.ground.namespace, root=_KUEUE)
         found = [*self.ground.rehearsal.objects(path), *self.requests()]
         statuses = [f"{raw['metadata']['name']}: {json.dumps(raw.get('status', {}))}" for raw in found]
@@ -188,16 +191,16 @@ def test_a_jobset_starts_when_all_its_slices_are_ready_and_on_them(queue: Queue,
     alone.await_gone()
 
 
-@pytest.mark.usefixtures("provisioner")
-def test_a_stockout_moves_a_jobset_to_the_next_choice_of_capacity(queue: Queue) -> None:
+def test_a_stockout_moves_a_jobset_to_the_next_choice_of_capacity(queue: Queue, alone: Ground) -> None:
     """Within one retry; Kueue itself goes to another flavor only for its quota."""
+    # Stockouts are remembered.
+    alone.provisioner(environment=EAGER)
     queue.set_up(_V4)
-    queue.ground.gke.inject(Fault(kind=FaultKind.STOCKOUT, capacity=Capacity.ON_DEMAND))
+    alone.gke.inject(Fault(kind=FaultKind.STOCKOUT, capacity=Capacity.ON_DEMAND))
     queue.submit("train", replicas=2, pod_annotations={constants.CAPACITY: "on-demand, spot"})
-    queue.wait(lambda: queue.ground.runs("train", pods=2), "the JobSet runs")
-    assert len(queue.attempts) <= 2
-    spot = [pool for pool in queue.ground.sent().values() if pool["config"].get("spot")]
-    assert len(spot) == 2
+    queue.wait(lambda: alone.runs("train", pods=2), "the JobSet runs")
+    assert len(queue.requests()) <= 2
+    assert [pool["config"]["spot"] for pool in alone.sent().values() if "spot" in pool["config"]] == [True] * 2
 
 
 @pytest.mark.usefixtures("provisioner")
@@ -228,3 +231,78 @@ def test_a_jobset_that_preempts_another_gets_its_pools(queue: Queue) -> None:
     queue.wait(lambda: ground.runs("high", pods=2), "the second JobSet runs")
     assert queue.suspended("low")
     assert ground.accepted("nodePools.create") == 2
+
+
+def test_no_jobset_is_resumed_in_part(queue: Queue, alone: Ground) -> None:
+    """Thirty JobSets, and stockouts in one of two flavors: each has a ready pool for each slice as long as it runs."""
+    alone.provisioner(environment=EAGER)
+    spot = {"nodeLabels": {"cloud.google.com/gke-spot": "true"}, **_V4["v4"]}
+    queue.set_up({"ondemand": _V4["v4"], "spot": spot}, chips=48)
+    alone.gke.inject(Fault(kind=FaultKind.STOCKOUT, capacity=Capacity.ON_DEMAND, count=12))
+    sizes = {f"train-{number}": 1 + number % 4 for number in range(30)}
+    for name, slices in sizes.items():
+        queue.submit(name, replicas=slices)
+    failed: set[str] = set()
+
+    def all_complete() -> bool:
+        jobsets = {raw["metadata"]["name"]: raw for raw in alone.rehearsal.objects(_jobsets_of(alone))}
+        requests = {raw["metadata"]["name"]: raw for raw in queue.requests()}
+        ready = {raw["metadata"]["labels"].get(constants.NODE_POOL) for raw in alone.nodes() if is_ready(raw)}
+        failed.update(name for name, raw in requests.items() if "Failed" in str(raw.get("status", {})))
+        short = [
+            name
+            for name, raw in jobsets.items()
+            if _runs(raw) and len(_pools_of(raw, requests) & ready) < sizes[name] and _runs(alone.jobset(name))
+        ]
+        assert not short, queue.picture()
+        return all(raw.get("status", {}).get("terminalState") == "Completed" for raw in jobsets.values())
+
+    queue.wait(all_complete, "all complete", 240)
+    assert failed
+    alone.await_gone()
+
+
+def _jobsets_of(ground: Ground) -> str:
+    return collection_path("jobsets", namespace=ground.namespace, root=JOBSET.root)
+
+
+def _runs(raw: Mapping[str, Any]) -> bool:
+    return not raw["spec"].get("suspend") and not raw.get("status", {}).get("terminalState")
+
+
+def _pools_of(raw: Mapping[str, Any], requests: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Return the pools of the request that a resumed JobSet uses."""
+    template = raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    used = requests.get(template["metadata"]["annotations"].get(constants.CONSUMES_REQUEST, ""), {})
+    return set(used.get("status", {}).get("provisioningClassDetails", {}).get("node-pools", "").split(","))
+
+
+@pytest.mark.usefixtures("provisioner")
+def test_a_job_starts_on_a_warm_slice_and_the_buffer_is_filled_again(queue: Queue) -> None:
+    """Without a create of its own, and without Kueue."""
+    ground = queue.ground
+    template = {"metadata": {"name": "template"}, "template": {"spec": pod_spec(topology="2x2x1")}}
+    queue.post("podtemplates", template, root="/api/v1")
+    queue.post(
+        "capacitybuffers",
+        {**raw_buffer(replicas=2), "metadata": {"name": "warm"}},
+        root="/apis/autoscaling.x-k8s.io/v1beta1",
+    )
+    queue.wait(lambda: _full(ground), "two slices are warm")
+    warm = {pool.name for pool in ground.living()}
+    ground.apply("train", run_for="600s")
+    queue.wait(lambda: ground.runs("train"), "the JobSet runs")
+    assert {pool["spec"]["nodeName"] for pool in ground.pods_of("train")} <= {
+        node["metadata"]["name"] for node in ground.nodes() if node["metadata"]["labels"][constants.NODE_POOL] in warm
+    }
+    queue.wait(lambda: len(ground.living()) == 3 and _full(ground), "the buffer is full again")
+    assert ground.accepted("nodePools.create") == 3
+
+
+def _full(ground: Ground) -> bool:
+    """Whether the buffer says that it is full."""
+    path = collection_path("capacitybuffers", namespace=ground.namespace, root="/apis/autoscaling.x-k8s.io/v1beta1")
+    conditions = [
+        each for raw in ground.rehearsal.objects(path) for each in raw.get("status", {}).get("conditions", ())
+    ]
+    return any(each["type"] == constants.PROVISIONING_BUFFER and each["status"] == "True" for each in conditions)

@@ -112,6 +112,8 @@ def _of_booking(workload: Workload, ask: Ask, round_: Round, matching: Matching)
     if used == len(pools):
         message = "Pods run on all node pools of the request, which are kept for them from now on"
         yield _New(constants.BOOKING_EXPIRED, True, "Used", message)
+    elif _has_ended(workload, round_):
+        yield _New(constants.BOOKING_EXPIRED, True, "Used", "The workload that used the request has ended")
     elif lost:
         message = f"Node pool {lost[0]} was lost before pods ran on all node pools of the request"
         yield _New(constants.CAPACITY_REVOKED, True, "NodePoolLost", message)
@@ -119,6 +121,16 @@ def _of_booking(workload: Workload, ask: Ask, round_: Round, matching: Matching)
         minutes = round_.settings.booking_seconds / 60
         message = f"Pods run on {used} of {len(pools)} node pools of the request after {minutes:.0f} minutes"
         yield _New(constants.BOOKING_EXPIRED, True, "NotUsed", message)
+
+
+def _has_ended(request: Workload, round_: Round) -> bool:
+    """Whether a workload whose pods used a request has ended, on other node pools or before anybody saw it."""
+    return any(
+        each.namespace == request.namespace
+        and any(group.template.annotations.get(constants.CONSUMES_REQUEST) == request.name for group in each.groups)
+        for each in round_.workloads.by_uid.values()
+        if not each.lives
+    )
 
 
 def _waits(workload: Workload, round_: Round) -> bool:

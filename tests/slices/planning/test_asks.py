@@ -146,6 +146,18 @@ def test_nobody_else_takes_the_pools_of_a_request() -> None:
     assert len(world.created) == 4
 
 
+def test_a_booking_ends_with_the_workload_that_used_it() -> None:
+    """Whose pods the scheduler put elsewhere, or that was too quick to be seen."""
+    world = served(4)
+    jobset = world.consume("req", 2)
+    world.run(2)
+    world.finish(jobset)
+    world.run(2)
+    assert "has ended" in world.conditions()["BookingExpired"]
+    world.run(5, seconds=30.0)
+    assert len(world.deleted) == 2
+
+
 def test_a_booking_that_nobody_uses_expires_and_its_pools_go() -> None:
     world = served(4)
     world.run(19, seconds=30.0)
