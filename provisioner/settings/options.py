@@ -162,7 +162,7 @@ class Settings:
         "MAX_POOLS_PER_JOBSET",
         forms.whole_number(0, forms.MOST),
         None,
-        "The most pools of a workload (JobSet, LeaderWorkerSet, Job), with idle ones created for it.",
+        "The most pools of a workload, with idle ones created for it.",
     )
     max_creates_per_hour: int | None = _limits(
         "MAX_CREATES_PER_HOUR",

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from generators import overlay
-from provisioner.workloads import LEADER_WORKER_SET
+from provisioner.workloads import LEADER_WORKER_SET, RAY_CLUSTER
 from rehearsal.demos import Rehearsal
 from tests.deploy import mainjob
 from tests.deploy.kit import DEPLOY, FOREIGN_KINDS, VALUES
@@ -36,7 +36,8 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     with Rehearsal(directory=directory, settings=simulator_settings()) as rehearsal:
         for plural, kind, group in FOREIGN_KINDS:
             _define(rehearsal, plural, kind, group)
-        _define(rehearsal, LEADER_WORKER_SET.resource, str(LEADER_WORKER_SET.kind), "leaderworkerset.x-k8s.io")
+        for kind in (LEADER_WORKER_SET, RAY_CLUSTER):
+            _define(rehearsal, kind.resource, str(kind.kind), kind.api_group)
         yield rehearsal
 
 

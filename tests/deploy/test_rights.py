@@ -65,14 +65,15 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
         try_events(api)
         _cordon(api, rehearsal)
         # The main job is a JobSet's; other kinds are only watched meanwhile.
-        assert live.get_workload(api, WorkloadKind.LEADER_WORKER_SET, "default", "absent") is None
+        for kind in (WorkloadKind.LEADER_WORKER_SET, WorkloadKind.RAY_CLUSTER):
+            assert live.get_workload(api, kind, "default", "absent") is None
         _ask(api)
         api.close()
     _forget(rehearsal, _ORIGINAL_LEASE)
 
     assert used_rights(recorder, installed) == rights(installed)
     assert {right.resource for right, _ in recorder.answers} == {
-        "pods", "nodes", "jobsets", "leaderworkersets", "events", "leases", "configmaps", "podtemplates",
+        "pods", "nodes", "jobsets", "leaderworkersets", "rayclusters", "events", "leases", "configmaps", "podtemplates",
         "provisioningrequests", "provisioningrequests/status", "capacitybuffers", "capacitybuffers/status"
     }  # fmt: skip
 

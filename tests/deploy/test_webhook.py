@@ -16,13 +16,14 @@ import pytest
 import yaml
 
 from generators import chart
+from provisioner import constants
 from provisioner.cli import webhook as webhook_command
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.settings.webhook import OPTIONS, WebhookSettings, read_webhook_settings
 from provisioner.slices.admission import validation
 from provisioner.slices.preflight.in_kubernetes import Right
 from provisioner.webhook.app import Addresses, make_hooks
-from provisioner.workloads import JOBSET
+from provisioner.workloads import JOBSET, RAY_CLUSTER
 from rehearsal.demos import Rehearsal, RehearsalError
 from rehearsal.demos.world import wait_for
 from rehearsal.localcluster.ports import HOST, free_ports
@@ -41,7 +42,7 @@ from tests.deploy.kit import (
 from tests.deploy.mainjob import used_rights
 from tests.e2e.kit import PATIENCE_SECONDS, Ground
 from tests.support.kube import FakeKube
-from tests.support.objects import pod_spec, raw_job, raw_jobset
+from tests.support.objects import pod_spec, raw_job, raw_jobset, raw_raycluster
 
 pytestmark = pytest.mark.e2e
 
@@ -128,6 +129,7 @@ def test_cert_manager_takes_the_place_of_own_certificates(with_cert_manager: _Do
         ("statefulsets", "get"),
         ("jobs", "get"),
         ("jobsets", "get"),
+        ("rayclusters", "get"),
         ("events", "create"),
         ("events", "patch"),
     }
@@ -497,7 +499,7 @@ def _create_for_trial(rehearsal: Rehearsal, pod: Json) -> None:
 
 
 def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: Ground) -> None:
-    """Those of a StatefulSet, a Job and a JobSet; the server needs all of its rights for that, and no other."""
+    """Those of four kinds of owners; the server needs all of its rights for that, and no other."""
     namespace = ground.namespace
     template = {
         "metadata": {"labels": {"app": "serve"}},
@@ -528,6 +530,8 @@ def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: 
         "Job": collection_path("jobs", namespace=namespace, root="/apis/batch/v1"),
         "JobSet": collection_path("jobsets", namespace=namespace, root=JOBSET.root),
     }
+    ray = raw_raycluster()
+    ray["metadata"] = {"name": "ray", "namespace": namespace}
     events = collection_path("events", namespace=namespace)
     # Its pods have no number.
     lost = raw_job("lost", namespace=namespace, uid="", parallelism=1, pod=template["spec"],
@@ -536,7 +540,11 @@ def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: 
         for body in (stateful_set, job, jobset):
             rehearsal.api.post(path[body["kind"]], body)
         ground.wait(lambda: len(ground.pods()) == 16, "all pods are created")
-        got = sorted(tuple(_variables(pod).values()) for pod in ground.pods())
+        ray = rehearsal.api.post(collection_path("rayclusters", namespace=namespace, root=RAY_CLUSTER.root), ray)
+        of_ray = rehearsal.kubectl(
+            "create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(_worker(ray))
+        )
+        got = sorted(tuple(_variables(pod).values()) for pod in (*ground.pods(), json.loads(of_ray)))
         rehearsal.api.post(path["Job"], lost)
         selector = "reason=IncompleteTPUEnvironment,involvedObject.name=lost"
         ground.wait(lambda: bool(rehearsal.objects(events, fieldSelector=selector)), "the Job is told")
@@ -546,12 +554,27 @@ def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: 
         ("serve", "serve"), ("job", "serve"), ("set-w-0", "set"), ("set-w-1", "set"))}  # fmt: skip
     together = ("2", "set-w-0-0.set")
     assert got == sorted(
-        [(str(index), hosts[name]) for name in ("serve", "job") for index in range(4)]
+        [("1", "tpus-0-0.ray-headless,tpus-0-1.ray-headless")]
+        + [(str(index), hosts[name]) for name in ("serve", "job") for index in range(4)]
         + [(str(index), hosts[f"set-w-{part}"], *together, str(part)) for part in range(2) for index in range(4)]
     )
     # An Event is patched when it has repeated for five minutes: tests/deploy/test_rights.py tries that.
     used = used_rights(served.recorder, served.documents) | {Right("", "events", "patch")}
     assert used == rights(served.documents)
+
+
+def _worker(ray: Json) -> Json:
+    """Return the second pod of the first replica of a RayCluster, as KubeRay makes it."""
+    labels = {
+        constants.RAY_GROUP: "tpus",
+        constants.RAY_REPLICA_INDEX: "0",
+        constants.RAY_REPLICA_NAME: "tpus-abcde",
+        constants.RAY_HOST_INDEX: "1",
+    }
+    made = _pod(ray["metadata"]["namespace"], **pod_spec())
+    owner = {key: ray[key] for key in ("apiVersion", "kind")} | {key: ray["metadata"][key] for key in ("name", "uid")}
+    made["metadata"] |= {"labels": labels | _ASKING, "ownerReferences": [{**owner, "controller": True}]}
+    return made
 
 
 def _kubectl(rehearsal: Rehearsal, *arguments: str, stdin: Json | None = None) -> tuple[int, str]:

@@ -173,6 +173,7 @@ def _group_name(workload: Workload, number: int) -> str:
     names = {
         WorkloadKind.JOBSET: f"{workload.name}-slice-{number}",
         WorkloadKind.LEADER_WORKER_SET: f"{workload.name}-{number}",
+        WorkloadKind.RAY_CLUSTER: f"{workload.name}-tpus-{number}",
         WorkloadKind.JOB: workload.name,
     }
     return names[workload.kind]

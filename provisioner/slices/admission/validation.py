@@ -29,7 +29,7 @@ from provisioner.workloads.kind import controller_of
 
 STATEFUL_SET, POD = "StatefulSet", "Pod"
 #: The kinds that are judged. What one of them makes is not judged again.
-KINDS = frozenset({*(each.value for each in WorkloadKind), STATEFUL_SET, POD})
+KINDS = frozenset({*(each.value for each in WorkloadKind if each.has_pods), STATEFUL_SET, POD})
 #: Fields that say how much there is to be of something.
 _COUNTS = ("replicas", "parallelism", "completions")
 #: kubectl apply writes the whole object there.

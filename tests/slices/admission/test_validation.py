@@ -182,6 +182,9 @@ def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -
         pytest.param(plain_job(pod=pod_spec(topology="2x2x1"), spec={"completions": 9}), id="a Job that takes turns"),
         pytest.param(bare_pod(labels={constants.INJECT: "x"}, annotations={constants.MULTISLICE: "x"}), id="our keys"),
         pytest.param({"kind": "Deployment", "spec": {"template": {"spec": WRONG}}}, id="a kind that is not judged"),
+        pytest.param(
+            bare_pod(WRONG, ownerReferences=[job_reference("ray", kind="RayCluster")]), id="a pod of a RayCluster"
+        ),
         pytest.param(raw_jobset(spec={"replicatedJobs": "none"}), id="what the API server rejects itself"),
     ],
 )

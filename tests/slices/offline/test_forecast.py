@@ -17,6 +17,7 @@ from provisioner.cli.manifests import read_documents, read_manifests
 from provisioner.model.workloads import WorkloadKind, group_key
 from provisioner.settings import Settings
 from provisioner.slices.offline.documents import objects_of
+from provisioner.slices.offline.expand import cluster_of
 from provisioner.slices.offline.forecast import Forecast, forecast
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.slices.suppliers.gke.translate import create_request_json
@@ -43,7 +44,8 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 FILES = sorted(
     file
     for file in EXAMPLES.rglob("*.yaml")
-    if file.parent.name not in ("nodegroups", "partitions", "capacity-buffer") and file.name != "queue.yaml"
+    if file.parent.name not in ("nodegroups", "partitions", "capacity-buffer", "kubeflow-trainer")
+    and file.name != "queue.yaml"
 )
 SERVING = settings(serve_jobs=True)
 #: Labels that follow from the UID of an object.
@@ -77,7 +79,7 @@ def bodies(requests: list[Any]) -> list[dict[str, Any]]:
 def test_the_pools_of_every_example_are_those_of_the_decision_in_a_world(file: Path) -> None:
     """Equal requests, apart from what follows from UIDs."""
     documents = yaml.safe_load_all(file.read_text(encoding="utf-8"))
-    (raw,) = (each for each in documents if each["kind"] in set(WorkloadKind))
+    (raw,) = (each for each in map(cluster_of, documents) if each["kind"] in set(WorkloadKind))
     raw["metadata"] |= {"namespace": "default", "uid": "0b1e7f8a-6f3c-4f0e-9a52-0c8f6a7e1d20"}
     workload = workloads.KINDS[WorkloadKind(raw["kind"])].parse(raw)
     assert workload is not None
@@ -98,6 +100,18 @@ def test_the_example_of_a_buffer_has_a_pool_for_each_slice() -> None:
     found = forecast(read_manifests([str(EXAMPLES / "capacity-buffer")]).documents, SERVING, GKE_RULES)
     assert found.all_served
     assert [(each.request.topology, each.request.hosts) for each in found.pools] == [("4x4", 4)] * 2
+
+
+def test_the_jobset_of_the_example_of_a_training_runtime_has_a_pool() -> None:
+    """Trainer makes it of the runtime's template: a JobSet of the TrainJob's name, with as many pods as nodes."""
+    text = (EXAMPLES / "kubeflow-trainer" / "training-runtime.yaml").read_text(encoding="utf-8")
+    runtime, train_job = yaml.safe_load_all(text)
+    template, (job,) = runtime["spec"]["template"], runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    job["template"]["spec"]["parallelism"] = runtime["spec"]["mlPolicy"]["numNodes"]
+    metadata = {**template["metadata"], "name": train_job["metadata"]["name"]}
+    found = plan({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", **template, "metadata": metadata})
+    assert (found.all_served, found.remarks) == (True, ())
+    assert [(each.request.topology, each.request.hosts) for each in found.pools] == [("4x4", 4)]
 
 
 def test_with_the_uid_of_the_object_the_names_are_exact() -> None:

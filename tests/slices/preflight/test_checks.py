@@ -38,6 +38,7 @@ def test_where_all_is_well() -> None:
         "API server",
         "JobSet",
         "LeaderWorkerSet",
+        "RayCluster",
         "ProvisioningRequest",
         "CapacityBuffer",
         "rights in Kubernetes",
@@ -134,25 +135,25 @@ CASES = [
     pytest.param(
         lambda world: world.kube.denied.update({("list", "podtemplates")}),
         "rights in Kubernetes", WARNING,
-        "1 of 33 permissions are missing: list podtemplates. ProvisioningRequests and CapacityBuffers are not served",
+        "1 of 36 permissions are missing: list podtemplates. ProvisioningRequests and CapacityBuffers are not served",
         id="no right to PodTemplates",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("patch", "capacitybuffers/status")}),
         "rights in Kubernetes", WARNING,
-        "1 of 33 permissions are missing: patch capacitybuffers/status. CapacityBuffers are not served without them",
+        "1 of 36 permissions are missing: patch capacitybuffers/status. CapacityBuffers are not served without them",
         id="no right to a status",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("watch", "leaderworkersets")}),
         "rights in Kubernetes", WARNING,
-        "1 of 33 permissions are missing: watch leaderworkersets. LeaderWorkerSets are not served without them",
+        "1 of 36 permissions are missing: watch leaderworkersets. LeaderWorkerSets are not served without them",
         id="no right to LeaderWorkerSets",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("patch", "nodes"), ("create", "leases")}),
         "rights in Kubernetes", FAILED,
-        "2 of 33 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
+        "2 of 36 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
         id="missing rights",
     ),
     pytest.param(
@@ -345,7 +346,7 @@ def test_which_reservations_are_named() -> None:
             lambda world: world.kube.denied.update({("list", "jobs"), ("watch", "leaderworkersets")}),
             "rights in Kubernetes",
             WARNING,
-            "2 of 36 permissions are missing: watch leaderworkersets, list jobs. LeaderWorkerSets and Jobs are not "
+            "2 of 39 permissions are missing: watch leaderworkersets, list jobs. LeaderWorkerSets and Jobs are not "
             "served without them",
             id="no right to Jobs",
         ),
@@ -364,7 +365,7 @@ def test_served_namespaces_need_rights_there_alone() -> None:
     """Workloads are read, and pods watched, in the namespaces that are served; nothing else is narrower."""
     narrow = set(rights_used(settings(namespaces=("a", "b"), opt_in_label=("key", "value"))))
     wide = set(rights_used(settings()))
-    read = ("jobsets", "leaderworkersets", "provisioningrequests", "capacitybuffers")
+    read = ("jobsets", "leaderworkersets", "rayclusters", "provisioningrequests", "capacitybuffers")
     assert {str(right) for right in narrow - wide} == {
         *(
             f"{what} in {namespace}"
@@ -423,7 +424,7 @@ def test_checks_that_take_long_are_given_up() -> None:
     found = list(run_checks(World().subject, time_limit_seconds=35.0, monotonic=lambda: next(moments)))
     late = [finding for finding in found if "took longer than 35 s" in finding.message]
     assert [finding.name for finding in found[:3]] == ["API server", "JobSet", "LeaderWorkerSet"]
-    assert late[0].name == "ProvisioningRequest"
+    assert late[0].name == "RayCluster"
     assert late[-1].name == "workload policies"
 
 
@@ -440,7 +441,7 @@ def test_what_run_logs() -> None:
         ("info", "check.done", None),
     ]
     assert logs[0]["problem"].startswith("container.clusters.update missing")
-    assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (14, 2, 2)
+    assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (15, 2, 2)
 
 
 GROUPS = groups_path("slices")
@@ -467,6 +468,7 @@ def test_where_all_is_well_without_gke(without_gke: World) -> None:
         "API server",
         "JobSet",
         "LeaderWorkerSet",
+        "RayCluster",
         "ProvisioningRequest",
         "CapacityBuffer",
         "rights in Kubernetes",

@@ -84,7 +84,7 @@ def test_all_is_well(machine: Machine) -> None:
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
     assert [line for line in lines if not line.startswith("ok ")] == []
-    assert len(lines) == 21
+    assert len(lines) == 22
     assert {request.method for request in machine.kube.requests if request.path != ACCESS_REVIEWS} == {"GET"}
     assert set(machine.gke.call_counts()) == {
         "clusters.get",
