@@ -129,7 +129,8 @@ def _has_ended(request: Workload, round_: Round) -> bool:
         each.namespace == request.namespace
         and any(group.template.annotations.get(constants.CONSUMES_REQUEST) == request.name for group in each.groups)
         for each in round_.workloads.by_uid.values()
-        if not each.lives
+        # A suspended one may not have begun.
+        if each.finished or each.deleting
     )
 
 

@@ -351,3 +351,13 @@ def test_how_many_slices_a_buffer_has(spec: dict[str, Any], slices: int) -> None
     world.live(4)
     assert len(world.created) == 3 + slices
     assert ("ReadyForProvisioning" in world.conditions("warm")) is (slices > 0)
+
+
+@pytest.mark.parametrize(("changes", "ends"), [({"suspended": True}, False), ({"terminal_state": "Completed"}, True)])
+def test_a_booking_ends_with_its_workload_and_not_before_that_has_begun(changes: dict[str, Any], *, ends: bool) -> None:
+    world = served(4)
+    jobset = world.consume("req", 2)
+    world.end_pods(jobset)
+    world.workloads[jobset.uid] = replace(jobset, **changes)
+    world.run(2)
+    assert ("BookingExpired" in world.conditions()) is ends
