@@ -31,8 +31,8 @@ from provisioner.slices.view.explain import Explanation, explain, moment
 def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> int:
     """Say why a workload, slice, pod or node pool waits, runs or is deleted.
 
-    One line first: why, since when, what happens next. Then the evidence. KIND is jobset, lws, job, slice, pod or pool.
-    Of pods that ask for IPUs it says the same.
+    One line first: why, since when, what happens next. Then the evidence. KIND is jobset, lws, raycluster, job,
+    slice, pod or pool. Of pods that ask for IPUs it says the same.
     """
     of_ipus = None if form in FORMATS else partitions(remote)
     told = [] if of_ipus is None else list(ipus.explain(of_ipus, name, namespace))

@@ -59,7 +59,7 @@ class NoticeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadView:
-    """A JobSet, LeaderWorkerSet or Job whose pods ask for TPUs."""
+    """An object whose pods ask for TPUs, such as a JobSet."""
 
     #: kind/namespace/name.
     id: str
