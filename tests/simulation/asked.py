@@ -107,7 +107,13 @@ class Asked:
             elif pool is not None and not fits(run, 0, pool):
                 yield f"and its pods do not fit {name}"
             for pod in self._simulation.cluster.pods_on_pool(name):
-                if now - pod.bound_at > stale_seconds and not pod.finished and pod.deadline is None:
+                # One that no workload made is not watched.
+                if (
+                    pod.workload is not None
+                    and now - pod.bound_at > stale_seconds
+                    and not pod.finished
+                    and pod.deadline is None
+                ):
                     yield f"and pod {pod.name} is on {name}"
             # Pods may have come, and ended, on one of the pools of a request that still lives.
             left_at = self._simulation.cluster.left_by.get(name, ("", 0.0))[1]
