@@ -475,10 +475,10 @@ BUGS: tuple[Bug, ...] = (
             lambda self, pool, now: original(self, pool, now) if pool.name not in self._tracks else None
         ),
     ),
-    Bug(name="pods-of-requests-buy-again", at=(demand_asks, "awaiting_request"), mutate=always({})),
-    Bug(name="requests-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(REQUEST)),
-    Bug(name="requests-are-served-in-part", at=(planning_asks, "_is_free"), mutate=always(True)),
-    Bug(name="buffers-are-filled-twice", at=(matching, "match"), mutate=_never_full),
-    Bug(name="buffers-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(BUFFER)),
-    Bug(name="buffers-come-first", at=(reserving, "_longest_idle"), mutate=_warm_at_any_price),
+    Bug(name="pods-of-requests-buy-again", at=(demand_asks, "awaiting_request"), mutate=always({}), search_from=26),
+    Bug(name="requests-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(REQUEST), search_from=13),
+    Bug(name="requests-are-served-in-part", at=(planning_asks, "_is_free"), mutate=always(True), search_from=13),
+    Bug(name="buffers-are-filled-twice", at=(matching, "match"), mutate=_never_full, search_from=74),
+    Bug(name="buffers-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(BUFFER), search_from=103),
+    Bug(name="buffers-come-first", at=(reserving, "_longest_idle"), mutate=_warm_at_any_price, search_from=489),
 )
