@@ -15,6 +15,13 @@ from provisioner.environment.pods import TpuPod
 from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE
 
 
+def name_of_slice(pod: TpuPod) -> dict[str, str]:
+    """Return the variable that names the slice of a pod of a RayCluster, as GKE's Ray add-on does."""
+    group, replica = (pod.marks.get(each, "") for each in (constants.RAY_GROUP, constants.RAY_REPLICA_INDEX))
+    is_ray = pod.owner is not None and pod.owner.type == RAY_CLUSTER_TYPE
+    return {"TPU_NAME": f"{group}-{replica}"} if is_ray and group and replica else {}
+
+
 def placement(pod: TpuPod) -> Iterator[Operation]:
     """Yield what a pod of a multi-host replica of a RayCluster lacks; nothing for other pods."""
     replica, host = pod.marks.get(constants.RAY_REPLICA_INDEX, ""), pod.marks.get(constants.RAY_HOST_INDEX, "")

@@ -21,7 +21,7 @@ from provisioner.environment.numbering import (
     owner_to_read,
     slices_together,
 )
-from provisioner.environment.placement import placement
+from provisioner.environment.placement import name_of_slice, placement
 from provisioner.environment.pods import Container, TpuPod, read_pod, wish_of
 from provisioner.environment.variables import (
     NUM_SLICES,
@@ -214,6 +214,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
     for container, own in zip(pod.containers, workers, strict=True):
         variables = {**own, **beside}
         begun = _leave_what_is_begun(container, variables)
+        variables |= name_of_slice(pod)
         # Who has not asked may have the rest from elsewhere.
         problems += begun if pod.wish == "enabled" else ()
         if settings.topology and layout is not None:

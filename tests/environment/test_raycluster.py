@@ -49,6 +49,7 @@ def test_a_host_of_a_replica_gets_its_number_its_name_and_its_place() -> None:
     assert variables(pod) == {
         "TPU_WORKER_ID": "1",
         "TPU_WORKER_HOSTNAMES": "tpus-2-0.ray-headless,tpus-2-1.ray-headless",
+        "TPU_NAME": "tpus-2",
     }
     assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("tpus-2-1", "ray-headless")
     (together,) = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
