@@ -40,6 +40,9 @@ REQUIREMENTS = 65_536
 REPLICATED_JOBS = 256
 #: Child Jobs with chips: each is a node pool, and a GKE cluster has at most a few thousand.
 CHILD_JOBS = 4096
+#: Slices of one ProvisioningRequest, whose status names their pools in 32,768 characters, or of a CapacityBuffer. Those
+#: of a namespace have as many together as a JobSet has child Jobs.
+ASKED_SLICES = 768
 #: Pods of one child Job with chips: the largest slice has 2,304 hosts.
 PARALLELISM = 65_536
 #: Characters of all that is kept of a JobSet, its templates included.

@@ -12,7 +12,6 @@ from provisioner.kube.fields import MalformedObject
 from provisioner.kube.live import list_all, read_one
 from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.kube.watches import UNFINISHED
-from provisioner.model import bounds
 from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind
 from provisioner.workloads import KINDS
 from provisioner.workloads.pods import claim_of, key_of, parse_pod
@@ -40,13 +39,13 @@ class BoundPod:
 def get_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> Workload | None:
     """Read a workload, without its templates; None where it does not exist.
 
-    Its name may be cut to what a label holds, which those of objects without pods exceed: then it is found by its UID.
+    Its name may be cut to what a label holds, which those of objects without pods exceed: these are found by their UID.
 
     Templates that cannot be read are no reason to keep a pool for ever. A cluster without the kind answers 404 too, but
     without a Status object that says NotFound: that is raised, because it says nothing about this workload.
     """
     described = KINDS[kind]
-    if uid and not kind.has_pods and len(name) == bounds.LABEL_VALUE:
+    if uid and not kind.has_pods:
         path = collection_path(described.resource, namespace=namespace, root=described.root)
         found = list_all(api, path, {}, described.parse)
         return next((each for each in found if each is not None and each.uid == uid), None)

@@ -12,7 +12,7 @@ from provisioner.kube.protocol import DEFAULT_TIMEOUTS
 from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads.live import get_workload, list_pods_of_workload, list_pods_on_node
 from tests.support.kube import FakeKube
-from tests.support.objects import raw_jobset, raw_node, raw_pod
+from tests.support.objects import raw_jobset, raw_node, raw_pod, raw_request
 
 JOBSET = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets/train"
 NODE = "/api/v1/nodes/n1"
@@ -41,6 +41,16 @@ def test_a_kind_that_is_not_served_does_not_mean_that_a_jobset_is_gone(kube: Fak
     kube.uninstall("/apis/jobset.x-k8s.io/v1alpha2")
     with pytest.raises(errors.NotFound):
         get_workload(kube, WorkloadKind.JOBSET, "default", "train")
+
+
+@pytest.mark.parametrize("name", ["req", "r" * 200, "r" * 62 + "-1"], ids=["short", "cut", "cut at a hyphen"])
+def test_a_request_is_found_whatever_of_its_name_a_label_holds(kube: FakeKube, name: str) -> None:
+    kube.put_object(f"/apis/autoscaling.x-k8s.io/v1/namespaces/default/provisioningrequests/{name}", raw_request(name))
+    label, uid = name[:63].rstrip("-"), f"uid-of-{name}"
+    found = get_workload(kube, WorkloadKind.PROVISIONING_REQUEST, "default", label, uid)
+    assert found is not None
+    assert found.name == name
+    assert get_workload(kube, WorkloadKind.PROVISIONING_REQUEST, "default", label, "uid-of-another") is None
 
 
 def test_nodes_of_a_pool_are_listed_by_gkes_label(kube: FakeKube) -> None:

@@ -186,6 +186,8 @@ class Simulation:
             PLAIN_JOB.kind: self.job_team.present,
             REQUEST: self.kueue.present,
             BUFFER: self.buffer_team.present,
+            # Not played.
+            WorkloadKind.RAY_CLUSTER: False,
         }
         return {kind: each for kind, each in KINDS.items() if there.get(kind, True)}
 

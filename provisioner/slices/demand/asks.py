@@ -7,6 +7,7 @@ there. A buffer's leaders always wait: a slice of it whose pool is used by other
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -35,15 +36,24 @@ def with_slices(
     asking = [each for each in workloads.values() if each.ask is not None]
     if not asking:
         return workloads, []
-    read = [_with_slices(each, each.ask, templates, workloads) for each in asking if each.ask is not None]
+    read: list[Workload] = []
+    slices: Counter[str] = Counter()
+    for each in sorted(asking, key=lambda each: (each.created_at, each.uid)):
+        if each.ask is not None:
+            room = bounds.CHILD_JOBS - slices[each.namespace]
+            read.append(_with_slices(each, each.ask, templates, workloads, room))
+            slices[each.namespace] += sum(group.replicas for group in read[-1].groups)
     pods = [pod for each in read for pod in _leaders(each)]
     return {**workloads, **{each.uid: each for each in read}}, pods
 
 
 def _with_slices(
-    workload: Workload, ask: Ask, templates: Templates, workloads: Mapping[WorkloadUid, Workload]
+    workload: Workload, ask: Ask, templates: Templates, workloads: Mapping[WorkloadUid, Workload], room: int
 ) -> Workload:
-    """Turn the pod sets of an ask into groups, one for each slice."""
+    """Turn the pod sets of an ask into groups, one for each slice; its namespace has `room` for so many slices.
+
+    With a problem there are none, and the templates alone say whether it is served.
+    """
     if workload.problem or not workload.lives:
         return workload
     try:
@@ -54,11 +64,19 @@ def _with_slices(
     except _MissingError:
         return workload
     except ValueError as error:
-        return replace(workload, problem=str(error))
-    slices = sum(each.replicas for each in groups)
-    if slices > bounds.CHILD_JOBS:
-        return replace(workload, problem=f"it asks for {slices:,} slices, and at most {bounds.CHILD_JOBS:,} are served")
-    return replace(workload, groups=groups)
+        found = (templates.get((workload.namespace, name)) for name, _ in ask.pod_sets)
+        groups = tuple(
+            PodGroup(name="", replicas=0, parallelism=0, template=each) for each in found if each is not None
+        )
+        return replace(workload, groups=groups, problem=str(error))
+    slices, problem = sum(each.replicas for each in groups), ""
+    if slices > bounds.ASKED_SLICES:
+        problem = f"it asks for {slices:,} slices, and at most {bounds.ASKED_SLICES:,} are served"
+    elif slices > room:
+        problem = f"it and what its namespace has asked for before have more than {bounds.CHILD_JOBS:,} slices"
+    if problem:
+        groups = tuple(replace(each, replicas=0) for each in groups)
+    return replace(workload, groups=groups, problem=problem)
 
 
 class _MissingError(Exception):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.model.capacity import PoolName
 from provisioner.model.wording import clock
-from provisioner.model.workloads import Ask, Workload, WorkloadKind, WorkloadUid
+from provisioner.model.workloads import Ask, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import limits
 from provisioner.slices.planning.match import Matching
@@ -54,8 +55,8 @@ def statuses(
     ends: list[datetime] = []
     for each in asking:
         own, ask = slices[each.uid], each.ask
-        served = all(slice_.served for slice_ in own) if own else round_.policy.opt_in_label is None
-        if ask is None or not served:
+        asked = [slice_.requirements for slice_ in own] or [group.template for group in each.groups] or [Requirements()]
+        if ask is None or not any(_is_ours(each, requirements, round_) for requirements in asked):
             # Perhaps another provisioner serves it.
             continue
         if each.kind is WorkloadKind.CAPACITY_BUFFER:
@@ -68,6 +69,11 @@ def statuses(
         end = _booked_until(ask, round_)
         ends += [end] if end is not None and end > round_.now else []
     return tuple(found), tuple(ends)
+
+
+def _is_ours(workload: Workload, asked: Requirements, round_: Round) -> bool:
+    """Whether pods of a workload are served, or would be if they asked for a slice."""
+    return round_.policy.serves(workload, replace(asked, node_selector={constants.TPU_TOPOLOGY: ""}))
 
 
 def _of_request(
@@ -84,7 +90,9 @@ def _of_request(
         yield from _of_booking(workload, ask, round_, matching)
         return
     failed = (blocked[each.id].message for each in slices if each.id in blocked and blocked[each.id].failed)
-    problem = workload.problem or next(failed, "") or limits.problem_of(slices, round_.settings)
+    reasons = ((each, round_.policy.why_not(workload, each.requirements)) for each in slices)
+    unserved = (f"{each.title} is not served: {reason.why}" for each, reason in reasons if reason is not None)
+    problem = workload.problem or next(unserved, "") or next(failed, "") or limits.problem_of(slices, round_.settings)
     if problem:
         yield _New(constants.FAILED, True, "NotAvailable", problem)
     elif not slices:
@@ -148,7 +156,8 @@ def _waits(workload: Workload, round_: Round) -> bool:
 
 def _booked_until(ask: Ask, round_: Round) -> datetime | None:
     since = ask.conditions[constants.PROVISIONED].since if ask.is_true(constants.PROVISIONED) else None
-    return since + timedelta(seconds=round_.settings.booking_seconds) if since is not None else None
+    # A moment yet to come was written by a clock that ran wrong, or by whoever may write the status.
+    return min(since, round_.now) + timedelta(seconds=round_.settings.booking_seconds) if since is not None else None
 
 
 def _progress(

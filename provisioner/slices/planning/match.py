@@ -32,6 +32,9 @@ _UNBOUND_AT_MOST = timedelta(minutes=6)
 #: A slice without pods counts on its pool for so long: the Job controller waits up to 10 minutes before it replaces a
 #: pod that failed. And one with pods on its own, where others wait for room or stock.
 KEPT_AT_MOST = timedelta(minutes=15)
+#: Then a warm pool whose host is about to go is replaced. Not before: maintenance may be announced for all hosts at
+#: once, those of its successors included.
+_REPLACED_AFTER = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,8 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
         # Its own pods on their way out make room for those that follow them.
         if use.occupants.get(candidate.name, frozenset()) - {slice_.id}:
             return False
-        if candidate.maintenance is not None and slice_.pending and not slice_.workload.kind.has_pods:
+        doomed = candidate.maintenance if slice_.pending and not slice_.workload.kind.has_pods else None
+        if doomed is not None and round_.now - doomed.created_at >= _REPLACED_AFTER:
             # Nothing is warm that is about to go.
             return False
         own = round_.made_for.get(candidate.name) == slice_.id == last_users.get(candidate.name, slice_.id)

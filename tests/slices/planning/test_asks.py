@@ -240,8 +240,10 @@ def test_a_request_waits_while_one_of_its_pools_tries_after_a_stockout() -> None
         ((4,), Requirements(), {}, "none of its pod sets requests google.com/tpu"),
         ((4,), make_requirements(topology="9x9x9"), {}, "topology 9x9x9 is not"),
         ((4,), TEMPLATE, {"max_chips": 8}, "MAX_CHIPS does not allow all of them at once"),
+        ((2 * 769,), TEMPLATE, {}, "it asks for 769 slices, and at most 768 are served"),
+        ((3,), replace(TEMPLATE, labels={"team": "a"}), {"opt_in_label": ("team", "a")}, "a multiple of 2"),
     ],
-    ids=["a part of a slice", "no chips", "no topology", "more than a limit allows"],
+    ids=["a part of a slice", "no chips", "no topology", "more than a limit allows", "more than has names", "opted in"],
 )
 def test_what_can_never_be_had_fails_at_once(
     counts: tuple[int, ...], template: Requirements, limits: dict[str, Any], words: str
@@ -252,6 +254,46 @@ def test_what_can_never_be_had_fails_at_once(
     world.run(1)
     assert words in world.conditions()["Failed"]
     assert world.created == []
+
+
+def test_a_request_for_others_is_not_answered() -> None:
+    world = Asking(raw_request("req", 3), opt_in_label=("team", "a"))
+    world.run(2)
+    assert "status" not in world.raw["req"]
+
+
+def test_a_request_that_is_served_in_part_fails() -> None:
+    """Its pools would be held for good."""
+    raw = raw_request("req", 4, 2)
+    raw["spec"]["podSets"][1]["podTemplateRef"] = {"name": "other"}
+    world = Asking(raw)
+    world.templates["default", "other"] = replace(TEMPLATE, labels={constants.DISABLE: "true"})
+    world.live(10, seconds=10.0)
+    assert "slice req-1-0 is not served" in world.conditions()["Failed"]
+    assert world.pools == {}
+
+
+def test_what_a_namespace_asks_for_is_bounded() -> None:
+    """One small object would cost as much work as thousands of pods, and others wait meanwhile."""
+    world = Asking(*(raw_buffer(f"b{number}", replicas=768) for number in range(7)), max_chips=8)
+    world.run(1)
+    read = [bool(world.conditions(f"b{number}")) for number in range(7)]
+    assert read == [True] * 5 + [False] * 2
+    world.forget("b0")
+    world.run(1)
+    assert world.conditions("b5")
+
+
+def test_a_time_at_the_end_of_all_times_stops_nothing() -> None:
+    """Whoever may write the status of a request writes it."""
+    world = served(2)
+    for each in world.raw["req"]["status"]["conditions"]:
+        each["lastTransitionTime"] = "9999-12-31T23:59:59Z"
+    world.ask(world.raw["req"])
+    job = make_jobset("other", replicas=2)
+    world.add(job)
+    world.live(4)
+    assert world.bound(job) == 2
 
 
 def test_a_request_waits_for_its_templates_and_for_limits() -> None:
@@ -270,6 +312,24 @@ def test_a_request_waits_for_its_templates_and_for_limits() -> None:
     world.finish(other)
     world.live(60)
     assert "Provisioned" in world.conditions()
+
+
+def test_a_stream_of_others_does_not_keep_a_request_out() -> None:
+    """They wait as pods, to which the scheduler gives each pool that becomes free; a request has none."""
+    world = Asking(max_chips=16)
+    jobs = [make_jobset(f"job{number:02}") for number in range(16)]
+    world.add(*jobs[:2])
+    world.live(4)
+    world.ask(raw_request("req", 4))
+    world.live(2)
+    world.add(*jobs[2:])
+    finished = 0
+    while "Provisioned" not in world.conditions() and finished < 8:
+        world.live(10, seconds=15.0)
+        world.finish(jobs[finished])
+        finished += 1
+    assert finished <= 3
+    assert len(world.created) == 2
 
 
 def test_idle_pools_serve_a_request_and_are_kept_over_a_restart() -> None:

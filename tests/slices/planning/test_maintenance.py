@@ -14,10 +14,13 @@ from tests.slices.planning.test_asks import Asking
 from tests.support.board import view_of
 from tests.support.clock import NOW
 from tests.support.models import make_jobset
-from tests.support.objects import raw_buffer
+from tests.support.objects import raw_buffer, raw_request
 from tests.support.world import World, running
 
 SOON = {constants.SCHEDULED_MAINTENANCE: str(int((NOW + timedelta(hours=2)).timestamp()))}
+
+
+OLD = {"created_at": NOW - timedelta(days=2)}
 
 
 def announce(world: World, pool: PoolName, labels: dict[str, str] = SOON, **changes: Any) -> None:
@@ -61,6 +64,20 @@ def test_a_pool_whose_host_is_about_to_go_does_not_count_as_warm() -> None:
     world = Asking(raw_buffer(replicas=1))
     world.live(4)
     (name,) = world.pools
-    announce(world, name)
+    announce(world, name, **OLD)
     world.live(40, seconds=2.0)
     assert (len(world.created), world.deleted) == (2, [name])
+
+
+@pytest.mark.parametrize("raw", [raw_buffer(replicas=1), raw_request()], ids=["buffer", "request"])
+def test_where_maintenance_is_announced_for_all_hosts_no_pool_replaces_the_next(raw: dict[str, Any]) -> None:
+    """A request would never be served, and each pool cost money in vain."""
+    world = Asking(raw)
+    for _ in range(60):
+        world.step(seconds=2.0)
+        world.finish_creates()
+        for name in world.pools:
+            announce(world, name)
+        world.finish_deletes()
+    assert (len(world.created), world.deleted) == (len(world.pools), [])
+    assert world.conditions(raw["metadata"]["name"]).keys() & {"Provisioned", "Provisioning"}

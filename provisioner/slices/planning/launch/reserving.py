@@ -17,7 +17,7 @@ from datetime import datetime
 
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.choices import capacity_key
-from provisioner.model.workloads import WorkloadUid
+from provisioner.model.workloads import WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch.blocked import problem_of
 from provisioner.slices.planning.launch.gangs import Turns
@@ -141,6 +141,12 @@ def closing(round_: Round, matching: Matching, budget: Budget) -> frozenset[Pool
                 and budget.counts_in(scope, round_.supply[name])
                 and _settled(holders, round_.slices, reserved.unit)
             )
+    # A request has no pods that the scheduler could prefer: what it counts on stays closed until it is served.
+    for name, slice_id in matching.claimed.items():
+        slice_ = round_.slices[slice_id]
+        waits = slice_.pending and slice_.workload.kind is WorkloadKind.PROVISIONING_REQUEST
+        if waits and any(node.cordoned_by_us for node in round_.supply[name].nodes):
+            chosen.add(name)
     return frozenset(chosen)
 
 
