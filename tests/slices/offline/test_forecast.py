@@ -126,7 +126,9 @@ TEMPLATE = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "tem
 FOUR = {"containers": [{"resources": {"limits": {constants.TPU_RESOURCE: "four"}}}]}
 #: Object, the text that stands in the line of the mistake, and words of what is said of it.
 MISTAKES = [
-    pytest.param(raw_jobset(pod=pod_spec(topology="2x2x3")), "2x2x3", "topology 2x2x3 is not valid", id="a topology"),
+    pytest.param(
+        raw_job("my-sweep", pod=pod_spec(topology="2x2x3")), "2x2x3", "topology 2x2x3 is not valid", id="a topology"
+    ),
     pytest.param(raw_jobset(pod=pod_spec(chips=3)), "google.com/tpu: '3'", "requests 3 chips fits no host", id="chips"),
     pytest.param(
         raw_jobset(parallelism=5), "parallelism: 5", "has parallelism 5, but a slice of topology", id="parallelism"
@@ -191,9 +193,6 @@ MISTAKES = [
     pytest.param(raw_jobset(replicas=5000), "replicas: 5000", "5,000 child Jobs", id="too many child Jobs"),
     pytest.param(
         raw_job(spec={"completionMode": "NonIndexed"}), "NonIndexed", "completionMode is not Indexed", id="no index"
-    ),
-    pytest.param(
-        raw_job("my-sweep", pod=pod_spec(topology="2x2x3")), "2x2x3", "topology 2x2x3 is not valid", id="a Job's"
     ),
     pytest.param(
         raw_job(metadata={"annotations": {}}), "google.com/tpu", "only with the annotation", id="not annotated"
