@@ -45,7 +45,8 @@ LWS_LEADER_REQUESTS_TPUS = "leaderworkerset.sigs.k8s.io/leader-requests-tpus"
 #: Annotation of sets: the label whose values are the places that groups do not share.
 LWS_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 
-#: Label of nodes on Compute Engine: the namespace of their TPUNodeGroup, which its controller alone can set.
+#: Labels of nodes on Compute Engine: their TPUNodeGroup, and its namespace, which its controller alone can set.
+NODE_GROUP_NAME = "cloud.google.com/tpu-node-group-name"
 TRUSTED_GROUP_NAMESPACE = "node-restriction.kubernetes.io/tpu-node-group-namespace"
 
 # --- KubeRay -----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ A kind of owner is a function here: it reads the owner as the API server has it 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE, replicas_of
 #: The first port of processes: libtpu's on GKE, and the one that LeaderWorkerSet uses.
 PROCESS_PORT = 8471
 _LWS_PROCESS_PORT = 8476
+_NOT_IN_HOST_NAMES = re.compile("[^a-z0-9-]")
 
 
 class NumberingError(ValueError):
@@ -253,7 +255,9 @@ def ray_host(pod: TpuPod, cluster: str, replica: str, host: str) -> tuple[str, s
     A long name is cut in front: the numbers tell the hosts apart.
     """
     longest = bounds.LABEL_VALUE - len(str(bounds.PARALLELISM))
-    name = f"{pod.marks.get(constants.RAY_GROUP, '')}-{replica}-"[-longest:].lstrip("-.")
+    name = f"{pod.marks.get(constants.RAY_GROUP, '')}-{replica}-"[-longest:].lower()
+    # Names of groups may have what those of hosts may not.
+    name = _NOT_IN_HOST_NAMES.sub("-", name).lstrip("-")
     return f"{name}{host}", f"{cluster}-headless"
 
 
@@ -265,8 +269,14 @@ def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbe
     host, replica = (
         fields.index(pod.marks.get(each, "")) for each in (constants.RAY_HOST_INDEX, constants.RAY_REPLICA_INDEX)
     )
+    pods = fields.count(entry.get("numOfHosts"), default=1)
+    if host is None and entry and pods == 1:
+        raise UnnumberedError(
+            f"{key.title}: numOfHosts of its worker group is 1, and KubeRay gives numbers and host names only to hosts "
+            f"of larger slices; set it to the hosts of a slice, or remove {constants.MULTISLICE} where that is one"
+        )
     if host is None or replica is None:
-        raise NumberingError(
+        raise UnnumberedError(
             f"{key.title}: it lacks the label {constants.RAY_HOST_INDEX}; install KubeRay 1.6 or newer, or enable its "
             "feature gate RayMultiHostIndexing"
         )
@@ -275,7 +285,7 @@ def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbe
     first, _ = ray_host(pod, key.name, "0", "0")
     return Numbering(
         index=host,
-        pods=fields.count(entry.get("numOfHosts"), default=1),
+        pods=pods,
         prefix=name,
         first=0,
         suffix=f".{service}",

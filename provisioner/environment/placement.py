@@ -1,6 +1,7 @@
 """Where KubeRay's pods go: each replica of several hosts on one node pool of its own, and each pod with a host name.
 
-KubeRay leaves both to GKE's Ray add-on, which other clusters do not have. What is there already stays as it is.
+KubeRay leaves both to GKE's Ray add-on, which other clusters do not have. What is there already stays as it is. Nodes
+need the label of a node pool, without which no pod with such an affinity is scheduled.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ def placement(pod: TpuPod) -> Iterator[Operation]:
         hostname, service = ray_host(pod, pod.owner.name, replica, host)
         yield Operation(op="add", path="/spec/hostname", value=hostname)
         yield Operation(op="add", path="/spec/subdomain", value=service)
+    if pod.in_node_group:
+        return
     wanted = {
         "podAffinity": _required({"key": constants.RAY_REPLICA_NAME, "operator": "In", "values": [name]}),
         "podAntiAffinity": _required(

@@ -85,6 +85,8 @@ class TpuPod:
     machine_type: str
     #: False where the pod selects nodes whose links are not resilient.
     resilient: bool
+    #: It selects the nodes of one TPUNodeGroup, which have no label of a node pool unless the provisioner made it.
+    in_node_group: bool
     containers: tuple[Container, ...]
 
     @property
@@ -132,6 +134,7 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
         topology=_label(selector.get(constants.TPU_TOPOLOGY)),
         machine_type=_label(selector.get(constants.INSTANCE_TYPE)),
         resilient=fields.text(selector.get(constants.ICI_RESILIENCY)).lower() != "false",
+        in_node_group=constants.NODE_GROUP_NAME in selector,
         containers=containers,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -65,6 +66,9 @@ def test_what_another_webhook_has_injected_stays() -> None:
     placed["spec"] |= {"subdomain": "own", "affinity": {"nodeAffinity": {}, "podAntiAffinity": {}}}
     pod, _ = reviewed(placed)
     assert (pod["spec"].get("hostname"), list(pod["spec"]["affinity"])) == (None, ["nodeAffinity", "podAntiAffinity"])
+    # Nodes of a group of one's own lack the label of a node pool: the scheduler would place pods with affinity nowhere.
+    (own := worker())["spec"]["nodeSelector"][constants.NODE_GROUP_NAME] = "slice"
+    assert reviewed(own)[0]["spec"].keys() == {"nodeSelector", "containers", "hostname", "subdomain"}
 
 
 def test_replicas_work_together_where_the_pod_says_so() -> None:
@@ -82,19 +86,20 @@ def test_replicas_work_together_where_the_pod_says_so() -> None:
     [
         (raw_raycluster(hosts=3), "", "has 2 pods of 4 chips, but there are 3"),
         (raw_raycluster(), constants.RAY_HOST_INDEX, "KubeRay 1.6"),
+        (raw_raycluster(hosts=1), constants.RAY_HOST_INDEX, "numOfHosts of its worker group is 1"),
     ],
 )
 def test_what_is_wrong_is_said(cluster: JSON, lacks: str, words: str) -> None:
-    raw = worker()
+    raw = worker(**{constants.INJECT: "enabled"})
     raw["metadata"]["labels"].pop(lacks, None)
-    _, warnings = reviewed(raw, cluster)
-    assert [words in each for each in warnings] == [True]
+    assert [words in each for each in reviewed(raw, cluster)[1]] == [True]
+    # Others may number the pods of who has not asked.
+    del raw["metadata"]["labels"][constants.INJECT]
+    assert bool(reviewed(raw, cluster)[1]) == (not lacks)
 
 
-def test_names_of_any_length_fit_and_stay_apart() -> None:
-    long = worker(host=0)
-    long["metadata"]["labels"][constants.RAY_GROUP] = 63 * "g"
-    cluster = raw_raycluster(groupName=63 * "g", hosts=2)
-    pod, _ = reviewed(long, cluster)
+@pytest.mark.parametrize("group", [63 * "g", "TPU_v4.slices"])
+def test_every_name_of_a_group_gives_a_host_name(group: str) -> None:
+    pod, _ = reviewed(worker(host=0, **{constants.RAY_GROUP: group}), raw_raycluster(groupName=group, hosts=2))
     assert variables(pod)["TPU_WORKER_HOSTNAMES"].split(",")[0] == f"{pod['spec']['hostname']}.ray-headless"
-    assert len(pod["spec"]["hostname"]) <= 63
+    assert re.fullmatch("[a-z0-9][a-z0-9-]{0,61}[a-z0-9]", pod["spec"]["hostname"])

@@ -49,7 +49,7 @@ CHILD_FINALIZERS = {
 
 # --- labels of nodes; the first two also of children and of Secrets with tokens ---
 GROUP_NAMESPACE = "cloud.google.com/tpu-node-group-namespace"
-GROUP_NAME = "cloud.google.com/tpu-node-group-name"
+GROUP_NAME = constants.NODE_GROUP_NAME
 #: Of nodes alone, as gke-labs/tpu-operator's README has pods select them: NAMESPACE-NAME.
 GROUP = "cloud.google.com/tpu-node-group"
 #: Of nodes alone: the group's namespace, by a label that no kubelet may set (admission plugin NodeRestriction).

@@ -182,16 +182,16 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         reading.namespace_labels[metadata["name"]] = {key: str(value) for key, value in labels.items()}
         return
     if (version, kind) == ("v1", "PodTemplate"):
-        reading.pod_templates[metadata["namespace"], metadata["name"]] = parse_pod_template(created)
+        _tell_of_keys(reading, document, named)
+        try:
+            reading.pod_templates[metadata["namespace"], metadata["name"]] = parse_pod_template(created)
+        except fields.MalformedObject as error:
+            _tell_of_malformed(reading, document, named, error)
         return
     cluster = cluster_of(created) if version.startswith("ray.io/") else created
     workload = _KINDS.get((version.partition("/")[0], fields.text(cluster.get("kind"))))
     if workload is None:
         _tell_of_others(reading, document, kind, named)
-        return
-    if not workload.has_pods:
-        if (found := workloads.KINDS[workload].parse(created)) is not None and metadata["name"]:
-            reading.subjects[found.uid] = Subject(document, found, [])
         return
     _tell_of_keys(reading, document, named)
     if workload is WorkloadKind.JOB and not _is_for_us(reading, document, metadata, named):
@@ -232,19 +232,20 @@ def _read_workload(
     reading: Reading, document: Document, kind: WorkloadKind, raw: dict[str, Any], *, accepted: bool
 ) -> None:
     named = title(kind.value, raw["metadata"])
-    templates = templates_of(kind, raw)
+    templates = templates_of(kind, raw) if kind.has_pods else []
     try:
         workload = workloads.KINDS[kind].parse(cluster_of(raw))
         if workload is None:
+            reading.ignore(document, kind.value)
             return
         subject = Subject(document, workload, templates, accepted=accepted)
         for template in templates:
             _expand(reading, subject, kind, raw, template)
     except fields.MalformedObject as error:
-        only, message = templates[0] if len(templates) == 1 else None, str(error).removeprefix(f"{named}: ")
-        reading.remark(document, path_of(message, document.raw, only), named, message, impossible=True)
+        _tell_of_malformed(reading, document, named, error, templates[0] if len(templates) == 1 else None)
         return
-    if not (workload.problem or any(group.template.chips for group in workload.groups)):
+    # What an ask asks for is read when all files are.
+    if not (workload.ask or workload.problem or any(group.template.chips for group in workload.groups)):
         reading.ignore(document, kind.value)
     if fields.mapping(document.raw.get("spec")).get("suspend") is True:
         message = "is suspended; this is what it gets when it is resumed"
@@ -255,6 +256,13 @@ def _read_workload(
         # What else is wrong with it is said all the same.
         subject.accepted = False
     reading.subjects[workload.uid] = subject
+
+
+def _tell_of_malformed(
+    reading: Reading, document: Document, named: str, error: fields.MalformedObject, only: Template | None = None
+) -> None:
+    message = str(error).removeprefix(f"{named}: ")
+    reading.remark(document, path_of(message, document.raw, only), named, message, impossible=True)
 
 
 def _is_for_us(reading: Reading, document: Document, metadata: dict[str, Any], named: str) -> bool:
@@ -375,12 +383,21 @@ def _wrong(kind: WorkloadKind, document: Document) -> Iterator[tuple[Path, str]]
     if not OBJECT_NAME.fullmatch(name or (stem and f"{stem}x")):
         words = "use at most 253 lower-case letters, digits, - and ."
         yield ("metadata", "name"), f"metadata.name is {fields.shown(name)}; {words}"
-    for each in templates_of(kind, document.raw):
-        paths = (each.replicas_path, each.pods_path, (*each.pods_path[:-1], "completions"))
-        for path in dict.fromkeys(paths):
-            value = value_at(document.raw, path)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                yield path, f"{dotted(path)} is {fields.shown(value)}; set a whole number from 0"
+    for path in dict.fromkeys(_counts(kind, document.raw)):
+        value = value_at(document.raw, path)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            yield path, f"{dotted(path)} is {fields.shown(value)}; set a whole number from 0"
+
+
+def _counts(kind: WorkloadKind, raw: dict[str, Any]) -> Iterator[Path]:
+    """Yield where an object says how many groups and pods there are to be."""
+    if not kind.has_pods:
+        sets = fields.sequence(fields.mapping(raw.get("spec")).get("podSets"))
+        yield from (("spec", "podSets", place, "count") for place in range(len(sets)))
+        yield from (("spec", "replicas"), ("spec", "percentage"))
+        return
+    for each in templates_of(kind, raw):
+        yield from (each.replicas_path, each.pods_path, (*each.pods_path[:-1], "completions"))
 
 
 def _unquoted(raw: object) -> Iterator[tuple[Path, str]]:

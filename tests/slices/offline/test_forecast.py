@@ -31,6 +31,7 @@ from tests.support.objects import (
     raw_jobset,
     raw_lws,
     raw_pod,
+    raw_raycluster,
     raw_request,
 )
 from tests.support.settings import settings
@@ -135,9 +136,13 @@ def asking(key: str, value: Any) -> dict[str, Any]:
     return raw_jobset(metadata={"annotations": {key: value}})
 
 
+TEMPLATE = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "template", "namespace": "default"}}
+FOUR = {"containers": [{"resources": {"limits": {constants.TPU_RESOURCE: "four"}}}]}
 #: Object, the text that stands in the line of the mistake, and words of what is said of it.
 MISTAKES = [
-    pytest.param(raw_jobset(pod=pod_spec(topology="2x2x3")), "2x2x3", "topology 2x2x3 is not valid", id="a topology"),
+    pytest.param(
+        raw_job("my-sweep", pod=pod_spec(topology="2x2x3")), "2x2x3", "topology 2x2x3 is not valid", id="a topology"
+    ),
     pytest.param(raw_jobset(pod=pod_spec(chips=3)), "google.com/tpu: '3'", "requests 3 chips fits no host", id="chips"),
     pytest.param(
         raw_jobset(parallelism=5), "parallelism: 5", "has parallelism 5, but a slice of topology", id="parallelism"
@@ -173,10 +178,11 @@ MISTAKES = [
         "JobSet default/train: spec.replicatedJobs[0].replicas is -1; set a whole number from 0",
         id="negative replicas",
     ),
-    pytest.param(raw_jobset(parallelism=-2), "parallelism: -2", "parallelism is -2", id="negative parallelism"),
+    pytest.param(raw_request("req", -2), "count: -2", "spec.podSets[0].count is -2", id="a negative request"),
+    pytest.param({**TEMPLATE, "template": {"spec": FOUR}}, "apiVersion", "not a quantity", id="an amount to request"),
     pytest.param(raw_lws(size="four"), "size: four", "leaderWorkerTemplate.size is 'four'", id="a size in words"),
     pytest.param(raw_job(spec={"completions": -3}), "completions: -3", "spec.completions is -3", id="completions"),
-    pytest.param(raw_jobset(""), "name: ''", "JobSet default/: metadata.name is ''; use", id="no name"),
+    pytest.param(raw_request(""), "name: ''", "ProvisioningRequest default/: metadata.name is ''; use", id="no name"),
     pytest.param(raw_jobset("Train_1"), "Train_1", "metadata.name is 'Train_1'; use", id="a name with capitals"),
     pytest.param(
         {**raw_jobset(), "apiVersion": "batch/v1"},
@@ -191,12 +197,7 @@ MISTAKES = [
         "is not the e-mail address",
         id="a service account",
     ),
-    pytest.param(
-        raw_jobset(pod={**pod_spec(), "containers": [{"resources": {"limits": {constants.TPU_RESOURCE: "four"}}}]}),
-        "four",
-        "is not a quantity",
-        id="an amount",
-    ),
+    pytest.param(raw_jobset(pod={**pod_spec(), **FOUR}), "four", "is not a quantity", id="an amount"),
     pytest.param(
         raw_jobset(pod={**pod_spec(), "overhead": {"cpu": "500"}}),
         "500",
@@ -206,9 +207,6 @@ MISTAKES = [
     pytest.param(raw_jobset(replicas=5000), "replicas: 5000", "5,000 child Jobs", id="too many child Jobs"),
     pytest.param(
         raw_job(spec={"completionMode": "NonIndexed"}), "NonIndexed", "completionMode is not Indexed", id="no index"
-    ),
-    pytest.param(
-        raw_job("my-sweep", pod=pod_spec(topology="2x2x3")), "2x2x3", "topology 2x2x3 is not valid", id="a Job's"
     ),
     pytest.param(
         raw_job(metadata={"annotations": {}}), "google.com/tpu", "only with the annotation", id="not annotated"
@@ -347,16 +345,11 @@ def test_a_group_that_is_wrong_and_not_served_is_told_both() -> None:
     assert not found.all_served
     assert "have no nodeSelector cloud.google.com/gke-tpu-topology" in told
     assert "leader template requests 0 chips and its worker template 4" in told
-    raw = raw_jobset(replicas=5000, pod={**pod_spec(), "nodeSelector": {}})
-    driver = raw_jobset(job="driver", pod=pod_spec(chips=0))
-    raw["spec"]["replicatedJobs"].insert(0, *driver["spec"]["replicatedJobs"])
-    assert any("5,000 child Jobs" in each.message for each in plan(raw).remarks)
 
 
 def test_requests_and_buffers_are_planned_with_the_templates_of_the_files() -> None:
-    template = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "template", "namespace": "default"}}
     asks = (raw_request("req", 4, 2), raw_buffer(replicas=2), raw_request("odd", 3))
-    found = plan(*asks, {**template, "template": {"spec": pod_spec()}})
+    found = plan(*asks, {**TEMPLATE, "template": {"spec": pod_spec()}})
     assert [pool.slice_.workload.name for pool in found.pools] == [*3 * ["req"], *2 * ["warm"]]
     assert ["a multiple of 2" in each.message for each in found.remarks if each.severity.refused] == [True]
     assert [each.message for each in plan(asks[0]).remarks] == [
@@ -364,10 +357,11 @@ def test_requests_and_buffers_are_planned_with_the_templates_of_the_files() -> N
     ]
 
 
-def test_what_is_there_twice_is_planned_once() -> None:
+@pytest.mark.parametrize("two", [(raw_jobset(uid=""), raw_jobset(uid="", replicas=4)), (raw_request(), raw_request())])
+def test_what_is_there_twice_is_planned_once(two: tuple[Any, Any]) -> None:
     """`kubectl apply` would change the first into the second."""
-    found = plan(raw_jobset(uid=""), raw_jobset(uid="", replicas=4))
-    assert len(found.pools) == 1
+    found = plan(*two, {**TEMPLATE, "template": {"spec": pod_spec()}})
+    assert len({each.slice_.workload.uid for each in found.pools}) == 1
     assert "occurs twice, first in f:1" in found.remarks[0].message
 
 
@@ -396,7 +390,11 @@ def test_no_more_is_planned_than_a_cluster_could_have() -> None:
 @given(st.data())
 def test_wrong_types_anywhere_never_crash(data: st.DataObject) -> None:
     """Nor do they cost the other objects their pools."""
-    raw = spoilt(data, data.draw(st.sampled_from([raw_jobset(uid=""), raw_job(uid=""), raw_lws(uid=""), raw_pod()])))
+    asks, workloads = (
+        (raw_request(), raw_buffer(), {**TEMPLATE, "template": {}}),
+        (raw_jobset(uid=""), raw_job(uid=""), raw_lws(uid="")),
+    )
+    raw = spoilt(data, data.draw(st.sampled_from([*asks, *workloads, raw_raycluster(), raw_pod()])))
     documents, problems = read_documents("f", yaml.safe_dump(raw_jobset("good")) + "---\n" + yaml.safe_dump(raw))
     assert isinstance(problems, list)
     found = forecast(documents, SERVING, GKE_RULES)
