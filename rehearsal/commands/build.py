@@ -6,18 +6,20 @@ import click
 
 from provisioner.cli.frame import Command
 from provisioner.cli.output import ExitCode
-from rehearsal.localcluster import LWS, LocalClusterError, resolve_binaries
+from rehearsal.localcluster import KUEUE, LWS, LocalClusterError, resolve_binaries
 
 
 @click.command(cls=Command, examples=("{prog} build", "{prog} build --lws"))
 @click.option("--lws", is_flag=True, help="include the LeaderWorkerSet controller")
-def command(*, lws: bool) -> int:
+@click.option("--kueue", is_flag=True, help="include Kueue, which takes ten minutes more")
+def command(*, lws: bool, kueue: bool) -> int:
     """Build the missing programs of the local control plane, and print their paths.
 
     The first build takes about ten minutes.
     """
     try:
-        binaries = resolve_binaries(optional=[LWS.name] if lws else [], progress=progress)
+        optional = [operator.name for operator, wanted in ((LWS, lws), (KUEUE, kueue)) if wanted]
+        binaries = resolve_binaries(optional=optional, progress=progress)
     except LocalClusterError as error:
         progress(f"error: {error}")
         return ExitCode.ERROR

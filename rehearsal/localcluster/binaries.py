@@ -220,18 +220,25 @@ class GoRunner:
 
     def copy_manifests(self, recipe: Recipe, *, modules: Path, scratch: Path, destination: Path) -> None:
         """Copy a program's CRDs and webhooks out of its module, which Go's own cache may drop at any time."""
-        answer = self._run(
-            ["mod", "download", "-json", recipe.source],
-            directory=modules / recipe.module,
-            label=f"reading the manifests of {recipe.name}",
-        )
-        source = Path(json.loads(answer)["Dir"]) / recipe.manifests
+
+        def folder_of(module: str) -> Path:
+            answer = self._run(
+                ["mod", "download", "-json", module],
+                directory=modules / recipe.module,
+                label=f"reading the manifests of {recipe.name}",
+            )
+            return Path(json.loads(answer)["Dir"])
+
+        source = folder_of(recipe.source) / recipe.manifests
         copy = scratch / f"{recipe.name}-{destination.name}"
         for part in ("crd", "webhook"):
             # Files in Go's module cache are read-only; copies of them could not be removed again.
             shutil.copytree(source / part, copy / part, copy_function=shutil.copyfile)
         for folder in (copy, *copy.rglob("*/")):
             folder.chmod(0o755)
+        module, crd = recipe.borrowed
+        if module:
+            shutil.copyfile(folder_of(module) / crd, copy / "crd" / "bases" / Path(crd).name)
         copy.rename(destination)
 
     def _run(self, arguments: Sequence[str], *, directory: Path, label: str) -> str:
@@ -340,14 +347,8 @@ def resolve_binaries(
     """
     env = os.environ if environment is None else environment
     root = cache_root(env)
-    machine = platform.machine()
-    target = f"{sys.platform}/{_GO_ARCHITECTURES.get(machine, machine)}"
     given = _given(env)
-    wanted = [
-        _Wanted(recipe=recipe, folder=root / cache_key(recipe.module, modules, platform=target))
-        for recipe in RECIPES
-        if not recipe.optional or recipe.name in optional
-    ]
+    wanted = [_wanted(recipe, root, modules) for recipe in RECIPES if not recipe.optional or recipe.name in optional]
     for name, path in given.items():
         progress(f"{name}: {path} (${ASSETS_VARIABLE})")
     to_build = [one for one in wanted if one.recipe.name not in given]
@@ -380,6 +381,18 @@ class _Wanted:
     @property
     def missing(self) -> bool:
         return not self.program.exists() or (bool(self.recipe.manifests) and not self.manifests.exists())
+
+
+def _wanted(recipe: Recipe, root: Path, modules: Path) -> _Wanted:
+    machine = platform.machine()
+    target = f"{sys.platform}/{_GO_ARCHITECTURES.get(machine, machine)}"
+    return _Wanted(recipe=recipe, folder=root / cache_key(recipe.module, modules, platform=target))
+
+
+def is_built(name: str, *, environment: Mapping[str, str] | None = None, modules: Path = MODULES) -> bool:
+    """Tell whether the cache has a program, so that nobody waits for its build."""
+    root = cache_root(os.environ if environment is None else environment)
+    return any(not _wanted(recipe, root, modules).missing for recipe in RECIPES if recipe.name == name)
 
 
 def _given(environment: Mapping[str, str]) -> dict[str, Path]:

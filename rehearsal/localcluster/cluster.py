@@ -28,7 +28,7 @@ from rehearsal.localcluster.binaries import Binaries, Progress, log_progress, re
 from rehearsal.localcluster.components import Plan, Site
 from rehearsal.localcluster.credentials import ADMIN, Credentials
 from rehearsal.localcluster.errors import LocalClusterError
-from rehearsal.localcluster.operators import JOBSET, LWS, Operator
+from rehearsal.localcluster.operators import JOBSET, KUEUE, LWS, Operator
 from rehearsal.localcluster.ports import HOST
 from rehearsal.localcluster.processes import Process, stop_all, wait_until
 
@@ -372,7 +372,10 @@ class LocalCluster:
             f"the API server to take the CRDs of {operator.title}",
             partial(operators.install_crds, api, operator, manifests),
         )
-        self._wait(f"the CRDs of {operator.title} to be established", partial(operators.established, api, operator))
+        self._wait(
+            f"the CRDs of {operator.title} to be established",
+            partial(operators.established, api, operator, manifests),
+        )
 
     def _install_webhooks(self, api: ApiClient, operator: Operator) -> None:
         operators.install_webhooks(
@@ -401,6 +404,7 @@ def start(
     progress: Progress = log_progress,
     jobset: bool = True,
     lws: bool = False,
+    kueue: bool = False,
     timeout_seconds: float = START_TIMEOUT_SECONDS,
 ) -> LocalCluster:
     """Start a cluster and wait until it works.
@@ -408,7 +412,7 @@ def start(
     The directory must be new or empty and is kept; without one, a temporary directory is made and removed by stop().
     Programs are built on first use, which takes minutes. Raises LocalClusterError.
     """
-    chosen = tuple(operator for operator, wanted in ((JOBSET, jobset), (LWS, lws)) if wanted)
+    chosen = tuple(operator for operator, wanted in ((JOBSET, jobset), (LWS, lws), (KUEUE, kueue)) if wanted)
     binaries = resolve_binaries(optional=[operator.name for operator in chosen], progress=progress)
     home = _home(directory)
     cluster = LocalCluster(

@@ -268,6 +268,7 @@ def operator(site: Site, *, operator: Operator) -> Plan:
             "leaderElection": {"leaderElect": False},
             "internalCertManagement": {"enable": False},
             "clientConnection": {"qps": _CLIENT_QPS, "burst": _CLIENT_BURST},
+            **operator.settings,
         },
     )
     return Plan(

@@ -46,6 +46,7 @@ _CLIENTS = {
     "kwok": ("kwok", ("system:masters",)),
     "jobset": ("jobset-controller", ("system:masters",)),
     "lws": ("lws-controller", ("system:masters",)),
+    "kueue": ("kueue-controller", ("system:masters",)),
 }
 
 

@@ -18,6 +18,8 @@ from rehearsal.localcluster import recipes
 from rehearsal.localcluster.api import ApiClient
 from rehearsal.localcluster.ports import HOST
 
+_NAMESPACE = "kube-system"
+_CERTIFICATES = "kueue-certificates"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _WEBHOOK_PATHS = {
     kind: f"/apis/admissionregistration.k8s.io/v1/{kind.lower()}s"
@@ -35,43 +37,82 @@ class Operator:
     title: str
     """What messages call it."""
 
-    crd: str
-    """The resource that it serves, as resource.group."""
-
     configuration: str
     """The apiVersion of its configuration file."""
 
-    watched: Mapping[str, str] = field(default_factory=dict)
-    """Kinds by resource.group that it watches and ends without, but that nobody here makes; all are of version v1."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What its configuration file holds beside, or in place of, what is in everybody's."""
+
+    schemaless: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Version and kind by resource.group, of what gets a CRD that takes anything, whatever its own is."""
+
+    secret: str = ""
+    """A Secret in kube-system that it wants to fill; empty for none."""
 
 
 JOBSET = Operator(
     name=recipes.JOBSET,
     title="JobSet",
-    crd="jobsets.jobset.x-k8s.io",
     configuration="config.jobset.x-k8s.io/v1alpha1",
 )
 LWS = Operator(
     name=recipes.LWS,
     title="LeaderWorkerSet",
-    crd="leaderworkersets.leaderworkerset.x-k8s.io",
     configuration="config.lws.x-k8s.io/v1alpha1",
-    watched={"disaggregatedsets.disaggregatedset.x-k8s.io": "DisaggregatedSet"},
+    # It watches them, and nobody here makes one: the API server would spend seconds and 70 MB on their schema.
+    schemaless={"disaggregatedsets.disaggregatedset.x-k8s.io": ("v1", "DisaggregatedSet")},
+)
+KUEUE = Operator(
+    name=recipes.KUEUE,
+    title="Kueue",
+    configuration="config.kueue.x-k8s.io/v1beta2",
+    settings={
+        "namespace": _NAMESPACE,
+        "integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset"]},
+        # Switched off, it ends without a certificate for its metrics in /etc. Its webhooks have the cluster's: there
+        # are none of this name.
+        "internalCertManagement": {"webhookServiceName": "none", "webhookSecretName": _CERTIFICATES},
+        "featureGates": {"VisibilityOnDemand": False, "MultiKueue": False},
+    },
+    # For the provisioner: no module that has it builds here.
+    schemaless={"capacitybuffers.autoscaling.x-k8s.io": ("v1beta1", "CapacityBuffer")},
+    secret=_CERTIFICATES,
 )
 
 
 def install_crds(api: ApiClient, operator: Operator, manifests: Path) -> bool:
     """Install the CRDs; False where the API server does not take one yet."""
-    resource, _, group = operator.crd.partition(".")
-    # Sent as it is: to parse its 9,000 lines and more here would take a second.
-    wanted = {operator.crd: (manifests / "crd" / "bases" / f"{group}_{resource}.yaml").read_bytes()}
-    wanted |= {name: json.dumps(_schemaless(name, kind)).encode() for name, kind in operator.watched.items()}
-    return all(api.try_apply(f"{_CRDS}/{name}", manifest).status < 300 for name, manifest in wanted.items())
+    wanted = {}
+    if operator.secret:
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": operator.secret}}
+        path = f"/api/v1/namespaces/{_NAMESPACE}/secrets/{operator.secret}"
+        wanted[path] = json.dumps(secret).encode()
+    for name, file in _crds(manifests).items():
+        # Sent as it is: to parse its 9,000 lines and more here would take a second.
+        wanted[f"{_CRDS}/{name}"] = file.read_bytes() + _conversion(manifests, name)
+    for name, (version, kind) in operator.schemaless.items():
+        wanted[f"{_CRDS}/{name}"] = json.dumps(_schemaless(name, version, kind)).encode()
+    return all(api.try_apply(path, manifest).status < 300 for path, manifest in wanted.items())
 
 
-def established(api: ApiClient, operator: Operator) -> bool:
+def _crds(manifests: Path) -> dict[str, Path]:
+    """Return the files of the operator's CRDs by resource.group: they are called group_resource.yaml."""
+    files = sorted((manifests / "crd" / "bases").glob("*_*.yaml"))
+    return {".".join(reversed(file.stem.split("_"))): file for file in files}
+
+
+def _conversion(manifests: Path, name: str) -> bytes:
+    """Return the end of a CRD's spec, where it has a patch with its conversion, which is called for old versions only.
+
+    It leads to a Service that does not exist: objects are read in the version that is stored.
+    """
+    patch = manifests / "crd" / "patches" / f"webhook_in_{name.partition('.')[0]}.yaml"
+    return patch.read_bytes().partition(b"\nspec:\n")[2] if patch.exists() else b""
+
+
+def established(api: ApiClient, operator: Operator, manifests: Path) -> bool:
     """Tell whether the API server serves the operator's kinds."""
-    for name in (operator.crd, *operator.watched):
+    for name in (*_crds(manifests), *operator.schemaless):
         conditions = api.must("GET", f"{_CRDS}/{name}").get("status", {}).get("conditions") or []
         if not any(one["type"] == "Established" and one["status"] == "True" for one in conditions):
             return False
@@ -107,14 +148,15 @@ def webhook_configurations(
         yield document
 
 
-def _schemaless(name: str, kind: str) -> dict[str, Any]:
-    """Return a CRD that takes anything: the API server spends seconds and 70 MB on a schema of a megabyte."""
+def _schemaless(name: str, version: str, kind: str) -> dict[str, Any]:
+    """Return a CRD that takes anything."""
     resource, _, group = name.partition(".")
-    version = {
-        "name": "v1",
+    served = {
+        "name": version,
         "served": True,
         "storage": True,
         "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+        "subresources": {"status": {}},
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -124,7 +166,7 @@ def _schemaless(name: str, kind: str) -> dict[str, Any]:
             "group": group,
             "names": {"kind": kind, "plural": resource},
             "scope": "Namespaced",
-            "versions": [version],
+            "versions": [served],
         },
     }
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from rehearsal.localcluster.api import ApiClient
-from rehearsal.localcluster.operators import JOBSET, LWS, Operator
+from rehearsal.localcluster.operators import JOBSET, KUEUE, LWS, Operator
 
 _NAMESPACE = "kube-system"
 _NAME = "localcluster-probe"
@@ -37,7 +37,7 @@ class _Probe:
     manifest: Mapping[str, Any]
 
     defaulted: Callable[[Mapping[str, Any]], bool]
-    """Whether a spec has what only the mutating webhook fills in."""
+    """Whether the object has what only the mutating webhook fills in."""
 
     wrong: Mapping[str, Any]
     """A spec that only the validating webhook rejects."""
@@ -46,10 +46,10 @@ class _Probe:
     """In its words."""
 
     child: str
-    """The path of what the operator makes of the object."""
+    """The path of what the operator makes of the object; its own where it makes nothing."""
 
     handled: Callable[[Mapping[str, Any]], bool]
-    """Whether the child's status says that the controller manager has seen it."""
+    """Whether the child's status says that its controller has seen it."""
 
     left: tuple[str, ...] = ()
     """Paths of what else the operator makes."""
@@ -68,12 +68,13 @@ _JOBSET_SPEC: dict[str, Any] = {
     "replicatedJobs": [{"name": "probe", "template": {"spec": {"template": _TEMPLATE}}}],
 }
 _LWS_SPEC: dict[str, Any] = {"replicas": 0, "leaderWorkerTemplate": {"workerTemplate": _TEMPLATE}}
+_QUEUE = f"/apis/kueue.x-k8s.io/v1beta2/clusterqueues/{_NAME}"
 
 _PROBES = {
     JOBSET.name: _Probe(
         path=_namespaced("jobset.x-k8s.io/v1alpha2", "jobsets"),
         manifest=_object("jobset.x-k8s.io/v1alpha2", "JobSet", _JOBSET_SPEC),
-        defaulted=lambda spec: "completionMode" in spec["replicatedJobs"][0]["template"]["spec"],
+        defaulted=lambda raw: "completionMode" in raw["spec"]["replicatedJobs"][0]["template"]["spec"],
         wrong={"successPolicy": {"operator": "All", "targetReplicatedJobs": ["no-such-job"]}},
         refusal="no-such-job",
         child=_namespaced("batch/v1", "jobs", f"{_NAME}-probe-0"),
@@ -83,12 +84,21 @@ _PROBES = {
     LWS.name: _Probe(
         path=_namespaced("leaderworkerset.x-k8s.io/v1", "leaderworkersets"),
         manifest=_object("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", _LWS_SPEC),
-        defaulted=lambda spec: "networkConfig" in spec,
+        defaulted=lambda raw: "networkConfig" in raw["spec"],
         wrong={"leaderWorkerTemplate": {"size": 0, "workerTemplate": _TEMPLATE}},
         refusal="size must be equal or greater than 1",
         child=_namespaced("apps/v1", "statefulsets"),
         handled=lambda status: "observedGeneration" in status,
         left=(_namespaced("v1", "services"),),
+    ),
+    KUEUE.name: _Probe(
+        path=_QUEUE,
+        manifest=_object("kueue.x-k8s.io/v1beta2", "ClusterQueue", {}),
+        defaulted=lambda raw: bool(raw["metadata"].get("finalizers")),
+        wrong={"admissionChecksStrategy": {"admissionChecks": [{"name": _NAME, "onFlavors": ["no-such-flavor"]}]}},
+        refusal="no-such-flavor",
+        child=_QUEUE,
+        handled=lambda status: bool(status.get("conditions")),
     ),
 }
 
@@ -134,7 +144,7 @@ def _node_becomes_ready(api: ApiClient) -> bool:
 
 def _is_defaulted(api: ApiClient, probe: _Probe) -> bool:
     answer = api.try_apply(probe.path, _bytes(probe.manifest), dry_run=True)
-    return answer.status < 300 and probe.defaulted(answer.body["spec"])
+    return answer.status < 300 and probe.defaulted(answer.body)
 
 
 def _wrong_is_rejected(api: ApiClient, probe: _Probe) -> bool:

@@ -1,4 +1,4 @@
-"""What is built for the local cluster: eight programs out of five pinned Go modules.
+"""What is built for the local cluster: nine programs out of six pinned Go modules.
 
 The versions live in modules/*/go.mod and go.sum alone; only version stamps that a program reports about itself are
 derived from them. Each module has a cache key of its own, so that a new version of one program builds nothing else. It
@@ -29,6 +29,7 @@ KUBECTL = "kubectl"
 KWOK = "kwok"
 JOBSET = "jobset"
 LWS = "lws"
+KUEUE = "kueue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,9 @@ class Recipe:
 
     manifests: str = ""
     """The folder of the source that holds its crd and webhook folders; empty where the program has neither."""
+
+    borrowed: tuple[str, str] = ("", "")
+    """A CRD of another module that it looks for: the path of the module, and that of the file in it."""
 
     optional: bool = False
     """Built only where it is asked for."""
@@ -104,6 +108,20 @@ RECIPES = (
         manifests="config",
         optional=True,
     ),
+    Recipe(
+        name=KUEUE,
+        module="kueue",
+        source="sigs.k8s.io/kueue",
+        package="sigs.k8s.io/kueue/cmd/kueue",
+        version_variable="sigs.k8s.io/kueue/pkg/version.GitVersion",
+        from_assets=False,
+        manifests="config/components",
+        borrowed=(
+            "k8s.io/autoscaler/cluster-autoscaler/apis",
+            "config/crd/autoscaling.x-k8s.io_provisioningrequests.yaml",
+        ),
+        optional=True,
+    ),
 )
 
 
@@ -140,6 +158,7 @@ def cache_key(module: str, modules: Path, *, platform: str, recipes: Sequence[Re
     for recipe in recipes:
         if recipe.module == module:
             made = f"{recipe.name} {recipe.package} {recipe.manifests} {linker_flags(recipe, modules)}"
+            made += "".join(recipe.borrowed)
             digest.update(f"\0{made}".encode())
     digest.update(f"\0{' '.join(BUILD_FLAGS)}\0{platform}".encode())
     return f"{module}-{digest.hexdigest()[:16]}"

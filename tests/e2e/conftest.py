@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,6 +62,14 @@ def leaderworkersets(rehearsal: Rehearsal) -> None:
     """Have the LeaderWorkerSet controller in the world; tests that do not ask for it do not wait for it."""
     if localcluster.LWS.name not in rehearsal.cluster.component_names:
         rehearsal.cluster.add(localcluster.LWS)
+
+
+@pytest.fixture(scope="module")
+def kueue(rehearsal: Rehearsal) -> None:
+    """Have Kueue in the world, where it is built or TPU_PROVISIONER_KUEUE=1 asks for the build of ten minutes."""
+    if not localcluster.is_built(localcluster.KUEUE.name) and os.environ.get("TPU_PROVISIONER_KUEUE") != "1":
+        pytest.skip("Kueue is not built: run tpu-rehearsal build --kueue, or set TPU_PROVISIONER_KUEUE=1")
+    rehearsal.cluster.add(localcluster.KUEUE)
 
 
 @contextmanager

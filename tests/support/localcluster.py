@@ -67,6 +67,10 @@ class GoHome:
                 manifests = self.root / "sources" / recipe.manifests / part
                 manifests.mkdir(parents=True, exist_ok=True)
                 (manifests / f"{recipe.name}.yaml").write_text("kind: Something\n")
+            for place in filter(None, (recipe.borrowed[1], f"{recipe.manifests}/crd/bases/own.yaml")):
+                file = self.root / "sources" / place
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text("kind: Something\n")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(_FAKE_GO.format(version=version, sources=self.root / "sources", build=build))
         path.chmod(0o755)
