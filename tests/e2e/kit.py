@@ -307,9 +307,11 @@ def registered_webhook(rehearsal: Rehearsal, component: str) -> Iterator[int]:
     )
     for resource, place, body in wanted:
         rehearsal.api.post(collection_path(resource, **place), body)
-    yield port
-    for resource, place, body in reversed(wanted):
-        rehearsal.api.delete(object_path(resource, body["metadata"]["name"], **place))
+    try:
+        yield port
+    finally:
+        for resource, place, body in reversed(wanted):
+            rehearsal.api.delete(object_path(resource, body["metadata"]["name"], **place))
 
 
 @contextlib.contextmanager

@@ -17,12 +17,17 @@ from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.workloads import RAY_CLUSTER
-from rehearsal.demos import ProvisionerProcess, Rehearsal
+from rehearsal.demos import Rehearsal
 from rehearsal.localcluster import FAIL_AFTER
 from tests.e2e.kit import Ground, registered_webhook, serving_webhook
 from tests.support.objects import Json, pod_spec, raw_raycluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("kuberay", "webhook", "head_node", "provisioner")]
+pytestmark = [
+    pytest.mark.e2e,
+    # The API server takes ten seconds and more for KubeRay's schemas, in the time of the first test.
+    pytest.mark.timeout(120),
+    pytest.mark.usefixtures("kuberay", "webhook", "head_node", "provisioner"),
+]
 
 _ROOT = RAY_CLUSTER.root
 _HEAD_NODE = "head"
@@ -206,7 +211,7 @@ def test_a_rayjob_that_is_over_leaves_nothing(ground: Ground) -> None:
     assert ground.rehearsal.objects(collection_path("rayclusters", namespace=ground.namespace, root=_ROOT)) == []
 
 
-def test_a_group_of_256_chips(ground: Ground, provisioner: ProvisionerProcess) -> None:
+def test_a_group_of_256_chips(ground: Ground) -> None:
     """64 hosts on one pool."""
     ray = Ray(ground, hosts=64, topology="16x16")
     ray.create()
