@@ -21,12 +21,13 @@ _CHECK_SECONDS = 1.0
 @click.option("--jobset/--no-jobset", default=True, show_default=True, help="run the JobSet controller")
 @click.option("--lws", is_flag=True, help="run the LeaderWorkerSet controller")
 @click.option("--kueue", is_flag=True, help="run Kueue")
-def command(*, directory: Path | None, jobset: bool, lws: bool, kueue: bool) -> int:
+@click.option("--kuberay", is_flag=True, help="run KubeRay")
+def command(*, directory: Path | None, jobset: bool, lws: bool, kueue: bool, kuberay: bool) -> int:
     """Start a Kubernetes control plane on this machine, print its KUBECONFIG, and run it until Ctrl-C."""
     # An end by a service manager is to be as orderly as one by Ctrl-C, at any moment of the start.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with start(directory, progress=progress, jobset=jobset, lws=lws, kueue=kueue) as cluster:
+        with start(directory, progress=progress, jobset=jobset, lws=lws, kueue=kueue, kuberay=kuberay) as cluster:
             click.echo(f"export KUBECONFIG={cluster.kubeconfig}")
             logs = cluster.directory / "logs"
             progress(f"kubectl: {cluster.binaries['kubectl']}; logs: {logs}; Ctrl-C stops the cluster")

@@ -6,21 +6,23 @@
         ...  # use cluster.kubeconfig
 
 etcd, kube-apiserver, kube-controller-manager, kube-scheduler, the JobSet controller and, where they are asked for, the
-LeaderWorkerSet controller and Kueue are the real programs, built once from pinned sources. kwok plays the kubelets:
-every Node object that somebody registers becomes ready, and its pods run for as long as their annotations say. Machines
-join it as they join a cluster of kubeadm's. No container ever runs, and nothing is reachable from other machines.
+LeaderWorkerSet controller, Kueue and KubeRay are the real programs, built once from pinned sources. kwok plays the
+kubelets: every Node object that somebody registers becomes ready, and its pods run for as long as their annotations
+say. Machines join it as they join a cluster of kubeadm's. No container ever runs, and nothing is reachable from other
+machines.
 """
 
 from rehearsal.localcluster.binaries import Binaries, Progress, is_built, log_progress, resolve_binaries
 from rehearsal.localcluster.cluster import LocalCluster, start
 from rehearsal.localcluster.errors import LocalClusterError
-from rehearsal.localcluster.operators import JOBSET, KUEUE, LWS, Operator
+from rehearsal.localcluster.operators import JOBSET, KUBERAY, KUEUE, LWS, Operator
 from rehearsal.localcluster.stages import DEFAULT_RUN_SECONDS, FAIL_AFTER, OWN_KUBELET, RUN_FOR
 
 __all__ = [
     "DEFAULT_RUN_SECONDS",
     "FAIL_AFTER",
     "JOBSET",
+    "KUBERAY",
     "KUEUE",
     "LWS",
     "OWN_KUBELET",

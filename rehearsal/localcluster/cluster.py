@@ -28,7 +28,7 @@ from rehearsal.localcluster.binaries import Binaries, Progress, log_progress, re
 from rehearsal.localcluster.components import Plan, Site
 from rehearsal.localcluster.credentials import ADMIN, Credentials
 from rehearsal.localcluster.errors import LocalClusterError
-from rehearsal.localcluster.operators import JOBSET, KUEUE, LWS, Operator
+from rehearsal.localcluster.operators import JOBSET, KUBERAY, KUEUE, LWS, Operator
 from rehearsal.localcluster.ports import HOST
 from rehearsal.localcluster.processes import Process, stop_all, wait_until
 
@@ -405,6 +405,7 @@ def start(
     jobset: bool = True,
     lws: bool = False,
     kueue: bool = False,
+    kuberay: bool = False,
     timeout_seconds: float = START_TIMEOUT_SECONDS,
 ) -> LocalCluster:
     """Start a cluster and wait until it works.
@@ -412,7 +413,8 @@ def start(
     The directory must be new or empty and is kept; without one, a temporary directory is made and removed by stop().
     Programs are built on first use, which takes minutes. Raises LocalClusterError.
     """
-    chosen = tuple(operator for operator, wanted in ((JOBSET, jobset), (LWS, lws), (KUEUE, kueue)) if wanted)
+    choices = ((JOBSET, jobset), (LWS, lws), (KUEUE, kueue), (KUBERAY, kuberay))
+    chosen = tuple(operator for operator, wanted in choices if wanted)
     binaries = resolve_binaries(optional=[operator.name for operator in chosen], progress=progress)
     home = _home(directory)
     cluster = LocalCluster(

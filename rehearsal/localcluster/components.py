@@ -257,7 +257,23 @@ def kwok(site: Site) -> Plan:
 def operator(site: Site, *, operator: Operator) -> Plan:
     """Plan a controller of custom resources; Plan.port is that of its webhooks."""
     webhooks, health = free_ports(2)
-    configuration = site.write_configuration(
+    flags = [flag.format(health=f"{HOST}:{health}") for flag in operator.flags]
+    if operator.configuration:
+        flags.append(f"--config={_configuration(site, operator, webhooks=webhooks, health=health)}")
+    return Plan(
+        command=(
+            str(site.binaries[operator.name]),
+            f"--kubeconfig={site.kubeconfig(operator.name)}",
+            *flags,
+            "--zap-devel=false",
+        ),
+        ready=partial(answers, health, "/readyz"),
+        port=webhooks,
+    )
+
+
+def _configuration(site: Site, operator: Operator, *, webhooks: int, health: int) -> str:
+    return site.write_configuration(
         operator.name,
         {
             "apiVersion": operator.configuration,
@@ -270,14 +286,4 @@ def operator(site: Site, *, operator: Operator) -> Plan:
             "clientConnection": {"qps": _CLIENT_QPS, "burst": _CLIENT_BURST},
             **operator.settings,
         },
-    )
-    return Plan(
-        command=(
-            str(site.binaries[operator.name]),
-            f"--kubeconfig={site.kubeconfig(operator.name)}",
-            f"--config={configuration}",
-            "--zap-devel=false",
-        ),
-        ready=partial(answers, health, "/readyz"),
-        port=webhooks,
     )

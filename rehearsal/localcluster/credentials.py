@@ -47,6 +47,7 @@ _CLIENTS = {
     "jobset": ("jobset-controller", ("system:masters",)),
     "lws": ("lws-controller", ("system:masters",)),
     "kueue": ("kueue-controller", ("system:masters",)),
+    "kuberay": ("kuberay-operator", ("system:masters",)),
 }
 
 

@@ -29,7 +29,7 @@ _WEBHOOK_PATHS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """A controller with CRDs and webhooks of its own, configured by a file as controller-runtime's examples are."""
+    """A controller with CRDs of its own, configured by a file as controller-runtime's examples are, or by flags."""
 
     name: str
     """That of its recipe, its log and its user."""
@@ -37,8 +37,11 @@ class Operator:
     title: str
     """What messages call it."""
 
-    configuration: str
-    """The apiVersion of its configuration file."""
+    configuration: str = ""
+    """The apiVersion of its configuration file; empty where it has flags, and no webhooks."""
+
+    flags: tuple[str, ...] = ()
+    """What its command line has; {health} is the address of its health checks."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What its configuration file holds beside, or in place of, what is in everybody's."""
@@ -77,6 +80,21 @@ KUEUE = Operator(
     # For the provisioner: no module that has it builds here.
     schemaless={"capacitybuffers.autoscaling.x-k8s.io": ("v1beta1", "CapacityBuffer")},
     secret=_CERTIFICATES,
+)
+
+KUBERAY = Operator(
+    name=recipes.KUBERAY,
+    title="KubeRay",
+    flags=(
+        "--health-probe-bind-address={health}",
+        "--metrics-addr=0",
+        "--enable-leader-election=false",
+        "--reconcile-concurrency=4",
+        "--qps=1000",
+        "--burst=2000",
+    ),
+    # It watches them, and nobody here makes one: their schema has 30,000 lines.
+    schemaless={"rayservices.ray.io": ("v1", "RayService"), "raycronjobs.ray.io": ("v1", "RayCronJob")},
 )
 
 
@@ -121,6 +139,8 @@ def established(api: ApiClient, operator: Operator, manifests: Path) -> bool:
 
 def install_webhooks(api: ApiClient, operator: Operator, manifests: Path, *, port: int, authority_pem: bytes) -> None:
     """Install the webhooks, to be called on this port of this machine."""
+    if not operator.configuration:
+        return
     for configuration in webhook_configurations(operator, manifests, port=port, authority_pem=authority_pem):
         path = f"{_WEBHOOK_PATHS[configuration['kind']]}/{configuration['metadata']['name']}"
         api.apply(path, json.dumps(configuration).encode())

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from rehearsal.localcluster.api import ApiClient
-from rehearsal.localcluster.operators import JOBSET, KUEUE, LWS, Operator
+from rehearsal.localcluster.operators import JOBSET, KUBERAY, KUEUE, LWS, Operator
 
 _NAMESPACE = "kube-system"
 _NAME = "localcluster-probe"
@@ -36,20 +36,20 @@ class _Probe:
     path: str
     manifest: Mapping[str, Any]
 
-    defaulted: Callable[[Mapping[str, Any]], bool]
-    """Whether the object has what only the mutating webhook fills in."""
-
-    wrong: Mapping[str, Any]
-    """A spec that only the validating webhook rejects."""
-
-    refusal: str
-    """In its words."""
-
     child: str
     """The path of what the operator makes of the object; its own where it makes nothing."""
 
     handled: Callable[[Mapping[str, Any]], bool]
     """Whether the child's status says that its controller has seen it."""
+
+    defaulted: Callable[[Mapping[str, Any]], bool] = bool
+    """Whether the object has what only the mutating webhook fills in."""
+
+    wrong: Mapping[str, Any] = field(default_factory=dict)
+    """A spec that only the validating webhook rejects."""
+
+    refusal: str = ""
+    """In its words."""
 
     left: tuple[str, ...] = ()
     """Paths of what else the operator makes."""
@@ -68,6 +68,8 @@ _JOBSET_SPEC: dict[str, Any] = {
     "replicatedJobs": [{"name": "probe", "template": {"spec": {"template": _TEMPLATE}}}],
 }
 _LWS_SPEC: dict[str, Any] = {"replicas": 0, "leaderWorkerTemplate": {"workerTemplate": _TEMPLATE}}
+_RAY_SPEC: dict[str, Any] = {"suspend": True, "headGroupSpec": {"template": _TEMPLATE}}
+_RAY_CLUSTER = _namespaced("ray.io/v1", "rayclusters")
 _QUEUE = f"/apis/kueue.x-k8s.io/v1beta2/clusterqueues/{_NAME}"
 
 _PROBES = {
@@ -100,6 +102,13 @@ _PROBES = {
         child=_QUEUE,
         handled=lambda status: bool(status.get("conditions")),
     ),
+    KUBERAY.name: _Probe(
+        path=_RAY_CLUSTER,
+        manifest=_object("ray.io/v1", "RayCluster", _RAY_SPEC),
+        child=_RAY_CLUSTER,
+        handled=lambda status: status.get("state") == "suspended",
+        left=(_namespaced("v1", "services", f"{_NAME}-head-svc"),),
+    ),
 }
 
 Condition = tuple[str, Callable[[], bool]]
@@ -117,9 +126,12 @@ def conditions(api: ApiClient) -> list[Condition]:
 def operator_conditions(api: ApiClient, operator: Operator) -> list[Condition]:
     """Return what has to become true of an operator, in this order, each with words for it."""
     probe = _PROBES[operator.name]
-    return [
+    webhooks: list[Condition] = [
         (f"{operator.title}'s mutating webhooks to be called", partial(_is_defaulted, api, probe)),
         (f"{operator.title}'s validating webhooks to be called", partial(_wrong_is_rejected, api, probe)),
+    ]
+    return [
+        *(webhooks if operator.configuration else ()),
         (f"{operator.title}'s controller to work on one of its objects", partial(_gets_child, api, probe)),
         (
             f"the probe's objects of {operator.title} to be gone",

@@ -1,4 +1,4 @@
-"""What is built for the local cluster: nine programs out of six pinned Go modules.
+"""What is built for the local cluster: ten programs out of seven pinned Go modules.
 
 The versions live in modules/*/go.mod and go.sum alone; only version stamps that a program reports about itself are
 derived from them. Each module has a cache key of its own, so that a new version of one program builds nothing else. It
@@ -30,6 +30,7 @@ KWOK = "kwok"
 JOBSET = "jobset"
 LWS = "lws"
 KUEUE = "kueue"
+KUBERAY = "kuberay"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +121,15 @@ RECIPES = (
             "k8s.io/autoscaler/cluster-autoscaler/apis",
             "config/crd/autoscaling.x-k8s.io_provisioningrequests.yaml",
         ),
+        optional=True,
+    ),
+    Recipe(
+        name=KUBERAY,
+        module="kuberay",
+        source="github.com/ray-project/kuberay/ray-operator",
+        package="github.com/ray-project/kuberay/ray-operator",
+        from_assets=False,
+        manifests="config",
         optional=True,
     ),
 )

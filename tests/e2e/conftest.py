@@ -12,7 +12,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.protocol import Timeouts, collection_path
-from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
+from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB, RAY_CLUSTER
 from rehearsal import localcluster
 from rehearsal.demos import ProvisionerProcess, Rehearsal
 from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, simulator_settings
@@ -66,10 +66,23 @@ def leaderworkersets(rehearsal: Rehearsal) -> None:
 
 @pytest.fixture(scope="module")
 def kueue(rehearsal: Rehearsal) -> None:
-    """Have Kueue in the world, where it is built or TPU_PROVISIONER_KUEUE=1 asks for the build of ten minutes."""
-    if not localcluster.is_built(localcluster.KUEUE.name) and os.environ.get("TPU_PROVISIONER_KUEUE") != "1":
-        pytest.skip("Kueue is not built: run tpu-rehearsal build --kueue, or set TPU_PROVISIONER_KUEUE=1")
-    rehearsal.cluster.add(localcluster.KUEUE)
+    """Have Kueue in the world; its build takes ten minutes."""
+    _add(rehearsal, localcluster.KUEUE)
+
+
+@pytest.fixture(scope="module")
+def kuberay(rehearsal: Rehearsal) -> None:
+    """Have KubeRay in the world; its build takes minutes."""
+    _add(rehearsal, localcluster.KUBERAY)
+
+
+def _add(rehearsal: Rehearsal, operator: localcluster.Operator) -> None:
+    """Add an operator where it is built, or a variable asks for its build."""
+    name = operator.name
+    variable = f"TPU_PROVISIONER_{name.upper()}"
+    if not localcluster.is_built(name) and os.environ.get(variable) != "1":
+        pytest.skip(f"{operator.title} is not built: run tpu-rehearsal build --{name}, or set {variable}=1")
+    rehearsal.cluster.add(operator)
 
 
 @contextmanager
@@ -127,6 +140,9 @@ def _clear_up(ground: Ground, shared: Shared, settings: dict[str, Any]) -> None:
     _delete_all(ground.rehearsal, "jobsets", root=JOBSET.root)
     if localcluster.LWS.name in ground.rehearsal.cluster.component_names:
         _delete_all(ground.rehearsal, "leaderworkersets", root=LEADER_WORKER_SET.root)
+    if localcluster.KUBERAY.name in ground.rehearsal.cluster.component_names:
+        for resource in ("rayjobs", RAY_CLUSTER.resource):
+            _delete_all(ground.rehearsal, resource, root=RAY_CLUSTER.root)
     _delete_all(ground.rehearsal, "jobs", root=PLAIN_JOB.root)
     _delete_all(ground.rehearsal, "pods")
     for name, body in ground.sent().items():

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from provisioner import constants
 from provisioner.kube.api import KubeApi, connect
-from provisioner.kube.errors import Conflict
+from provisioner.kube.errors import ClusterError, Conflict
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.nodegroups import app
 from provisioner.nodegroups.api.types import GROUP, Kind
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.planning import child
 from provisioner.settings.nodegroups import NodeGroupSettings
+from provisioner.settings.webhook import WebhookSettings
+from provisioner.webhook.app import Addresses, WebhookServer, build
 from provisioner.workloads import JOBSET
 from rehearsal.demos import ProvisionerProcess, Rehearsal
 from rehearsal.demos.world import CLUSTER, LOCATION, PROJECT, wait_for
 from rehearsal.localcluster import RUN_FOR
+from rehearsal.localcluster.ports import HOST, free_ports
 from rehearsal.simulators.gke.records import PoolStatus, PoolView
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.support.objects import pod_spec, raw_jobset
@@ -273,6 +278,61 @@ class Ground:
         pools = [f"{pool.name} {pool.status.value} {pool.status_message}" for pool in self.gke.pools[:20]]
         logs = [one.tail(lines=25) for one in self.provisioners]
         return "\n".join(["pods:", *pods, "pools:", *pools, "calls:", str(self.gke.call_counts()), *logs])
+
+
+@contextlib.contextmanager
+def registered_webhook(rehearsal: Rehearsal, component: str) -> Iterator[int]:
+    """Register the webhooks of a component as it is installed; give the port at which they are called.
+
+    No kube-proxy runs, so a Service of type ExternalName leads the API server to this machine; it verifies the
+    certificate by the name of the Service.
+    """
+    name, namespace = "tpu-provisioner-webhook", constants.DEFAULT_NAMESPACE
+    (port,) = free_ports(1)
+    file = Path("deploy/components") / component / "mutating-webhook-configuration.yaml"
+    configuration = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for hook in configuration["webhooks"]:
+        hook["clientConfig"]["service"]["port"] = port
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]},
+    }
+    certificates = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"{name}-certificates"}}
+    wanted = (
+        ("services", {"namespace": namespace}, service),
+        ("secrets", {"namespace": namespace}, certificates),
+        ("mutatingwebhookconfigurations", {"root": "/apis/admissionregistration.k8s.io/v1"}, configuration),
+    )
+    for resource, place, body in wanted:
+        rehearsal.api.post(collection_path(resource, **place), body)
+    try:
+        yield port
+    finally:
+        for resource, place, body in reversed(wanted):
+            rehearsal.api.delete(object_path(resource, body["metadata"]["name"], **place))
+
+
+@contextlib.contextmanager
+def serving_webhook(
+    rehearsal: Rehearsal, port: int, settings: WebhookSettings, admits: Callable[[], bool]
+) -> Iterator[WebhookServer]:
+    """Run the webhook server, once the API server reaches and trusts it, as `admits` shows."""
+
+    def asked() -> bool:
+        try:
+            return admits()
+        except ClusterError:
+            return False
+
+    webhook = build(settings, Addresses(webhooks=f"{HOST}:{port}", metrics="0", probes="0"), rehearsal.api, None)
+    webhook.start()
+    try:
+        wait_for(asked, "the API server asks the webhook", PATIENCE_SECONDS)
+        yield webhook
+    finally:
+        webhook.stop(drain=lambda _seconds: None)
 
 
 class NodeGroups:

@@ -1,7 +1,6 @@
 """Pods with IPUs on the real API server: which are sent, what they get is valid, and whose tokens prove what.
 
-The webhook is registered as the component `webhook-partitions` has it. No kube-proxy runs, so a Service of type
-ExternalName leads the API server to this machine; it verifies the certificate by the name of the Service.
+The webhook is registered as the component `webhook-partitions` has it.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from provisioner.kube.errors import ClusterError, Forbidden, Invalid
 from provisioner.kube.protocol import collection_path, object_path
@@ -25,10 +22,9 @@ from provisioner.partitions.rest.api import Sources, make_rest_server
 from provisioner.partitions.vipu.protocol import PartitionState
 from provisioner.runtime.http import Address
 from provisioner.settings.webhook import WebhookSettings
-from provisioner.webhook.app import Addresses, WebhookServer, build
+from provisioner.webhook.app import WebhookServer
 from rehearsal.demos import Rehearsal, RehearsalError
-from rehearsal.localcluster.ports import HOST, free_ports
-from tests.e2e.kit import PATIENCE_SECONDS
+from tests.e2e.kit import PATIENCE_SECONDS, registered_webhook, serving_webhook
 from tests.support.clock import NOW
 from tests.support.partitions import CONFIGURATION, FakeVipu
 from tests.support.partitions_api import SERVER, Ground
@@ -38,9 +34,7 @@ pytestmark = pytest.mark.e2e
 
 Json = dict[str, Any]
 
-_REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1"
-_NAME, _SYSTEM = "tpu-provisioner-webhook", "tpu-provisioner-system"
-_COMPONENT = Path("deploy/components/webhook-partitions/mutating-webhook-configuration.yaml")
+_SYSTEM = "tpu-provisioner-system"
 _CONTROLLER = f"system:serviceaccount:{_SYSTEM}:tpu-provisioner-partitions"
 _IMAGE = "registry.example/tpu-provisioner:1"
 _NAMESPACE = "ipus"
@@ -54,47 +48,18 @@ WITH_PLUGIN = WebhookSettings(ipu_injection="least-privilege", ipu_init_image=_I
 @pytest.fixture
 def port(rehearsal: Rehearsal) -> Iterator[int]:
     """Register the webhook as it is installed, and give the port at which it is called."""
-    (port,) = free_ports(1)
     rehearsal.create_namespace(_NAMESPACE)
-    configuration = yaml.safe_load(_COMPONENT.read_text(encoding="utf-8"))
-    for hook in configuration["webhooks"]:
-        hook["clientConfig"]["service"]["port"] = port
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": _NAME, "namespace": _SYSTEM},
-        "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]},
-    }
-    certificates = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": f"{_NAME}-certificates"}}
-    api = rehearsal.api
-    api.post(collection_path("services", namespace=_SYSTEM), service)
-    api.post(collection_path("secrets", namespace=_SYSTEM), certificates)
-    api.post(collection_path("mutatingwebhookconfigurations", root=_REGISTRATIONS), configuration)
-    yield port
-    api.delete(object_path("mutatingwebhookconfigurations", _NAME, root=_REGISTRATIONS))
-    api.delete(object_path("services", _NAME, namespace=_SYSTEM))
-    api.delete(object_path("secrets", f"{_NAME}-certificates", namespace=_SYSTEM))
+    with registered_webhook(rehearsal, "webhook-partitions") as port:
+        yield port
     rehearsal.kubectl("delete", "namespace", _NAMESPACE, "--wait")
 
 
-@contextlib.contextmanager
-def serving(rehearsal: Rehearsal, port: int, settings: WebhookSettings) -> Iterator[WebhookServer]:
-    """Run the webhook server, once the API server reaches and trusts it."""
-    addresses = Addresses(webhooks=f"{HOST}:{port}", metrics="0", probes="0")
-    webhook = build(settings, addresses, rehearsal.api, None)
-    webhook.start()
-    try:
-        wait_for(lambda: admits(rehearsal), what="the API server asks the webhook", seconds=PATIENCE_SECONDS)
-        yield webhook
-    finally:
-        webhook.stop(drain=lambda _seconds: None)
-
-
-def admits(rehearsal: Rehearsal) -> bool:
-    try:
-        return bool(tried(rehearsal, pod())["spec"].get("schedulingGates"))
-    except ClusterError:
-        return False
+def serving(
+    rehearsal: Rehearsal, port: int, settings: WebhookSettings
+) -> contextlib.AbstractContextManager[WebhookServer]:
+    return serving_webhook(
+        rehearsal, port, settings, lambda: bool(tried(rehearsal, pod())["spec"].get("schedulingGates"))
+    )
 
 
 def pod(annotations: Json | None = None, *, container: Json | None = None, **spec: Any) -> Json:

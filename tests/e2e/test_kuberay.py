@@ -1,0 +1,220 @@
+"""The real KubeRay on a real control plane, and this package's webhook: each replica of several hosts is a slice.
+
+kwok plays the kubelets, so nothing of Ray runs: no pod waits for the head, and no Ray job is ever heard of. A RayJob
+therefore ends only by its submitter's failure here. These tests run where KubeRay is built (`tpu-rehearsal build
+--kuberay`), or with TPU_PROVISIONER_KUBERAY=1, which builds it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.settings.webhook import WebhookSettings
+from provisioner.workloads import RAY_CLUSTER
+from rehearsal.demos import Rehearsal
+from rehearsal.localcluster import FAIL_AFTER
+from tests.e2e.kit import Ground, registered_webhook, serving_webhook
+from tests.support.objects import Json, pod_spec, raw_raycluster
+
+pytestmark = [
+    pytest.mark.e2e,
+    # The API server takes ten seconds and more for KubeRay's schemas, in the time of the first test.
+    pytest.mark.timeout(120),
+    pytest.mark.usefixtures("kuberay", "webhook", "head_node", "provisioner"),
+]
+
+_ROOT = RAY_CLUSTER.root
+_HEAD_NODE = "head"
+_HEAD = {"spec": {"containers": [{"name": "head", "image": "none"}]}}
+
+
+@pytest.fixture(scope="module")
+def webhook(rehearsal: Rehearsal, kuberay: None) -> Iterator[None]:
+    """Have the webhook place pods, and set their variables."""
+    pod = {"metadata": {"generateName": "probe-"}, "spec": pod_spec(accelerator="tpu-v6e-slice", topology="2x2")}
+    path = f"{collection_path('pods', namespace='default')}?dryRun=All"
+
+    def admits() -> bool:
+        return "env" in rehearsal.api.post(path, pod)["spec"]["containers"][0]
+
+    settings = WebhookSettings(injection="all")
+    with registered_webhook(rehearsal, "webhook") as port, serving_webhook(rehearsal, port, settings, admits):
+        yield
+
+
+@pytest.fixture(scope="module")
+def head_node(rehearsal: Rehearsal) -> Iterator[None]:
+    """Have a node for heads and submitters: KubeRay submits a RayJob once the head runs."""
+    room = {"cpu": "64", "memory": "256Gi", "pods": "100"}
+    status = {"capacity": room, "allocatable": room}
+    rehearsal.api.post(collection_path("nodes"), {"metadata": {"name": _HEAD_NODE}, "status": status})
+    yield
+    rehearsal.api.delete(object_path("nodes", _HEAD_NODE))
+
+
+class Ray:
+    """A RayCluster or a RayJob named "ray" with one group of v6e hosts, and what runs for it."""
+
+    def __init__(self, ground: Ground, *, replicas: int = 1, hosts: int = 4, topology: str = "4x4") -> None:
+        self.ground = ground
+        pod = pod_spec(accelerator="tpu-v6e-slice", topology=topology, terminationGracePeriodSeconds=1)
+        self._raw = raw_raycluster(replicas=replicas, hosts=hosts, template={"spec": pod})
+        self._raw["spec"]["headGroupSpec"] = {"rayStartParams": {}, "template": _HEAD}
+        self._raw["spec"]["workerGroupSpecs"][0]["rayStartParams"] = {}
+        self._path = ""
+
+    def create(self) -> None:
+        """Create the RayCluster."""
+        self._create("rayclusters", {**self._raw, "metadata": {"name": "ray"}})
+
+    def create_job(self, **spec: Any) -> None:
+        """Create a RayJob that makes the RayCluster, and ends it when it is over."""
+        spec |= {"entrypoint": "none", "shutdownAfterJobFinishes": True, "rayClusterSpec": self._raw["spec"]}
+        self._create(
+            "rayjobs", {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "ray"}, "spec": spec}
+        )
+
+    def _create(self, resource: str, body: Json) -> None:
+        self.ground.api.post(collection_path(resource, namespace=self.ground.namespace, root=_ROOT), body)
+        self._path = object_path(resource, "ray", namespace=self.ground.namespace, root=_ROOT)
+
+    def change(self, **spec: Any) -> None:
+        """Change the specification."""
+        self.ground.api.patch(self._path, {"spec": spec})
+
+    def scale(self, replicas: int) -> None:
+        """Change the number of replicas."""
+        self.change(workerGroupSpecs=[{**self._raw["spec"]["workerGroupSpecs"][0], "replicas": replicas}])
+
+    def delete(self) -> None:
+        """Delete what was created."""
+        self.ground.api.delete(self._path)
+
+    @property
+    def workers(self) -> list[Json]:
+        """The workers that run and stay."""
+        return [
+            pod
+            for pod in self.ground.pods()
+            if pod["status"].get("phase") == "Running"
+            and "deletionTimestamp" not in pod["metadata"]
+            and constants.RAY_REPLICA_NAME in pod["metadata"]["labels"]
+        ]
+
+    @property
+    def pools(self) -> dict[str, set[str]]:
+        """The pools of the workers that run, by the name of the replica."""
+        pool_of = {
+            node["metadata"]["name"]: node["metadata"].get("labels", {}).get(constants.NODE_POOL, "")
+            for node in self.ground.nodes()
+        }
+        found = defaultdict(set)
+        for pod in self.workers:
+            found[pod["metadata"]["labels"][constants.RAY_REPLICA_NAME]].add(pool_of.get(pod["spec"]["nodeName"], ""))
+        return dict(found)
+
+    def await_workers(self, count: int) -> None:
+        """Wait until so many run, and no more."""
+        self.ground.wait(lambda: len(self.workers) == count, f"{count} workers run")
+
+    def await_nothing(self) -> None:
+        """Wait until no pod, no pool and no node of it is left."""
+        self.ground.wait(lambda: not self.ground.pods(), "no pod is left")
+        self.ground.await_gone()
+        self.ground.wait(lambda: len(self.ground.nodes()) == 1, "no node is left but that of heads")
+
+
+def test_a_group_of_several_hosts_runs_on_one_pool(ground: Ground) -> None:
+    """Each worker knows its number, and the others by names that KubeRay's Service has; nothing is left behind."""
+    ray = Ray(ground)
+    ray.create()
+    ray.await_workers(4)
+    ((pool,),) = ray.pools.values()
+    assert [each.name for each in ground.living()] == [pool]
+    assert ground.accepted("nodePools.create") == 1
+    variables = [
+        {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]} for pod in ray.workers
+    ]
+    assert {each["TPU_WORKER_ID"] for each in variables} == {"0", "1", "2", "3"}
+    names = {f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}" for pod in ray.workers}
+    assert [set(each["TPU_WORKER_HOSTNAMES"].split(",")) for each in variables] == [names] * 4
+    subdomain = ray.workers[0]["spec"]["subdomain"]
+    assert ground.api.get(object_path("services", subdomain, namespace=ground.namespace))["spec"]["clusterIP"] == "None"
+    ray.delete()
+    ray.await_nothing()
+
+
+def test_replicas_come_and_go_with_their_pools(ground: Ground) -> None:
+    """From none to four, each on a pool of its own, to one: the pool of the replica that stays."""
+    ray = Ray(ground, replicas=0)
+    ray.create()
+    ray.scale(4)
+    ray.await_workers(16)
+    assert sorted(map(len, ray.pools.values())) == [1] * 4
+    assert len(set().union(*ray.pools.values())) == 4
+    assert ground.accepted("nodePools.create") == 4
+    ray.scale(1)
+    ground.wait(lambda: len(ground.living()) == 1, "the pools of three replicas go")
+    ((pool,),) = ray.pools.values()
+    assert (len(ray.workers), [each.name for each in ground.living()]) == (4, [pool])
+    ray.delete()
+    ray.await_nothing()
+
+
+@pytest.mark.parametrize("lost", ["a pod", "a node"])
+def test_a_lost_host_costs_no_pool(ground: Ground, lost: str) -> None:
+    """KubeRay makes the whole replica anew under another name, and it runs where the old one did."""
+    ground.gke.set(repair_seconds=1.0)
+    ray = Ray(ground)
+    ray.create()
+    ray.await_workers(4)
+    before = ray.pools
+    victim = ray.workers[1]
+    path = object_path("pods", victim["metadata"]["name"], namespace=ground.namespace)
+    if lost == "a node":
+        ground.api.delete(object_path("nodes", victim["spec"]["nodeName"]))
+        # As the controller manager does it, 40 seconds after the node.
+        path += "?gracePeriodSeconds=0"
+    ground.api.delete(path)
+    ground.wait(lambda: len(ray.workers) == 4 and not before.keys() & ray.pools.keys(), "the replica is made anew")
+    assert list(ray.pools.values()) == list(before.values())
+    assert ground.accepted("nodePools.create") == 1
+    assert ground.accepted("nodePools.delete") == 0
+
+
+def test_a_rayjob_is_suspended_and_deleted(ground: Ground) -> None:
+    """As Kueue suspends it: its RayCluster and pool go, and come again; deleted, it leaves nothing."""
+    ray = Ray(ground)
+    ray.create_job()
+    ray.await_workers(4)
+    ray.change(suspend=True)
+    ray.await_nothing()
+    ray.change(suspend=False)
+    ray.await_workers(4)
+    ray.delete()
+    ray.await_nothing()
+
+
+def test_a_rayjob_that_is_over_leaves_nothing(ground: Ground) -> None:
+    """Its RayCluster is deleted with all that it has."""
+    ray = Ray(ground)
+    submitter = {"spec": {"restartPolicy": "Never", **_HEAD["spec"]}, "metadata": {"annotations": {FAIL_AFTER: "8s"}}}
+    ray.create_job(submitterPodTemplate=submitter, submitterConfig={"backoffLimit": 0})
+    ray.await_workers(4)
+    ground.wait(lambda: not ground.living(), "its pool goes")
+    assert ground.rehearsal.objects(collection_path("rayclusters", namespace=ground.namespace, root=_ROOT)) == []
+
+
+def test_a_group_of_256_chips(ground: Ground) -> None:
+    """64 hosts on one pool."""
+    ray = Ray(ground, hosts=64, topology="16x16")
+    ray.create()
+    ray.await_workers(64)
+    assert [len(pools) for pools in ray.pools.values()] == [1]
+    assert ground.accepted("nodePools.create") == 1
