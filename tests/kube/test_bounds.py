@@ -151,7 +151,7 @@ def test_of_labels_that_are_too_many_those_that_decide_are_kept() -> None:
 def test_the_schedulers_words_are_cut() -> None:
     """They name every node that does not fit."""
     raw = raw_pod()
-    raw["status"]["conditions"][0]["message"] = "0/3 nodes are available: " + "x" * HUGE
+    raw["status"]["conditions"][-1]["message"] = "0/3 nodes are available: " + "x" * HUGE
     pod = parse_pod(raw)
     assert pod is not None
     assert len(pod.unschedulable_message) == bounds.SCHEDULER_MESSAGE
