@@ -273,9 +273,14 @@ def left_over(
         node
         for _, node in sorted(found.items())
         if names.manager_of(node.provider_id) == place
-        and (is_of_earlier(known[node.provider_id], node) if node.provider_id in known else whole or node.name in lost)
+        and (_is_over(known[node.provider_id], node) if node.provider_id in known else whole or node.name in lost)
         and (fleet is None or not node.ready)
     )
+
+
+def _is_over(machine: ManagedInstance, node: Node) -> bool:
+    """Whether a node's machine is gone: another one of its name is there, or one waits for capacity."""
+    return is_of_earlier(machine, node) or (not machine.has_machine and names.MACHINE_ID in node.labels)
 
 
 def _is_of_another(group: TpuNodeGroup, node: Node) -> bool:

@@ -20,7 +20,7 @@ from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, Manager
 from provisioner.nodegroups.planning import joining, nodes
-from provisioner.nodegroups.planning.memory import Lost
+from provisioner.nodegroups.planning.memory import LONG_AGO, Lost
 from provisioner.nodegroups.planning.nodes import Fleet, Member, provider_id
 from provisioner.nodegroups.planning.round import Node, Round, was_whole, zone_of
 
@@ -86,20 +86,29 @@ def find_loss(
 
 def lost_for_good(loss: Loss | None, round_: Round) -> frozenset[str]:
     """Name the machines, and the nodes of such as are not listed, that have not come back within their time."""
-    long_ago = round_.now - timedelta(seconds=round_.settings.repair_after_seconds)
-    lost = loss.lost if loss is not None else {}
+    long_ago, lost = _long_ago(round_), loss.lost if loss is not None else {}
     return frozenset(name for name, each in lost.items() if each.stopped_since and each.stopped_since <= long_ago)
+
+
+def _long_ago(round_: Round) -> datetime:
+    return round_.now - timedelta(seconds=round_.settings.repair_after_seconds)
 
 
 def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], round_: Round) -> Mapping[str, Lost]:
     """Return since when each machine is lost: what comes back in time is no loss, whatever others are lost."""
     before = round_.memory.lost.get(group.meta.uid, {})
-    # The process that saw it first may be another one.
-    told = {machine.name: machine.since for machine in group.status.machines if not machine.ready}
+    # The process that saw it first may be another one. A slice that would be recreated by now was held back, as by a
+    # zone in doubt, which may just have ended.
+    long_ago = _long_ago(round_) if was_whole(group) else LONG_AGO
+    told = {
+        machine.name: machine.since
+        for machine in group.status.machines
+        if not machine.ready and machine.since is not None and machine.since > long_ago
+    }
     lost = {}
     for name, runs in reports.items():
         known = before.get(name)
-        since = known.since if known is not None else min(told.get(name) or round_.now, round_.now)
+        since = known.since if known is not None else min(told.get(name, round_.now), round_.now)
         # No status says since when: an earlier process may have seen chips alone be gone.
         stopped = (known.stopped_since if known is not None else None) or round_.now
         lost[name] = Lost(since=since, stopped_since=None if runs else stopped)
