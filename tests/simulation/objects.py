@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Any, ClassVar
 
 from provisioner import constants
@@ -11,7 +13,7 @@ from provisioner.kube.fields import format_time
 from provisioner.kube.protocol import JsonObject, object_path
 from provisioner.model.workloads import WorkloadKind, WorkloadUid, group_key
 from provisioner.slices.demand import SliceId
-from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB, Kind
+from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB, RAY_CLUSTER, Kind
 from tests.simulation.agenda import Agenda
 from tests.support.objects import job_reference
 
@@ -81,6 +83,8 @@ class PodRun:
     assigned_at: float = 0.0
     #: Of a worker of a LeaderWorkerSet: the leader that it was made for.
     leader: PodRun | None = None
+    #: Of a worker of a RayCluster: the name of its replica.
+    replica: str = ""
     #: A finalizer keeps the object, and it is due to go.
     held: bool = False
     due: bool = False
@@ -186,7 +190,7 @@ class WorkloadRun(abc.ABC):
         """Return how many pods a slice has when all of it runs."""
         return self.shape_of(job).parallelism
 
-    def slots(self) -> range:
+    def slots(self) -> Sequence[int]:
         """List the places of its slices."""
         return range(self.replicas)
 
@@ -207,9 +211,9 @@ class WorkloadRun(abc.ABC):
         """Identify a slice as the provisioner does."""
         return SliceId(workload_uid=WorkloadUid(self.uid), group_key=group_key(self.namespace, self.group_name(job)))
 
-    def exclusive_key(self, job: int) -> object:
+    def exclusive_key(self, pod: PodRun) -> object:
         """Return what pods have in common that may share a pool."""
-        return self, job
+        return self, pod.job
 
     def touch(self, now: float, job: int | None = None) -> None:
         """Note that something happened to one slice, or all."""
@@ -325,9 +329,9 @@ class SetRun(WorkloadRun):
         """Name a pod: its successor has the same name."""
         return f"{self.group_name(job)}-{index}" if index else self.group_name(job)
 
-    def exclusive_key(self, job: int) -> object:
+    def exclusive_key(self, pod: PodRun) -> object:
         """Return what pods have in common that may share a pool: a name, which those of a namesake have as well."""
-        return self.kind, self.namespace, self.group_name(job)
+        return self.kind, self.namespace, self.group_name(pod.job)
 
     def raw(self, agenda: Agenda) -> JsonObject:
         """Return the object as the API server shows it."""
@@ -433,6 +437,51 @@ class JobRun(WorkloadRun):
         return marks | ({"ownerReferences": [job_reference(self.name, uid=self.uid)]} if owned else {})
 
 
+@dataclass(eq=False, slots=True, kw_only=True)
+class RayRun(WorkloadRun):
+    """A RayCluster: its replicas run until somebody ends them, and have whatever numbers were free."""
+
+    of = RAY_CLUSTER
+    fate: str = "forever"
+    labels_uid: bool = True
+    #: Of the replicas that are there and stay, by number.
+    replica_names: dict[int, str] = field(default_factory=dict)
+
+    def slots(self) -> Sequence[int]:
+        """List the numbers of its replicas, with those that the missing ones will have."""
+        missing = max(0, self.replicas - len(self.replica_names))
+        free = (number for number in count() if number not in self.replica_names)
+        return sorted((*self.replica_names, *islice(free, missing)))
+
+    def group_name(self, job: int) -> str:
+        """Name a replica by its number, as a child Job of a JobSet of the same name."""
+        return f"{self.name}-workers-{job}"
+
+    def exclusive_key(self, pod: PodRun) -> object:
+        """Return what pods have in common that may share a pool: the name of a replica, and not its number."""
+        return self, pod.replica
+
+    def raw(self, agenda: Agenda) -> JsonObject:
+        """Return the object as the API server shows it."""
+        group = {"groupName": "workers", "replicas": self.replicas, "numOfHosts": self.shape.parallelism}
+        groups = [{**group, "template": self._template()}]
+        spec = {"suspend": self.suspended, "headGroupSpec": {}, "workerGroupSpecs": groups}
+        return {"metadata": self._metadata(agenda), "spec": spec}
+
+    def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
+        """Return what the metadata of its pods say of whose they are."""
+        labels = {
+            constants.RAY_CLUSTER_NAME: self.name,
+            constants.RAY_GROUP: "workers",
+            constants.RAY_REPLICA_INDEX: str(job),
+        }
+        if self.shape.parallelism > 1:
+            labels[constants.RAY_HOST_INDEX] = str(index)
+        owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "controller": True}
+        marks: JsonObject = {"labels": labels}
+        return marks | ({"ownerReferences": [{**owner, "name": self.name, "uid": self.uid}]} if controlled else {})
+
+
 def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
     """Return the object as the API server shows it."""
     metadata: dict[str, Any] = {
@@ -443,6 +492,8 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
     }
     if pod.workload is not None:
         metadata |= pod.workload.marks(pod.job, pod.index)
+        if pod.replica:
+            metadata["labels"] |= {constants.RAY_REPLICA_NAME: pod.replica}
         metadata["annotations"] = metadata.get("annotations", {}) | pod.workload.pod_annotations()
     elif pod.claim is not None:
         metadata |= pod.claim.workload.marks(pod.claim.job, pod.index, controlled=pod.claim.controlled)

@@ -32,6 +32,7 @@ from provisioner.runtime.clock import FollowedClock
 from provisioner.slices import act
 from provisioner.slices.demand import SliceId
 from provisioner.slices.demand import asks as demand_asks
+from provisioner.slices.demand import slices as demand_slices
 from provisioner.slices.gate import Gate
 from provisioner.slices.planning import asks as planning_asks
 from provisioner.slices.planning import decide, unneeded
@@ -304,6 +305,18 @@ def _warm_at_any_price(original: Any) -> Any:
     return idle
 
 
+def _of_low_numbers(original: Any) -> Any:
+    """Takes the replicas of a RayCluster to be numbered from 0 without a gap."""
+
+    def listed(workload: Any, wanted: Any) -> Any:
+        for each in original(workload, wanted):
+            group = workload.groups[each.place]
+            if not group.any_number or each.number < group.replicas:
+                yield each
+
+    return listed
+
+
 BUGS: tuple[Bug, ...] = (
     # These two take longest to show: first, so that all processes end together.
     Bug(
@@ -474,6 +487,18 @@ BUGS: tuple[Bug, ...] = (
         mutate=lambda original: (
             lambda self, pool, now: original(self, pool, now) if pool.name not in self._tracks else None
         ),
+    ),
+    Bug(
+        name="replicas-of-high-numbers-are-dropped",
+        at=(demand_slices, "listed_groups"),
+        mutate=_of_low_numbers,
+        search_from=334,
+    ),
+    Bug(
+        name="removed-replicas-keep-their-pools",
+        at=(unneeded, "find_unneeded"),
+        mutate=_keeping(WorkloadKind.RAY_CLUSTER),
+        search_from=30,
     ),
     Bug(name="pods-of-requests-buy-again", at=(demand_asks, "awaiting_request"), mutate=always({}), search_from=26),
     Bug(name="requests-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(REQUEST), search_from=13),

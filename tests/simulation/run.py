@@ -8,7 +8,7 @@ from provisioner.model.capacity import Zone
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings import Settings
 from provisioner.slices.metrics import Metrics
-from provisioner.workloads import KINDS, LEADER_WORKER_SET, PLAIN_JOB, Kind
+from provisioner.workloads import KINDS, LEADER_WORKER_SET, PLAIN_JOB, RAY_CLUSTER, Kind
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.simulation import checks, logs
 from tests.simulation.asks import BUFFER, REQUEST, asked_in
@@ -26,6 +26,7 @@ from tests.simulation.neighbour import Neighbour
 from tests.simulation.people import People
 from tests.simulation.planted import BUGS
 from tests.simulation.process import Process
+from tests.simulation.ray_team import RayTeam
 from tests.simulation.serving_team import ServingTeam
 from tests.simulation.singled import Singled
 from tests.simulation.stage import Stage
@@ -111,6 +112,7 @@ class Simulation:
         self.neighbour = Neighbour(self)
         self.team = ServingTeam(self)
         self.job_team = JobTeam(self)
+        self.ray_team = RayTeam(self)
         self.kueue = Kueue(self)
         self.buffer_team = BufferTeam(self)
         self.checker = Checker(self)
@@ -136,6 +138,7 @@ class Simulation:
         self.neighbour.begin()
         self.team.begin()
         self.job_team.begin()
+        self.ray_team.begin()
         self.kueue.begin()
         self.buffer_team.begin()
         agenda.wait(self.storm_seconds)
@@ -186,8 +189,7 @@ class Simulation:
             PLAIN_JOB.kind: self.job_team.present,
             REQUEST: self.kueue.present,
             BUFFER: self.buffer_team.present,
-            # Not played.
-            WorkloadKind.RAY_CLUSTER: False,
+            RAY_CLUSTER.kind: self.ray_team.present,
         }
         return {kind: each for kind, each in KINDS.items() if there.get(kind, True)}
 

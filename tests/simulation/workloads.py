@@ -1,6 +1,6 @@
 """The actors of the simulated Kubernetes: the JobSet controller, the scheduler, kubelets, the pod garbage collector.
 
-LeaderWorkerSets have a controller of their own, in `sets`, and plain Jobs in `jobs`.
+LeaderWorkerSets have a controller of their own, in `sets`, plain Jobs in `jobs`, and RayClusters in `rays`.
 
 They are small and act a random moment after something changed. Placement is exclusive: one slice's pods per node pool,
 followers only after their leader is bound, to its pool. The scheduler takes any pool that fits, at random. What the
@@ -19,7 +19,8 @@ from provisioner.kube.protocol import object_path
 from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import Node
 from tests.simulation.jobs import JobController
-from tests.simulation.objects import Claim, JobRun, JobSetRun, PodRun, SetRun, Shape, WorkloadRun, raw_pod
+from tests.simulation.objects import Claim, JobRun, JobSetRun, PodRun, RayRun, SetRun, Shape, WorkloadRun, raw_pod
+from tests.simulation.rays import RayController
 from tests.simulation.sets import SetController
 from tests.simulation.stage import Stage
 from tests.simulation.store import Change
@@ -40,6 +41,7 @@ class Cluster:
         self.every_workload: list[WorkloadRun] = []
         self.sets = SetController(self)
         self.jobs = JobController(self)
+        self.rays = RayController(self)
         self.pods: dict[PodRun, None] = {}
         self.nodes: dict[str, Node] = {}
         #: Whose pod was last bound to a pool or left it, and when.
@@ -155,6 +157,8 @@ class Cluster:
             self.sets.sync(workload)
         elif isinstance(workload, JobRun):
             self.jobs.sync(workload)
+        elif isinstance(workload, RayRun):
+            self.rays.sync(workload)
         elif isinstance(workload, JobSetRun):
             self._sync_jobset(workload)
 
@@ -200,7 +204,15 @@ class Cluster:
         return f"{beginning}-{self._numbers:x}"
 
     def add(
-        self, workload: WorkloadRun, job: int, index: int, *, name: str, pool: str = "", leader: PodRun | None = None
+        self,
+        workload: WorkloadRun,
+        job: int,
+        index: int,
+        *,
+        name: str,
+        pool: str = "",
+        leader: PodRun | None = None,
+        replica: str = "",
     ) -> None:
         """Create a pod of a workload, bound to a pool by its selector where that is given."""
         pod = PodRun(
@@ -214,6 +226,7 @@ class Cluster:
             selector=workload.selector(job) | ({constants.NODE_POOL: pool} if pool else {}),
             created=self.stage.agenda.now,
             leader=leader,
+            replica=replica,
         )
         workload.pods[job, index] = pod
         workload.touch(self.stage.agenda.now, job)
@@ -304,6 +317,9 @@ class Cluster:
             # A leader is drawn to where pods of its group still run, also to those that are being deleted.
             drawn_to = self.sets.pools_of(pod.workload.group_name(pod.job))
             free = [name for name in free if name in drawn_to] if drawn_to else free
+        elif isinstance(pod.workload, RayRun):
+            drawn_to = self.rays.pools_of(pod)
+            free = [name for name in free if name in drawn_to] if drawn_to else free
         if not free:
             return None
         return self.stage.rng.choice(fitting[self.stage.rng.choice(free)])
@@ -326,7 +342,7 @@ class Cluster:
         return any(
             other.workload is not None
             and pod.workload is not None
-            and other.workload.exclusive_key(other.job) != pod.workload.exclusive_key(pod.job)
+            and other.workload.exclusive_key(other) != pod.workload.exclusive_key(pod)
             for other in self.pods
             if other.pool == pool and not other.finished
         )
