@@ -94,6 +94,10 @@ test: setup ## Run all checks and tests, including the end-to-end tests.
 # Five workers and their control planes share the cores here, so a test takes a multiple of its own time.
 	@$(BIN)/pytest $(WORKERS) --timeout=40
 
+.PHONY: test-operators
+test-operators: setup ## Run the tests with Kueue and KubeRay, which takes minutes, and the first time a quarter of an hour.
+	@TPU_PROVISIONER_OPERATORS=1 $(BIN)/pytest --timeout=180 tests/e2e/test_kueue.py tests/e2e/test_kuberay.py
+
 # Tracing makes most tests two to three times as slow, so their time limit is longer, too.
 .PHONY: coverage
 coverage: setup ## Run all tests and measure which code they run: at least 90 percent.

@@ -12,7 +12,7 @@ say. Machines join it as they join a cluster of kubeadm's. No container ever run
 machines.
 """
 
-from rehearsal.localcluster.binaries import Binaries, Progress, is_built, log_progress, resolve_binaries
+from rehearsal.localcluster.binaries import Binaries, Progress, log_progress, resolve_binaries
 from rehearsal.localcluster.cluster import LocalCluster, start
 from rehearsal.localcluster.errors import LocalClusterError
 from rehearsal.localcluster.operators import JOBSET, KUBERAY, KUEUE, LWS, Operator
@@ -32,7 +32,6 @@ __all__ = [
     "LocalClusterError",
     "Operator",
     "Progress",
-    "is_built",
     "log_progress",
     "resolve_binaries",
     "start",

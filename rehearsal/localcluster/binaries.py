@@ -389,12 +389,6 @@ def _wanted(recipe: Recipe, root: Path, modules: Path) -> _Wanted:
     return _Wanted(recipe=recipe, folder=root / cache_key(recipe.module, modules, platform=target))
 
 
-def is_built(name: str, *, environment: Mapping[str, str] | None = None, modules: Path = MODULES) -> bool:
-    """Tell whether the cache has a program, so that nobody waits for its build."""
-    root = cache_root(os.environ if environment is None else environment)
-    return any(not _wanted(recipe, root, modules).missing for recipe in RECIPES if recipe.name == name)
-
-
 def _given(environment: Mapping[str, str]) -> dict[str, Path]:
     assets = environment.get(ASSETS_VARIABLE, "")
     if not assets:

@@ -1,8 +1,8 @@
 """The real KubeRay on a real control plane, and this package's webhook: each replica of several hosts is a slice.
 
 kwok plays the kubelets, so nothing of Ray runs: no pod waits for the head, and no Ray job is ever heard of. A RayJob
-therefore ends only by its submitter's failure here. These tests run where KubeRay is built (`tpu-rehearsal build
---kuberay`), or with TPU_PROVISIONER_KUBERAY=1, which builds it.
+therefore ends only by its submitter's failure here. These tests run with `make test-operators` only, which builds
+KubeRay the first time.
 """
 
 from __future__ import annotations

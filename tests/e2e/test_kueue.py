@@ -1,6 +1,6 @@
 """The real Kueue on a real control plane: capacity is asked for first, and a JobSet starts when all of it is there.
 
-These tests run where Kueue is built (`tpu-rehearsal build --kueue`), or with TPU_PROVISIONER_KUEUE=1, which builds it.
+They run with `make test-operators` only, which builds Kueue the first time.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rehearsal.commands.main import main
-from rehearsal.localcluster import LocalClusterError, is_built, resolve_binaries
+from rehearsal.localcluster import LocalClusterError, resolve_binaries
 from tests.support.localcluster import GoHome
 from tests.support.processes import is_over
 from tests.support.waiting import wait_for
@@ -56,9 +56,7 @@ def test_optional_programs_are_built_where_they_are_named_and_nothing_else_is_bu
 def test_a_crd_of_another_module_is_put_beside_the_programs_own(go_home: GoHome) -> None:
     """Kueue looks for that of ProvisioningRequests at its start."""
     go_home.install_go()
-    assert not is_built("kueue", environment=go_home.environment)
     manifests = go_home.resolve(optional=["kueue"]).manifests["kueue"]
-    assert is_built("kueue", environment=go_home.environment)
     crds = {path.name for path in (manifests / "crd" / "bases").iterdir()}
     assert crds == {"own.yaml", "autoscaling.x-k8s.io_provisioningrequests.yaml"}
 
