@@ -15,11 +15,7 @@ from provisioner.model.choices import CapacityChoice, parse_choices, parse_zones
 ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
 SPOT = CapacityChoice(kind=CapacityKind.SPOT)
 #: Why, and both ways out.
-NOT_SERVED = (
-    "queued capacity is not supported: Kueue starts a JobSet only after its ProvisioningRequest is provisioned",
-    "use flex-start, or set up node pool and Kueue by hand",
-    "disable-autoprovisioning=true",
-)
+NOT_SERVED = ("queued capacity is not supported; use flex-start, or let Kueue request slices by ProvisioningRequests",)
 
 
 def reserved(path: str, zone: str = "") -> CapacityChoice:

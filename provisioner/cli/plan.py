@@ -245,7 +245,8 @@ def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
     for kind, count, first in found.ignored:
         yield output.plain(f"Ignored: {_count(count, kind)} ({first.source}:{first.line})")
     if found.ignored:
-        yield f"plan reads JobSets, LeaderWorkerSets and Jobs with pods that request {constants.TPU_RESOURCE}."
+        kinds = "JobSets, LeaderWorkerSets, RayClusters and Jobs"
+        yield f"plan reads {kinds} with pods that request {constants.TPU_RESOURCE}."
         yield ""
     if not result.manifests.documents and not mistakes:
         yield "There is no object in these files."

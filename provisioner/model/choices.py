@@ -27,9 +27,8 @@ _RESERVATION_FORM = "reservation/NAME or reservation/PROJECT/NAME[/BLOCK[/SUB-BL
 _QUEUED = "queued"
 #: What who asks for queued capacity is told.
 QUEUED_NOT_SERVED = (
-    "queued capacity is not supported: Kueue starts a JobSet only after its ProvisioningRequest is provisioned, which "
-    "needs the node pool to exist, and a node pool is created only for a JobSet that has started; use flex-start, or "
-    f"set up node pool and Kueue by hand and set the label {constants.DISABLE}=true on the JobSet"
+    "queued capacity is not supported; use flex-start, or let Kueue request slices by ProvisioningRequests of class "
+    f"{constants.PROVISIONING_CLASS}"
 )
 
 

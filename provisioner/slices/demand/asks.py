@@ -160,7 +160,7 @@ def _scalable(
     if kind in {each.value for each in WorkloadKind if each.has_pods}:
         raise _MissingError(name)
     raise ValueError(
-        f"scalableRef names a {bounds.cut(kind)}; name a JobSet, a LeaderWorkerSet or a Job that is served"
+        f"scalableRef names a {bounds.cut(kind)}; name a JobSet, a LeaderWorkerSet, a RayCluster or a served Job"
     )
 
 

@@ -334,7 +334,7 @@ def _tell_of_others(reading: Reading, document: Document, kind: str, named: str)
         _tell_of_maker(reading, document, kind, maker, named)
         return
     meant = next((each for each in workloads.KINDS.values() if each.kind.value.lower() == kind.lower()), None)
-    what, advice = bounds.cut(kind), "use a JobSet, a LeaderWorkerSet or a Job"
+    what, advice = bounds.cut(kind), "use a JobSet, a LeaderWorkerSet, a RayCluster or a Job"
     if meant is not None:
         what += f" of {bounds.cut(fields.text(document.raw.get('apiVersion')))}"
         advice = f"write kind: {meant.kind.value} and apiVersion: {meant.root.removeprefix('/apis/')}"

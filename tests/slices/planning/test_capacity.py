@@ -35,9 +35,8 @@ V5P = "tpu-v5p-slice"
 STOCKOUT = failure(FailureKind.STOCKOUT, "The zone is out of TPUs.")
 #: Why queued capacity is not served, and both ways out.
 _QUEUED = (
-    "queued capacity is not supported: Kueue starts a JobSet only after",
-    "use flex-start, or set up node pool and Kueue by hand",
-    f"{constants.DISABLE}=true",
+    "queued capacity is not supported; use flex-start, or let Kueue request slices",
+    constants.PROVISIONING_CLASS,
 )
 
 
