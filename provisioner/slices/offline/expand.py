@@ -23,7 +23,7 @@ from provisioner.workloads.raycluster import MAKERS, replicas_of
 Json = dict[str, Any]
 
 _JOBSET = "alpha.jobset.sigs.k8s.io/"
-_EXCLUSIVE = f"{_JOBSET}exclusive-topology"
+_EXCLUSIVE = constants.EXCLUSIVE_TOPOLOGY
 _PLACEMENT = (_EXCLUSIVE, f"{_JOBSET}node-selector")
 _INDEXED = "Indexed"
 #: What the scheduler says where there is no node at all.
@@ -192,7 +192,11 @@ def leaders_of(
             }
             yield leader(group, f"{name}-{template.name}-worker-xxxxx", labels, uid=workload.uid)
     else:
-        job, placed = replicated_jobs_of(raw)[template.place], _is_placed(raw, template)
+        job, placement = replicated_jobs_of(raw)[template.place], _placement_of(raw, template)
+        placed = placement.keys() == set(_PLACEMENT)
+        # JobSet writes this one on the pods.
+        exclusive = {key: value for key, value in placement.items() if key == constants.EXCLUSIVE_TOPOLOGY}
+        asked = replace(asked, annotations={**asked.annotations, **exclusive})
         for number in numbers:
             child = job.child(number)
             labels = index | job.marks(number) | _labels_of_job(child, f"uid-of-{child}")
@@ -200,11 +204,13 @@ def leaders_of(
             yield replace(made, requirements=_placed(made.requirements, f"{job.namespace}_{child}")) if placed else made
 
 
-def _is_placed(raw: Json, template: Template) -> bool:
-    """Whether JobSet places jobs by a selector on nodes that somebody labelled beforehand."""
+def _placement_of(raw: Json, template: Template) -> dict[str, str]:
+    """Return what is said of exclusive placement; with both keys JobSet selects nodes that somebody labelled before."""
     of_job, of_pod = (*template.path[:3], "template", "metadata"), (*template.path, "metadata")
     annotated = [fields.mapping(value_at(raw, (*path, "annotations"))) for path in (("metadata",), of_job, of_pod)]
-    return {key for each in annotated if _EXCLUSIVE in each for key in _PLACEMENT if key in each} == set(_PLACEMENT)
+    return {
+        key: fields.text(each[key]) for each in annotated if _EXCLUSIVE in each for key in _PLACEMENT if key in each
+    }
 
 
 def _placed(asked: Requirements, job: str) -> Requirements:
