@@ -5,12 +5,12 @@ It is decided from the pod, its owner and the settings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from provisioner import tpu
+from provisioner import constants, tpu
 from provisioner.admission.review import READ_BYTES, Answer, Deferred, Notice, Operation, Request
 from provisioner.environment.numbering import (
     Numbering,
@@ -19,9 +19,9 @@ from provisioner.environment.numbering import (
     UnnumberedError,
     numbering_of,
     owner_to_read,
+    ray_host,
     slices_together,
 )
-from provisioner.environment.placement import name_of_slice, placement
 from provisioner.environment.pods import Container, TpuPod, read_pod, wish_of
 from provisioner.environment.variables import (
     NUM_SLICES,
@@ -43,6 +43,7 @@ from provisioner.kube.fields import MalformedObject
 from provisioner.model.workloads import ObjectRef
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.workloads.kind import STATEFUL_SET, Owner
+from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE
 
 #: So many are written in a fraction of a millisecond.
 _MANY_HOST_NAMES = 1000
@@ -210,11 +211,11 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
     except NumberingError as error:
         return Injected(problems=(str(error),))
     beside = slices_of(pod, layout, numbering) if numbering is not None else {}
-    patch: list[Operation] = [*placement(pod)]
+    patch: list[Operation] = [*_placement(pod)]
     for container, own in zip(pod.containers, workers, strict=True):
         variables = {**own, **beside}
         begun = _leave_what_is_begun(container, variables)
-        variables |= name_of_slice(pod)
+        variables |= _name_of_slice(pod)
         # Who has not asked may have the rest from elsewhere.
         problems += begun if pod.wish == "enabled" else ()
         if settings.topology and layout is not None:
@@ -302,3 +303,49 @@ def _wish(pod: TpuPod, owner: Mapping[str, Any]) -> str:
 
 def _stateful(pod: TpuPod) -> bool:
     return pod.owner is not None and pod.owner.type == STATEFUL_SET and owner_to_read(pod) is not None
+
+
+def _name_of_slice(pod: TpuPod) -> dict[str, str]:
+    """Return the variable that names the slice of a pod of a RayCluster, as GKE's Ray add-on does."""
+    group, replica = (pod.marks.get(each, "") for each in (constants.RAY_GROUP, constants.RAY_REPLICA_INDEX))
+    is_ray = pod.owner is not None and pod.owner.type == RAY_CLUSTER_TYPE
+    return {"TPU_NAME": f"{group}-{replica}"} if is_ray and group and replica else {}
+
+
+def _placement(pod: TpuPod) -> Iterator[Operation]:
+    """Yield what a pod of a multi-host replica of a RayCluster lacks: its host name, and a node pool for each replica.
+
+    KubeRay leaves both to GKE's Ray add-on, which other clusters do not have. What is there already stays as it is.
+    """
+    replica, host = pod.marks.get(constants.RAY_REPLICA_INDEX, ""), pod.marks.get(constants.RAY_HOST_INDEX, "")
+    name = pod.marks.get(constants.RAY_REPLICA_NAME, "")
+    if pod.owner is None or pod.owner.type != RAY_CLUSTER_TYPE or not (replica and host and name):
+        return
+    if not (pod.hostname or pod.subdomain):
+        hostname, service = ray_host(pod, pod.owner.name, replica, host)
+        yield Operation(op="add", path="/spec/hostname", value=hostname)
+        yield Operation(op="add", path="/spec/subdomain", value=service)
+    if pod.in_node_group:
+        return
+    wanted = {
+        "podAffinity": _required({"key": constants.RAY_REPLICA_NAME, "operator": "In", "values": [name]}),
+        "podAntiAffinity": _required(
+            {"key": constants.RAY_REPLICA_NAME, "operator": "Exists"},
+            {"key": constants.RAY_REPLICA_NAME, "operator": "NotIn", "values": [name]},
+        ),
+    }
+    if pod.affinity is None:
+        yield Operation(op="add", path="/spec/affinity", value=wanted)
+    elif not wanted.keys() & pod.affinity:
+        for part, value in wanted.items():
+            yield Operation(op="add", path=f"/spec/affinity/{part}", value=value)
+
+
+def _required(*expressions: dict[str, Any]) -> dict[str, Any]:
+    """Return a term for node pools, over pods of all namespaces: those of others must not share the pool either."""
+    term = {
+        "labelSelector": {"matchExpressions": list(expressions)},
+        "namespaceSelector": {},
+        "topologyKey": constants.NODE_POOL,
+    }
+    return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}

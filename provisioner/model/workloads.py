@@ -195,7 +195,7 @@ class Ask:
     #: Of a buffer: the most chips; None for no bound.
     most_chips: int | None = None
     conditions: Mapping[str, Condition] = field(default_factory=dict)
-    #: Of a request that has been served: its node pools. Of a buffer: the PodTemplate that its status names.
+    #: Of a request that has been served: its node pools, by its status.
     named: tuple[str, ...] = ()
 
     def is_true(self, condition: str) -> bool:

@@ -42,7 +42,7 @@ def parse_provisioning_request(raw: object) -> Workload | None:
         named=tuple(filter(None, pools.split(","))),
     )
     ended = next((state for each, state in _ENDS.items() if ask.is_true(each)), "")
-    return replace(found, suspended=False, terminal_state=ended, problem=reader.problem, ask=ask)
+    return replace(found, terminal_state=ended, problem=reader.problem, ask=ask)
 
 
 def parse_capacity_buffer(raw: object) -> Workload | None:
@@ -64,9 +64,8 @@ def parse_capacity_buffer(raw: object) -> Workload | None:
         percentage=percentage,
         most_chips=int(chips) if chips is not None else None,
         conditions=_conditions(status),
-        named=tuple(filter(None, (_referent(status),))),
     )
-    return replace(found, suspended=False, terminal_state="", problem=reader.problem or problem, ask=ask)
+    return replace(found, terminal_state="", problem=reader.problem or problem, ask=ask)
 
 
 def parse_pod_template(raw: object) -> Requirements:
@@ -100,21 +99,15 @@ PROVISIONING_REQUEST = Kind(
     kind=WorkloadKind.PROVISIONING_REQUEST,
     resource="provisioningrequests",
     plural="ProvisioningRequests",
-    pod_label="",
     installation="https://kueue.sigs.k8s.io/docs/concepts/admission_check/provisioning_request/",
     parse=parse_provisioning_request,
-    templates="podSets",
-    claim_of=lambda _metadata: None,
     optional=True,
 )
 CAPACITY_BUFFER = Kind(
     kind=WorkloadKind.CAPACITY_BUFFER,
     resource="capacitybuffers",
     plural="CapacityBuffers",
-    pod_label="",
     installation="https://cloud.google.com/kubernetes-engine/docs/how-to/configure-capacity-buffer",
     parse=parse_capacity_buffer,
-    templates="limits",
-    claim_of=lambda _metadata: None,
     optional=True,
 )

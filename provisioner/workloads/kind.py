@@ -47,14 +47,14 @@ class Kind:
     resource: str
     #: As people call several of them.
     plural: str
-    #: The label that all its pods carry; its value is the name of the workload.
-    pod_label: str
     #: Reads an object; None for one that is not to be served. Raises MalformedObject.
     parse: Callable[[object], Workload | None]
-    #: The field of a specification that has the templates of pods.
-    templates: str
+    #: The label that all its pods carry; its value is the name of the workload. Empty for a kind without pods.
+    pod_label: str = ""
+    #: The field of a specification that has the templates of pods; empty for none.
+    templates: str = ""
     #: Reads a pod's claim from the pod's metadata; None for a pod of no workload of the kind.
-    claim_of: Callable[[dict[str, Any]], Claim | None]
+    claim_of: Callable[[dict[str, Any]], Claim | None] = lambda _metadata: None
     #: The page on how to install it; empty for a kind that every API server has.
     installation: str = ""
     #: A label selector for what else holds of all its objects and pods.

@@ -23,7 +23,7 @@ from provisioner.model.workloads import (
     WorkloadUid,
     group_key,
 )
-from provisioner.slices.demand.slices import CHIP_TOLERATION, Slice, SliceId, shape_of
+from provisioner.slices.demand.slices import CHIP_TOLERATION, Slice, SliceId, name_of_group, shape_of
 
 #: By namespace and name.
 Templates = Mapping[tuple[str, str], Requirements]
@@ -177,7 +177,7 @@ def _leaders(workload: Workload) -> Iterator[Pod]:
     served = ask is not None and ask.is_true(constants.PROVISIONED)
     for group in workload.groups:
         for number in range(group.replicas):
-            name = f"{workload.name}-{group.name}-{number}" if group.name else f"{workload.name}-{number}"
+            name = name_of_group(workload.name, group.name, number, numbered=group.numbered)
             yield Pod(
                 kind=workload.kind,
                 namespace=workload.namespace,
@@ -201,7 +201,9 @@ def awaiting_request(slices: Iterable[Slice], by_uid: Mapping[WorkloadUid, Workl
         for each in by_uid.values()
         if each.kind is WorkloadKind.PROVISIONING_REQUEST and each.lives
     }
-    return {each.id: replace(each, request=name) for each in slices if live and (name := _consumed(each, live))}
+    if not live:
+        return {}
+    return {each.id: replace(each, request=name) for each in slices if (name := _consumed(each, live))}
 
 
 def _consumed(slice_: Slice, live: set[tuple[str, str]]) -> str:

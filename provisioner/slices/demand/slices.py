@@ -86,7 +86,7 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
         place, group = groups[name]
         most = group.replicas + (group.surge if each.pods else 0)
         # What is taken apart has to come out the same again: "07" is no index.
-        if index < most and each.name == _name_of(workload.name, name, index, numbered=group.numbered):
+        if index < most and each.name == name_of_group(workload.name, name, index, numbered=group.numbered):
             yield ListedGroup(place, index, key, each.name)
     if unnamed:
         with_chips_first = sorted(workload.groups, key=lambda group: group.template.chips == 0)
@@ -118,7 +118,7 @@ def _groups_by_key(
     pools with long names.
     """
     groups = (
-        (name, index, _name_of(workload_name, name, index, numbered=numbered))
+        (name, index, name_of_group(workload_name, name, index, numbered=numbered))
         for name, replicas, numbered in listed
         for index in range(replicas)
     )
@@ -131,14 +131,15 @@ def representatives(workload: Workload, found: Collection[GroupKey]) -> Iterator
         if group.template.chips == 0 or workload.problem:
             continue
         for index in range(group.replicas):
-            name = _name_of(workload.name, group.name, index, numbered=group.numbered)
+            name = name_of_group(workload.name, group.name, index, numbered=group.numbered)
             key = group_key(workload.namespace, name)
             if key not in found:
                 yield ListedGroup(place, index, key, name)
                 break
 
 
-def _name_of(workload_name: str, group: str, index: int, *, numbered: bool) -> str:
+def name_of_group(workload_name: str, group: str, index: int, *, numbered: bool) -> str:
+    """Return the name of one of the groups that come from an entry of a workload's spec."""
     if not numbered:
         return workload_name
     return f"{workload_name}-{group}-{index}" if group else f"{workload_name}-{index}"
@@ -373,9 +374,9 @@ def never_starting(found: Mapping[WorkloadUid, Found]) -> list[Workload]:
         each.workload
         for each in found.values()
         if any(
-            slice_.pending
-            and slice_.leader is not None
+            slice_.leader is not None
             and slice_.leader.gated
+            and slice_.pending
             and (key in each.workload.annotations or key in slice_.requirements.annotations)
             for slice_ in each.slices.values()
         )

@@ -112,9 +112,11 @@ def _is_free(each: Supply) -> bool:
 def _of_booking(workload: Workload, ask: Ask, round_: Round, matching: Matching) -> Iterator[_New]:
     """Yield what ends a booking: its use, the loss of a pool, or the end of its time without any pods."""
     pools = [PoolName(each) for each in ask.named]
-    with_nodes = {node.pool_name for node in round_.snapshot.nodes}
-    there = {name for name, each in round_.supply.items() if each.usable} | (with_nodes - round_.supply.keys())
-    lost = [each for each in pools if each not in there]
+    absent = {each for each in pools if each not in round_.supply}
+    # One whose nodes are there may only be missing from a list.
+    with_nodes = {node.pool_name for node in round_.snapshot.nodes} if absent else set[PoolName]()
+    gone = absent - with_nodes
+    lost = [each for each in pools if each in gone or (each not in absent and not round_.supply[each].usable)]
     used = sum(bool(matching.holders.get(each)) for each in pools)
     end = _booked_until(ask, round_)
     if used == len(pools):
