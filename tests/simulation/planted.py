@@ -350,7 +350,7 @@ BUGS: tuple[Bug, ...] = (
         mutate=always(()),
         search_from=142,
     ),
-    Bug(name="gate-trusts-the-cache", at=(Gate, "_refuse_if_used"), mutate=always(None), search_from=54),
+    Bug(name="gate-trusts-the-cache", at=(Gate, "_refuse_if_used"), mutate=always(None), search_from=55),
     Bug(name="gate-without-cordon", at=(live, "cordon"), mutate=always(None), search_from=3),
     Bug(
         name="terminating-pods-do-not-count",
@@ -372,7 +372,7 @@ BUGS: tuple[Bug, ...] = (
         name="lost-calls-stay-open",
         at=(answers, "give_up_lost_calls"),
         mutate=lambda _original: lambda memory, *_rest: memory,
-        search_from=30,
+        search_from=75,
     ),
     Bug(name="claims-keep-no-pool", at=(unneeded, "find_unneeded"), mutate=_without_claims, search_from=1),
     # The Go original: deletion starts from nodes, so that a pool without nodes is never deleted.
@@ -380,14 +380,14 @@ BUGS: tuple[Bug, ...] = (
     # The Go original: a pool in ERROR is never deleted while its JobSet lives.
     Bug(name="failed-pools-are-left-alone", at=(translate, "_node_pool"), mutate=_failed_is_left_alone, search_from=3),
     # The Go original: how an operation ended is never looked up.
-    Bug(name="operation-error-is-not-read", at=(answers, "_look_up_due"), mutate=always(False), search_from=20),
+    Bug(name="operation-error-is-not-read", at=(answers, "_look_up_due"), mutate=always(False), search_from=22),
     # The Go original: garbage collection is not gated by leader election.
     Bug(name="every-replica-acts", at=(LeaseElector, "remaining_seconds"), mutate=always(float("inf"))),
     Bug(
         name="lease-is-not-looked-at-before-a-call",
         at=(act, "CALL_TIMEOUT_SECONDS"),
         mutate=lambda _original: float("-inf"),
-        search_from=390,
+        search_from=698,
     ),
     Bug(name="name-without-attempt", at=(Specification, "stamped"), mutate=_name_of_first_attempt, search_from=1),
     Bug(
@@ -402,7 +402,7 @@ BUGS: tuple[Bug, ...] = (
         mutate=lambda original: lambda _all, memory, *rest: original(_all, replace(memory, creates={}), *rest),
     ),
     Bug(name="back-off-never-lets-go", at=(backoff, "wait_seconds"), mutate=always(1e7), search_from=4),
-    Bug(name="refused-for-good", at=(backoff, "refused"), mutate=_refused_for_good, search_from=50),
+    Bug(name="refused-for-good", at=(backoff, "refused"), mutate=_refused_for_good, search_from=76),
     Bug(
         name="full-reservation-is-a-rate-limit",
         at=(google_errors, "SURER_THAN_REASONS"),
@@ -446,7 +446,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(name="best-choice-alone", at=(capacity, "choices_of"), mutate=_best_choice_alone),
     Bug(name="limits-count-what-is-up", at=(Budget, "of"), mutate=_counting_what_is_up, search_from=17),
-    Bug(name="turns-never-come", at=(gangs, "_after"), mutate=_turns_never_come, search_from=372),
+    Bug(name="turns-never-come", at=(gangs, "_after"), mutate=_turns_never_come, search_from=392),
     Bug(name="held-for-ever", at=(gangs, "_releases"), mutate=always(()), search_from=20),
     Bug(
         name="relist-keeps-old-records",
@@ -454,7 +454,7 @@ BUGS: tuple[Bug, ...] = (
         mutate=lambda _original: lambda before, record: before if before is not None and before != record else record,
         search_from=85,
     ),
-    Bug(name="relist-forgets-nothing", at=(Reflector, "_replace"), mutate=_merging, search_from=54),
+    Bug(name="relist-forgets-nothing", at=(Reflector, "_replace"), mutate=_merging, search_from=60),
     Bug(
         name="instances-are-named-to-all",
         at=(Failure, "for_all"),
@@ -466,7 +466,7 @@ BUGS: tuple[Bug, ...] = (
         at=(Reflector, "_listed"),
         mutate=_ahead_of_the_list,
         storm=("restart", "crash"),
-        search_from=13,
+        search_from=140,
     ),
     Bug(
         name="clock-that-was-set-stops-everything",
