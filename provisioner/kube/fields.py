@@ -185,14 +185,13 @@ def shown(raw: object) -> str:
 
 
 _QUANTITY = re.compile(
-    r"([+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40}))"
-    r"(?:([eE][+-]?[0-9]{1,3})|(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]))?"
+    r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:([eE][+-]?0*[0-9]{1,10})|(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]))?"
 )
 _SCALES = {
     **{unit: Decimal(1000) ** power for power, unit in enumerate(("n", "u", "m", "", "k", *"MGTPE"), start=-3)},
     **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
 }
-#: The API server caps quantities at an int64; above it, a text is no quantity.
+#: The API server takes larger ones as well, such as 10E chips of a pod or a node: they count as this one.
 _LARGEST = Decimal(2**63 - 1)
 
 _TIMESTAMP = re.compile(
@@ -204,17 +203,16 @@ def parse_quantity(raw: object) -> Decimal | None:
     """Return the value of a quantity ("1500m", "2Gi", "1e3", "4", 4), or None for anything else or below zero."""
     if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
         return None
-    # Python refuses to print integers of thousands of digits.
-    is_printable = not isinstance(raw, int) or abs(raw) <= _LARGEST
-    text = repr(raw) if isinstance(raw, float) else str(raw) if is_printable else ""
-    match = _QUANTITY.fullmatch(text)
+    if isinstance(raw, int):
+        # Python refuses to print integers of thousands of digits.
+        return min(Decimal(raw), _LARGEST) if raw >= 0 else None
+    match = _QUANTITY.fullmatch(str(raw))
     if match is None:
         return None
     digits, exponent, suffix = match.groups()
-    value = Decimal(digits + (exponent or ""))
-    if suffix:
-        value *= _SCALES[suffix]
-    return value if 0 <= value <= _LARGEST else None
+    # Before it is scaled, too: beyond a million digits Decimal does not compute.
+    value = min(Decimal(digits + (exponent or "")), _LARGEST) * _SCALES[suffix or ""]
+    return min(value, _LARGEST) if value >= 0 else None
 
 
 def parse_timestamp(raw: object) -> datetime | None:

@@ -20,7 +20,6 @@ from provisioner.kube.fields import format_micro_time, format_time, parse_quanti
         ("1n", "0.000000001"),
         ("1u", "0.000001"),
         ("1500m", "1.5"),
-        ("2", "2"),
         ("1e3", "1000"),
         ("1E3", "1000"),
         ("1E", "1000000000000000000"),
@@ -33,29 +32,28 @@ from provisioner.kube.fields import format_micro_time, format_time, parse_quanti
         ("3Ki", "3072"),
         ("3Mi", "3145728"),
         ("3Gi", "3221225472"),
-        ("3Ti", "3298534883328"),
         ("3Pi", "3377699720527872"),
         ("3Ei", "3458764513820540928"),
         ("0", "0"),
-        ("9223372036854775807", "9223372036854775807"),
+        ("0" * 60 + "4", "4"),
+        *((raw, str(2**63 - 1)) for raw in (str(2**63 - 1), str(2**63), "10E", "100e18", "1e2147483647", 2**63)),
+        pytest.param("9" * 1_500_000 + "Ei", str(2**63 - 1), id="a million digits"),
+        pytest.param(10**5000, str(2**63 - 1), id="an integer of thousands of digits"),
     ],
 )
 def test_what_is_a_quantity(raw: object, want: str) -> None:
-    """Decimal and binary ones, and exponents."""
+    """All that the API server takes; it has more of an extended resource than an int64 holds, and keeps the text."""
     assert parse_quantity(raw) == Decimal(want)
 
 
 @pytest.mark.parametrize(
     "raw",
     [
-        *("9223372036854775808", "10E", "1e999", 2**63, float("inf"), "NaN"),
-        pytest.param("9" * 5000, id="thousands of digits"),
-        pytest.param(10**5000, id="an integer of thousands of digits"),
-        *("-1", "1 Gi", "1ki", "", "1\n", "٣", True, None, []),
+        *(float("inf"), "NaN", "1e99999999999", "-1", "-10E", -1, "1 Gi", "1ki", "", "1\n", "٣", True, None, []),
     ],
 )
 def test_what_is_no_quantity(raw: object) -> None:
-    """Too large for the API server, negative, or of another notation."""
+    """Negative, or of another notation."""
     assert parse_quantity(raw) is None
 
 

@@ -121,9 +121,11 @@ def _nothing(_: World) -> None: ...
             lambda world: world.put_node("m-2", unschedulable=False, labels=ANOTHER), {}, id="a node of another group"
         ),
         pytest.param(
-            lambda world: world.put_node("m-2", unschedulable=False, labels=TPU_ALONE),
+            lambda world: world.put_node(
+                "m-2", unschedulable=False, labels=TPU_ALONE, status={"capacity": {"google.com/tpu": "10E"}}
+            ),
             {},
-            id="a node with TPUs of another machine",
+            id="a node with TPUs of another machine, however many its kubelet reports",
         ),
         pytest.param(
             lambda world: world.put_node("m-2", unschedulable=False, spec={"providerID": "gce://other/z/m-2"}),
