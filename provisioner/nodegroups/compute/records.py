@@ -37,6 +37,8 @@ DELETE = "DELETE"
 READY = "READY"
 #: Statuses of machines that are starting or run: their metadata can be set, and will be read.
 STARTING_OR_RUNNING = frozenset({"PROVISIONING", "STAGING", "RUNNING"})
+#: The status of a machine with TPUs that waits for capacity, for hours with flex-start.
+PENDING = "PENDING"
 #: The current action of a machine that its manager leaves alone.
 NO_ACTION = "NONE"
 
@@ -171,8 +173,8 @@ class ManagedInstance:
 
     @property
     def has_machine(self) -> bool:
-        """Whether there is a machine, other than a placeholder that waits for one."""
-        return bool(self.status)
+        """Whether there is a machine, other than one, or a placeholder for one, that waits for capacity."""
+        return self.status not in ("", PENDING)
 
     @property
     def provider_id(self) -> str:

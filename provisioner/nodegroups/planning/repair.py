@@ -181,8 +181,8 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool
     if member.stopped:
         return f"machine {name} is {member.machine.status}"
     if not (member.machine.has_machine or member.reports):
-        # One that is waited for has an action.
-        return f"machine {name} is gone" if member.machine.action == NO_ACTION else ""
+        # One that is waited for has an action, or is PENDING.
+        return f"machine {name} is gone" if member.machine.action == NO_ACTION and not member.machine.status else ""
     if member.ready:
         return ""
     if not whole:

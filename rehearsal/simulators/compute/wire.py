@@ -165,7 +165,7 @@ def _topology_state(group: Group) -> str:
 
 
 def member_body(group: Group, member: Member) -> dict[str, Any]:
-    """Return a ManagedInstance; id and status are missing while there is no VM."""
+    """Return a ManagedInstance; id and status are missing while there is no VM, but flex-start says PENDING."""
     machine = member.machine
     shown: dict[str, Any] = {
         "name": member.name,
@@ -177,6 +177,8 @@ def member_body(group: Group, member: Member) -> dict[str, Any]:
         shown |= {"id": str(machine.number), "instanceStatus": machine.status.value}
         if machine.ends_at is not None:
             shown["scheduling"] = {"terminationTimestamp": names.timestamp(machine.ends_at)}
+    elif member.wants_machine and group.template.scheduling.get("provisioningModel") == "FLEX_START":
+        shown["instanceStatus"] = "PENDING"
     if member.errors:
         shown["lastAttempt"] = {"errors": {"errors": [failure.entry() for failure in member.errors]}}
     return shown

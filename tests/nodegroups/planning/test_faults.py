@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.specs import SizePolicyMode
+from provisioner.nodegroups.api.specs import ProvisioningModel, SizePolicyMode
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import metadata
@@ -48,16 +48,19 @@ def test_1_a_failure_that_clears_leaves_nothing_behind(code: str, message: str) 
     world.wait_until(lambda: world.is_ready("train"), within_seconds=900.0)
 
 
-def test_2_waiting_for_capacity_is_told_and_no_machine_is_called_that_is_not_there() -> None:
+@pytest.mark.parametrize(
+    "terms", [{}, {"provisioning_model": ProvisioningModel.FLEX_START, "max_run_duration_seconds": 604_800}]
+)
+def test_2_waiting_for_capacity_is_told_and_no_machine_is_called_that_is_not_there(terms: dict[str, Any]) -> None:
     """Placeholders without a machine get no call and no token; the message has Google's words and since when."""
     world = World()
     world.cloud.limit(0)
-    world.kube.create_group(make_group("train"))
+    world.kube.create_group(make_group("train", **terms))
     world.wait_until(lambda: world.reason("train") == Reason.INSTANCES_CREATION_FAILED)
     message = world.message("train")
     assert "waiting for capacity since 2026-01-01T00:" in message
     assert "does not have enough resources available" in message
-    world.wait(1800.0)
+    world.wait(2 * SETTINGS.join_seconds)
     assert world.process.calls["ReadMachines"] == 0
     assert world.process.writes["CreateToken"] == 0
     assert world.message("train") == message

@@ -22,7 +22,9 @@ READY = ConditionType.READY
 _ROUNDS_OF_A_CRASHING_PROCESS = (2, 5)
 
 
-def make_group(name: str, *, topology: str = "4x4", machine_type: str = "ct6e-standard-4t") -> TpuNodeGroup:
+def make_group(
+    name: str, *, topology: str = "4x4", machine_type: str = "ct6e-standard-4t", **terms: Any
+) -> TpuNodeGroup:
     """Return a group as its user writes it."""
     return TpuNodeGroup(
         meta=ObjectMeta(namespace="default", name=name, uid=""),
@@ -30,7 +32,9 @@ def make_group(name: str, *, topology: str = "4x4", machine_type: str = "ct6e-st
             project="project-1",
             node_location=ZONE,
             topology=topology,
-            instance_config=InstanceConfig(machine_type=machine_type, image="projects/project-1/global/images/tpu"),
+            instance_config=InstanceConfig(
+                machine_type=machine_type, image="projects/project-1/global/images/tpu", **terms
+            ),
             bootstrap_kubernetes=BootstrapConfig(),
         ),
     )
