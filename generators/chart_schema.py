@@ -16,7 +16,7 @@ from typing import Any
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import CapacityKind
 from provisioner.settings import Option, forms, nodegroups, options
-from provisioner.tpu.catalogue import ACCELERATORS
+from provisioner.tpu.catalogue import ACCELERATORS, GENERATION_LABEL
 
 Property = dict[str, Any]
 _TEXT_OR_NUMBER = ["string", "integer"]
@@ -146,7 +146,7 @@ _NETWORK = rf"{_VPC}\s*:\s*{forms._SUBNETWORK.pattern}"  # noqa: SLF001 - as abo
 _PORT = rf"(?::{whole(1, forms.HIGHEST_PORT)})?"
 _HOST = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)*"
 _API_SERVER = f"{forms.HOST}{_PORT}"
-_ACCELERATOR = "|".join(ACCELERATORS)
+_ACCELERATOR = "|".join((*ACCELERATORS, GENERATION_LABEL.pattern))
 _PRICE = (
     rf"(?:(?:{_ACCELERATOR}|\*)(?:/(?:{'|'.join(kind.value for kind in CapacityKind)}))?"
     rf"\s*=\s*{forms.PRICE.pattern}|currency\s*=\s*[A-Z]{{3}})"

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from provisioner import tpu
 from provisioner.runtime import logs
 
 # The same examples each time: what a change breaks, it breaks for everybody, and nobody else's change fails for it.
@@ -75,6 +76,13 @@ def _logging_as_it_was() -> Iterator[None]:
     for library, (old_level, old_propagate) in zip(libraries, before, strict=True):
         library.setLevel(old_level)
         library.propagate = old_propagate
+
+
+@pytest.fixture
+def catalogue() -> Iterator[None]:
+    """Leave the catalogue as it was, whatever a test extends it by."""
+    yield
+    tpu.extend(())
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -181,9 +181,10 @@ def test_what_no_node_group_can_have_is_refused(changes: dict[str, str], words: 
         ),
         (
             "MAX_CHIPS_PER_ACCELERATOR",
-            "tpu-v5p-slice=1024, *=0",
+            "tpu-v5p-slice=1024, tpu9x=8, *=0",
             "max_chips_per_accelerator",
-            (("tpu-v5p-slice", 1024), ("*", 0)),
+            # Of a generation that only the cluster may know.
+            (("tpu-v5p-slice", 1024), ("tpu9x", 8), ("*", 0)),
         ),
         ("MAX_POOLS_PER_JOBSET", "8", "max_pools_per_jobset", 8),
         ("MAX_CREATES_PER_HOUR", "0", "max_creates_per_hour", 0),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 from provisioner import constants, tpu
 from provisioner.environment.numbering import PROCESS_PORT, Numbering, NumberingError
@@ -155,19 +154,12 @@ def layout_of(pod: TpuPod) -> Layout | None:
     """
     if not (pod.accelerator and pod.topology):
         return None
-    part = pod.marks.get(constants.SLICE_TOPOLOGY, "")
-    return _layout(pod.accelerator, pod.topology, pod.chips, pod.machine_type, part)
-
-
-# A review asks several times, and many pods ask for the same.
-@lru_cache(maxsize=256)
-def _layout(accelerator: str, topology: str, chips: int, machine_type: str, part: str) -> Layout:
-    shape = tpu.resolve(accelerator, topology, chips, machine_type)
-    used = topology_in_use(shape.topology, part)
+    shape = tpu.resolve(pod.accelerator, pod.topology, pod.chips, pod.machine_type)
+    used = topology_in_use(shape.topology, pod.marks.get(constants.SLICE_TOPOLOGY, ""))
     return Layout(
-        accelerator=accelerator,
+        accelerator=pod.accelerator,
         topology=used,
-        pods=max(1, used.chips // chips),
+        pods=max(1, used.chips // pod.chips),
         host_chips=shape.machine_type.chips,
     )
 

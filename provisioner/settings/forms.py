@@ -11,6 +11,7 @@ from provisioner import tpu
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, Network
 from provisioner.model.choices import PROJECT, comma_items
+from provisioner.tpu.catalogue import GENERATION_LABEL
 
 _T = TypeVar("_T")
 #: A location is a region ("us-central2") or a zone ("us-central2-b", "us-central1-ai1a").
@@ -353,6 +354,9 @@ def cost_in_words(per_hour: float, currency: str) -> str:
 
 def check_accelerator(name: str) -> None:
     """Raise ValueError, with the nearest names, where there is no such accelerator."""
+    if GENERATION_LABEL.fullmatch(name):
+        # Settings are read before the cluster, which may list newer generations.
+        return
     try:
         tpu.find_accelerator(name)
     except tpu.ShapeError as error:

@@ -1,13 +1,15 @@
 """What Google sells: accelerators, machine types, topologies, and the shapes that they allow.
 
-Pure tables and arithmetic. The facts are those of Google's own cluster autoscaler and of the Cloud TPU documentation;
-GKE has the last word, and what it refuses comes back through the error table of `provisioner.slices.suppliers.gke`.
+Tables and arithmetic; only `extend` changes the tables. The facts are those of Google's own cluster autoscaler and of
+the Cloud TPU documentation; GKE has the last word, and what it refuses comes back through the error table of
+`provisioner.slices.suppliers.gke`.
 """
 
 from provisioner.tpu.catalogue import ACCELERATORS, Accelerator, MachineType, Topology, TopologyError, machine_type
 from provisioner.tpu.shapes import (
     Shape,
     ShapeError,
+    extend,
     find_accelerator,
     may_be_sold,
     not_whole_slices,
@@ -23,6 +25,7 @@ __all__ = [
     "ShapeError",
     "Topology",
     "TopologyError",
+    "extend",
     "find_accelerator",
     "machine_type",
     "may_be_sold",

@@ -7,18 +7,22 @@ sources disagree a comment says what is followed.
 
 The lists of 3-D topologies name the slices that xpk makes by default, for tpu7x also those of a reference list for this
 provisioner, and for v4 the whole pod, 16x16x16.
+
+A process has one table. `extend` adds what its cluster lists, between rounds only: within a round it is constant.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, lru_cache
 
 from provisioner.model import bounds
 
+#: Since tpu7 the accelerator label is the generation.
+GENERATION_LABEL = re.compile(r"tpu[0-9]{1,2}[a-z]?")
 _FORM = re.compile(r"[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){1,2}")
 
 
@@ -122,6 +126,8 @@ class MachineType:
     flex_start: bool = True
     #: Chosen only when a pod names it.
     only_on_request: bool = False
+    #: The label kubernetes.io/arch of its nodes; empty where no source says it.
+    arch: str = "amd64"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,9 +278,45 @@ _ALL = (
 #: By the value of `cloud.google.com/gke-tpu-accelerator`.
 ACCELERATORS = {accelerator.label: accelerator for accelerator in _ALL}
 
-_MACHINES = {machine.name: (accelerator, machine) for accelerator in _ALL for machine in accelerator.machine_types}
 
-
+@lru_cache(maxsize=1024)
 def machine_type(name: str) -> tuple[Accelerator, MachineType] | None:
     """Return what is known of a machine type, None for one that is not in the catalogue."""
-    return _MACHINES.get(name)
+    found = ((offer, each) for offer in tuple(ACCELERATORS.values()) for each in offer.machine_types)
+    return next((pair for pair in found if pair[1].name == name), None)
+
+
+def extend(offers: Iterable[Accelerator]) -> list[str]:
+    """Add what a cluster lists to the table, in place of what was added before; return contradictions, in sentences.
+
+    The table wins over what is added, and what comes first over what comes later. `tpu.extend` is for callers.
+    """
+    extended, contradictions = {offer.label: offer for offer in _ALL}, []
+    machines = {machine.name: (offer, machine) for offer in _ALL for machine in offer.machine_types}
+    for offer in offers:
+        known, added = extended.get(offer.label, replace(offer, machine_types=())), []
+        for machine in offer.machine_types:
+            used = machines.setdefault(machine.name, (offer, machine))
+            if used[1] is machine:
+                added.append(machine)
+            elif (listed := _in_words(offer, machine)) != _in_words(*used):
+                contradictions.append(f"{machine.name} is listed as {listed}, and used as {_in_words(*used)}")
+        valid = {str(topology) for topology in known.topologies()}
+        fresh = tuple(each for each in offer.listed_topologies if each not in valid)
+        extended[offer.label] = replace(
+            known,
+            machine_types=(*known.machine_types, *added),
+            listed_topologies=known.listed_topologies + fresh,
+            documented_topologies=tuple(dict.fromkeys((*known.documented_topologies, *offer.listed_topologies))),
+        )
+    usable = {label: offer for label, offer in extended.items() if offer.machine_types and offer.topologies()}
+    # Another thread finds the old entry or the new one, never none.
+    ACCELERATORS.update(usable)
+    for label in ACCELERATORS.keys() - usable.keys():
+        del ACCELERATORS[label]
+    machine_type.cache_clear()
+    return contradictions
+
+
+def _in_words(offer: Accelerator, machine: MachineType) -> str:
+    return f"{machine.chips} chips of {offer.label}, {machine.single_host_topology or 'no topology'} alone"

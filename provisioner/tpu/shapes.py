@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from provisioner import constants
 from provisioner.model import bounds
 from provisioner.tpu import catalogue
 from provisioner.tpu.catalogue import ACCELERATORS, LONGEST_AXIS, Accelerator, MachineType, Topology, TopologyError
 
-#: Chips a VM of the machine types that multi-host slices are made of; GKE documents no other.
+#: Chips a VM of multi-host slices; an accelerator without such a machine type (Google documents none) uses its largest.
 _MULTI_HOST_VM_CHIPS = 4
 #: How many valid values an error names.
 _SUGGESTIONS = 3
@@ -69,6 +70,13 @@ class Shape:
         return max(1, -(-pods * self.chips_per_pod // self.machine_type.chips))
 
 
+def extend(offers: Iterable[Accelerator]) -> list[str]:
+    """Extend the catalogue (see there), and forget what was resolved by the old one."""
+    contradictions = catalogue.extend(offers)
+    _outcome.cache_clear()
+    return contradictions
+
+
 def find_accelerator(label: str) -> Accelerator:
     """Return what an accelerator label offers; raise ShapeError where there is no such label."""
     offer = ACCELERATORS.get(label)
@@ -85,7 +93,7 @@ def shapes_of(offer: Accelerator, grid: Topology) -> Iterator[Shape]:
     """List what a valid topology can be made of: machine types, and chips a pod on each."""
     for machine in offer.machine_types:
         for chips_per_pod in range(1, machine.chips + 1):
-            if _multi_host(machine, grid, chips_per_pod) or _single_host(machine, grid, chips_per_pod):
+            if _multi_host(offer, machine, grid, chips_per_pod) or _single_host(machine, grid, chips_per_pod):
                 yield Shape(accelerator=offer, topology=grid, machine_type=machine, chips_per_pod=chips_per_pod)
 
 
@@ -152,7 +160,8 @@ def _resolved(accelerator: str, topology: str, chips_per_pod: int, machine_type:
     ]
     if not possible:
         makers = ", ".join(dict.fromkeys(shape.machine_type.name for shape in shapes))
-        raise ShapeError(f"topology {grid} of {accelerator} cannot consist of {machine_type}, only of {makers}")
+        one = machine_type or f"machine types that a pod does not have to select by {constants.INSTANCE_TYPE}"
+        raise ShapeError(f"topology {grid} of {accelerator} cannot consist of {one}, only of {makers or 'none at all'}")
     for shape in possible:
         if shape.chips_per_pod == chips_per_pod:
             return shape
@@ -163,10 +172,11 @@ def _resolved(accelerator: str, topology: str, chips_per_pod: int, machine_type:
     )
 
 
-def _multi_host(machine: MachineType, grid: Topology, chips_per_pod: int) -> bool:
+def _multi_host(offer: Accelerator, machine: MachineType, grid: Topology, chips_per_pod: int) -> bool:
+    counts = [each.chips for each in offer.machine_types]
     # One pod a host: the chips a pod asks for tell 2x4 on one 8-chip VM from 2x4 on two 4-chip VMs.
     return (
-        machine.chips == _MULTI_HOST_VM_CHIPS == chips_per_pod
+        machine.chips == (_MULTI_HOST_VM_CHIPS if _MULTI_HOST_VM_CHIPS in counts else max(counts)) == chips_per_pod
         and grid.chips > machine.chips
         and grid.chips % machine.chips == 0
     )
@@ -225,9 +235,11 @@ def _nearest_labels(text: str) -> str:
     import difflib  # noqa: PLC0415 - only for mistakes
 
     generation = text.removeprefix("tpu-")
+    # Another thread may extend the table.
+    known = dict(ACCELERATORS)
     close = (
-        [label for label in ACCELERATORS if text and label.startswith(text)]
-        or [label for label, offer in ACCELERATORS.items() if offer.generation == generation]
-        or difflib.get_close_matches(text, ACCELERATORS, n=1)
+        [label for label in known if text and label.startswith(text)]
+        or [label for label, offer in known.items() if offer.generation == generation]
+        or difflib.get_close_matches(text, known, n=1)
     )
     return f" (did you mean {' or '.join(close)}?)" if close else ""

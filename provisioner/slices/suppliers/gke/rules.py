@@ -29,14 +29,14 @@ def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineTy
         constants.MACHINE_FAMILY: machine.name.partition("-")[0],
         constants.OS: "linux",
         constants.BETA_OS: "linux",
-        constants.ARCH: "amd64",
-        constants.BETA_ARCH: "amd64",
         constants.OS_DISTRIBUTION: "cos",
         constants.CONTAINER_RUNTIME: "containerd",
         constants.METADATA_SERVER: "true",
         **nodes.CAPACITY_LABELS[pool.capacity],
         **nodes.reservation_labels(pool),
     }
+    if machine.arch:
+        labels |= dict.fromkeys((constants.ARCH, constants.BETA_ARCH), machine.arch)
     if pool.disk_type:
         labels[constants.BOOT_DISK] = pool.disk_type
     if pool.zones:
