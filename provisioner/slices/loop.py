@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from provisioner import constants
+from provisioner.kube.machineconfigs import Listed, extend_catalogue
 from provisioner.model.capacity import NodePool, PoolName
 from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Workloads
@@ -65,6 +66,8 @@ class Loop(RoundLoop[answers.Answer]):
     _told_stalled: float | None = None
     #: What the next decision takes over from the last.
     _derived: Derived | None = None
+    #: What the catalogue is extended by.
+    _machine_configs: Listed = field(default_factory=dict)
 
     def run(self) -> None:
         """Run rounds until `stopping` is set."""
@@ -98,6 +101,7 @@ class Loop(RoundLoop[answers.Answer]):
         fold = functools.partial(self._fold, self.pools.by_name())
         self.take_in(self.actor.take_answer, fold, self.reporter.tell_answer)
         self._follow_clock()
+        self._follow_catalogue()
         if wait_seconds := self._prepare():
             self.board.leading = True
             self._tell_stalled(take_snapshot(self.watches, self.pools))
@@ -149,6 +153,14 @@ class Loop(RoundLoop[answers.Answer]):
         if self.identity is not None:
             self.identity.clock_set(by)
         self.board.timeline.shift(by)
+
+    def _follow_catalogue(self) -> None:
+        """Extend the catalogue by what the cluster lists, where that has changed."""
+        watch = self.watches.machine_configs
+        listed = watch.records() if watch is not None else {}
+        if listed != self._machine_configs:
+            extend_catalogue(listed)
+            self._machine_configs, self._derived = listed, None
 
     def _prepare(self) -> float:
         """Return in how many seconds the proof of the cluster is tried again; 0: it is there."""

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import structlog
 
 from provisioner import constants
+from provisioner.kube.machineconfigs import MACHINE_CONFIGS, parse_machine_config
 from provisioner.kube.protocol import Api
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
 from provisioner.kube.watches import (
@@ -32,6 +33,7 @@ from provisioner.settings import Settings
 from provisioner.slices.demand.asks import with_slices
 from provisioner.slices.planning.launch.specification import read_ownership
 from provisioner.slices.supplier import Supplier, SupplierError
+from provisioner.tpu import Accelerator
 from provisioner.workloads import KINDS, Kind, kinds_served
 from provisioner.workloads.asks import parse_pod_template
 from provisioner.workloads.pods import parse_pod
@@ -41,7 +43,9 @@ _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
 #: Watches without which everything else is served, by their names.
-OPTIONAL = frozenset({"podtemplates", *(kind.resource for kind in KINDS.values() if kind.optional)})
+OPTIONAL = frozenset(
+    {"podtemplates", MACHINE_CONFIGS.resource, *(kind.resource for kind in KINDS.values() if kind.optional)}
+)
 #: After a failed list the next is tried after this long, doubled by each further failure up to the cap.
 _RELIST_SECONDS = 1.0
 _RELIST_CAP_SECONDS = 30.0
@@ -62,6 +66,8 @@ class Watches:
     namespaces: Watch[dict[str, str]] | None = None
     #: The ConfigMap that pauses the creation of pools: when it was created.
     pause: Watch[datetime] | None = None
+    #: What the cluster itself lists of TPUs.
+    machine_configs: Watch[tuple[Accelerator, ...]] | None = None
 
     def named(self) -> dict[str, Watch[Any]]:
         """All of them, by the name of what they watch."""
@@ -76,6 +82,8 @@ class Watches:
             named["namespaces"] = self.namespaces
         if self.pause is not None:
             named["configmaps"] = self.pause
+        if self.machine_configs is not None:
+            named[MACHINE_CONFIGS.resource] = self.machine_configs
         return named
 
 
@@ -130,6 +138,7 @@ def make_watches(
             else None
         ),
         pause=watch(pause, created_at),
+        machine_configs=watch(MACHINE_CONFIGS, parse_machine_config),
     )
 
 

@@ -24,7 +24,9 @@ from provisioner.environment.numbering import OwnerKey, jobset_key, stateful_set
 from provisioner.environment.review import OwnerError, judge_pod, object_of
 from provisioner.kube import errors, fields
 from provisioner.kube.events import EventRecorder
+from provisioner.kube.machineconfigs import MACHINE_CONFIGS, extend_catalogue, parse_machine_config
 from provisioner.kube.protocol import Api, Timeouts, object_path
+from provisioner.kube.watches import ListWatch
 from provisioner.model.workloads import ObjectRef
 from provisioner.partitions.admission import review_pod as review_pod_with_ipus
 from provisioner.runtime import process
@@ -109,11 +111,13 @@ class WebhookServer:
     status: HttpServer
     metrics: Metrics
     recorder: EventRecorder
+    machine_configs: ListWatch[Any]
 
     def start(self) -> None:
         """Serve; raise ServerError where an address cannot be served."""
         self.status.start()
         self.recorder.start()
+        self.machine_configs.start()
         # Without a certificate nobody can be answered, and /readyz says so.
         self.certificates.start()
         self.server.start()
@@ -124,6 +128,7 @@ class WebhookServer:
         self.server.drain()
         drain(_DRAIN_SECONDS)
         self.server.stop()
+        self.machine_configs.stop()
         self.recorder.stop()
         self.status.stop()
 
@@ -164,6 +169,10 @@ def build(
         if problem:
             _log.warning("webhook_certificates.problem", problem=problem)
 
+    def extend() -> None:
+        extend_catalogue(machine_configs.records())
+
+    machine_configs = ListWatch(api, MACHINE_CONFIGS, parse=parse_machine_config, on_change=extend)
     certificates = CertificateLoop(_certificates(settings, api, files, context, now), tell)
 
     def problems() -> Sequence[str]:
@@ -178,7 +187,14 @@ def build(
         stopped=_STOPPED,
         problems=problems,
     )
-    return WebhookServer(certificates=certificates, server=server, status=status, metrics=metrics, recorder=recorder)
+    return WebhookServer(
+        certificates=certificates,
+        server=server,
+        status=status,
+        metrics=metrics,
+        recorder=recorder,
+        machine_configs=machine_configs,
+    )
 
 
 async def _greet(_call: Call) -> Content:

@@ -13,6 +13,7 @@ from provisioner.kube.api import KubeApi, connect
 from provisioner.kube.errors import NotFound
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.live import cordon, uncordon
+from provisioner.kube.machineconfigs import MACHINE_CONFIGS
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads import KINDS, live
@@ -74,12 +75,15 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
     assert used_rights(recorder, installed) == rights(installed)
     assert {right.resource for right, _ in recorder.answers} == {
         "pods", "nodes", "jobsets", "leaderworkersets", "rayclusters", "events", "leases", "configmaps", "podtemplates",
-        "provisioningrequests", "provisioningrequests/status", "capacitybuffers", "capacitybuffers/status"
+        "provisioningrequests", "provisioningrequests/status", "capacitybuffers", "capacitybuffers/status",
+        "machineconfigs"
     }  # fmt: skip
 
 
 def _ask(api: KubeApi) -> None:
     """Read and watch, and write a status, where the API server does not know the kinds."""
+    with pytest.raises(NotFound):
+        api.get(collection_path(MACHINE_CONFIGS.resource, root=MACHINE_CONFIGS.root), {"watch": "true"})
     for kind in (each for each in KINDS.values() if not each.kind.has_pods):
         path = object_path(kind.resource, "absent", namespace="default", root=kind.root)
         with pytest.raises(NotFound):

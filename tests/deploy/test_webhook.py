@@ -130,6 +130,8 @@ def test_cert_manager_takes_the_place_of_own_certificates(with_cert_manager: _Do
         ("jobs", "get"),
         ("jobsets", "get"),
         ("rayclusters", "get"),
+        ("machineconfigs", "list"),
+        ("machineconfigs", "watch"),
         ("events", "create"),
         ("events", "patch"),
     }
@@ -558,8 +560,10 @@ def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: 
         + [(str(index), hosts[name]) for name in ("serve", "job") for index in range(4)]
         + [(str(index), hosts[f"set-w-{part}"], *together, str(part)) for part in range(2) for index in range(4)]
     )
-    # An Event is patched when it has repeated for five minutes: tests/deploy/test_rights.py tries that.
-    used = used_rights(served.recorder, served.documents) | {Right("", "events", "patch")}
+    # An Event is patched when it has repeated for five minutes: tests/deploy/test_rights.py tries that. What is not
+    # installed is listed, not watched.
+    used = used_rights(served.recorder, served.documents)
+    used |= {Right("", "events", "patch"), Right("cloud.google.com", "machineconfigs", "watch")}
     assert used == rights(served.documents)
 
 

@@ -105,6 +105,7 @@ _ALWAYS = {
     "provisioningrequests",
     "capacitybuffers",
     "podtemplates",
+    "machineconfigs",
     "pods",
     "nodes",
     "configmaps",

@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from provisioner import constants
 from provisioner.kube.fields import format_time
+from provisioner.kube.machineconfigs import MACHINE_CONFIGS, parse_machine_config
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import CapacityKind, NodePool, PoolName, PoolStatus
@@ -128,7 +129,13 @@ class World:
         self.jobsets = FakeWatch(lambda: self._read(collection_path("jobsets", root=JOBSET.root), parse_jobset))
         self.pods = FakeWatch(lambda: self._read(collection_path("pods"), parse_pod, constants.JOBSET_NAME))
         self.nodes = FakeWatch(lambda: self._read(collection_path("nodes"), parse_node, constants.NODEPOOL_MANAGER))
-        self.watches = Watches(workloads={WorkloadKind.JOBSET: self.jobsets}, pods=self.pods, nodes=self.nodes)
+        machine_configs = collection_path(MACHINE_CONFIGS.resource, root=MACHINE_CONFIGS.root)
+        self.watches = Watches(
+            workloads={WorkloadKind.JOBSET: self.jobsets},
+            pods=self.pods,
+            nodes=self.nodes,
+            machine_configs=FakeWatch(lambda: self._read(machine_configs, parse_machine_config)),
+        )
         self.loop = self.start(ca_pem=ca_pem)
 
     def start(self, *, ca_pem: bytes | None = CERTIFICATE) -> Loop:

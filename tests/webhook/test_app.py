@@ -21,15 +21,18 @@ from urllib.error import HTTPError
 import pytest
 import structlog
 
+from provisioner import tpu
 from provisioner.admission.files import Files
 from provisioner.admission.keeper import make_keys
 from provisioner.kube.api import connect
+from provisioner.kube.protocol import Timeouts
 from provisioner.model.workloads import ObjectRef
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.webhook import app
 from provisioner.webhook.app import Addresses, WebhookServer, build
 from tests.support.kube import FakeKube
 from tests.support.kubeconfig import write_kubeconfig
+from tests.support.machineconfigs import machine_config_path, raw_machine_config
 from tests.support.waiting import wait_for
 
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/tpu-provisioner-webhook"
@@ -127,6 +130,23 @@ def test_a_pod_that_asks_gets_its_variables(webhook: WebhookServer, kube: FakeKu
     assert variables["TPU_WORKER_HOSTNAMES"] == "train-0.workers,train-1.workers,train-2.workers,train-3.workers"
 
 
+@pytest.mark.usefixtures("catalogue")
+def test_pods_of_a_generation_that_only_the_cluster_lists_get_their_variables(kube: FakeKube):
+    """As soon as it lists it, also while the server runs."""
+    asking = json.loads(review(**ASKING))
+    selector = {"cloud.google.com/gke-tpu-accelerator": "tpu9x", "cloud.google.com/gke-tpu-topology": "4x4"}
+    asking["request"]["object"]["spec"]["nodeSelector"] = selector
+    with running(kube) as webhook:
+        answers = []
+        for _ in range(2):
+            _, body = post(webhook, bundle(kube), json.dumps(asking).encode())
+            answers.append(json.loads(body)["response"])
+            kube.put_object(machine_config_path(), raw_machine_config())
+            wait_for(lambda: "tpu9x" in tpu.ACCELERATORS)
+    assert "there is no TPU accelerator 'tpu9x'" in answers[0]["warnings"][0]
+    assert (answers[1].get("warnings"), b"TPU_WORKER_ID" in base64.b64decode(answers[1]["patch"])) == (None, True)
+
+
 def test_an_event_tells_the_owner_of_pods_without_variables(webhook: WebhookServer, kube: FakeKube):
     """But not of pods that are created for trial."""
     kube.put_object(STATEFUL_SET, {"metadata": {"name": "train", "uid": "u"}, "spec": {"replicas": 4}})
@@ -212,8 +232,11 @@ def test_an_owner_is_read_that_is(kube: FakeKube, webhook: WebhookServer, size: 
     assert ("patch" in answer, "could not be read" in str(answer)) == (patched, not patched)
 
 
-def test_the_server_ends_while_the_api_server_hangs(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_the_server_ends_while_the_api_server_hangs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     """Nobody waits for reads under way; they end by their own time-out."""
+    monkeypatch.setattr(app, "_READ_TIMEOUTS", Timeouts(read_seconds=4.0))
     keys = make_keys([HOST], now=datetime.now(UTC), valid=timedelta(days=1))
     files = Files(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
     files.certificate.write_text(keys.certificate_pem)
@@ -226,7 +249,8 @@ def test_the_server_ends_while_the_api_server_hangs(tmp_path: Path, capfd: pytes
         names = ("train", "train", "other")
         bodies = [review(**ASKING, ownerReferences=[{**REFERENCE, "name": name}]) for name in names]
         asked = [threads.submit(post, webhook, keys.authority_pem, body) for body in bodies]
-        sent = [hanging.accept()[0] for _ in names]
+        # And the list of MachineConfigs.
+        sent = [hanging.accept()[0] for _ in (*names, "machineconfigs")]
         assert {each.recv(4096).split(b" ", 1)[0] for each in sent} == {b"GET"}
         capfd.readouterr()
         webhook.stop(drain=lambda _seconds: None)

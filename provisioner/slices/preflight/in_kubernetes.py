@@ -11,6 +11,7 @@ from provisioner.kube import fields
 from provisioner.kube.errors import Forbidden, Malformed, NotFound, Unauthorized
 from provisioner.kube.fields import parse_timestamp
 from provisioner.kube.live import list_all
+from provisioner.kube.machineconfigs import MACHINE_CONFIGS
 from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_path
 from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.settings import Settings
@@ -70,6 +71,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
         *watched,
         Right("", "pods", "list"),
         *(Right("", "nodes", verb) for verb in ("get", "list", "watch", "patch")),
+        *(Right("cloud.google.com", MACHINE_CONFIGS.resource, verb, optional=True) for verb in ("list", "watch")),
         *(Right("", "events", verb) for verb in ("create", "patch")),
         Right(_COORDINATION, "leases", "create", own_namespace),
         *(
@@ -174,11 +176,13 @@ def check_rights(api: Api, settings: Settings) -> Finding:
         grant = "Grant them to the kubeconfig's identity, as the manifests in deploy/base and deploy/components do."
         if all(right.optional for right in missing):
             resources = {right.resource.partition("/")[0] for right in missing}
-            plurals = (
+            plurals = [
                 kind.plural
                 for kind in kinds_served(settings).values()
                 if kind.resource in resources or (_TEMPLATES in resources and not kind.kind.has_pods)
-            )
+            ]
+            if MACHINE_CONFIGS.resource in resources:
+                plurals.append(f"TPU generations that only the {MACHINE_CONFIGS.name} of GKE list")
             return warning(f"{found}. {' and '.join(plurals)} are not served without them", grant)
         return failed(found, grant)
     return ok(f"all {len(used)} permissions that are used are granted")

@@ -135,25 +135,25 @@ CASES = [
     pytest.param(
         lambda world: world.kube.denied.update({("list", "podtemplates")}),
         "rights in Kubernetes", WARNING,
-        "1 of 36 permissions are missing: list podtemplates. ProvisioningRequests and CapacityBuffers are not served",
+        "1 of 38 permissions are missing: list podtemplates. ProvisioningRequests and CapacityBuffers are not served",
         id="no right to PodTemplates",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("patch", "capacitybuffers/status")}),
         "rights in Kubernetes", WARNING,
-        "1 of 36 permissions are missing: patch capacitybuffers/status. CapacityBuffers are not served without them",
+        "1 of 38 permissions are missing: patch capacitybuffers/status. CapacityBuffers are not served without them",
         id="no right to a status",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("watch", "leaderworkersets")}),
         "rights in Kubernetes", WARNING,
-        "1 of 36 permissions are missing: watch leaderworkersets. LeaderWorkerSets are not served without them",
+        "1 of 38 permissions are missing: watch leaderworkersets. LeaderWorkerSets are not served without them",
         id="no right to LeaderWorkerSets",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("patch", "nodes"), ("create", "leases")}),
         "rights in Kubernetes", FAILED,
-        "2 of 36 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
+        "2 of 38 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
         id="missing rights",
     ),
     pytest.param(
@@ -346,9 +346,16 @@ def test_which_reservations_are_named() -> None:
             lambda world: world.kube.denied.update({("list", "jobs"), ("watch", "leaderworkersets")}),
             "rights in Kubernetes",
             WARNING,
-            "2 of 39 permissions are missing: watch leaderworkersets, list jobs. LeaderWorkerSets and Jobs are not "
+            "2 of 41 permissions are missing: watch leaderworkersets, list jobs. LeaderWorkerSets and Jobs are not "
             "served without them",
             id="no right to Jobs",
+        ),
+        pytest.param(
+            lambda world: world.kube.denied.add(("list", "machineconfigs")),
+            "rights in Kubernetes",
+            WARNING,
+            "list machineconfigs. TPU generations that only the MachineConfigs of GKE list are not served without them",
+            id="no right to MachineConfigs",
         ),
     ],
 )

@@ -1,0 +1,76 @@
+"""GKE's MachineConfigs: the machine types, accelerators and topologies that a cluster itself lists.
+
+Google does not document them. The fields are those that its autoscaler reads (GoogleCloudPlatform/cluster-autoscaler,
+apis/machineconfig/cloud.google.com/v1); docs/reality.md has what is assumed of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import structlog
+
+from provisioner import tpu
+from provisioner.kube import fields
+from provisioner.kube.reflector import Collection, Key
+from provisioner.tpu.catalogue import GENERATION_LABEL
+
+_log = structlog.get_logger(__name__)
+
+MACHINE_CONFIGS = Collection(
+    name="MachineConfigs", resource="machineconfigs", root="/apis/cloud.google.com/v1", optional=True
+)
+#: What MachineConfigs list of TPUs.
+Listed: TypeAlias = Mapping[Key, tuple[tpu.Accelerator, ...]]
+#: Entries of one list that are read, and chips of a VM.
+_MOST_ENTRIES, _MOST_CHIPS = 1024, 64
+
+
+def parse_machine_config(raw: Any) -> tuple[tpu.Accelerator, ...] | None:
+    """Return the TPUs that a MachineConfig lists, None for none; raise MalformedObject where one cannot be read."""
+    try:
+        family = raw["spec"].get("machineFamily") or {}
+        tpus = [each for each in _entries(family, "accelerators") if each["providerType"] == "tpu"]
+        return tuple(_accelerator(each, _entries(family, "machineTypes")) for each in tpus) or None
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        name = fields.name(fields.mapping(fields.mapping(raw).get("metadata")).get("name"))
+        raise fields.MalformedObject(f"MachineConfig {name} cannot be read: {error!r}") from error
+
+
+def _entries(raw: Mapping[str, Any], key: str) -> list[Any]:
+    return list(raw.get(key) or ())[:_MOST_ENTRIES]
+
+
+def _accelerator(raw: Mapping[str, Any], listed: list[Any]) -> tpu.Accelerator:
+    label = raw["name"]
+    entries = (each for each in listed if (each["resources"].get("accelerator") or {}).get("name") == label)
+    machines = tuple(map(_machine_type, entries))
+    alone = (each.single_host_topology for each in machines if each.single_host_topology)
+    return tpu.Accelerator(
+        label=label,
+        generation=label,
+        machine_types=machines,
+        listed_topologies=tuple(str(tpu.Topology.parse(each)) for each in (*_entries(raw, "topologies"), *alone)),
+        workload_policy=GENERATION_LABEL.fullmatch(label) is not None,
+    )
+
+
+def _machine_type(raw: Mapping[str, Any]) -> tpu.MachineType:
+    name, resources, properties = str(raw["name"]), raw["resources"], raw.get("properties") or {}
+    accelerator, disks = resources["accelerator"], properties.get("bootDiskConfig") or {}
+    alone = (accelerator.get("tpuConfig") or {}).get("singleHostTopology") or ""
+    chips, cpus, memory_gib = int(accelerator["fixedCount"]), int(resources["cpus"]), int(resources["memory"]) // 1024
+    matches = not alone or tpu.Topology.parse(alone).chips == chips
+    if not (1 <= chips <= _MOST_CHIPS and matches and min(cpus, memory_gib) > 0):
+        raise ValueError(f"{name} has {chips} chips, topology {alone!r}, {cpus} CPUs and {memory_gib} GiB")
+    named = dict.fromkeys(str(each) for each in (disks.get("defaultType"), *_entries(disks, "types")) if each)
+    # The newest generations boot from nothing else.
+    boot, on_request = tuple(named) or ("hyperdisk-balanced",), properties.get("napDisabled") is True
+    return tpu.MachineType(name, chips, alone, cpus, memory_gib, boot, only_on_request=on_request, arch="")
+
+
+def extend_catalogue(listed: Listed) -> None:
+    """Extend the table of this process by all MachineConfigs; never while somebody decides by it."""
+    for contradiction in tpu.extend(offer for _, offers in sorted(listed.items()) for offer in offers):
+        _log.warning("machineconfigs.contradiction", problem=contradiction)

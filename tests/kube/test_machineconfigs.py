@@ -1,0 +1,111 @@
+"""What MachineConfigs say of TPUs; one that cannot be read costs itself alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from provisioner import tpu
+from provisioner.kube.fields import MalformedObject
+from provisioner.kube.machineconfigs import extend_catalogue, parse_machine_config
+from tests.support.machineconfigs import raw_machine, raw_machine_config
+
+
+def _parsed(raw: Any) -> tuple[tpu.Accelerator, ...]:
+    found = parse_machine_config(raw)
+    assert found is not None
+    return found
+
+
+def test_all_that_is_known_of_the_fields_is_read() -> None:
+    """Disks with the default first; what says nothing of disks boots as the newest generations do."""
+    disks = {"types": ["hyperdisk-extreme", "hyperdisk-balanced"], "defaultType": "hyperdisk-balanced"}
+    asked = raw_machine("tpu9x-rare-1t", "tpu9x", 1, "1x1", napDisabled=True, bootDiskConfig=disks)
+    other = raw_machine("n9-standard-4", "nvidia-b900")
+    plain: dict[str, Any] = {"name": "n9-standard-2", "resources": {"cpus": 2, "memory": 8192}}
+    machines = [raw_machine("tpu9x-standard-4t", "tpu9x"), asked, other, plain]
+    (offer,) = _parsed(raw_machine_config(machines=machines, topologies=["4x4", "4x8"]))
+    assert offer == tpu.Accelerator(
+        label="tpu9x",
+        generation="tpu9x",
+        machine_types=(
+            tpu.MachineType("tpu9x-standard-4t", 4, "2x2", 64, 512, ("hyperdisk-balanced",), arch=""),
+            tpu.MachineType(
+                "tpu9x-rare-1t",
+                1,
+                "1x1",
+                64,
+                512,
+                ("hyperdisk-balanced", "hyperdisk-extreme"),
+                only_on_request=True,
+                arch="",
+            ),
+        ),
+        listed_topologies=("4x4", "4x8", "2x2", "1x1"),
+        workload_policy=True,
+    )
+    # Before tpu7 the label was another.
+    assert not _parsed(raw_machine_config("tpu-v9-slice"))[0].workload_policy
+
+
+@pytest.mark.parametrize("raw", [raw_machine_config(provider="nvidia"), {"spec": {}}, {"spec": {"machineFamily": {}}}])
+def test_what_lists_no_tpus_is_nothing(raw: Any) -> None:
+    assert parse_machine_config(raw) is None
+
+
+def _spoil(*path: str | int, value: Any = None) -> Callable[[Any], None]:
+    def change(raw: Any) -> None:
+        for key in path[:-1]:
+            raw = raw[key]
+        if value is None:
+            del raw[path[-1]]
+        else:
+            raw[path[-1]] = value
+
+    return change
+
+
+_FAMILY = ("spec", "machineFamily")
+_MACHINE = (*_FAMILY, "machineTypes", 0)
+_CHIPS = (*_MACHINE, "resources", "accelerator")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        _spoil("spec"),
+        _spoil("spec", value=[]),
+        _spoil(*_FAMILY, value="tpu9x"),
+        _spoil(*_FAMILY, "accelerators", 0, "providerType"),
+        _spoil(*_FAMILY, "accelerators", 0, value="tpu9x"),
+        _spoil(*_FAMILY, "accelerators", 0, "name", value={"a": "b"}),
+        _spoil(*_FAMILY, "accelerators", 0, "topologies", value=["4x4", "all"]),
+        _spoil(*_FAMILY, "accelerators", 0, "topologies", value=[44]),
+        _spoil(*_MACHINE, "name"),
+        _spoil(*_MACHINE, "resources"),
+        _spoil(*_MACHINE, "properties", value="none"),
+        _spoil(*_MACHINE, "resources", "cpus", value=-1),
+        _spoil(*_MACHINE, "resources", "memory", value="1Gi"),
+        _spoil(*_MACHINE, "resources", "memory", value=float("inf")),
+        _spoil(*_CHIPS, "fixedCount"),
+        _spoil(*_CHIPS, "fixedCount", value=1000),
+        _spoil(*_CHIPS, "tpuConfig", "singleHostTopology", value="2x4"),
+    ],
+)
+def test_one_that_cannot_be_read_is_named(spoil: Callable[[Any], None]) -> None:
+    raw = raw_machine_config()
+    spoil(raw)
+    with pytest.raises(MalformedObject, match=r"^MachineConfig tpu9x cannot be read: "):
+        parse_machine_config(raw)
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_a_contradiction_is_in_the_log() -> None:
+    machine = raw_machine("ct6e-standard-8t", "tpu-v6e-slice", 4)
+    with capture_logs() as logs:
+        extend_catalogue({("", "v6e"): _parsed(raw_machine_config("tpu-v6e-slice", machines=[machine]))})
+    (told,) = [log["problem"] for log in logs if log["event"] == "machineconfigs.contradiction"]
+    assert told.startswith("ct6e-standard-8t is listed as 4 chips of tpu-v6e-slice, 2x2 alone, and used as 8 chips ")

@@ -1,0 +1,85 @@
+"""Generations that only the cluster lists, from the MachineConfig to the pods that run, and Arm hosts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from provisioner import constants
+from provisioner.kube.protocol import object_path
+from provisioner.model.capacity import PoolName
+from tests.support.controller import NAMESPACE, World, jobset_path, node_of
+from tests.support.machineconfigs import machine_config_path, raw_machine, raw_machine_config
+from tests.support.objects import pod_spec, raw_jobset, raw_leader, toleration
+
+pytestmark = pytest.mark.usefixtures("catalogue")
+
+
+def _spec(accelerator: str, topology: str, **selector: str) -> dict[str, Any]:
+    spec = pod_spec(accelerator=accelerator, topology=topology, tolerations=[toleration()])
+    return {**spec, "nodeSelector": {**spec["nodeSelector"], **selector}}
+
+
+def _put(world: World, spec: dict[str, Any], *, hosts: int, node: str = "") -> None:
+    """Put a JobSet of one slice with its leader pod: unschedulable, or running on a node."""
+    jobset = raw_jobset("train", namespace=NAMESPACE, uid="u", job="workers", parallelism=hosts, pod=spec)
+    world.kube.put_object(jobset_path("train"), jobset)
+    leader = raw_leader("train", namespace=NAMESPACE, uid="u", job="workers", node=node, spec=spec)
+    world.kube.put_object(object_path("pods", "train-workers-0-0", namespace=NAMESPACE), leader)
+
+
+def _register(world: World, pool_name: PoolName, **labels: str) -> list[str]:
+    """Let GKE finish a pool of which it alone knows the machine type."""
+    world.gke.finish_create(pool_name)
+    pool = world.gke.pools[pool_name]
+    names = [f"gke-test-{pool_name}-{index}" for index in range(pool.hosts)]
+    for name in names:
+        raw = node_of(pool, name, world.clock)
+        raw["metadata"]["labels"].update({constants.TPU_TOPOLOGY: "4x4", **labels})
+        world.kube.put_object(object_path("nodes", name), raw)
+    return names
+
+
+@pytest.mark.parametrize(("arch", "selected"), [("amd64", False), ("arm64", False), ("arm64", True)])
+def test_a_generation_that_only_the_cluster_lists_gets_its_pool(arch: str, selected: bool) -> None:
+    """Pods are rejected until it is listed; whatever they say of the architecture is believed."""
+    world = World()
+    spec = _spec("tpu9x", "4x4", **({constants.ARCH: arch} if selected else {}))
+    _put(world, spec, hosts=4)
+    world.round()
+    world.round(after_seconds=10)
+    assert (world.gke.pools, world.recorder.reasons("JobSet")) == ({}, [constants.INVALID_REQUEST])
+    world.kube.put_object(machine_config_path(), raw_machine_config())
+    world.round(after_seconds=10)
+    (pool,) = world.gke.pools.values()
+    assert (pool.machine_type, pool.hosts) == ("tpu9x-standard-4t", 4)
+    # As tpu7 and tpu7x.
+    assert pool.policy_name == "tpu-provisioner-4x4"
+    world.round(after_seconds=60)
+    nodes = _register(world, pool.name, **{constants.TPU_ACCELERATOR: "tpu9x", constants.ARCH: arch})
+    world.round(after_seconds=3)
+    _put(world, spec, hosts=4, node=nodes[0])
+    world.rounds(50, every_seconds=15)
+    assert [*world.gke.pools] == [pool.name]
+    # What is not predicted is said once, and the nodes have it.
+    told = [each.message for each in world.recorder.told if each.reason == constants.UNKNOWN_SELECTOR]
+    assert any(f"{constants.ARCH}=arm64" in each for each in told) is selected
+    world.complete()
+    world.rounds(4, every_seconds=15)
+    assert world.gke.names_of("delete_node_pool") == [pool.name]
+
+
+def test_a_contradiction_is_told_once_and_changes_nothing() -> None:
+    """It is no news in the next round, and pools are those of the table."""
+    world = World()
+    wrong = raw_machine_config(
+        "tpu-v4-podslice", machines=[raw_machine("ct4p-hightpu-4t", "tpu-v4-podslice", 1, "1x1")]
+    )
+    world.kube.put_object(machine_config_path("v4"), wrong)
+    with capture_logs() as logs:
+        world.rounds(3, every_seconds=15)
+    assert len([log for log in logs if log["event"] == "machineconfigs.contradiction"]) == 1
+    pool = world.run_to_use()
+    assert world.gke.pools[pool].machine_type == "ct4p-hightpu-4t"

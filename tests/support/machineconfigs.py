@@ -1,0 +1,47 @@
+"""MachineConfigs as GKE's autoscaler declares them, of generations that nobody has invented yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from provisioner.kube.machineconfigs import MACHINE_CONFIGS
+from provisioner.kube.protocol import object_path
+
+Json = dict[str, Any]
+
+
+def machine_config_path(name: str = "tpu9x") -> str:
+    """Return the address of a MachineConfig."""
+    return object_path(MACHINE_CONFIGS.resource, name, root=MACHINE_CONFIGS.root)
+
+
+def raw_machine(name: str, label: str, chips: int = 4, alone: str = "2x2", **properties: Any) -> Json:
+    """Return a machine type of a family."""
+    config = {"tpuConfig": {"singleHostTopology": alone}} if alone else {}
+    return {
+        "name": name,
+        "resources": {"cpus": 64, "memory": 512 * 1024, "accelerator": {"name": label, "fixedCount": chips, **config}},
+        "properties": properties,
+    }
+
+
+def raw_machine_config(
+    label: str = "tpu9x",
+    *,
+    machines: Iterable[Json] | None = None,
+    topologies: Iterable[str] = ("2x2", "4x4"),
+    provider: str = "tpu",
+) -> Json:
+    """Return a MachineConfig of one accelerator, by default of one machine type with four chips."""
+    family = {
+        "name": label,
+        "machineTypes": [raw_machine(f"{label}-standard-4t", label)] if machines is None else list(machines),
+        "accelerators": [{"name": label, "providerType": provider, "topologies": list(topologies)}],
+    }
+    return {
+        "apiVersion": "cloud.google.com/v1",
+        "kind": "MachineConfig",
+        "metadata": {"name": label},
+        "spec": {"machineFamily": family},
+    }
