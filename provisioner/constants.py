@@ -98,6 +98,9 @@ WORKLOAD_TYPE = "cloud.google.com/gke-workload-type"
 #: Asks for networks of the TPUs that GKE manages ("auto"); the nodes that have them get the second label.
 NETWORK_PROFILE = "gke.networks.io/accelerator-network-profile"
 NETWORKING_DRA_DRIVER = "cloud.google.com/gke-networking-dra-driver"
+#: Nodes with the value "true" offer their chips in ResourceSlices of the driver, and have no google.com/tpu.
+TPU_DRA_DRIVER = "cloud.google.com/gke-tpu-dra-driver"
+TPU_DRIVER_NAME = "tpu.google.com"
 #: Turns the resiliency of the inter-chip links off; copied to the nodes.
 ICI_RESILIENCY = "cloud.google.com/gke-tpu-ici-resiliency"
 #: Asks GKE to restart the slice after a repair; copied to the nodes where a pod asks for it.

@@ -188,7 +188,7 @@ class Look:
                     return f"{named} is suspended and keeps it; delete the {kind.value}, or unset {setting}"
             for node in list_nodes_of_pool(self.api, pool.name, self.settings.node_selector):
                 for pod in live.list_pods_on_node(self.api, node.name):
-                    if pod.chips and not pod.finished:
+                    if pod.has_devices and not pod.finished:
                         if pod.kind is not None and pod.deletion_deadline is None:
                             # Not the one that it was created for.
                             return _needed_by(pod.kind, pod.namespace, pod.workload_name)

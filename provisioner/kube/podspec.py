@@ -7,7 +7,7 @@ from decimal import Decimal
 from math import ceil
 from typing import Any
 
-from provisioner import constants
+from provisioner import constants, tpu
 from provisioner.kube import fields
 from provisioner.kube.fields import BoundedReader
 from provisioner.model import bounds
@@ -47,11 +47,33 @@ def pod_requests(what: str, spec: object, resource: str) -> Decimal:
 
 
 def requested_chips(what: str, spec: object) -> int:
-    """Return the chips that a pod asks for; MalformedObject where they are no whole number."""
+    """Return the chips that a pod asks for, by either way; MalformedObject where they are no whole number."""
+    return counted_chips(what, spec) or _claimed_chips(spec)
+
+
+def counted_chips(what: str, spec: object) -> int:
+    """Return the chips that a pod asks for as a resource; MalformedObject where they are no whole number."""
     chips = pod_requests(what, spec, constants.TPU_RESOURCE)
     if chips != chips.to_integral_value():
         raise fields.MalformedObject(f"{what}: {constants.TPU_RESOURCE} is {chips}; request a whole number of chips")
     return int(chips)
+
+
+def _claimed_chips(spec: object) -> int:
+    """Return the chips of a pod that asks for them by ResourceClaims: all of its host, which it selects.
+
+    The driver allocates no fewer. What the claims say is not read: GKE's autoscaler goes by the pod alone, too.
+    """
+    selector = fields.mapping(fields.mapping(spec).get("nodeSelector"))
+    if constants.TPU_ACCELERATOR not in selector or not has_claims(spec):
+        return 0
+    keys = constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY, constants.INSTANCE_TYPE
+    return tpu.chips_of_host(*(fields.text(selector.get(key)) for key in keys))
+
+
+def has_claims(spec: object) -> bool:
+    """Whether a pod has ResourceClaims, of whichever devices."""
+    return bool(fields.sequence(fields.mapping(spec).get("resourceClaims")))
 
 
 def _that_ask(containers: object) -> Iterable[dict[str, Any]]:
@@ -87,11 +109,15 @@ def requirements(
     """Read what a pod asks of a node; MalformedObject where an amount of chips, CPU or memory cannot be read."""
     affinity = fields.mapping(fields.mapping(spec.get("affinity")).get("nodeAffinity"))
     reader = reader or reader_of_pod()
+    counted = counted_chips(what, spec)
+    claimed = 0 if counted else _claimed_chips(spec)
+    # Only there does the scheduler find devices for claims.
+    implied = {constants.TPU_DRA_DRIVER: "true"} if claimed else {}
     return Requirements(
-        chips=requested_chips(what, spec),
+        chips=counted or claimed,
         cpu_millicores=ceil(pod_requests(what, spec, "cpu") * 1000),
         memory_bytes=ceil(pod_requests(what, spec, "memory")),
-        node_selector=reader.labels("nodeSelector", spec.get("nodeSelector"), keep=_KEPT_SELECTORS),
+        node_selector=reader.labels("nodeSelector", spec.get("nodeSelector"), keep=_KEPT_SELECTORS) | implied,
         labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
         annotations=reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS),
         tolerations=tuple(

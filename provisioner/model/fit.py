@@ -45,6 +45,7 @@ _KNOWN = frozenset(
         constants.AUTO_RESTART,
         constants.COLLECTION,
         constants.WORKLOAD_TYPE,
+        constants.TPU_DRA_DRIVER,
         constants.COMPUTE_CLASS,
         # The name of one node, which a new one does not have.
         constants.HOSTNAME,
@@ -133,6 +134,9 @@ def room_misfit(requirements: Requirements, view: NodeView) -> str:
 
 def label_misfit(requirements: Requirements, view: NodeView) -> str:
     """Return the first reason why the node is none of those that the pod selects, empty where it is one."""
+    driver = constants.TPU_DRA_DRIVER
+    if view.labels.get(driver) == "true" and requirements.node_selector.get(driver) != "true":
+        return f"the node offers its chips to ResourceClaims alone, not as {constants.TPU_RESOURCE}"
     for key, value in requirements.node_selector.items():
         if view.labels.get(key) != value and not view.may_carry(key):
             found = f"{key}={view.labels[key]}" if key in view.labels else f"no label {key}"

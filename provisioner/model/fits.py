@@ -14,6 +14,7 @@ from itertools import accumulate, groupby
 from operator import or_
 from typing import TypeVar
 
+from provisioner import constants
 from provisioner.model import fit
 from provisioner.model.capacity import Taint
 from provisioner.model.fit import NEED_A_LABEL, NodeView, number, tolerated
@@ -40,7 +41,9 @@ class Fits:
 
     def selected(self, requirements: Requirements) -> int:
         """Return the nodes without a label misfit."""
-        found = self._all
+        found, driver = self._all, constants.TPU_DRA_DRIVER
+        if requirements.node_selector.get(driver) != "true":
+            found &= ~self._of(driver).among(("true",))
         for key, value in requirements.node_selector.items():
             known = self._of(key)
             found &= known.among((value,)) | self._may_carry(key, known)

@@ -171,7 +171,7 @@ class Gate:
         return [
             f"{pod.namespace}/{pod.name} on {node}"
             for pod in live.list_pods_on_node(self.api, node)
-            if (pod.chips > 0 or _is_of(living, pod))
+            if (pod.has_devices or _is_of(living, pod))
             and not pod.finished
             and (pod.deletion_deadline is None or pod.deletion_deadline > now)
             and not _spared(delete, pod)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import structlog
 
 from provisioner import constants
+from provisioner.kube import fields
 from provisioner.kube.machineconfigs import MACHINE_CONFIGS, parse_machine_config
 from provisioner.kube.protocol import Api
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
@@ -42,9 +43,21 @@ _log = structlog.get_logger(__name__)
 
 _T = TypeVar("_T")
 
+_DEVICES = Collection(
+    name="resourceslices",
+    resource="resourceslices",
+    root="/apis/resource.k8s.io/v1",
+    query={"fieldSelector": f"spec.driver={constants.TPU_DRIVER_NAME}"},
+    optional=True,
+)
 #: Watches without which everything else is served, by their names.
 OPTIONAL = frozenset(
-    {"podtemplates", MACHINE_CONFIGS.resource, *(kind.resource for kind in KINDS.values() if kind.optional)}
+    {
+        "podtemplates",
+        _DEVICES.resource,
+        MACHINE_CONFIGS.resource,
+        *(kind.resource for kind in KINDS.values() if kind.optional),
+    }
 )
 #: After a failed list the next is tried after this long, doubled by each further failure up to the cap.
 _RELIST_SECONDS = 1.0
@@ -62,6 +75,8 @@ class Watches:
     nodes: Watch[Node]
     #: Of what ProvisioningRequests and CapacityBuffers ask for; only where these are watched.
     templates: Watch[Requirements] | None = None
+    #: The nodes that offer chips in ResourceSlices, and how many.
+    devices: Watch[tuple[str, int]] | None = None
     #: Their labels; only where an opt-in label is set.
     namespaces: Watch[dict[str, str]] | None = None
     #: The ConfigMap that pauses the creation of pools: when it was created.
@@ -78,6 +93,8 @@ class Watches:
         }
         if self.templates is not None:
             named["podtemplates"] = self.templates
+        if self.devices is not None:
+            named[_DEVICES.resource] = self.devices
         if self.namespaces is not None:
             named["namespaces"] = self.namespaces
         if self.pause is not None:
@@ -132,6 +149,7 @@ def make_watches(
         pods=watch_in_all(pods, parse_pod),
         nodes=watch(nodes, parse_node),
         templates=(watch_in_all([templates], parse_pod_template) if any(not kind.has_pods for kind in kinds) else None),
+        devices=watch(_DEVICES, _parse_resource_slice),
         namespaces=(
             watch(Collection(name="namespaces", resource="namespaces"), parse_labels)
             if settings.opt_in_label is not None
@@ -140,6 +158,12 @@ def make_watches(
         pause=watch(pause, created_at),
         machine_configs=watch(MACHINE_CONFIGS, parse_machine_config),
     )
+
+
+def _parse_resource_slice(raw: object) -> tuple[str, int]:
+    """Read which node offers devices, and how many; a node's chips are one slice."""
+    spec = fields.mapping(fields.mapping(raw).get("spec"))
+    return fields.name(spec.get("nodeName")), len(fields.sequence(spec.get("devices")))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -238,11 +262,20 @@ def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolN
         unknown_kinds=unknown,
         deleted_workloads=frozenset(deleted),
         pods=(*watches.pods.records().values(), *leaders),
-        nodes=tuple(watches.nodes.records().values()),
+        nodes=_with_devices(watches.nodes.records().values(), watches.devices),
         pools=pools.pools,
         live_calls=live_calls,
         pools_listed_at=pools.listed_at or datetime.min.replace(tzinfo=UTC),
         paused_since=min(pauses.values(), default=None),
         namespace_labels={name: labels for (_, name), labels in namespaces.items()},
         not_synced=reasons,
+    )
+
+
+def _with_devices(nodes: Iterable[Node], devices: Watch[tuple[str, int]] | None) -> tuple[Node, ...]:
+    """Count the chips that nodes without google.com/tpu offer in ResourceSlices."""
+    offered = dict(devices.records().values()) if devices is not None else {}
+    return tuple(
+        replace(node, allocatable_chips=node.allocatable_chips or offered.get(node.name, 0)) if offered else node
+        for node in nodes
     )

@@ -9,6 +9,7 @@ from provisioner.tpu.catalogue import ACCELERATORS, Accelerator, MachineType, To
 from provisioner.tpu.shapes import (
     Shape,
     ShapeError,
+    chips_of_host,
     extend,
     find_accelerator,
     may_be_sold,
@@ -25,6 +26,7 @@ __all__ = [
     "ShapeError",
     "Topology",
     "TopologyError",
+    "chips_of_host",
     "extend",
     "find_accelerator",
     "machine_type",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -107,6 +108,18 @@ def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: s
     if isinstance(found, Shape):
         return found
     raise ShapeError(found)
+
+
+def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> int:
+    """Return the chips of a host of the slice; of several machine types that may be, of the largest.
+
+    1 where there is no such slice: `resolve` then says why.
+    """
+    offer = ACCELERATORS.get(accelerator)
+    for chips in sorted({each.chips for each in offer.machine_types}, reverse=True) if offer else ():
+        with contextlib.suppress(ShapeError):
+            return resolve(accelerator, topology, chips, machine_type).machine_type.chips
+    return 1
 
 
 def may_be_sold(accelerator: str, topology: str, machine_type: str) -> bool:

@@ -14,7 +14,11 @@ from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.kube.watches import UNFINISHED
 from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind
 from provisioner.workloads import KINDS
+from provisioner.workloads.kind import controller_of
 from provisioner.workloads.pods import claim_of, key_of, parse_pod
+
+#: API version and kind, as in owner references.
+_DAEMON_SET = ("apps/v1", "DaemonSet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +34,8 @@ class BoundPod:
     workload_uid: str
     #: Of the group that controls it; empty where none does.
     group_key: GroupKey
-    chips: int
+    #: It has chips, or claims: of what is not read. Those of DaemonSets, as for monitoring, are no work.
+    has_devices: bool
     finished: bool
     #: deletionTimestamp: the moment at which the grace ends; None while nobody deletes it.
     deletion_deadline: datetime | None
@@ -91,7 +96,8 @@ def _bound_pod(raw: Any) -> BoundPod:
         workload_name=claim.name if claim is not None else "",
         workload_uid=claim.uid if claim is not None else "",
         group_key=key_of(namespace, claim) if claim is not None else GroupKey(""),
-        chips=podspec.requested_chips(what, spec),
+        has_devices=podspec.requested_chips(what, spec) > 0
+        or (podspec.has_claims(spec) and controller_of(metadata, _DAEMON_SET) is None),
         finished=phase in ("Succeeded", "Failed"),
         deletion_deadline=fields.deletion_deadline(what, metadata),
     )

@@ -42,6 +42,8 @@ _CONTROLLERS = (
     "node-lifecycle-controller",
     "pod-garbage-collector-controller",
     "replicaset-controller",
+    # It makes the ResourceClaims of pods from their templates.
+    "resourceclaim-controller",
     "resourcequota-controller",
     "root-ca-certificate-publisher-controller",
     "serviceaccount-controller",

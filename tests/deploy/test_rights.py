@@ -76,6 +76,7 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
     assert {right.resource for right, _ in recorder.answers} == {
         "pods", "nodes", "jobsets", "leaderworkersets", "rayclusters", "events", "leases", "configmaps", "podtemplates",
         "provisioningrequests", "provisioningrequests/status", "capacitybuffers", "capacitybuffers/status",
+        "resourceslices",
         "machineconfigs"
     }  # fmt: skip
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from provisioner import constants
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import Taint
@@ -130,11 +131,30 @@ def test_a_pod_that_would_need_a_guess_is_reported(raw: dict[str, Any], words: s
     assert "pod" in str(caught.value)
 
 
+CLAIMS = [{"name": "tpu", "resourceClaimTemplateName": "all-chips"}]
+
+
+@pytest.mark.parametrize(
+    ("spec", "chips", "driver"),
+    [
+        pytest.param(pod_spec(chips=0, resourceClaims=CLAIMS), 4, "true", id="claims are for all chips of a host"),
+        pytest.param(pod_spec(resourceClaims=CLAIMS), 4, None, id="chips as a resource, and claims for something else"),
+        pytest.param(pod_spec(topology="2x99", chips=0, resourceClaims=CLAIMS), 1, "true", id="no such slice"),
+    ],
+)
+def test_a_pod_with_claims_asks_for_its_host(spec: dict[str, Any], chips: int, driver: str | None) -> None:
+    """On nodes with the driver, which it need not select itself."""
+    pod = parse_pod(raw_pod(spec=spec))
+    assert pod is not None
+    assert (pod.requirements.chips, pod.requirements.node_selector.get(constants.TPU_DRA_DRIVER)) == (chips, driver)
+
+
 @pytest.mark.parametrize(
     "raw",
     [
         pytest.param(raw_pod(metadata={"labels": {"app": "web"}, "ownerReferences": []}), id="a pod of no workload"),
         pytest.param(raw_pod(spec={"containers": [{}]}), id="a pod without chips"),
+        pytest.param(raw_pod(spec={"containers": [{}], "resourceClaims": CLAIMS}), id="claims, and no TPU selected"),
         pytest.param(raw_pod(spec=None), id="a pod without a spec"),
         pytest.param({}, id="an empty object"),
         pytest.param([], id="no object at all"),

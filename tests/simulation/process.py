@@ -141,8 +141,8 @@ class Process:
                 clock=self._monotonic, rng=self.stage.rng, page_size=self.stage.rng.choice(_PAGE_SIZES)
             ),
         )
-        # Nobody pauses the creation of pools here, nor lists machine types.
-        watches = replace(watches, pause=None, machine_configs=None)
+        # Nobody pauses the creation of pools here, lists machine types, or offers chips in ResourceSlices.
+        watches = replace(watches, pause=None, machine_configs=None, devices=None)
         self.feeds = tuple(Feed(self, part) for each in watches.named().values() for part in _parts(each))
         self.board = make_board(clock, self._monotonic)
         self.loop = Loop(

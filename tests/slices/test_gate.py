@@ -61,6 +61,7 @@ def cordoned(world: World, node: str = NODE) -> tuple[bool, bool]:
     return raw["spec"].get("unschedulable") is True, ours
 
 
+OF_DAEMON_SET = {"ownerReferences": [job_reference("agent", apiVersion="apps/v1", kind="DaemonSet")]}
 COMPLETED = {"status": {"terminalState": "Completed"}}
 FAILED = {"status": {"terminalState": "Failed"}}
 SUSPENDED = {"spec": {"suspend": True}}
@@ -196,6 +197,7 @@ def test_a_pod_without_chips_of_an_ended_jobset_keeps_nothing(world: World) -> N
         pytest.param({"phase": "Pending"}, id="it is bound and has not started"),
         pytest.param({"phase": "Unknown"}, id="its kubelet is silent"),
         pytest.param({"grace": 20.0}, id="it is terminating within its grace"),
+        pytest.param({"requests": {}, "resourceClaims": [{"name": "any"}]}, id="it has a claim"),
     ],
 )
 def test_an_unfinished_pod_with_chips_keeps_the_pool(world: World, pod: dict[str, Any]) -> None:
@@ -214,6 +216,10 @@ def test_an_unfinished_pod_with_chips_keeps_the_pool(world: World, pod: dict[str
         pytest.param({"phase": "Succeeded"}, id="it has succeeded"),
         pytest.param({"phase": "Failed"}, id="it has failed"),
         pytest.param({"requests": {"cpu": "1"}}, id="it has no chips"),
+        pytest.param(
+            {"requests": {}, "resourceClaims": [{"name": "any"}], "metadata": OF_DAEMON_SET},
+            id="it has a claim, and is on every node",
+        ),
         pytest.param({"grace": -5.0}, id="it is past its grace"),
     ],
 )

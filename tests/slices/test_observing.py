@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from provisioner import constants
+from provisioner.kube.watches import CombinedWatch
 from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.observe import PoolList, Watches, make_watches, not_synced, take_snapshot
@@ -17,6 +18,7 @@ from tests.support.controller import FakeWatch, World
 from tests.support.gke import FakeGke
 from tests.support.kube import FakeKube
 from tests.support.models import make_lws
+from tests.support.objects import raw_node
 from tests.support.settings import settings
 
 POOL = NodePool(name=PoolName("a"), status=PoolStatus.RUNNING)
@@ -108,6 +110,7 @@ _ALWAYS = {
     "machineconfigs",
     "pods",
     "nodes",
+    "resourceslices",
     "configmaps",
 }
 
@@ -184,3 +187,23 @@ def test_a_snapshot_has_what_the_caches_have() -> None:
     )  # type: ignore[arg-type]
     assert take_snapshot(world.watches, world.loop.pools).namespace_labels == {}
     assert take_snapshot(with_labels, world.loop.pools).namespace_labels == {"research": {"team": "ml"}}
+
+
+def test_nodes_have_the_chips_that_they_offer_in_resource_slices() -> None:
+    """Those with google.com/tpu have these alone."""
+    world = World()
+    amounts = {"plugin": {constants.TPU_RESOURCE: "4"}, "driver": {}, "without": {}}
+    for name, amount in amounts.items():
+        world.kube.put_object(f"/api/v1/nodes/{name}", raw_node(name, status={"allocatable": amount}))
+    watch = make_watches(world.kube, settings(), lambda: None).devices
+    assert watch is not None
+    (part,) = watch.parts if isinstance(watch, CombinedWatch) else (watch,)
+    assert (part.path, part.query["fieldSelector"]) == (
+        "/apis/resource.k8s.io/v1/resourceslices",
+        "spec.driver=tpu.google.com",
+    )
+    slices = {name: {"nodeName": name, "devices": [{}] * 8} for name in ("plugin", "driver", "gone")}
+    records = {("", name): part._parse({"metadata": {"name": name}, "spec": spec}) for name, spec in slices.items()}
+    watches = replace(world.watches, devices=FakeWatch(lambda: records))
+    found = take_snapshot(watches, world.loop.pools).nodes
+    assert {node.name: node.allocatable_chips for node in found} == {"plugin": 4, "driver": 8, "without": 0}

@@ -127,10 +127,11 @@ def raw_foreign_pod(
     requests: Mapping[str, str] | None = None,
     phase: str = "Running",
     metadata: Mapping[str, Any] | None = None,
+    **spec_fields: Any,
 ) -> Json:
     """Return a pod on a node that no workload made, with chips unless told otherwise."""
     resources = {"requests": {constants.TPU_RESOURCE: "4"} if requests is None else dict(requests)}
-    spec = {"nodeName": node, "containers": [{"name": "main", "resources": resources}]}
+    spec = {"nodeName": node, "containers": [{"name": "main", "resources": resources}], **spec_fields}
     shown = {"labels": {}, "ownerReferences": [], **(metadata or {})}
     return raw_pod(name, namespace="other", metadata=shown, spec=spec, status={"phase": phase})
 

@@ -62,6 +62,22 @@ def test_a_selector_and_a_chip_count_name_one_machine_type(
     assert shape.nodes(hosts) == hosts
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "machine_type", "want"),
+    [
+        pytest.param(V4, "2x2x2", "", 4, id="several hosts"),
+        pytest.param(V5E, "1x1", "", 1, id="one host of one chip"),
+        pytest.param(V5E, "2x4", "", 8, id="one host or two: the largest"),
+        pytest.param(V5E, "2x4", "ct5lp-hightpu-4t", 4, id="one host or two: the machine type decides"),
+        pytest.param(V5E, "3x3", "", 1, id="no such topology"),
+        pytest.param("tpu-v99", "2x2", "", 1, id="no such accelerator"),
+        pytest.param(V4, "2x" * 99, "", 1, id="a text without end"),
+    ],
+)
+def test_the_chips_of_a_host(accelerator: str, topology: str, machine_type: str, want: int) -> None:
+    assert tpu.chips_of_host(accelerator, topology, machine_type) == want
+
+
 #: Most chips of one slice, and topologies smaller than a cube.
 CUBIC = [
     pytest.param(V4, 4096, ["2x2x1", "2x2x2", "2x2x4", "2x4x4"], id="v4"),

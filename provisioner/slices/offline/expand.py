@@ -28,7 +28,7 @@ _PLACEMENT = (_EXCLUSIVE, f"{_JOBSET}node-selector")
 _INDEXED = "Indexed"
 #: What the scheduler says where there is no node at all.
 _NO_NODES = "0/0 nodes are available: no nodes available to schedule pods."
-#: Kubernetes' admission adds it to pods that ask for chips.
+#: Kubernetes' admission adds it to pods that ask for chips as a resource.
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists", effect="NoSchedule")
 #: That of pods which JobSet places on nodes that somebody labelled beforehand, by a selector with their job.
 _PLACED_TOLERATION = Toleration(key=f"{_JOBSET}no-schedule", operator="Exists", effect="NoSchedule")
@@ -145,7 +145,8 @@ def leaders_of(
     if template.pods == 0 or not podspec.requested_chips("pod template", spec):
         return
     name, asked = workload.name, workload.groups[template.place].template
-    asked = replace(asked, tolerations=(*asked.tolerations, _CHIP_TOLERATION))
+    if podspec.counted_chips("pod template", spec):
+        asked = replace(asked, tolerations=(*asked.tolerations, _CHIP_TOLERATION))
     index = {constants.COMPLETION_INDEX: "0"} if template.indexed else {}
 
     def leader(group: str, pod: str, labels: dict[str, str], *, uid: str = "", size: int = 0) -> Pod:

@@ -27,6 +27,8 @@ _COORDINATION = "coordination.k8s.io"
 _NODE_GROUPS, _PLURAL = "tpu.google.com", "tpunodegroups"
 #: What ProvisioningRequests and CapacityBuffers ask for.
 _TEMPLATES = "podtemplates"
+#: What nodes offer to pods with ResourceClaims.
+_DEVICES = "resourceslices"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -70,6 +72,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
     used = [
         *watched,
         Right("", "pods", "list"),
+        *(Right("resource.k8s.io", _DEVICES, verb, optional=True) for verb in ("list", "watch")),
         *(Right("", "nodes", verb) for verb in ("get", "list", "watch", "patch")),
         *(Right("cloud.google.com", MACHINE_CONFIGS.resource, verb, optional=True) for verb in ("list", "watch")),
         *(Right("", "events", verb) for verb in ("create", "patch")),
@@ -181,6 +184,7 @@ def check_rights(api: Api, settings: Settings) -> Finding:
                 for kind in kinds_served(settings).values()
                 if kind.resource in resources or (_TEMPLATES in resources and not kind.kind.has_pods)
             ]
+            plurals += ["Pods with ResourceClaims"] if _DEVICES in resources else []
             if MACHINE_CONFIGS.resource in resources:
                 plurals.append(f"TPU generations that only the {MACHINE_CONFIGS.name} of GKE list")
             return warning(f"{found}. {' and '.join(plurals)} are not served without them", grant)

@@ -4,7 +4,8 @@ Each node is the work of one thread at a time, and the last order counts: a dele
 retried ends the create. An API server that is away is retried until the order changes. Nodes that somebody else deletes
 stay deleted, unless the settings ask for repair.
 
-Node objects as GKE's kubelets would register them, made from a pool and one of its VMs. Pure.
+Node objects as GKE's kubelets would register them, made from a pool and one of its VMs, and what the TPU driver of DRA
+publishes of it where a label of the pool turns the device plugin off: as dra-driver-google-tpu 0.2.0 does. Pure.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ MARKER = "tpu-provisioner.cloud.google.com/simulated-by"
 
 POOL_LABEL = "cloud.google.com/gke-nodepool"
 _CHIPS = "google.com/tpu"
+_DRIVER_LABEL = "cloud.google.com/gke-tpu-dra-driver"
+_DRIVER = "tpu.google.com"
+_DEVICES = "/apis/resource.k8s.io/v1/resourceslices"
 _EFFECTS = {
     "NO_SCHEDULE": "NoSchedule",
     "PREFER_NO_SCHEDULE": "PreferNoSchedule",
@@ -172,7 +176,7 @@ def _resources(pool: Pool, node: SimulatedNode) -> dict[str, Any]:
     milli_cpu, kib = allocatable(machine)
     disk_gib = pool.body.get("config", {}).get("diskSizeGb") or 100
     shared = {"pods": _max_pods(pool), "hugepages-1Gi": "0", "hugepages-2Mi": "0"}
-    if node.chips:
+    if node.chips and not _by_driver(pool):
         shared[_CHIPS] = str(node.chips)
     return {
         "capacity": {
@@ -186,6 +190,48 @@ def _resources(pool: Pool, node: SimulatedNode) -> dict[str, Any]:
             "memory": f"{kib}Ki",
             "ephemeral-storage": f"{int(disk_gib * 0.9) - 6}Gi",
             **shared,
+        },
+    }
+
+
+def _by_driver(pool: Pool) -> bool:
+    """Whether nodes offer their chips by the driver of DRA, and not by the device plugin."""
+    label: str = pool.body.get("config", {}).get("labels", {}).get(_DRIVER_LABEL, "")
+    return label == "true"
+
+
+def _generation(accelerator: str) -> str:
+    generation, *rest = accelerator.removeprefix("tpu-").split("-")
+    return generation + ("lite" + "pod" * ("podslice" in rest)) * ("lite" in rest)
+
+
+def resource_slice(pool: Pool, node: SimulatedNode, *, node_uid: str) -> dict[str, Any]:
+    """Return what the driver publishes: a device for each chip; it goes with the Node."""
+    machine = pool.plan.machine
+    shared: dict[str, Any] = {
+        "uuid": {"string": f"tpu-{uuid.uuid5(uuid.NAMESPACE_DNS, node.name)}"},
+        "tpuGen": {"string": _generation(machine.accelerator)},
+        "brand": {"string": "Google"},
+        "accelerator": {"string": machine.accelerator},
+        "chipCount": {"int": machine.chips},
+        **({"topology": {"string": pool.plan.topology}} if pool.plan.topology else {}),
+    }
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {
+            "name": f"{node.name}-{_DRIVER}",
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node_uid, "controller": True}
+            ],
+        },
+        "spec": {
+            "driver": _DRIVER,
+            "nodeName": node.name,
+            "pool": {"name": node.name, "generation": 1, "resourceSliceCount": 1},
+            "devices": [
+                {"name": str(index), "attributes": {"index": {"int": index}, **shared}} for index in range(node.chips)
+            ],
         },
     }
 
@@ -309,7 +355,18 @@ class Registrar:
             stored = {}  # an earlier attempt whose answer was lost
         if stored.get("status", {}).get("capacity") != made["status"]["capacity"]:
             self._api.patch(f"{_NODES}/{order.name}/status", {"status": made["status"]})
+        # The driver finds either all chips of its machine, or fails.
+        if _by_driver(pool) and node.chips == pool.plan.machine.chips:
+            self._offer(pool, node)
         order.registered = True
+
+    def _offer(self, pool: Pool, node: SimulatedNode) -> None:
+        """Publish the node's devices; those of an earlier node of its name go first, as the driver sees to."""
+        uid = self._api.get(f"{_NODES}/{node.name}")["metadata"]["uid"]
+        made = resource_slice(pool, node, node_uid=uid)
+        with contextlib.suppress(NotFound):
+            self._api.delete(f"{_DEVICES}/{made['metadata']['name']}")
+        self._api.post(_DEVICES, made)
 
     def _remove_leftovers(self) -> None:
         for node in self._nodes():

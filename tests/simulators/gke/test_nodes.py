@@ -144,6 +144,20 @@ def test_nodes_come_and_go_with_their_pool(kube: FakeKube) -> None:
         wait_for(lambda: gke.pools == () and not nodes(kube))
 
 
+def test_nodes_with_the_driver_of_dra_offer_their_chips_in_resource_slices(kube: FakeKube) -> None:
+    """They have no google.com/tpu."""
+    config = {"machineType": "ct5lp-hightpu-4t", "labels": {"cloud.google.com/gke-tpu-dra-driver": "true"}}
+    with registering() as gke:
+        create(gke, config=config)
+        wait_for(lambda: runs(gke))
+        assert not any("google.com/tpu" in raw["status"]["allocatable"] for raw in kube.objects(NODES))
+        found = [raw["spec"] for raw in kube.objects("/apis/resource.k8s.io/v1/resourceslices")]
+        assert {spec["nodeName"] for spec in found} == nodes(kube)
+        assert {(spec["driver"], len(spec["devices"])) for spec in found} == {("tpu.google.com", 4)}
+        attributes = found[0]["devices"][0]["attributes"]
+        assert (attributes["tpuGen"], attributes["topology"]) == ({"string": "v5litepod"}, {"string": "4x4"})
+
+
 def test_a_server_that_is_away_delays_the_pool(kube: FakeKube) -> None:
     """Registration is retried until the server is back; until then the pool is PROVISIONING."""
     with registering() as gke:

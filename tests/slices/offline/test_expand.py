@@ -129,9 +129,14 @@ def test_pods_without_an_index_have_no_leader() -> None:
 
 
 def test_pods_tolerate_the_taint_of_tpu_nodes() -> None:
-    """Kubernetes' admission adds the toleration."""
-    (pod,) = leaders(WorkloadKind.JOBSET, raw_jobset(pod=pod_spec(tolerations=[{"key": "own", "operator": "Exists"}])))
-    assert [each.key for each in pod.requirements.tolerations] == ["own", constants.TPU_RESOURCE]
+    """Kubernetes' admission adds the toleration, but not to pods with claims alone."""
+    own = [{"key": "own", "operator": "Exists"}]
+    specs = pod_spec(tolerations=own), pod_spec(tolerations=own, chips=0, resourceClaims=[{"name": "tpu"}])
+    pods = [pod for spec in specs for pod in leaders(WorkloadKind.JOBSET, raw_jobset(pod=spec))]
+    assert [[each.key for each in pod.requirements.tolerations] for pod in pods] == [
+        ["own", constants.TPU_RESOURCE],
+        ["own"],
+    ]
 
 
 def test_a_group_without_a_size_has_a_leader() -> None:

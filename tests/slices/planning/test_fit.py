@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from provisioner import constants
 from provisioner.model.capacity import Taint
 from provisioner.model.fit import NodeView, label_misfit, misfit
 from provisioner.model.fits import Fits
@@ -122,10 +123,19 @@ def test_the_reason_names_what_is_asked_and_what_is_there(changes: dict[str, Any
     assert words in misfit(asks(**changes), view())
 
 
+@pytest.mark.parametrize("selected", [{}, {constants.TPU_DRA_DRIVER: "true"}])
+@pytest.mark.parametrize("labels", [{}, {constants.TPU_DRA_DRIVER: "true"}])
+def test_only_pods_of_the_driver_fit_its_nodes(selected: dict[str, str], labels: dict[str, str]) -> None:
+    """Such nodes have no google.com/tpu, and others nothing for claims."""
+    assert (misfit(asks(node_selector=selected), view(labels=labels)) == "") is (selected == labels)
+
+
 # --- Many nodes ---
 
-_KEYS = st.sampled_from(["zone", "size", "kubernetes.io/unheard-of", "cloud.google.com/gke-spot", "nowhere"])
-_WORDS = st.sampled_from(["", "a", "b", "9", "10", "010", "-1", "node-1"])
+_KEYS = st.sampled_from(
+    ["zone", "size", "kubernetes.io/unheard-of", "cloud.google.com/gke-spot", constants.TPU_DRA_DRIVER, "nowhere"]
+)
+_WORDS = st.sampled_from(["", "a", "b", "9", "10", "010", "-1", "node-1", "true"])
 _EFFECTS = st.sampled_from(["NoSchedule", "NoExecute", "PreferNoSchedule"])
 _AMOUNTS = st.integers(0, 3)
 _VIEWS = st.builds(

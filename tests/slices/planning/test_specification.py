@@ -241,6 +241,7 @@ def test_labels_that_pods_select_or_ask_to_copy_come_along() -> None:
             constants.LOCATION_HINT: "here",
             constants.COLLECTION: "serving",
             constants.NETWORK_PROFILE: "auto",
+            constants.TPU_DRA_DRIVER: "true",
             constants.OS: "linux",
         },
         labels={"cost": "7", "tier": "gold", "else": "x"},
@@ -257,6 +258,7 @@ def test_labels_that_pods_select_or_ask_to_copy_come_along() -> None:
         constants.COLLECTION: "serving",
         constants.NETWORK_PROFILE: "auto",
         constants.NETWORKING_DRA_DRIVER: "true",
+        constants.TPU_DRA_DRIVER: "true",
     }
 
 

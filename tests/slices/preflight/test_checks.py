@@ -151,6 +151,12 @@ CASES = [
         id="no right to LeaderWorkerSets",
     ),
     pytest.param(
+        lambda world: world.kube.denied.update({("list", "resourceslices")}),
+        "rights in Kubernetes", WARNING,
+        "1 of 38 permissions are missing: list resourceslices. Pods with ResourceClaims are not served without them",
+        id="no right to ResourceSlices",
+    ),
+    pytest.param(
         lambda world: world.kube.denied.update({("patch", "nodes"), ("create", "leases")}),
         "rights in Kubernetes", FAILED,
         "2 of 38 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",

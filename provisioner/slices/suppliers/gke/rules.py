@@ -117,6 +117,7 @@ GKE_RULES = PoolRules(
             constants.COLLECTION,
             constants.WORKLOAD_TYPE,
             constants.NETWORK_PROFILE,
+            constants.TPU_DRA_DRIVER,
         }
     ),
     copyable=frozenset({constants.AUTO_RESTART}),

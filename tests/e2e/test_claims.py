@@ -1,0 +1,86 @@
+"""Pods with ResourceClaims on a real control plane: chips come from the TPU driver of DRA, not as a resource."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.kube.protocol import collection_path, object_path
+from rehearsal.localcluster import RUN_FOR
+from tests.e2e.kit import EXCLUSIVE, Ground
+from tests.support.objects import pod_spec, raw_jobset, toleration
+
+pytestmark = pytest.mark.e2e
+
+DRA = "/apis/resource.k8s.io/v1"
+DRIVER = {constants.TPU_DRA_DRIVER: "true"}
+
+
+@pytest.fixture
+def device_class(alone: Ground) -> Iterator[None]:
+    """Have the class of the driver's chart, which serves requests for the resource as well."""
+    selector = {"cel": {"expression": 'device.driver == "tpu.google.com"'}}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": constants.TPU_DRIVER_NAME},
+        "spec": {"selectors": [selector], "extendedResourceName": constants.TPU_RESOURCE},
+    }
+    alone.api.post(collection_path("deviceclasses", root=DRA), body)
+    yield
+    alone.api.delete(object_path("deviceclasses", constants.TPU_DRIVER_NAME, root=DRA))
+
+
+def claim_template(name: str) -> dict[str, Any]:
+    """Return a template of claims for all chips of a node, as in the driver's examples."""
+    request = {"name": "tpus", "exactly": {"deviceClassName": constants.TPU_DRIVER_NAME, "allocationMode": "All"}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+
+
+@pytest.mark.usefixtures("device_class")
+def test_pods_with_claims_run_on_nodes_without_the_resource(alone: Ground) -> None:
+    """Each host of a slice gives its chips to one pod, also where that requests them by the name of the resource."""
+    templates = collection_path("resourceclaimtemplates", namespace=alone.namespace, root=DRA)
+    alone.api.post(templates, claim_template("all-chips"))
+    alone.provisioner()
+    pod = pod_spec(
+        chips=0,
+        resourceClaims=[{"name": "tpu", "resourceClaimTemplateName": "all-chips"}],
+        tolerations=[toleration()],
+    )
+    pod["containers"][0]["resources"] = {"claims": [{"name": "tpu"}]}
+    alone.post(
+        raw_jobset(
+            "claims",
+            namespace=alone.namespace,
+            uid="",
+            job="w",
+            replicas=2,
+            parallelism=2,
+            pod=pod,
+            pod_metadata={"annotations": {RUN_FOR: "10s"}},
+            # Its pods start once both slices count as ready.
+            metadata={"annotations": {EXCLUSIVE: constants.NODE_POOL, constants.ALL_OR_NOTHING: "true"}},
+        )
+    )
+    alone.apply("extended", topology="2x2x2", parallelism=2, run_for="10s", selector=DRIVER)
+    for name, pods in (("claims", 4), ("extended", 2)):
+        alone.wait(lambda name=name, pods=pods: alone.runs(name, pods=pods), f"all pods of {name} run")
+    nodes = {node["metadata"]["name"]: node for node in alone.nodes()}
+    used = [nodes[pod["spec"]["nodeName"]] for pod in alone.pods()]
+    assert len({node["metadata"]["name"] for node in used}) == 6
+    assert all(DRIVER.items() <= node["metadata"]["labels"].items() for node in used)
+    assert not any(constants.TPU_RESOURCE in node["status"]["allocatable"] for node in used)
+    claims = alone.rehearsal.objects(collection_path("resourceclaims", namespace=alone.namespace, root=DRA))
+    assert [len(claim["status"]["allocation"]["devices"]["results"]) for claim in claims] == [4] * 6
+    alone.await_completed("claims", "extended")
+    alone.await_gone()
+    assert alone.accepted("nodePools.create") == 3
