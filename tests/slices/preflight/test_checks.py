@@ -135,31 +135,31 @@ CASES = [
     pytest.param(
         lambda world: world.kube.denied.update({("list", "podtemplates")}),
         "rights in Kubernetes", WARNING,
-        "1 of 38 permissions are missing: list podtemplates. ProvisioningRequests and CapacityBuffers are not served",
+        "1 of 40 permissions are missing: list podtemplates. ProvisioningRequests and CapacityBuffers are not served",
         id="no right to PodTemplates",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("patch", "capacitybuffers/status")}),
         "rights in Kubernetes", WARNING,
-        "1 of 38 permissions are missing: patch capacitybuffers/status. CapacityBuffers are not served without them",
+        "1 of 40 permissions are missing: patch capacitybuffers/status. CapacityBuffers are not served without them",
         id="no right to a status",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("watch", "leaderworkersets")}),
         "rights in Kubernetes", WARNING,
-        "1 of 38 permissions are missing: watch leaderworkersets. LeaderWorkerSets are not served without them",
+        "1 of 40 permissions are missing: watch leaderworkersets. LeaderWorkerSets are not served without them",
         id="no right to LeaderWorkerSets",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("list", "resourceslices")}),
         "rights in Kubernetes", WARNING,
-        "1 of 38 permissions are missing: list resourceslices. Pods with ResourceClaims are not served without them",
+        "1 of 40 permissions are missing: list resourceslices. Pods with ResourceClaims are not served without them",
         id="no right to ResourceSlices",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("patch", "nodes"), ("create", "leases")}),
         "rights in Kubernetes", FAILED,
-        "2 of 38 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
+        "2 of 40 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
         id="missing rights",
     ),
     pytest.param(
@@ -352,7 +352,7 @@ def test_which_reservations_are_named() -> None:
             lambda world: world.kube.denied.update({("list", "jobs"), ("watch", "leaderworkersets")}),
             "rights in Kubernetes",
             WARNING,
-            "2 of 41 permissions are missing: watch leaderworkersets, list jobs. LeaderWorkerSets and Jobs are not "
+            "2 of 43 permissions are missing: watch leaderworkersets, list jobs. LeaderWorkerSets and Jobs are not "
             "served without them",
             id="no right to Jobs",
         ),
