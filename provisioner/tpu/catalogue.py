@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, lru_cache
+from itertools import combinations_with_replacement
 
 from provisioner.model import bounds
 
@@ -167,13 +168,10 @@ def _topologies(listed: tuple[str, ...], max_cubes: int) -> tuple[Topology, ...]
 
 def _cubes(max_cubes: int) -> Iterator[Topology]:
     """Slices of whole cubes: each axis a multiple of 4 up to 256, axes in non-decreasing order."""
-    most = max_cubes * CUBE_CHIPS
-    for a in range(_CUBE_EDGE, LONGEST_AXIS + 1, _CUBE_EDGE):
-        for b in range(a, LONGEST_AXIS + 1, _CUBE_EDGE):
-            if a * b * b > most:
-                break
-            for c in range(b, min(LONGEST_AXIS, most // (a * b)) + 1, _CUBE_EDGE):
-                yield Topology((a, b, c))
+    axes = range(_CUBE_EDGE, LONGEST_AXIS + 1, _CUBE_EDGE)
+    for grid in combinations_with_replacement(axes, 3):
+        if math.prod(grid) <= max_cubes * CUBE_CHIPS:
+            yield Topology(grid)
 
 
 _ALL = (
