@@ -81,6 +81,7 @@ def test_a_cluster_without_gke_needs_neither_name_nor_location() -> None:
         ({"GCP_NODE_ADDITIONAL_NETWORKS": "a:b"}, "GCP_NODE_ADDITIONAL_NETWORKS is set"),
         ({"GCP_NODE_CONFIDENTIAL_STORAGE": "true"}, "GCP_NODE_CONFIDENTIAL_STORAGE is set"),
         ({"GCP_NODE_BOOT_DISK_KMS_KEY": "k"}, "GCP_NODE_BOOT_DISK_KMS_KEY is set"),
+        ({"NODEPOOL_IDLE_MAINTENANCE": "10m"}, "NODEPOOL_IDLE_MAINTENANCE is set"),
         ({"ZONES": "us-east1-d"}, "ZONES='us-east1-d' is not in"),
     ],
 )
@@ -153,6 +154,7 @@ def test_what_no_node_group_can_have_is_refused(changes: dict[str, str], words: 
                 "https://www.googleapis.com/auth/logging.write",
             ),
         ),
+        ("NODEPOOL_IDLE_MAINTENANCE", "10m", "idle_maintenance_seconds", 600.0),
         ("GKE_MAX_PODS_PER_NODE", "256", "max_pods_per_node", 256),
         ("LOG_LEVEL", "Debug", "log_level", "debug"),
         ("ZONES", "us-central2-a, us-central2-b", "zones", ("us-central2-a", "us-central2-b")),

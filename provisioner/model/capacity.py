@@ -177,6 +177,8 @@ class NodePoolRequest:
     oauth_scopes: tuple[str, ...] = ()
     #: GKE upgrades the nodes, but not before their version's end of support; off: never.
     auto_upgrade: bool = False
+    #: Hosts whose nodes have been idle for this long may be maintained at once; 0: only when Google schedules it.
+    idle_maintenance_seconds: int = 0
     tags: tuple[str, ...] = ()
     additional_networks: tuple[Network, ...] = ()
     max_pods_per_node: int = 15

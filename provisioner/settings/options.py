@@ -281,6 +281,13 @@ class Settings:
         "auto, on or off. auto: on a cluster with a release channel on, with a maintenance exclusion until the "
         "end of support; elsewhere off. GKE accepts no pool without auto-upgrade on a release channel.",
     )
+    idle_maintenance_seconds: float = _nodes(
+        "NODEPOOL_IDLE_MAINTENANCE",
+        forms.go_duration_seconds,
+        "0s",
+        "Maintain a host as soon as its node has been idle for this time, with periodic host maintenance (v1beta1 of "
+        "GKE's API). 0: GKE's default, at the scheduled time.",
+    )
     max_pods_per_node: int = _nodes(
         "GKE_MAX_PODS_PER_NODE",
         forms.whole_number(8, _MAX_PODS),

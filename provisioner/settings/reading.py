@@ -26,6 +26,7 @@ _ON_GKE_ALONE = (
     "node_additional_networks",
     "node_confidential_storage",
     "node_boot_disk_kms_key",
+    "idle_maintenance_seconds",
 )
 
 _NAMES = dict.fromkeys(option.variable for option in OPTIONS)

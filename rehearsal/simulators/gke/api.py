@@ -27,6 +27,8 @@ from rehearsal.simulators.http.fieldmask import Mask, MaskError, apply
 
 _SCOPE = r"/v1/projects/(?P<project>[^/:]+)/locations/(?P<location>[^/:]+)"
 _CLUSTER = rf"{_SCOPE}/clusters/(?P<cluster>[^/:]+)"
+#: What v1 does not have is sent to v1beta1.
+_CREATE = _CLUSTER.replace("/v1/", "/(?P<version>v1|v1beta1)/", 1) + "/nodePools"
 _POOL = rf"{_CLUSTER}/nodePools/(?P<pool>[^/:]+)"
 _OPERATION = rf"{_SCOPE}/operations/(?P<operation>[^/:]+)"
 _POLICIES = r"/compute/v1/projects/(?P<project>[^/:]+)/regions/(?P<region>[^/:]+)/resourcePolicies"
@@ -67,7 +69,7 @@ _ROUTES = tuple(
         ("GET", f"{_SCOPE}/clusters", "clusters.list"),
         ("GET", _CLUSTER, "clusters.get"),
         ("GET", f"{_CLUSTER}/nodePools", "nodePools.list"),
-        ("POST", f"{_CLUSTER}/nodePools", "nodePools.create"),
+        ("POST", _CREATE, "nodePools.create"),
         ("GET", _POOL, "nodePools.get"),
         ("DELETE", _POOL, "nodePools.delete"),
         ("GET", f"{_SCOPE}/operations", "operations.list"),
@@ -131,7 +133,7 @@ class Api:
 
     def _create_pool(self, found: Route, request: Request) -> dict[str, Any]:
         output = _Output(request, "Operation")
-        sent = schema.read(schema.message("CreateNodePoolRequest"), request.body)
+        sent = schema.read(schema.message("CreateNodePoolRequest", found.parts["version"]), request.body)
         if "nodePool" not in sent:
             raise ApiError("INVALID_ARGUMENT", "Missing required field: node_pool.")
         operation = self._world.create_pool(cluster_of(found), sent["nodePool"])

@@ -155,8 +155,10 @@ class GkeService(BaseService[World]):
 
     def _target_of_create(self, found: Route, request: Request) -> Target:
         try:
-            sent = schema.read(schema.message("CreateNodePoolRequest"), request.body).get("nodePool", {})
-        except ApiError:
+            sent = schema.read(schema.message("CreateNodePoolRequest", found.parts["version"]), request.body)[
+                "nodePool"
+            ]
+        except (ApiError, KeyError):
             return Target(method=found.method)
         return Target(
             method=found.method,

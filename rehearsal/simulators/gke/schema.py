@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from google.cloud import container_v1beta1
 from google.cloud.container_v1.types import cluster_service
 
 from rehearsal.simulators.gke.errors import ApiError, FieldViolation
@@ -25,9 +26,9 @@ _PREFIX = "Invalid JSON payload received. "
 Descriptor = Any
 
 
-def message(name: str) -> Descriptor:
+def message(name: str, version: str = "v1") -> Descriptor:
     """Return the descriptor of an API message such as NodePool."""
-    return getattr(cluster_service, name).pb().DESCRIPTOR
+    return getattr(cluster_service if version == "v1" else container_v1beta1, name).pb().DESCRIPTOR
 
 
 def read(descriptor: Descriptor, raw: object) -> dict[str, Any]:

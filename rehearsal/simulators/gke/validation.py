@@ -130,6 +130,7 @@ def check_pool(
     check_scopes(config.get("oauthScopes", []))
     _check_service_account(config, cluster.project, settings)
     _check_upgrades(pool, settings)
+    _check_host_maintenance(config)
     capacity.check_capacity(pool, machine)
     plan = _check_placement(pool, machine, zones, policies)
     return replace(plan, failure=plan.failure or _reservation_failure(pool, plan, cluster.project, settings))
@@ -224,6 +225,19 @@ def _check_upgrades(pool: Mapping[str, Any], settings: SimulatorSettings) -> Non
         raise _invalid("Maintenance exclusion until end of support requires a release channel.")
     if excluded and not upgraded:
         raise _invalid("Maintenance exclusion until end of support requires node auto-upgrade.")
+
+
+def _check_host_maintenance(config: Mapping[str, Any]) -> None:
+    """Refuse what Google's references say that a policy needs; in which words GKE does is not known."""
+    policy = config.get("hostMaintenancePolicy", {})
+    strategy = policy.get("opportunisticMaintenanceStrategy")
+    if strategy is None:
+        return
+    if policy.get("maintenanceInterval") != "PERIODIC":
+        raise _invalid("Opportunistic maintenance requires maintenance_interval PERIODIC.")
+    missing = {"nodeIdleTimeWindow", "maintenanceAvailabilityWindow", "minNodesPerPool"} - strategy.keys()
+    if missing:
+        raise _invalid(f"Opportunistic maintenance requires {', '.join(sorted(missing))}.")
 
 
 def _reservation_failure(

@@ -36,6 +36,8 @@ def pool_body(pool: Pool, *, version: str) -> dict[str, Any]:
         "workloadMetadataConfig": {"mode": "GKE_METADATA"},
         **sent.get("config", {}),
     }
+    # Pools are read by v1, which does not have it.
+    config.pop("hostMaintenancePolicy", None)
     body: dict[str, Any] = {
         **sent,
         "config": config,

@@ -108,6 +108,11 @@ def test_an_error_body_has_googles_form(call: Client) -> None:
             '(type.googleapis.com/google.container.v1.NodePool.PlacementPolicy.Type), "TIGHT"',
             id="an unknown enum",
         ),
+        pytest.param(
+            {"nodePool": {"config": {"hostMaintenancePolicy": {}}}},
+            "Unknown name \"hostMaintenancePolicy\" at 'node_pool.config': Cannot find field.",
+            id="a field that v1beta1 alone has",
+        ),
         pytest.param({}, "Missing required field: node_pool.", id="no pool"),
         pytest.param(b"{", "Invalid JSON payload received.", id="no JSON"),
         pytest.param([1], "Root element must be a message.", id="no object"),

@@ -47,6 +47,23 @@ def flex(**changes: Any) -> dict[str, Any]:
         pytest.param({**pool(), "name": "X"}, NAME_TEXT.format("X"), id="an upper-case name"),
         pytest.param({**pool(), "name": "a" * 41}, NAME_TEXT.format("a" * 41), id="a name of 41 characters"),
         pytest.param(pool(machine="ct9z-4t"), 'Machine type with name "ct9z-4t" does not exist', id="unknown machine"),
+        pytest.param(
+            pool(config={"hostMaintenancePolicy": {"opportunisticMaintenanceStrategy": {}}}),
+            "requires maintenance_interval PERIODIC",
+            id="idle maintenance without an interval",
+        ),
+        pytest.param(
+            pool(
+                config={
+                    "hostMaintenancePolicy": {
+                        "maintenanceInterval": "PERIODIC",
+                        "opportunisticMaintenanceStrategy": {"nodeIdleTimeWindow": "600s", "minNodesPerPool": "0"},
+                    }
+                }
+            ),
+            "requires maintenanceAvailabilityWindow",
+            id="idle maintenance without a window",
+        ),
         pytest.param(pool(topology="2x2", count=1), SINGLE_HOST_TEXT, id="topology on a single-host pool"),
         pytest.param(
             pool("tpu7x-standard-4t", "", 1, placementPolicy={"policyName": "one"}),

@@ -154,6 +154,9 @@ class GkeClient:
         said = translate.said_by_request(request)
         body = translate.create_request_json(self._cluster.path, request)
         subject, url = f"create of node pool {request.name!r}", f"{self._cluster_url}/nodePools"
+        if request.idle_maintenance_seconds:
+            # v1 has no hostMaintenancePolicy, and rejects fields that it does not have.
+            url = url.replace("/v1/", "/v1beta1/", 1)
         operation = self._send(subject, Call.CREATE, "POST", url, _name_of_operation, json=body, values=said)
         with self._lock:
             self._said[operation] = said

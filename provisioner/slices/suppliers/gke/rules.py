@@ -60,6 +60,7 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
         placement_topology=placed,
         policy_name=policy_name,
         auto_upgrade=bool(settings.auto_upgrade),
+        idle_maintenance_seconds=int(settings.idle_maintenance_seconds),
         additional_networks=_networks(slice_, settings),
         max_pods_per_node=settings.max_pods_per_node,
         secure_boot=settings.node_secure_boot,

@@ -340,8 +340,22 @@ def _config_json(request: NodePoolRequest) -> dict[str, Any]:
         gcfsConfig={"enabled": True} if image else {},
         secondaryBootDisks=[{"diskImage": image, "mode": "CONTAINER_IMAGE_CACHE"}] if image else [],
         maxRunDuration=f"{request.max_run_seconds}s" if request.max_run_seconds else "",
+        hostMaintenancePolicy=_host_maintenance_json(request.idle_maintenance_seconds),
         flexStart=request.capacity is CapacityKind.FLEX_START,
     )
+
+
+def _host_maintenance_json(idle_seconds: int) -> dict[str, Any]:
+    """Let idle nodes be maintained from the announcement on, 28 days ahead, also all nodes of a pool at once."""
+    if not idle_seconds:
+        return {}
+    strategy = {
+        "nodeIdleTimeWindow": f"{idle_seconds}s",
+        "maintenanceAvailabilityWindow": f"{28 * 24 * 3600}s",
+        "minNodesPerPool": "0",
+    }
+    # Google's reference: every strategy requires PERIODIC.
+    return {"maintenanceInterval": "PERIODIC", "opportunisticMaintenanceStrategy": strategy}
 
 
 def _placement_json(request: NodePoolRequest) -> dict[str, Any]:

@@ -101,6 +101,14 @@ MADE_EMPTY: dict[str, Any] = {
     "autoscaling": {"enabled": True, "maxNodeCount": 4, "locationPolicy": "ANY"},
     "upgradeSettings": {"strategy": "SHORT_LIVED"},
 }
+IDLE_MAINTENANCE = {
+    "maintenanceInterval": "PERIODIC",
+    "opportunisticMaintenanceStrategy": {
+        "nodeIdleTimeWindow": "600s",
+        "maintenanceAvailabilityWindow": "2419200s",
+        "minNodesPerPool": "0",
+    },
+}
 REQUESTS = [
     pytest.param(SMALLEST, SMALLEST_JSON, id="a single-host pool has no placement policy"),
     pytest.param(
@@ -166,6 +174,11 @@ REQUESTS = [
         id="the longest run of any pool is told",
     ),
     pytest.param(
+        replace(SMALLEST, idle_maintenance_seconds=600),
+        with_config(hostMaintenancePolicy=IDLE_MAINTENANCE),
+        id="idle nodes may be maintained",
+    ),
+    pytest.param(
         replace(
             SMALLEST,
             topology="4x4",
@@ -229,7 +242,8 @@ def test_create_sends_exactly_this(
     server.answer = Answer(body={"name": "operation-1-a", "status": "RUNNING", "operationType": "CREATE_NODE_POOL"})
     assert client.create_node_pool(request_) == "operation-1-a"
     [sent] = server.requests
-    assert (sent.method, sent.path.partition("?")[0]) == ("POST", f"{CLUSTER_PATH}/nodePools")
+    path = f"{CLUSTER_PATH}/nodePools".replace("/v1/", "/v1beta1/" if request_.idle_maintenance_seconds else "/v1/")
+    assert (sent.method, sent.path.partition("?")[0]) == ("POST", path)
     # `parent` repeats the path, as Google's own client sends it.
     assert {key: value for key, value in sent.json.items() if key != "parent"} == {"nodePool": want}
     assert sent.headers["user-agent"].startswith("tpu-provisioner/")

@@ -119,6 +119,7 @@ SUB_BLOCK = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/
         pytest.param(SLICE, id="on demand"),
         pytest.param(SINGLE, id="a single host"),
         pytest.param(replace(SLICE, capacity=CapacityKind.SPOT), id="spot"),
+        pytest.param(replace(SLICE, idle_maintenance_seconds=600), id="maintenance of idle hosts"),
         pytest.param(replace(UNTAINTED, capacity=CapacityKind.FLEX_START), id="flex-start"),
         pytest.param(replace(SLICE, capacity=CapacityKind.RESERVATION, reservation="r"), id="a reservation"),
         pytest.param(
