@@ -182,6 +182,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
         occupied={pod.node_name for pod in snapshot.pods if pod.node_name and not pod.finished},
         known=reasons.Known(
             memory=plan.memory,
+            now=now,
             supply=derived.supply,
             uids={each.full_name: uid for uid, each in snapshot.workloads.items()},
             lingering={

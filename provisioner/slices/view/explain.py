@@ -194,7 +194,7 @@ def _is_said(notice: NoticeView, each: SliceView) -> bool:
 
 
 def _says(message: str, each: SliceView) -> bool:
-    return bool(each.reason) and each.reason in message
+    return bool(each.reason) and (each.reason in message or message in each.reason)
 
 
 def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from provisioner import constants
 from provisioner.model.capacity import CapacityKind, PoolName, PoolStatus
@@ -30,6 +31,8 @@ WHY_DELETED = {
 }
 #: Why the pods of a slice that has its pool are not bound: the words of the Event are the reason.
 _UNBOUND = frozenset({constants.HELD_FOR_OTHERS, constants.STUCK, constants.HOST_MAINTENANCE})
+#: A new node shows its chips sooner.
+_CHIPS_SHOWN = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,7 @@ class Known:
     """What the reasons of all pools of a round go by, beside the pools."""
 
     memory: Memory
+    now: datetime
     supply: Mapping[PoolName, Supply]
     #: The workloads that are there, by name.
     uids: Mapping[WorkloadName, WorkloadUid] = field(default_factory=dict)
@@ -62,7 +66,23 @@ def of_slice(slice_: Slice, state: PoolState, notices: Iterable[NoticeView], kno
     supply = known.supply.get(state.name)
     if supply is None:
         return state.note or "The create of its node pool is about to be sent."
-    return _of_use(slice_, state, notices) or _of_phase(state, supply, known)
+    words = _of_use(slice_, state, notices) or _of_phase(state, supply, known)
+    return _with_lost_chips(words, slice_, state, known)
+
+
+def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) -> str:
+    """Add what becomes of pods on a node that has lost its chips; the kubelet admits those that were there again."""
+    if state.phase not in (Phase.PROVISIONING, Phase.IN_USE):
+        return words
+    for node in known.supply[state.name].nodes:
+        pod = next((f"pod {pod.name}" for pod in slice_.pods if pod.node_name == node.name), "a pod")
+        is_new = known.now - node.created_at < _CHIPS_SHOWN and pod == "a pod"
+        if node.ready and not node.allocatable_chips and not is_new:
+            return (
+                f"{words.rstrip('.')}. Node {node.name} is ready without its chips, as after maintenance of its host: "
+                f'{pod} that is admitted there again fails with "no healthy devices present" until they are back.'
+            )
+    return words
 
 
 def _of_use(slice_: Slice, state: PoolState, notices: Iterable[NoticeView]) -> str:
@@ -161,7 +181,7 @@ def of_pool(state: PoolState, owner: Slice | None, notices: Iterable[NoticeView]
     if state.phase is Phase.IDLE:
         words = _of_idle(state, supply, known)
     else:
-        words = (_of_use(owner, state, notices) if owner is not None else "") or _of_phase(state, supply, known)
+        words = of_slice(owner, state, notices, known) if owner is not None else _of_phase(state, supply, known)
     goes = state.delete_reason is not None and not is_kept(state, known.memory)
     return f"{words}{_held_up(state, known)}" if goes else words
 

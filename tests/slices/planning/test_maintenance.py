@@ -10,6 +10,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import PoolName, Taint
+from provisioner.slices.view.explain import explain
 from tests.slices.planning.test_asks import Asking
 from tests.support.board import view_of
 from tests.support.clock import NOW
@@ -47,6 +48,40 @@ def test_the_owner_of_a_slice_is_told(labels: dict[str, str], taints: tuple[Tain
     assert [words in each.message for each in told] == [True] * len(told)
     assert bool(told) is bool(words)
     assert words in view_of(world).slices[0].reason
+
+
+@pytest.mark.parametrize(("bound", "who"), [(True, "pod {}"), (False, "a pod")])
+def test_after_maintenance_a_node_without_chips_is_the_reason(*, bound: bool, who: str) -> None:
+    """The kubelet rejects the pods that were there, and those that replace them wait."""
+    workload = make_jobset("train")
+    world = running(workload)
+    pod = next(iter(world.pods.values()))
+    node = next(each for each in world.nodes.values() if each.name == pod.node_name)
+    world.put(replace(node, allocatable_chips=0, **OLD))
+    if not bound:
+        world.end_pods(workload)
+        world.start_pods(workload)
+    world.run(2)
+    view = view_of(world)
+    (told,) = explain(view, view.at, (), (), f"pod/{pod.name}")
+    words = (
+        f"Node {node.name} is ready without its chips, as after maintenance of its host: {who.format(pod.name)} that"
+    )
+    assert words in told.headline
+    assert words in view.pools[0].reason
+    world.pass_time(700)
+    world.run(2)
+    assert [each.reason for each in explain(view_of(world), world.now, (), (), "train")[0].notices] == []
+
+
+def test_a_new_node_has_not_lost_its_chips() -> None:
+    world = World(make_jobset("train"))
+    world.run(2)
+    (name,) = world.pools
+    world.finish_creates()
+    world.bring_nodes(name, allocatable_chips=0)
+    world.run(2)
+    assert "without its chips" not in view_of(world).slices[0].reason
 
 
 def test_an_idle_pool_whose_host_is_about_to_go_is_not_used_again() -> None:
