@@ -290,6 +290,8 @@ INCOMPLETE_ENVIRONMENT = "IncompleteTPUEnvironment"
 NEVER_STARTS = "GangNeverStarts"
 #: A host of the slice is taken down for maintenance at a known time, or now.
 HOST_MAINTENANCE = "HostMaintenance"
+#: Compute Engine deletes the reservation of the slice soon, or before the deadline of its Job.
+RESERVATION_ENDS = "ReservationEnds"
 #: Pods of a RayCluster do not say which replica they are of.
 NOT_NUMBERED = "PodsNotNumbered"
 #: Slices start together, and pods of other JobSets fit their nodes.

@@ -129,6 +129,8 @@ class NodePool:
     capacity: CapacityKind = CapacityKind.ON_DEMAND
     #: Name or path of the one reservation, empty for none.
     reservation: str = ""
+    #: When Compute Engine deletes that reservation, and its machines with it; None: never, or that is not known.
+    ends_at: datetime | None = None
     #: The workload policy that shapes it; empty for none.
     policy_name: str = ""
     #: Empty where it is not known.

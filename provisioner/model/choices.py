@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import timedelta
 
 from provisioner import constants
 from provisioner.model import bounds
@@ -24,6 +25,8 @@ _PATH_START = "projects/"
 #: Project, name, block and sub-block.
 _MOST_PARTS = 4
 _RESERVATION_FORM = "reservation/NAME or reservation/PROJECT/NAME[/BLOCK[/SUB-BLOCK]]"
+#: A reservation that ends within this time gets no new pools, and its pools no new slices.
+LAST_OF_RESERVATION = timedelta(minutes=45)
 _QUEUED = "queued"
 #: What who asks for queued capacity is told.
 QUEUED_NOT_SERVED = (

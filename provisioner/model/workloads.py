@@ -165,6 +165,8 @@ class PodGroup:
     lowest_leads: bool = False
     #: Whether all of them have succeeded, and only a restart of the workload makes pods again.
     complete: bool = False
+    #: activeDeadlineSeconds of its Job; 0 for none.
+    deadline_seconds: int = 0
     #: Pods of a group.
     parallelism: int
     template: Requirements

@@ -37,7 +37,15 @@ def parse_job(raw: object) -> Workload | None:
     problem = reader.problem
     if not problem and template.chips > 0:
         problem = template.problem or _not_served(spec, owner.kind if owner else "") or _too_many_pods(pods)
-    group = PodGroup(name="", replicas=1, numbered=False, lowest_leads=True, parallelism=pods, template=template)
+    group = PodGroup(
+        name="",
+        replicas=1,
+        numbered=False,
+        lowest_leads=True,
+        deadline_seconds=fields.count(spec.get("activeDeadlineSeconds"), default=0),
+        parallelism=pods,
+        template=template,
+    )
     # The Job controller deletes all pods of one that is suspended, and of one without parallelism.
     return replace(found, groups=(group,), suspended=found.suspended or parallelism == 0, problem=problem)
 

@@ -129,6 +129,7 @@ def parse_jobset(raw: object) -> Workload:
                 name=group_name,
                 replicas=replicas,
                 after=next(first, ""),
+                deadline_seconds=fields.count(job_spec.get("activeDeadlineSeconds"), default=0),
                 complete=0 < replicas <= succeeded.get(group_name, 0),
                 parallelism=fields.count(job_spec.get("parallelism"), default=1),
                 template=template_of(what, job_spec.get("template"), of_pod),

@@ -7,6 +7,7 @@ import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from types import MappingProxyType
 
 from provisioner.model.capacity import (
@@ -24,7 +25,7 @@ from provisioner.model.capacity import (
     Zone,
 )
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.translate import Cluster
+from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 
 CLUSTER_NAME = ClusterName(project="p", location="us-east5", cluster="c")
 #: A v6e slice of four hosts.
@@ -50,6 +51,7 @@ METHODS = (
     "get_operation",
     "get_workload_policy",
     "create_workload_policy",
+    "get_reservation",
 )
 
 
@@ -85,6 +87,8 @@ class FakeGke:
     calls: list[Recorded] = field(default_factory=list)
     #: Every request that was taken, by pool name (the last one where a name was used again).
     requests: dict[PoolName, NodePoolRequest] = field(default_factory=dict)
+    #: When reservations end, by project (empty for that of the cluster), zone and name.
+    ends: dict[tuple[str, str, str], datetime] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
@@ -277,6 +281,13 @@ class FakeGke:
                 )
             self._policies[policy.name] = policy
             self._raise(lost)
+
+    def get_reservation(self, *, project: str, zone: str, name: str) -> Reservation:
+        """Implement `GkeClient.get_reservation`: every reservation is there."""
+        with self._lock:
+            lost = self._record("get_reservation", name)
+            self._raise(lost)
+            return Reservation(name=name, status="READY", ends_at=self.ends.get((project, zone, name)))
 
     # --- Inside ---
 

@@ -39,6 +39,8 @@ class FakeInspector:
     reservations: dict[tuple[str, str, str], str] = field(default_factory=dict)
     #: How many hosts each of them has, and how many of these are in use; None: it does not say.
     hosts: tuple[int, int] | None = None
+    #: When each of them ends.
+    ends_at: datetime | None = None
     #: By method.
     failures: dict[str, FailureKind] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
@@ -64,7 +66,7 @@ class FakeInspector:
                 failure(FailureKind.NOT_FOUND, f"The resource '{name}' was not found"), "fake Compute Engine"
             )
         total, in_use = self.hosts or (None, None)
-        return Reservation(name=name, status=status, total=total, in_use=in_use)
+        return Reservation(name=name, status=status, total=total, in_use=in_use, ends_at=self.ends_at)
 
     def _call(self, method: str) -> None:
         self.calls.append(method)
@@ -81,7 +83,7 @@ class FakeGoogle:
 
     def __getattr__(self, method: str) -> Any:
         """Return the method of the one that has it."""
-        return getattr(self.gke if hasattr(self.gke, method) else self.inspector, method)
+        return getattr(self.inspector if hasattr(self.inspector, method) else self.gke, method)
 
 
 @dataclass

@@ -95,6 +95,19 @@ def test_a_replicated_job_is_complete_when_all_its_jobs_have_succeeded(
 
 
 @pytest.mark.parametrize(
+    ("spec", "want"),
+    [({}, 0), ({"activeDeadlineSeconds": 3600}, 3600), ({"activeDeadlineSeconds": "3600"}, 0)],
+)
+def test_the_deadline_of_a_job_is_read(spec: dict[str, Any], want: int) -> None:
+    metadata = {"namespace": "research", "name": "train", "uid": "u"}
+    raw = {"metadata": metadata, "spec": {"replicatedJobs": [{"name": "a", "template": {"spec": spec}}]}}
+    assert parse_jobset(raw).groups[0].deadline_seconds == want
+    job = PLAIN_JOB.parse({"metadata": {**metadata, "annotations": {constants.SERVE: "true"}}, "spec": spec})
+    assert job is not None
+    assert job.groups[0].deadline_seconds == want
+
+
+@pytest.mark.parametrize(
     ("status", "want"),
     [
         pytest.param({}, None, id="no conditions"),

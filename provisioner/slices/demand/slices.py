@@ -217,6 +217,8 @@ class Slice:
     #: All unfinished pods of the group, oldest incarnation included.
     pods: tuple[Pod, ...]
     parallelism: int
+    #: Its Job ends after this time; 0: no such time.
+    deadline_seconds: int
     #: Its child Job has succeeded: it wants no pool any more.
     ended: bool
     #: Slices of its workload, itself included.
@@ -418,6 +420,7 @@ def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: i
         leader=leader,
         pods=tuple(pods),
         parallelism=(leader.group_size if leader is not None else 0) or group.parallelism,
+        deadline_seconds=group.deadline_seconds,
         ended=group.complete and not pods,
         siblings=siblings,
         wishes=read_wishes(requirements.annotations, workload.annotations),

@@ -114,6 +114,7 @@ def decide(
             *progress.notices,
             *(each.notice for each in stuck),
             *failing.find_maintained(round_, matching),
+            *failing.find_ending(round_, matching),
             *map(too_large, rejected(round_.workloads, round_.policy)),
             *map(slices_not_served, left_to_slices(round_.workloads, round_.policy)),
             *map(not_numbered, unnumbered(round_.workloads, snapshot.pods)),

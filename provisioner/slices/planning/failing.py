@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import TypeVar
 from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
-from provisioner.model.choices import capacity_key
+from provisioner.model.choices import capacity_key, choice_of
 from provisioner.model.fit import trusted
 from provisioner.model.wording import clock
 from provisioner.model.workloads import Pod, WorkloadUid
@@ -132,10 +132,8 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
 
 def find_maintained(round_: Round, matching: Matching) -> tuple[Notice, ...]:
     """Tell the owners of slices that a host of theirs is taken down for maintenance."""
-    users = [*((name, slice_id) for name, slice_id in matching.claimed.items())]
-    users += [(name, slice_id) for slice_id, names in matching.held.items() for name in names]
     found = []
-    for name, slice_id in users:
+    for name, slice_id in _users(matching):
         node = round_.supply[name].maintenance if name in round_.supply else None
         if node is None or node.maintenance_at is None or slice_id not in round_.slices:
             continue
@@ -144,6 +142,29 @@ def find_maintained(round_: Round, matching: Matching) -> tuple[Notice, ...]:
         message = f"Maintenance of the host of node {node.name} {when}; the pods on node pool {name} end with it"
         found.append(notice(round_.slices[slice_id], constants.HOST_MAINTENANCE, message, key=f"{name} {when}"))
     return tuple(found)
+
+
+def find_ending(round_: Round, matching: Matching) -> tuple[Notice, ...]:
+    """Tell the owners of slices that their reservation ends soon, or before the deadline of their Job."""
+    found = []
+    for name, slice_id in _users(matching):
+        each, slice_ = round_.supply.get(name), round_.slices.get(slice_id)
+        if each is None or slice_ is None or slice_.leader is None or (end := each.pool.ends_at) is None:
+            continue
+        deadline = slice_.leader.created_at.timestamp() + slice_.deadline_seconds
+        early = slice_.deadline_seconds > 0 and deadline > end.timestamp()
+        if early or each.ends_soon:
+            when = f"{end:%Y-%m-%d %H:%M} UTC{', before activeDeadlineSeconds have passed' if early else ''}"
+            message = f"The {choice_of(each.pool)} ends at {when}; the pods on node pool {name} end with it"
+            key = f"{name} {when} {each.ends_soon}"
+            found.append(notice(slice_, constants.RESERVATION_ENDS, message, key=key))
+    return tuple(found)
+
+
+def _users(matching: Matching) -> Iterator[tuple[PoolName, SliceId]]:
+    """Yield the pools that slices count on or hold, each with its slice."""
+    yield from matching.claimed.items()
+    yield from ((name, slice_id) for slice_id, names in matching.held.items() for name in names)
 
 
 def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dict[PoolName, SliceId]:

@@ -109,8 +109,10 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
         # Its own pods on their way out make room for those that follow them.
         if use.occupants.get(candidate.name, frozenset()) - {slice_.id}:
             return False
-        doomed = candidate.maintenance if slice_.pending and not slice_.workload.kind.has_pods else None
-        if doomed is not None and round_.now - doomed.created_at >= _REPLACED_AFTER:
+        warm = slice_.pending and not slice_.workload.kind.has_pods
+        doomed = candidate.maintenance
+        old = doomed is not None and round_.now - doomed.created_at >= _REPLACED_AFTER
+        if warm and (old or candidate.ends_soon):
             # Nothing is warm that is about to go.
             return False
         own = round_.made_for.get(candidate.name) == slice_.id == last_users.get(candidate.name, slice_.id)

@@ -36,6 +36,8 @@ class DeleteReason(Enum):
     POOL_FAILED = "pool_failed"
     #: GKE holds it for made, and it has been without all its nodes ready for too long.
     NO_READY_NODES = "no_ready_nodes"
+    #: Compute Engine deletes its machines.
+    RESERVATION_ENDED = "reservation_ended"
     #: Nothing of its slice can run there: pods stay unschedulable, because nodes have not been ready for too long, or
     #: although all are and the settings say to replace such a pool.
     SLICE_STUCK = "slice_stuck"

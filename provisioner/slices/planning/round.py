@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from provisioner import constants, tpu
 from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, PoolStatus, expected_pool
+from provisioner.model.choices import LAST_OF_RESERVATION
 from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
 from provisioner.model.fits import Fits
 from provisioner.model.snapshot import Snapshot
@@ -145,6 +146,9 @@ class Supply:
     late_since: datetime | None
     #: It was unready for too long and is given up: to be replaced.
     lost: bool
+    #: Its reservation ends soon; it has ended.
+    ends_soon: bool
+    ended: bool
     #: It was made for a workload of a namespace, or a kind, that is not watched: it looks idle whether that lives or
     #: not.
     unwatched: bool
@@ -188,7 +192,7 @@ class Supply:
     def calm(self) -> bool:
         """Whether nothing that it is depends on the time, or on a delete."""
         since = self.unready_since or self.late_since
-        return since is None and not self.leaving and not self.half_deleted
+        return since is None and not self.leaving and not self.half_deleted and self.pool.ends_at is None
 
     @property
     def ready(self) -> bool:
@@ -198,7 +202,7 @@ class Supply:
     @property
     def usable(self) -> bool:
         """Whether GKE's status lets pods run there, now or soon, and nothing is about to take it away."""
-        return not (self.leaving or self.broken) and self.pool.status in _SUPPLY
+        return not (self.leaving or self.broken or self.ended) and self.pool.status in _SUPPLY
 
     @property
     def going(self) -> bool:
@@ -211,7 +215,8 @@ class Supply:
         if self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready:
             # Worth waiting for to the slice that it was made for, not to others.
             return False
-        return self.maintenance is None and (self.ready_nodes > 0 or self.unready_seconds <= _PATIENCE_SECONDS)
+        doomed = self.maintenance is not None or self.ends_soon
+        return not doomed and (self.ready_nodes > 0 or self.unready_seconds <= _PATIENCE_SECONDS)
 
     @property
     def broken(self) -> bool:
@@ -288,6 +293,8 @@ def find_supply(
             unready_seconds=(now - unready_since).total_seconds() if unready_since is not None else 0.0,
             late_since=late_since,
             lost=pool.name in memory.given_up and unready_since is not None,
+            ends_soon=pool.ends_at is not None and pool.ends_at - now <= LAST_OF_RESERVATION,
+            ended=pool.ends_at is not None and pool.ends_at <= now,
             unwatched=_is_unwatched(ownership, snapshot, settings),
         )
     return supply

@@ -105,7 +105,7 @@ def find_unneeded(
         if each.leaving:
             continue
         back = owner is not None and owner.workload_uid in giving_back and owner in round_.slices
-        at_once = failed or stuck is not None or back or each.name in evicted
+        at_once = failed or stuck is not None or back or each.ended or each.name in evicted
         due = _due(each, since[each.name], round_, at_once=at_once)
         delete = _delete(each, stuck, round_, matching)
         # Our taint is never put on a node again.
@@ -207,6 +207,8 @@ def _reason(each: Supply, workload: Workload | None, round_: Round, matching: Ma
         return DeleteReason.WORKLOAD_FINISHED
     if not workload.keeps_pools(while_suspended=round_.settings.keep_suspended):
         return DeleteReason.WORKLOAD_SUSPENDED
+    if each.ended:
+        return DeleteReason.RESERVATION_ENDED
     if each.lost:
         return DeleteReason.NO_READY_NODES
     if owner is not None and (matching.held.get(owner) or owner in matching.elsewhere):

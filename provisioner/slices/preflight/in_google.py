@@ -35,7 +35,7 @@ PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "c
 ACT_AS = "iam.serviceAccounts.actAs"
 #: On the project, and only for multi-host slices of tpu7x and tpu7.
 POLICY_PERMISSIONS = ("compute.resourcePolicies.get", "compute.resourcePolicies.create")
-#: On the project of a reservation, and only for `tpu-provisioner check`; no role of ours has it.
+#: On the project of a reservation; no role of ours has it. Without it nobody knows when the reservation ends.
 READ_RESERVATION = "compute.reservations.get"
 
 
@@ -235,8 +235,9 @@ def check_reservation(gke: GkeClient, named: NamedReservation) -> Finding:
 
 
 def _free(found: Reservation) -> str:
-    """Say how much of a reservation is free; empty where Compute Engine does not say."""
+    """Say until when a reservation lasts, and how much of it is free; empty where Compute Engine does not say."""
+    until = f" until {found.ends_at:%Y-%m-%d %H:%M} UTC" if found.ends_at is not None else ""
     if found.total is None or found.in_use is None:
-        return ""
+        return until
     free = max(found.total - found.in_use, 0)
-    return f" ({free} of {found.total} {found.unit} are free)"
+    return f"{until} ({free} of {found.total} {found.unit} are free)"

@@ -24,13 +24,16 @@ WHY_DELETED = {
     DeleteReason.WORKLOAD_SUSPENDED: "its workload is suspended",
     DeleteReason.POOL_FAILED: "it failed",
     DeleteReason.NO_READY_NODES: "not all of its hosts became ready in time",
+    DeleteReason.RESERVATION_ENDED: "its reservation has ended",
     DeleteReason.SLICE_STUCK: "the pods of its slice cannot be scheduled on it",
     DeleteReason.SLICE_ELSEWHERE: "the pods of its slice run on other nodes",
     DeleteReason.GIVEN_BACK: "its workload starts with all slices or none, and not all of them could be created",
     DeleteReason.NOT_NEEDED: "its workload does not need it any more",
 }
 #: Why the pods of a slice that has its pool are not bound: the words of the Event are the reason.
-_UNBOUND = frozenset({constants.HELD_FOR_OTHERS, constants.STUCK, constants.HOST_MAINTENANCE})
+_UNBOUND = frozenset(
+    {constants.HELD_FOR_OTHERS, constants.STUCK, constants.HOST_MAINTENANCE, constants.RESERVATION_ENDS}
+)
 #: A new node shows its chips sooner.
 _CHIPS_SHOWN = timedelta(minutes=10)
 

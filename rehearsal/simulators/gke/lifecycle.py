@@ -194,7 +194,7 @@ class Lifecycle:
             self._timeline.at(end, lambda when: self._fail_deletion(pool, operation, failure, when))
             return
         # Real nodes are drained and gone well before the operation ends.
-        self._timeline.at(now + timedelta(seconds=lasting / 2), lambda _: self._give_up(pool.nodes))
+        self._timeline.at(now + timedelta(seconds=lasting / 2), lambda _: self.give_up(pool.nodes))
         self._timeline.at(now + timedelta(seconds=lasting), lambda when: self._deletion_due(pool, operation, when))
 
     def _deletion_due(self, pool: Pool, operation: Operation, when: datetime) -> None:
@@ -204,12 +204,12 @@ class Lifecycle:
     def try_finish_deletion(self, pool: Pool, operation: Operation, when: datetime) -> None:
         """End a delete once its time is over and no fault holds it."""
         if operation.due and operation.held_by is None and not operation.is_done:
-            self._give_up(pool.nodes)
+            self.give_up(pool.nodes)
             self._clusters[pool.cluster].pools.pop(pool.name, None)
             self._ledger.end(operation, when)
 
     def _fail_deletion(self, pool: Pool, operation: Operation, failure: Failure, when: datetime) -> None:
-        self._give_up(pool.nodes[: (len(pool.nodes) + 1) // 2])
+        self.give_up(pool.nodes[: (len(pool.nodes) + 1) // 2])
         self.set_status(pool, PoolStatus.RUNNING_WITH_ERROR, trouble=failure)
         for node in pool.nodes:
             # It may have fallen due while the pool was going, and nothing brings nodes then.
@@ -219,7 +219,8 @@ class Lifecycle:
                 self.lose(pool, node, when)
         self._ledger.end(operation, when, failure)
 
-    def _give_up(self, nodes: Sequence[SimulatedNode]) -> None:
+    def give_up(self, nodes: Sequence[SimulatedNode]) -> None:
+        """Take nodes away for good."""
         for node in nodes:
             if node.state is not NodeState.REMOVED:
                 node.state = NodeState.REMOVED

@@ -9,11 +9,13 @@ Reservations of Compute Engine, as far as clients look at them.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 from rehearsal.simulators.gke import names, permissions, policies, validation
+from rehearsal.simulators.gke.capacity import reservation_names
 from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.faults import Fault
 from rehearsal.simulators.gke.ledger import Ledger
@@ -42,15 +44,16 @@ _DOING = {
 }
 
 
-def reservation_body(settings: SimulatorSettings, project: str, zone: str, name: str) -> dict[str, Any]:
+def reservation_body(settings: SimulatorSettings, project: str, zone: str, name: str, now: datetime) -> dict[str, Any]:
     """Return the body of a reservation; no project is out of scope, for reservations are shared."""
     path = f"projects/{project}/zones/{zone}/reservations/{name}"
     if "compute.reservations.get" in settings.denied_permissions:
         raise ApiError("PERMISSION_DENIED", f"Required 'compute.reservations.get' permission for '{path}'")
     known = settings.reservations
-    if known is not None and f"{zone}/{name}" not in known:
+    if settings.has_ended(zone, name, now) or (known is not None and f"{zone}/{name}" not in known):
         raise ApiError("NOT_FOUND", f"The resource '{path}' was not found")
     state = "READY" if known is None else known[f"{zone}/{name}"]
+    end = settings.reservation_ends.get(f"{zone}/{name}")
     used = {"specificReservation": {"count": "1", "inUseCount": "1"}} if state == FULL else {}
     return {
         "kind": "compute#reservation",
@@ -60,6 +63,7 @@ def reservation_body(settings: SimulatorSettings, project: str, zone: str, name:
         "name": name,
         "status": "READY" if state == FULL else state,
         "specificReservationRequired": True,
+        **({"deleteAtTime": end} if end else {}),
         **used,
     }
 
@@ -80,6 +84,19 @@ class World(BaseWorld[SimulatorSettings, Fault]):
             faults=self.faults,
             rng=self._rng,
         )
+
+    @contextmanager
+    def moment(self) -> Iterator[datetime]:
+        """Let happen what is due, the ends of reservations among it, as in `BaseWorld.moment`."""
+        with super().moment() as now:
+            for pool in self._all_pools() if self._settings.reservation_ends else ():
+                if pool.plan.reservation and self._has_ended(pool.plan, now):
+                    self._life.give_up(pool.nodes)
+            yield now
+
+    def _has_ended(self, plan: validation.PoolPlan, now: datetime) -> bool:
+        name = reservation_names(plan.reservation)[1]
+        return self._settings.has_ended(plan.zones[0], name, now)
 
     def attach(self, sink: NodeSink) -> None:
         """Send nodes to a sink from now on."""
@@ -128,6 +145,8 @@ class World(BaseWorld[SimulatorSettings, Fault]):
             cluster = self.cluster(name)
             self._check_changeable(name.project)
             plan = validation.check_pool(body, name, self._settings, self._usable_policies(name, now))
+            if plan.reservation and self._has_ended(plan, now):
+                raise ApiError("NOT_FOUND", f"The resource '{plan.reservation}' was not found")
             pool_name = body["name"]
             if pool_name in cluster.pools:
                 raise ApiError("ALREADY_EXISTS", f"Already exists: {name.pool_path(pool_name)}.")
@@ -221,8 +240,8 @@ class World(BaseWorld[SimulatorSettings, Fault]):
 
     def reservation(self, project: str, zone: str, name: str) -> dict[str, Any]:
         """Return the body of a reservation."""
-        with self._lock:
-            return reservation_body(self._settings, project, zone, name)
+        with self.moment() as now:
+            return reservation_body(self._settings, project, zone, name, now)
 
     def test_project(self, project: str, body: object) -> dict[str, Any]:
         """Answer which permissions the caller has on a project; one that is not served is nobody's."""

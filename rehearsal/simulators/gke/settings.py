@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from rehearsal.simulators.http.google import GoogleSettings
 from rehearsal.simulators.machines import parse_topology
@@ -14,6 +16,7 @@ CHANNELS = ("RAPID", "REGULAR", "STABLE", "EXTENDED")
 ACT_AS = "iam.serviceAccounts.actAs"
 #: A reservation that is READY, and all of it in use.
 FULL = "FULL"
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?(Z|[+-]\d\d:\d\d)")
 _RESERVATION_STATES = ("CREATING", "DELETING", "INVALID", "READY", "UPDATING", FULL)
 
 
@@ -73,6 +76,10 @@ class SimulatorSettings(GoogleSettings):
     """The reservations that there are, ZONE/NAME, each with its status, FULL for one that is used up; None: any, READY.
     """
 
+    reservation_ends: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """When Compute Engine deletes reservations, ZONE/NAME, and their VMs with them: RFC 3339 times; others never end.
+    """
+
     repair_seconds: float | None = None
     """Nodes that vanish come back after this long; None: they stay away."""
 
@@ -91,6 +98,7 @@ class SimulatorSettings(GoogleSettings):
     def problems(self) -> list[str]:
         """Return what is wrong with them."""
         problems = [*_policy_problems(self.workload_policies), *_reservation_problems(self.reservations or {})]
+        problems += _end_problems(self.reservation_ends)
         if self.operations_quota is not None and self.operations_quota < 1:
             problems.append(f"operations_quota: {self.operations_quota} is less than 1; null disables it")
         problems += GoogleSettings.problems(self)
@@ -99,6 +107,11 @@ class SimulatorSettings(GoogleSettings):
                 f"release_channel: {self.release_channel!r} is not one of {', '.join(CHANNELS)}; null means no channel"
             )
         return problems
+
+    def has_ended(self, zone: str, reservation: str, now: datetime) -> bool:
+        """Tell whether a reservation is gone."""
+        end = self.reservation_ends.get(f"{zone}/{reservation}")
+        return end is not None and datetime.fromisoformat(end) <= now
 
     def state_of_account(self, account: str) -> str:
         """Return what is wrong with a service account for nodes: "forbidden", "missing", or nothing."""
@@ -111,6 +124,14 @@ def _policy_problems(policies: Mapping[str, object]) -> list[str]:
         f"workload_policies: {name!r} has {topology!r}, which is not a topology such as 4x4x4"
         for name, topology in policies.items()
         if not isinstance(topology, str) or parse_topology(topology) is None
+    ]
+
+
+def _end_problems(ends: Mapping[str, str]) -> list[str]:
+    return [
+        f"reservation_ends: {name!r} has {end!r}, which is not an RFC 3339 time"
+        for name, end in ends.items()
+        if not _TIME.fullmatch(end)
     ]
 
 

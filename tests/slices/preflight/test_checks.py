@@ -314,6 +314,14 @@ def test_what_is_free_of_a_reservation(hosts: tuple[int, int] | None, words: str
     assert (finding.status, finding.message) == (OK, words)
 
 
+def test_the_end_of_a_reservation_is_named() -> None:
+    world = World(changes=_reserved("r1"))
+    world.inspector.reservations = {("project-1", "us-central2-b", "r1"): "READY"}
+    world.inspector.hosts, world.inspector.ends_at = (16, 12), NOW
+    words = "READY in us-central2-b until 2026-01-02 03:04 UTC (4 of 16 hosts are free)"
+    assert world.find()["reservation r1"].message == words
+
+
 def test_a_reservation_that_may_not_be_read() -> None:
     """No role of ours reads reservations: that is not known, and the permission is named."""
     world = World(changes=_reserved("r1"))

@@ -220,7 +220,8 @@ class GkeClient:
         return self._send(subject, Call.READ, "POST", url, granted, json=json, grant_help="")
 
     def get_reservation(self, *, project: str, zone: str, name: str) -> Reservation:
-        """Return a reservation of any project."""
+        """Return a reservation of any project; with an empty one, of that of the cluster."""
+        project = project or self._cluster.project
         path = f"{quote(project, safe=':')}/zones/{quote(zone, safe='')}/reservations/{quote(name, safe='')}"
         subject, url = f"get of reservation {name!r} in {zone}", f"{self._compute_projects_url}/{path}"
         return self._read(subject, url, translate.reservation_of, grant_help="", values=(name,))

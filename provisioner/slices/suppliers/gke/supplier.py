@@ -5,6 +5,9 @@ Every call is measured, and none is repeated: the next round asks again.
 GKE refuses a multi-host pool of tpu7x and tpu7 whose policy does not exist. A policy under the provisioner's own name
 is made when it is missing; one that a pod names is its owner's, and only looked at. Nothing here waits: a policy that
 is not usable yet is looked at again with the next try of the pool.
+
+Reservations may end, those in calendar mode always. When they do is read where the identity may: of pools, so that
+their owners are told, and before a pool is created.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from provisioner.model.capacity import (
     PoolName,
     WorkloadPolicy,
 )
+from provisioner.model.choices import LAST_OF_RESERVATION, CapacityChoice, choice_of, reservation_parts
 from provisioner.settings.forms import region_of
 from provisioner.slices.supplier import Blocked, PoolRules
 from provisioner.slices.suppliers.gke.client import GkeClient
@@ -43,6 +47,8 @@ _log = structlog.get_logger(__name__)
 
 _STATUSES = frozenset(map(int, HTTPStatus))
 _READY = "READY"
+#: The end of a reservation is read so often: somebody may move it.
+_END_KNOWN = timedelta(minutes=10)
 #: For so long GKE may miss a policy that was found ready: it is new, or it was deleted since it was looked at.
 _PATIENCE = timedelta(minutes=5)
 #: What these say of a policy's call would be misread as said of the pool's: the next try finds out.
@@ -64,6 +70,8 @@ class GkeSupplier:
     #: When GKE missed a policy first, until a pool with it is taken.
     _missed_since: dict[str, datetime] = field(default_factory=dict)
     _may_look: bool = True
+    #: When the end of a reservation was read, and the end.
+    _ends: dict[CapacityChoice, tuple[datetime, datetime | None]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get_cluster(self) -> Cluster:
@@ -71,8 +79,12 @@ class GkeSupplier:
         return self._call("get_cluster", self.gke.get_cluster)
 
     def list_pools(self) -> tuple[NodePool, ...]:
-        """Implement `Supplier.list_pools`: one call however many there are."""
-        return self._call("list_node_pools", self.gke.list_node_pools)
+        """Implement `Supplier.list_pools`: one call however many there are, and now and then one per reservation."""
+        pools = self._call("list_node_pools", self.gke.list_node_pools)
+        return tuple(
+            replace(pool, ends_at=self._end_of(pool)) if constants.NODEPOOL_MANAGER in pool.labels else pool
+            for pool in pools
+        )
 
     def get_pool(self, name: PoolName) -> NodePool:
         """Implement `Supplier.get_pool`."""
@@ -81,7 +93,7 @@ class GkeSupplier:
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
         """Implement `Supplier.create_pool`: first the workload policy, where the pool needs one."""
         # Asked again after the policy, which may have taken long.
-        failure = blocked() or self._ensure(request, blocked) or blocked()
+        failure = blocked() or self._ensure(request, blocked) or self._ends_soon(request) or blocked()
         if failure is not None:
             raise GkeError(failure)
         try:
@@ -120,6 +132,38 @@ class GkeSupplier:
             if self.observe is not None:
                 self.observe(method, seconds=self.monotonic() - started, error_kind=error_kind, code=code)
         return result
+
+    def _ends_soon(self, request: NodePoolRequest) -> Failure | None:
+        """Refuse a pool in a reservation that ends before long, or has ended."""
+        end = self._end_of(request)
+        if end is None or end - self.clock() > LAST_OF_RESERVATION:
+            return None
+        minutes = LAST_OF_RESERVATION // timedelta(minutes=1)
+        message = f"The reservation ends at {end:%Y-%m-%d %H:%M} UTC, and nothing begins in its last {minutes} minutes."
+        return Failure(kind=FailureKind.INVALID, message=message)
+
+    def _end_of(self, pool: NodePool | NodePoolRequest) -> datetime | None:
+        """Return when the reservation of a pool ends; None: never, or that is not known."""
+        choice, now = choice_of(pool), self.clock()
+        project, name, _, _ = reservation_parts(choice.reservation)
+        if not name:
+            return None
+        read_at, end = self._ends.get(choice, (None, None))
+        # An end that has come since is read once more, for pools go with it.
+        if read_at is not None and now - read_at < _END_KNOWN and (end is None or not read_at < end <= now):
+            return end
+        try:
+            found = self._call(
+                "get_reservation", lambda: self.gke.get_reservation(project=project, zone=choice.zone, name=name)
+            )
+            end = found.ends_at
+        except GkeError as error:
+            # What was known stands: a reservation that has ended is not found.
+            if read_at is None:
+                advice = "grant compute.reservations.get on its project; otherwise its end is not reported"
+                _log.warning("reservation.not_read", reservation=str(choice), error=str(error), advice=advice)
+        self._ends[choice] = (now, end)
+        return end
 
     def _ensure(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         """See to it that a request's policy can be used; return why it cannot."""

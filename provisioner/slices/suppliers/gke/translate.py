@@ -9,6 +9,7 @@ import base64
 import binascii
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from provisioner import constants
@@ -117,6 +118,8 @@ class Reservation:
     in_use: int | None = None
     #: What these count: whole machines, or chips.
     unit: str = "hosts"
+    #: When Compute Engine deletes it; None: never.
+    ends_at: datetime | None = None
 
 
 def _at(body: Json, path: str, absent: _T) -> _T:
@@ -419,8 +422,10 @@ def workload_policy_of(body: Json) -> WorkloadPolicy:
 
 
 def reservation_of(body: Json) -> Reservation:
-    """Read a reservation: of machines, or (up to v5) of chips of one family."""
-    found = Reservation(name=_at(body, "name", ""), status=_at(body, "status", ""))
+    """Read a reservation: of machines, or (up to v5) of chips of one family. Raises ValueError."""
+    end = _at(body, "deleteAtTime", "")
+    ends_at = datetime.fromisoformat(end).astimezone(UTC) if end else None
+    found = Reservation(name=_at(body, "name", ""), status=_at(body, "status", ""), ends_at=ends_at)
     if "specificReservation" in body:
         # What is 0 is left out.
         total, in_use = (

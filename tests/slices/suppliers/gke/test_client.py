@@ -7,6 +7,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -817,10 +818,19 @@ def test_permissions_on_a_service_account(server: RecordingServer, client: GkeCl
 
 def test_a_reservation(server: RecordingServer, client: GkeClient) -> None:
     """Compute Engine is asked, in the project and zone that the call names."""
-    server.answer = Answer(body={"name": "r1", "status": "READY", "specificReservationRequired": True})
-    assert client.get_reservation(project="q", zone="us-east5-b", name="r1") == Reservation(name="r1", status="READY")
-    (request,) = server.requests
-    assert (request.method, request.path) == ("GET", "/compute/v1/projects/q/zones/us-east5-b/reservations/r1")
+    body = {"name": "r1", "status": "READY", "deleteAtTime": "2026-06-01T05:00:00.000-07:00"}
+    server.answer = Answer(body=body)
+    want = Reservation(name="r1", status="READY", ends_at=datetime(2026, 6, 1, 12, tzinfo=UTC))
+    assert client.get_reservation(project="q", zone="us-east5-b", name="r1") == want
+    client.get_reservation(project="", zone="us-east5-b", name="r1")
+    path = "/compute/v1/projects/{}/zones/us-east5-b/reservations/r1"
+    assert [(each.method, each.path) for each in server.requests] == [
+        ("GET", path.format("q")),
+        ("GET", path.format("p")),
+    ]
+    server.answer = Answer(body={**body, "deleteAtTime": "soon"})
+    with pytest.raises(GkeError):
+        client.get_reservation(project="q", zone="us-east5-b", name="r1")
 
 
 @pytest.mark.parametrize(
