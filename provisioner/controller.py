@@ -20,7 +20,9 @@ from provisioner.kube.watches import Watch
 from provisioner.runtime import process
 from provisioner.runtime.actor import CallingActor
 from provisioner.runtime.http import HttpServer
+from provisioner.runtime.resources import Page
 from provisioner.runtime.rounds import RoundLoop, Wake
+from provisioner.runtime.status import make_status_server
 
 _log = structlog.get_logger(__name__)
 
@@ -176,6 +178,30 @@ class Controller(Generic[LoopT, ActorT]):
         self.loop.run()
         self.shut_down()
         return 0
+
+
+def assemble(
+    replica: Replica,
+    loop: LoopT,
+    actor: ActorT,
+    watches: Mapping[str, Watch[Any]],
+    addresses: Addresses,
+    *,
+    problems: Callable[[], Sequence[str]],
+    pages: Sequence[Page] = (),
+    last: Callable[[], object] | None = None,
+) -> Controller[LoopT, ActorT]:
+    """Put the parts of a product together, with the server of its metrics and probes; raise ServerError."""
+    server = make_status_server(
+        "tpu-provisioner",
+        metrics=addresses.metrics,
+        exposition=loop.metrics.exposition,
+        probes=addresses.probes,
+        alive=loop.alive,
+        problems=problems,
+        pages=pages,
+    )
+    return Controller(replica=replica, loop=loop, watches=watches, actor=actor, server=server, last=last)
 
 
 def _ending(stopping: threading.Event, wake: Wake, exit_process: Callable[[int], object]) -> Callable[[], None]:

@@ -9,10 +9,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-import structlog
-
 import provisioner
-from provisioner.controller import Addresses, Controller, make_replica
+from provisioner.controller import Addresses, Controller, assemble, make_replica
 from provisioner.kube.api import KubeApi
 from provisioner.nodegroups.act import Actor, DryActor
 from provisioner.nodegroups.bootstrap.metadata import startup_script
@@ -29,10 +27,7 @@ from provisioner.nodegroups.writing import Writer
 from provisioner.runtime.clock import FollowedClock, shifted
 from provisioner.runtime.parallel import Parallel
 from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
-from provisioner.runtime.status import make_status_server
 from provisioner.settings.nodegroups import NodeGroupSettings
-
-_log = structlog.get_logger(__name__)
 
 LEASE_NAME = "tpu-provisioner-nodegroups"
 #: Reads of the API server at once before deletes: for the nodes of one group, and for those of all groups together.
@@ -152,21 +147,7 @@ def build(
         wake=replica.wake,
         stopping=replica.stopping,
     )
-    server = make_status_server(
-        "tpu-provisioner",
-        metrics=addresses.metrics,
-        exposition=metrics.exposition,
-        probes=addresses.probes,
-        alive=loop.alive,
-        problems=loop.problems,
-    )
-    return Controller(
-        replica=replica,
-        loop=loop,
-        watches=loop.watches.named(),
-        actor=actor,
-        server=server,
-    )
+    return assemble(replica, loop, actor, loop.watches.named(), addresses, problems=loop.problems)
 
 
 def device_plugin_of(settings: NodeGroupSettings) -> dict[str, object] | None:

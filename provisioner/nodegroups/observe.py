@@ -20,7 +20,6 @@ from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import structlog
 import yaml
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -44,7 +43,6 @@ from provisioner.nodegroups.planning.round import Cluster, DevicePlugin, Node, P
 
 T = TypeVar("T")
 
-_log = structlog.get_logger(__name__)
 
 _INSTALL_HINT = "install the definitions of node groups"
 #: Set by Kubernetes on pods of DaemonSets, and on no other.

@@ -11,7 +11,7 @@ from functools import partial
 import provisioner
 from provisioner import controller as controllers
 from provisioner.admission.files import Files
-from provisioner.controller import Controller, make_replica
+from provisioner.controller import Controller, assemble, make_replica
 from provisioner.kube.api import KubeApi
 from provisioner.kube.watches import Watch, doubt_of
 from provisioner.partitions import names
@@ -31,7 +31,6 @@ from provisioner.partitions.vipu.protocol import Vipu
 from provisioner.runtime.clock import FollowedClock, shifted
 from provisioner.runtime.resources import file_pages
 from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
-from provisioner.runtime.status import make_status_server
 from provisioner.settings.partitions import PartitionSettings
 
 _WRITES_AT_ONCE = 8
@@ -112,10 +111,7 @@ def build(
     *,
     exit_process: Callable[[int], object],
 ) -> tuple[Controller[Loop, Actor], Rest]:
-    """Put the controller and the REST API together; raise ServerError where an address cannot be read.
-
-    `vipu` has the client of each server, by HOST:PORT. A process that loses its lease ends by `exit_process`.
-    """
+    """Put controller and REST API together; `vipu` has the clients by HOST:PORT. Raises ServerError."""
     metrics = Metrics(version=provisioner.__version__)
     replica = make_replica(
         api,
@@ -170,21 +166,14 @@ def build(
     )
     ledger = make_ledger_watch(api, settings.own_namespace)
     rest = make_rest(addresses.api, addresses.api_tls, addresses.certificate, api, _sources(loop, ledger, vipu))
-    server = make_status_server(
-        "tpu-provisioner",
-        metrics=addresses.metrics,
-        exposition=metrics.exposition,
-        probes=addresses.probes,
-        alive=loop.alive,
+    controller = assemble(
+        replica,
+        loop,
+        actor,
+        {"pods": loop.pods, "configmaps": ledger},
+        addresses,
         problems=lambda: (*loop.problems(), *rest.problems()),
         pages=(*file_pages("provisioner.partitions"), loop.board.page()),
-    )
-    controller = Controller(
-        replica=replica,
-        loop=loop,
-        watches={"pods": loop.pods, "configmaps": ledger},
-        actor=actor,
-        server=server,
         last=rest.stop,
     )
     return controller, rest
@@ -222,10 +211,7 @@ def run(
     *,
     exit_process: Callable[[int], object],
 ) -> int:
-    """Run the controller until SIGTERM or SIGINT; return the exit code. `exit_process` is as of `build`.
-
-    Raises ServerError where an address cannot be served.
-    """
+    """Run the controller until SIGTERM or SIGINT; return the exit code. ServerError: an address cannot be served."""
     controller, rest = build(settings, addresses, api, vipu, exit_process=exit_process)
     rest.start()
     return controller.run(

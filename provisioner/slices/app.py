@@ -8,15 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
-import structlog
-
 import provisioner
-from provisioner.controller import Addresses, Controller, make_replica
+from provisioner.controller import Addresses, Controller, assemble, make_replica
 from provisioner.kube.api import KubeApi
 from provisioner.kube.protocol import Api
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.parallel import Parallel
-from provisioner.runtime.status import make_status_server
 from provisioner.settings import Settings
 from provisioner.slices import api as board_api
 from provisioner.slices.act import Actor
@@ -33,8 +30,6 @@ from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier
-
-_log = structlog.get_logger(__name__)
 
 #: Calls to the API server at once before deletes: for the nodes of one pool, and for those of all pools together.
 _AT_ONCE_PER_POOL = 16
@@ -139,22 +134,8 @@ def build(
         stopping=replica.stopping,
         meter=Meter(settings=settings, metrics=metrics),
     )
-    server = make_status_server(
-        "tpu-provisioner",
-        metrics=addresses.metrics,
-        exposition=metrics.exposition,
-        probes=addresses.probes,
-        alive=loop.alive,
-        problems=loop.problems,
-        pages=board_api.pages(board),
-    )
-    return Controller(
-        replica=replica,
-        loop=loop,
-        watches=loop.watches.named(),
-        actor=actor,
-        server=server,
-    )
+    pages = board_api.pages(board)
+    return assemble(replica, loop, actor, watches.named(), addresses, problems=loop.problems, pages=pages)
 
 
 def make_gate(
