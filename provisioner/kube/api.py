@@ -1,8 +1,7 @@
 """Speak raw JSON with a Kubernetes API server; the only module that imports `kubernetes`.
 
-The kubernetes package brings the credentials and the connection pool; its models need twenty times the memory, and its
-watch loses ERROR events. Every call has a connect and a read time-out and is sent once. Not handled: a client
-certificate that an exec plugin renews (tokens are).
+The kubernetes package brings credentials and connections; its models need twenty times the memory, and its watch loses
+ERROR events. Not handled: a client certificate that an exec plugin renews (tokens are).
 """
 
 from __future__ import annotations
@@ -192,11 +191,7 @@ _LOAD_ERRORS = (
 
 
 def connect(kubeconfig: str | None = None, *, environ: Mapping[str, str] | None = None) -> KubeApi:
-    """Find the way to the cluster; nothing is sent yet.
-
-    A given kubeconfig wins, then KUBECONFIG, then the pod's own service account, then ~/.kube/config.
-    KubeconfigError says what is wrong with the chosen one, and what to do.
-    """
+    """Find the way to a cluster: kubeconfig, KUBECONFIG, in-cluster, ~/.kube/config; or raise KubeconfigError."""
     environment = os.environ if environ is None else environ
     configuration = Configuration()
     configuration.retries = False

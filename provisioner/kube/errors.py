@@ -1,8 +1,4 @@
-"""What can go wrong between the provisioner and the Kubernetes API.
-
-No exception of urllib3, ssl, json or the kubernetes package passes this boundary. Whether a mutating call that
-failed as Unavailable had its effect is not known.
-"""
+"""What can go wrong between the provisioner and the Kubernetes API; no other exception passes this boundary."""
 
 from __future__ import annotations
 
@@ -61,7 +57,7 @@ class TooManyRequests(ClusterError):  # noqa: N818 - named after the API's own r
 
 
 class Unavailable(ClusterError):  # noqa: N818 - named after the API's own reason
-    """5xx, network, TLS, time-outs, credentials that cannot be refreshed."""
+    """5xx, network, TLS, time-outs, credentials: whether a mutating call had its effect is not known."""
 
 
 class Malformed(ClusterError):  # noqa: N818 - named after what it is

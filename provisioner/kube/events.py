@@ -1,8 +1,6 @@
 """Report what happens as Events on users' objects; never in the way of the controller.
 
-`emit` only puts into a bounded table; a thread writes. Repeats are counted into one Event, which is written at most
-every five minutes. Namespaces take turns, so that an Event of one in which none waits is written after at most one of
-each other namespace. An Event may be lost: what is dropped is counted, and reported by one log line a minute.
+A thread writes them from a bounded table: repeats as one Event, namespaces by turns. What is dropped is counted.
 """
 
 from __future__ import annotations
@@ -104,10 +102,7 @@ class EventRecorder:
         self._thread.start()
 
     def emit(self, ref: ObjectRef, *, kind: EventKind, reason: str, message: str, key: str = "") -> None:
-        """Record an Event; returns at once.
-
-        Events of one object, reason and message count as repeats; with a `key`, the message may differ.
-        """
+        """Record an Event; returns at once. Those of one object, reason and `key`, else message, are repeats."""
         message, now = bounds.cut(message, _MESSAGE_LIMIT), self._clock()
         owner = ref.uid or f"{ref.kind}/{ref.namespace}/{ref.name}"
         parts = "\0".join((owner, kind, reason, key or message)).encode("utf-8", "replace")

@@ -1,9 +1,4 @@
-"""Read fields of raw JSON, whatever is in them: texts within bounds, and Kubernetes' quantities and timestamps.
-
-A field of a wrong type counts as absent, except where a guess would be dangerous: an identity, or a time of deletion.
-A `BoundedReader` drops what exceeds a bound and notes the first such excess for the object's owner. Reading takes time
-in proportion to the object.
-"""
+"""Read fields of raw JSON: a wrong type counts as absent, except where a guess would be dangerous (an identity)."""
 
 from __future__ import annotations
 
@@ -26,10 +21,7 @@ MOST_BITS = 1024
 
 
 class BoundedReader:
-    """Reads texts until `most_characters` are kept; `problem` is the first excess in words, empty for none.
-
-    A reader `within` another one reads a part of its object, and counts for both.
-    """
+    """Reads texts until `most_characters` are kept, here and in the reader `within`; `problem` is the first excess."""
 
     def __init__(self, what: str, *, most_characters: int, within: BoundedReader | None = None) -> None:
         self.problem = ""
@@ -98,10 +90,7 @@ class BoundedReader:
 
 
 def shared(text: str) -> str:
-    """Return one and the same string for equal texts, but for long ones: thousands of pods carry the same few.
-
-    Not sys.intern, which in some releases of Python never frees what it was given.
-    """
+    """Return one string for equal short texts, which thousands of pods carry; sys.intern might never free them."""
     return _shared(text) if len(text) <= bounds.LABEL_KEY else text
 
 

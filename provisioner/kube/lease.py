@@ -1,13 +1,9 @@
 """Be the one leader: hold a Lease, and the Go original's where it exists.
 
-Leadership is a number of seconds, counted on a monotonic clock from BEFORE the last successful renewal was sent; it
-runs out by itself, whatever the network, the API server or this thread does. Another holder's Lease counts as expired
-when its record was seen unchanged for its duration by our clock; its own clock is never trusted.
-
-Order of the two leases: ours first, the original's only while ours is held; so two candidates can't wait for each
-other. The loss is noticed by a second thread, so that a renewal which hangs cannot hide it. What is not promised: that
-a process which was stopped as a whole has noticed by then; callers start a mutating call only with more seconds left
-than its own time-out.
+Leadership lasts a number of seconds from BEFORE the last successful renewal was sent, by a monotonic clock. Another
+holder's Lease has expired when our clock saw it unchanged for its duration; its own clock is never trusted. Ours comes
+first, the original's only while ours is held: so two candidates cannot wait for each other. Not promised: that a
+process which was stopped as a whole notices in time; callers begin a mutating call only with time left for all of it.
 """
 
 from __future__ import annotations
@@ -41,6 +37,8 @@ _LONGEST_HOLDER = 253
 #: takes, and leaves time for several tries.
 _RENEW_DEADLINE_SECONDS = 20.0
 _RETRY_SECONDS = 5.0
+#: A renewal under way gets this long before the lease is given back.
+_RENEWAL_SECONDS = 10.0
 _SHORTEST_PAUSE_SECONDS = 0.05
 _LONGEST_LOOK_SECONDS = 1.0
 
@@ -51,11 +49,10 @@ def pod_of(holder: str) -> str:
 
 
 class LeaseElector:
-    """Contends for leadership in a thread of its own, and watches in another that it has not lost it.
+    """Contends for leadership in a thread, and watches in another, which no hung renewal holds up, that it has it.
 
-    `identity` is made unique by a random suffix: two processes of one name must not take each other for themselves. The
-    first of `leases` is ours; another counts where it exists.
-    `on_started` and `on_lost` are called from these threads and must not block. What is released is not lost.
+    The first of `leases` is ours; another counts where it exists. `on_started` and `on_lost` are called from these
+    threads and must not block. What is released is not lost.
     """
 
     def __init__(
@@ -130,12 +127,9 @@ class LeaseElector:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=timeout_seconds)
 
-    def release(self, *, timeout_seconds: float = 10.0) -> None:
-        """End the thread and hand the lease back, so that a successor need not wait; never raises.
-
-        Only for a process that has no mutating call under way any more. The time-out is for a renewal under way.
-        """
-        self.stop(timeout_seconds=timeout_seconds)
+    def release(self) -> None:
+        """End the thread and give the lease back, once no mutating call is under way; never raises."""
+        self.stop(timeout_seconds=_RENEWAL_SECONDS)
         with self._lock:
             self._leading = False
         if self._thread.is_alive():

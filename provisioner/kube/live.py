@@ -1,8 +1,4 @@
-"""Live reads for the moment before a delete, how a gate says what they show, and what we write to nodes.
-
-Nothing here comes from a cache, nor from a read with resourceVersion=0. What cannot be read raises Malformed instead of
-being skipped: a pod that nobody could count must stop a delete.
-"""
+"""Live reads right before a delete, and writes to nodes; what cannot be read raises Malformed and stops the delete."""
 
 from __future__ import annotations
 
@@ -61,10 +57,7 @@ class PoolNode:
 
 
 def list_nodes_of_pool(api: Api, pool_name: str, selector: str = "") -> list[PoolNode]:
-    """List the nodes of a pool, by GKE's label and `selector` (`Settings.node_selector`), and tell which are open.
-
-    Two short lists, names first: a node that opens or registers in between is told as open, one that closes as closed.
-    """
+    """List the nodes of a pool, names before open ones: one that opens or registers in between is told as open."""
     labels = {"labelSelector": f"{constants.NODE_POOL}={pool_name}{selector}"}
     found = {node.name: node for node in _list_metadata(api, labels)}
     opened = {node.name: node for node in _list_metadata(api, labels | _OPEN)}
@@ -94,10 +87,7 @@ def _pool_node(raw: Any) -> PoolNode:
 
 
 def cordon(api: Api, node_name: str) -> bool:
-    """Keep new pods off a node and note on it that it was us; False where the node is gone.
-
-    A node that somebody else cordoned must not be given to this: the note would make us uncordon it later.
-    """
+    """Keep new pods off a node that is open, and note on it that it was us; False where the node is gone."""
     try:
         api.patch(object_path("nodes", node_name), _CORDON, strategic=True)
     except errors.NotFound:
@@ -115,10 +105,7 @@ def cordon_open_node(api: Api, node_name: str) -> bool:
 
 
 def uncordon(api: Api, node_name: str) -> bool:
-    """Undo `cordon`; False where the node is gone or does not bear our note (any more).
-
-    Read live and written only to what was read: the cordon that a cache shows as ours may be somebody else's by now.
-    """
+    """Undo `cordon`, by what is read live; False where the node is gone or does not bear our note any more."""
 
     def change(node: JsonObject) -> JsonObject | None:
         if ((node.get("metadata") or {}).get("annotations") or {}).get(constants.CORDONED) != "true":
@@ -239,10 +226,7 @@ class KeptError(Exception):
 
 
 def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:
-    """Go through a gate; return why what is behind it stays, in words, None where it may go.
-
-    A gate that crashes lets nothing through. `call` is the key of the call that waits for it.
-    """
+    """Go through a gate; return why what is behind it stays, None where it may go. A gate that crashes keeps it."""
     try:
         pass_through()
     except KeptError as error:
@@ -256,11 +240,7 @@ def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:
 
 
 def look_last(strangers: Callable[[], Iterable[str]], monotonic: Callable[[], float]) -> None:
-    """Look at the nodes a last time, right before the delete; raises KeptError.
-
-    All that went before may have taken long. `strangers` names the nodes that are open by now, or not those whose pods
-    were looked at: a node may have come, or come again under its old name, and been closed by somebody else.
-    """
+    """Look at the nodes right before the delete; raise KeptError where one is open, or came after the check."""
     for _ in range(_LAST_LOOKS):
         began = monotonic()
         for name in strangers():

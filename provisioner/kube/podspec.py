@@ -21,11 +21,7 @@ _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 
 
 def pod_requests(what: str, spec: object, resource: str) -> Decimal:
-    """Return how much of a resource the scheduler reserves for a pod.
-
-    Containers run together with the sidecars (init containers that restart always); each other init container runs
-    alone beside the sidecars that started before it. The larger of the two counts, plus the runtime's overhead.
-    """
+    """Return what the scheduler reserves: the larger of what runs and what starts, plus the runtime's overhead."""
     asked = fields.mapping(spec)
     sidecars = Decimal(0)
     while_starting = Decimal(0)

@@ -1,8 +1,4 @@
-"""What the rest of the package needs of an API server: calls, pages of collections, and addresses of objects.
-
-`KubeApi` (api.py) speaks it over the network. Implementations raise nothing but ClusterError for a failed exchange;
-none repeats a call by itself: every caller is a loop that does, and only a caller knows whether that is safe.
-"""
+"""What the package needs of an API server: calls that raise ClusterError and are never repeated, pages, addresses."""
 
 from __future__ import annotations
 
@@ -100,10 +96,7 @@ class Api(ABC):
         metadata_only: bool = False,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> Page:
-        """Return one page of a collection; TooLarge where it has more bytes than a page may have.
-
-        `metadata_only` leaves spec and status of the objects out.
-        """
+        """Return one page; TooLarge where it has too many bytes. `metadata_only` leaves out spec and status."""
 
     @abstractmethod
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> Stream:
@@ -138,11 +131,7 @@ class Api(ABC):
         )
 
     def apply(self, path: str, body: JsonObject, *, manager: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Create an object, or make the fields in `body` those of a manager, on the server's side; return its metadata.
-
-        Fields that the manager applied before and that are not in `body` go; those of others stay, except that fields
-        in `body` are taken from whoever has them.
-        """
+        """Apply `body` on the server: the manager has its fields, from others too, and no more; return the metadata."""
         query = {"fieldManager": manager, "force": "true"}
         return self.exchange(
             Request(
@@ -174,11 +163,7 @@ def object_path(resource: str, name: str, *, namespace: str = "", root: str = "/
 
 @dataclass(slots=True)
 class Pager:
-    """Fetches the pages of one list, bounded in bytes; `limit` is how many objects the next one may have.
-
-    The API server bounds a page by its number of objects alone, and one object may have 1.5 MB. A page that is too
-    large is asked for again with half as many objects; pages grow again while they are small.
-    """
+    """Fetches the pages of one list; one of too many bytes is asked for again with half as many objects (`limit`)."""
 
     api: Api
     path: str

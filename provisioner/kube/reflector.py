@@ -1,8 +1,4 @@
-"""What a list-watch knows and what it asks for next: pages, lines and failures go in, requests and records come out.
-
-Whoever exchanges with a server feeds it: watches.py from a thread, the simulation on virtual time. Any thread may
-read. Resource versions are handed back to the server, never compared.
-"""
+"""What a list-watch knows and asks for next; watches.py feeds it from a thread, the simulation on virtual time."""
 
 from __future__ import annotations
 
@@ -26,6 +22,8 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 Key = tuple[str, str]
 
+#: The shortest and the longest watch.
+_WATCH_SECONDS = 45, 60
 #: A watch that ends sooner, with nothing said, counts as a failure: else a server could make us spin.
 SHORT_WATCH_SECONDS = 1.0
 #: A watch may end so much before the agreed time and still be one that the server ended itself.
@@ -67,10 +65,6 @@ class WatchOptions:
     #: Spreads what many would do at the same moment.
     rng: random.Random = field(default_factory=random.Random)
     page_size: int = PAGE_SIZE
-    #: The shortest and the longest watch.
-    watch_seconds: tuple[int, int] = (45, 60)
-    #: A stream that says nothing for so long counts as hung: longer than a watch, which may be quiet to its end.
-    read_timeout_seconds: float = 90.0
 
 
 WATCH_DEFAULTS = WatchOptions()
@@ -94,14 +88,10 @@ class Listing(Generic[T]):
 class Reflector(Generic[T]):
     """The records of one collection, kept current by what it is fed: no JSON is kept.
 
-    `parse` returns None for objects that are not wanted, and raises MalformedObject for those that can't be read:
-    these are logged once and keep the last record that could be read. `on_change` is called by whoever feeds it, after
-    every change of the records, and of `synced`; it must not block. A change from one record to another is not told
-    where `quiet` says that it is nothing to act on.
-
-    The one that feeds it lists or watches, as `begin` says, and hands over what comes of it: each page to `take_page`,
-    each line to `take_line`, the clean end of a watch to `watch_ended`, and whatever failed, these methods included, to
-    `failed`. The last two return how many seconds to wait before the next request.
+    `parse` returns None for objects that are not wanted; those of which it raises MalformedObject keep their last
+    record. `on_change` is called after every change but `quiet` ones, and must not block. The one that feeds it lists
+    or watches, as `begin` says, and hands over each page, each line, the clean end of a watch, and whatever failed;
+    `watch_ended` and `failed` return how many seconds to wait.
     """
 
     def __init__(
@@ -182,7 +172,7 @@ class Reflector(Generic[T]):
             self._listing = Listing(self._clock())
             return None
         self._listing = None
-        seconds = self._options.rng.randint(*self._options.watch_seconds)
+        seconds = self._options.rng.randint(*_WATCH_SECONDS)
         self._watch_began, self._watch_seconds, self._heard = self._clock(), seconds, False
         return {
             **self.query,

@@ -1,9 +1,7 @@
-"""List-watches: each keeps a copy of one kind of objects as long as the process lives; several of them as one; nodes.
+"""List-watches that threads feed, several of them as one, and the nodes.
 
-A thread sends what a Reflector (reflector.py) asks for and feeds it what the server says. A hung connection is noticed
-and continued from the last resource version: watches are short, the read time-out is longer than a watch, and a watch
-that the server ends at the agreed time counts as contact, because on a quiet cluster bookmarks came only every two
-minutes. `synced` and `fresh` tell what `records` is worth; records need not be current.
+Watches are short, and the read time-out is longer than one, so a hung connection is noticed. One that the server ends
+at the agreed time counts as contact: on a quiet cluster bookmarks came only every two minutes.
 """
 
 from __future__ import annotations
@@ -31,6 +29,8 @@ UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 MAX_SILENCE_SECONDS = 150.0
 _CONNECT_SECONDS = 5.0
 _LIST_SECONDS = 30.0
+#: A stream that says nothing for so long is hung: longer than a watch, which may be quiet to its end.
+_SILENCE_SECONDS = 90.0
 
 
 class ListWatch(Reflector[T]):
@@ -52,7 +52,7 @@ class ListWatch(Reflector[T]):
         self._stopping = threading.Event()
         self._wait = wait or self._stopping.wait
         self.list_timeouts = Timeouts(connect_seconds=_CONNECT_SECONDS, read_seconds=_LIST_SECONDS)
-        self.watch_timeouts = Timeouts(connect_seconds=_CONNECT_SECONDS, read_seconds=options.read_timeout_seconds)
+        self.watch_timeouts = Timeouts(connect_seconds=_CONNECT_SECONDS, read_seconds=_SILENCE_SECONDS)
         self._thread = threading.Thread(target=self._run, name=f"watch-{self.name}", daemon=True)
         self._stream: Stream | None = None
 
