@@ -1,8 +1,4 @@
-"""What carries plans out: its calls run on pools of threads, and their answers wait until the loop takes them.
-
-Whoever submits a call never waits for it. Each call is answered once, or logged as crashed: one that cannot be
-submitted is given up and never made late. Keys say which calls are live: submitted, and the answer not taken.
-"""
+"""Carries plans out on pools of threads; each call is answered once, or logged as crashed, and never made late."""
 
 from __future__ import annotations
 
@@ -55,10 +51,7 @@ class CallingActor(Generic[A]):
         key: str = "",
         not_sent: Callable[[str], A] | None = None,
     ) -> bool:
-        """Hand a call to its threads; False where that failed, and then it will never run.
-
-        `not_sent` makes the answer to a call that cannot be submitted, from words that say why.
-        """
+        """Hand a call to its threads; False where that fails, which `not_sent` turns into an answer."""
         ticket = object()
         with self._idle:
             self._waiting.add(ticket)

@@ -1,7 +1,4 @@
-"""A certificate authority of one process, whose key nobody keeps.
-
-So what it has signed is never renewed and never revoked: whoever needs more makes another authority.
-"""
+"""A certificate authority of one process, whose key nobody keeps: nothing that it signed is renewed or revoked."""
 
 from __future__ import annotations
 
@@ -39,10 +36,7 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 class Authority:
-    """A certificate authority that lives in memory.
-
-    It, and all that it signs, is valid for the duration `valid` from `now` on.
-    """
+    """A certificate authority that lives in memory; all that it signs is valid for `valid` from `now` on."""
 
     def __init__(self, name: str, *, now: dt.datetime, valid: dt.timedelta) -> None:
         self._from, self._until = now - _BACKDATED, now + valid

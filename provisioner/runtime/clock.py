@@ -1,8 +1,4 @@
-"""The time of day for the whole controller: one clock, which goes on steadily when somebody sets the machine's.
-
-What is remembered by the time of day is moved along then: only the time that has passed counts for a delay, a back-off
-or the age of a look-up.
-"""
+"""One time of day for the whole controller, which goes on steadily when somebody sets the machine's clock."""
 
 from __future__ import annotations
 
@@ -25,10 +21,7 @@ def wall_clock() -> datetime:
 
 
 class FollowedClock:
-    """The time of day as it was at the last `follow`, and what has passed since.
-
-    So everything that is stamped between two looks is stamped by the same clock, and can be moved along as a whole.
-    """
+    """The time of day as it was at the last `follow`, and what has passed since: one clock for all stamps between."""
 
     def __init__(
         self, wall: Callable[[], datetime] = wall_clock, monotonic: Callable[[], float] = time.monotonic
@@ -52,10 +45,7 @@ class FollowedClock:
 
 
 def shifted(remembered: _T, by: timedelta) -> _T:
-    """Return a copy in which every moment, however deep inside mappings, tuples and dataclasses, is later by `by`.
-
-    A moment at the beginning of time stands for "never" and stays.
-    """
+    """Return a copy in which every moment, however deep inside, is later by `by`; the beginning of time is "never"."""
     moved: Any = remembered
     if isinstance(remembered, datetime):
         moved = remembered if remembered == _NEVER else remembered + by

@@ -1,8 +1,6 @@
-"""An HTTP server for ASGI apps: uvicorn in a thread with an event loop of its own, on one address or several.
+"""An HTTP server for ASGI apps: uvicorn in a thread, with bounds on time, connections and memory.
 
-uvicorn speaks HTTP. What it lacks is here: bounds on the time of a TLS handshake and of a request, on the number of
-connections, and on what all requests together hold. When there are too many connections, the oldest one of the client
-that has the most is closed, so slow clients never keep others from their answers. Apps must not block the event loop.
+Of too many connections the oldest one of the client that has the most is closed. Apps must not block the event loop.
 With TLS, a certificate that is loaded into the context again is used from the next connection on.
 """
 
@@ -282,10 +280,7 @@ class HttpServer:
         tls: ssl.SSLContext | None = None,
         at_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """`name` is sent in the Server header; without `tls` connections are not encrypted.
-
-        `at_end` is called in the event loop when it ends.
-        """
+        """Serve as `name`, over TLS where `tls` is given; `at_end` is called in the event loop when it ends."""
         self._apps = apps
         self._name = name
         self._limits = limits
@@ -355,10 +350,7 @@ class HttpServer:
 
 
 def _guarded(app: ASGIApp, limits: Limits, draining: Callable[[], bool]) -> ASGIApp:
-    """Limit what an app is sent and how often it is asked; if it fails, answer 500 and log it.
-
-    While `draining`, each answer is the last of its connection.
-    """
+    """Limit what an app is sent, and how often; if it fails, answer 500. While `draining`, answers end connections."""
     limited = RequestBodyLimitMiddleware(app, max_body_size=limits.body_bytes)
     repeats, rate = Repeats(), limits.answers_per_second
     pace = Budget(limits.answers_at_once, rate, 0.0) if rate is not None else None

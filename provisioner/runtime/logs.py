@@ -1,7 +1,4 @@
-"""Logging for the whole process: one line per event, JSON unless a person is watching.
-
-Records of libraries' own loggers come out in the same form. Nothing is redacted here: whoever logs keeps secrets out.
-"""
+"""Logging for the whole process: one line per event, JSON unless a person is watching; callers keep secrets out."""
 
 from __future__ import annotations
 
@@ -34,10 +31,7 @@ def _for_cloud_logging(_logger: object, _method: str, line: EventDict) -> EventD
 
 
 def configure(level: str = "info", *, stream: TextIO | None = None, force_json: bool = False) -> None:
-    """Set up structlog and the standard library's logging; call once, before the first log line.
-
-    The level is debug, info, warning or error. Lines go to standard output, as JSON unless that is a terminal.
-    """
+    """Set up structlog and the standard library's logging, to standard output; call once, before the first line."""
     out = sys.stdout if stream is None else stream
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Processor] = [

@@ -27,10 +27,7 @@ class Picture:
         self._shown: dict[str | tuple[str, ...], float] = {}
 
     def replace(self, values: Mapping[Any, float]) -> None:
-        """Set all values, by label or by labels in order.
-
-        What is gone goes to 0, since a series that ends looks like a failed scrape.
-        """
+        """Set all values, by label; what is gone goes to 0: a series that ends looks like a failed scrape."""
         for label in {**self._shown, **values}:
             value = values.get(label, 0)
             if self._shown.get(label) != value:

@@ -14,21 +14,14 @@ _ALLOCATIONS, _YOUNG, _MIDDLE = 20_000, 10, 20
 
 
 def look_less_often() -> None:
-    """Look for garbage that refers to itself seldom, and never at what is there already: modules, types, caches.
-
-    Nearly all of ours goes by reference counts, and a look at every object would interrupt a decision.
-    """
+    """Look for garbage in cycles seldom, and never at what is there already: it would interrupt a decision."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS, _YOUNG, _MIDDLE)
 
 
 def on_end(action: Callable[[str], object]) -> None:
-    """Call `action` with the signal's name for each SIGTERM and SIGINT; call this from the main thread.
-
-    A signal handler interrupts the main thread anywhere, also where that thread holds a lock or writes a log line. So
-    it only puts the number into a SimpleQueue, whose `put` is reentrant, and a thread calls `action`.
-    """
+    """Call `action` with the signal's name for SIGTERM and SIGINT, outside the thread that they interrupt."""
     numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def handle() -> None:

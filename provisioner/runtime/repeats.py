@@ -30,10 +30,7 @@ class Repeats:
         self._told: dict[Hashable, _Told] = {}
 
     def left_out(self, kind: Hashable) -> int | None:
-        """Count a failure: return how many of its kind were left out before this one; None: leave this one out, too.
-
-        The first of a kind is told, and then one a minute.
-        """
+        """Return how many of a kind were left out before this failure; None: leave it out, one was told lately."""
         now = self._monotonic()
         with self._lock:
             told = self._told.get(kind)

@@ -1,8 +1,6 @@
-"""What a server answers: resources with methods, a path with a name in it, and lanes for what takes its time.
+"""Resources of a server, answered in the event loop, and lanes for what takes its time.
 
-Resources are answered in the event loop, so that they must not block: they await whoever knows. Connections, bodies and
-the time of a request are bounded by the server's limits. The routing is not a framework's, which would cost as much as
-a whole answer of a webhook. A product's pages are answered in threads (status.py).
+The routing is not a framework's, which would cost as much as a whole answer of a webhook.
 """
 
 from __future__ import annotations
@@ -117,10 +115,9 @@ class Busy(Exception):  # noqa: N818 - it names what the server is
 
 
 class Lane:
-    """Some places, and a bounded queue for them, which flows share evenly; used from one event loop.
+    """Places with a bounded queue: next is the flow whose places have taken the least time; of one event loop.
 
-    Next is the flow whose places have taken the least time, so that no flow waits for more than one long request of
-    another. Not handled: whoever makes up flow after flow has a share with each.
+    Not handled: whoever makes up flow after flow has a share with each.
     """
 
     def __init__(
@@ -131,10 +128,7 @@ class Lane:
         longest_rest_seconds: float = 0.0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """All that have a place or wait for one weigh `room` at most, or there is one alone.
-
-        A place is free again once as much time has passed as it was taken, and no more than `longest_rest_seconds`.
-        """
+        """Let all that have a place or wait for one weigh `room` at most; a used place rests for at most so long."""
         self._free = places
         self._room = room
         #: Those that have a place or wait for one, with their flow and weight; and the weight of each flow.
@@ -149,10 +143,7 @@ class Lane:
 
     @asynccontextmanager
     async def place(self, weight: int = 1, flow: str = "") -> AsyncIterator[None]:
-        """Wait for a place, and give it back in the end; raise Busy where there is none in time.
-
-        Where the room is full, whoever came last of the flow that weighs most leaves.
-        """
+        """Wait for a place; raise Busy where none comes in time, or where this flow weighs most and all is full."""
         self._make_room(weight, flow)
         if flow not in self._waiting:
             least = self._least(max(self._used.values(), default=0.0))

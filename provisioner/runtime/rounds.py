@@ -99,10 +99,7 @@ class RoundLoop(ABC, Generic[A]):
         return self.monotonic() - self._last_round_monotonic < DEAD_AFTER_SECONDS
 
     def follow_clock(self) -> timedelta:
-        """Notice that somebody set the clock; return by how much, zero where nobody did.
-
-        What is remembered by the time of day is to be moved along, as if it had always been so.
-        """
+        """Return by how much somebody set the clock, zero where nobody did; what is remembered moves along."""
         by = self.clock.follow()
         if by:
             _log.warning("clock.set", by_seconds=round(by.total_seconds(), 3))
@@ -116,10 +113,7 @@ class RoundLoop(ABC, Generic[A]):
         return max(0.0, min(moments))
 
     def take_in(self, take: Callable[[], A | None], fold: Callable[[A], None], tell: Callable[[A], None]) -> None:
-        """Remember what answers say, and tell people; one that cannot be taken costs no other its turn.
-
-        What it answers stays open, and counts a while later as something whose outcome nobody knows.
-        """
+        """Remember what answers say, and tell people; an answer that cannot be taken in stays open."""
         while (answer := take()) is not None:
             try:
                 fold(answer)

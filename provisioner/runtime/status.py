@@ -1,9 +1,7 @@
 """HTTP pages for scrapers and probes: /metrics on one address, /healthz and /readyz on another, or all on one.
 
-There is neither TLS nor authentication; what is served is no secret, network policies decide who may ask, and web pages
-of others may not. Probes are answered at once, by the thread of the server. Scrapes are created in threads of their
-own, a few at a time. Pages that a product adds to the probes are created one at a time, and for half of the time at
-most: whoever asks all the time must not slow down the controller.
+There is neither TLS nor authentication: what is served is no secret. Probes are answered at once, scrapes a few at a
+time, and pages of a product one at a time, and for half of the time at most.
 """
 
 from __future__ import annotations
@@ -57,8 +55,7 @@ def make_status_server(
 ) -> HttpServer:
     """Return the server of two addresses, `metrics` and `probes`; raise ServerError where one is invalid.
 
-    `exposition` returns all metrics in Prometheus' text format. `alive` is the heartbeat of what the process is there
-    for; /healthz says `stopped` without it. `problems` keep the process from being ready, one line each. Both are
+    `alive` is the heartbeat; /healthz says `stopped` without it. `problems` keep the process from being ready. Both are
     called by the thread of the server, and must not block. `pages` are what a product adds to the probes.
     """
     served: dict[Address, list[Resource]] = {}
@@ -131,12 +128,7 @@ def _tags(header: str) -> frozenset[str]:
 
 
 def _for_known_hosts(app: ASGIApp) -> ASGIApp:
-    """Answer 421 to requests for hosts that are not this server, against DNS rebinding.
-
-    By that a hostile web page reads what its visitor can reach. A browser that such a page leads astray sends the
-    page's own name, which is a public one with dots. Addresses, names without dots and names of the cluster's own DNS
-    are no such names.
-    """
+    """Answer 421 to requests for public names: by DNS rebinding a hostile web page would read what is served."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         known = _is_known(Headers(scope=scope).get("host", ""))
