@@ -1,9 +1,4 @@
-"""How much of what users write is read: every text, count and product has its bound here, with its reason.
-
-All are far above what an object needs that can be served, so that work and memory depend on what is served. They are
-checked where the text is read. What exceeds one is not served, and an Event InvalidTPURequest on its owner names the
-bound. docs/security.md has the table.
-"""
+"""How much of what users write is read; what exceeds a bound is not served, and an Event says so (docs/security.md)."""
 
 from __future__ import annotations
 

@@ -93,10 +93,7 @@ def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
 
 
 def capacity_key(pool: NodePool | NodePoolRequest) -> str:
-    """Name the capacity that a pool takes, or would take: what back-off after a stockout is kept by.
-
-    Where a large slice is out of stock, a smaller one may be had, and one on another network, too.
-    """
+    """Name the capacity that a pool takes, for back-off: a smaller slice, or another network, may be had."""
     choice = choice_of(pool)
     terms = f"reservation {choice.reservation}" if choice.reservation else choice.kind.value
     own = f" {pool.own_inputs}" if isinstance(pool, NodePoolRequest) and pool.own_inputs else ""

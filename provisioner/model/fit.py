@@ -1,10 +1,7 @@
 """Whether a pod can run on a node, as the scheduler sees it; `fits.py` has the same answers for many nodes at once.
 
-Selectors, required node affinity, taints and the requests that matter here (chips, CPU, memory). Inter-pod affinity is
-not evaluated: of the exclusive placement of workloads, the matching sees the part that counts, other slices' pods.
-
-Of labels that belong to Google or Kubernetes more are set than anybody lists. One that is neither predicted nor known
-to be missing may be there: whoever selects it probably saw it on a node.
+Inter-pod affinity is not evaluated. A label of Google's or Kubernetes' that is neither predicted nor known to be
+missing may be there: whoever selects it probably saw it on a node.
 """
 
 from __future__ import annotations

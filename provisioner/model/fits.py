@@ -1,8 +1,4 @@
-"""Which of many nodes a pod can run on: the answers of `provisioner.model.fit`, all at once.
-
-What a pod asks for is looked up by label, taint and amount and not compared node by node: pods choose their affinity,
-so no two need have a term in common.
-"""
+"""Which of many nodes a pod can run on: the answers of `fit`, looked up by label, taint and amount, all at once."""
 
 from __future__ import annotations
 

@@ -13,10 +13,7 @@ _SPREAD = 0.2
 
 
 def doubled_seconds(first_seconds: float, cap_seconds: float, failures: int, key: str) -> float:
-    """Return the wait after so many failures in a row: doubled by each, up to a cap, and up to a fifth shorter.
-
-    By how much follows from the key, so that those that failed together do not try again together.
-    """
+    """Return the wait after failures in a row: doubled by each up to a cap, and up to a fifth shorter, by the key."""
     doubled = min(cap_seconds, first_seconds * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
     return float(doubled * (1 - _SPREAD * share_of(f"{key}/{failures}")))
 

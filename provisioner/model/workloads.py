@@ -269,10 +269,9 @@ class Workloads:
         return cls(by_uid, {each.full_name: uid for uid, each in by_uid.items()})
 
     def uid_of(self, pod: Pod) -> WorkloadUid | None:
-        """Tell which workload a pod belongs to; None where it is not there, or is not the one that the pod names.
+        """Return the workload of a pod; None where it is not there, or is another one than the pod names.
 
-        Labels are claims: a workload has pods in its own namespace only, and those that name a UID name its own. Those
-        that name none are not older than their workload: they are left from an earlier one of that name.
+        Pods that name no UID and are older than the workload are left from an earlier one of that name.
         """
         uid = self.uid_of_name.get((pod.kind, pod.namespace, pod.workload_name))
         if uid is None or pod.workload_uid == uid:
