@@ -1,9 +1,7 @@
 """A webhook: a review in, a review out, whatever happens in between, and where the work for it is done.
 
-What is quick is answered in the event loop, because a thread costs as much as a whole answer. The rest has lanes of
-threads, so that nothing waits for what is slower than itself: small bodies; answers that wait for another server
-(`Later`); and one at a time, what is large or has to read something large. Namespaces share a lane evenly. Where it
-is full, requests are answered 503 at once, so that a caller learns it in time.
+Quick answers are made in the event loop, the rest in lanes of threads: small bodies, answers that wait for another
+server, and one at a time what is large. Where a lane is full, requests are answered 503 at once.
 """
 
 from __future__ import annotations
@@ -72,10 +70,7 @@ def begin_of(
     tell: Callable[[review.Notice], None] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Begin:
-    """Return what answers the bodies that are posted to a webhook: each gets a valid answer.
-
-    `tell` says to people what an answer notes, unless the review is of a trial.
-    """
+    """Return what answers the bodies posted to a webhook; `tell` is told notices, except of trials."""
     repeats = Repeats()
 
     def begin(body: bytes, since: float) -> Content | Later:
@@ -142,10 +137,7 @@ class Lanes:
         self._later = Lane(places=_LATER_AT_ONCE, room=_LATER_BYTES)
 
     def answered(self, begin: Begin, *, quick: bool = False) -> Callable[[Call], Awaitable[Content]]:
-        """Return the answer of a resource. `quick`: `begin` takes no longer than reading a body does.
-
-        Then small bodies are begun in the event loop, all others in threads.
-        """
+        """Return the answer of a resource; where it is `quick`, small bodies are begun in the event loop."""
 
         async def answer(call: Call) -> Content:
             body, since, flow = call.body, time.perf_counter(), _flow(call.body)

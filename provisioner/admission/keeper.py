@@ -1,7 +1,4 @@
-"""Keep the webhook server's own certificates: in a Secret that all replicas share, trusted by its webhooks.
-
-Each certificate has an authority of its own, whose key nobody keeps.
-"""
+"""Keep the webhook server's own certificates in a Secret of all replicas; the key of each authority is thrown away."""
 
 from __future__ import annotations
 
@@ -120,10 +117,7 @@ class Keeper:
 
     @property
     def serving(self) -> bool:
-        """Whether there is a certificate that API servers trust, as far as this replica can know.
-
-        One that was frozen, or cut off, while others rotated may serve what is trusted no more.
-        """
+        """Whether API servers trust the certificate, as far as this replica, which may have been frozen, can know."""
         if self._served is None or self._looked is None:
             return False
         return not rotation.is_dated(self._state, self._looked, self.now(), valid_until=self._valid_until)

@@ -1,8 +1,4 @@
-"""AdmissionReview, v1 and v1beta1: what the API server asks, and what it is answered.
-
-The versions differ in two points that matter here: v1 wants the request's uid in the answer, and knows warnings since
-Kubernetes 1.19. Both are sent in both versions; an API server ignores what it does not know.
-"""
+"""AdmissionReview, v1 and v1beta1: what the API server asks, and what it is answered, equal for both."""
 
 from __future__ import annotations
 
@@ -43,14 +39,7 @@ class Operation:
     #: A JSON pointer (RFC 6901).
     path: str
     #: Of "add" and "replace".
-    value: Any = None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the operation as it is sent."""
-        step: dict[str, Any] = {"op": self.op, "path": self.path}
-        if self.op != "remove":
-            step["value"] = self.value
-        return step
+    value: Any = msgspec.UNSET
 
 
 def pointer(*steps: str | int) -> str:
@@ -156,7 +145,7 @@ def encode_answer(request: Request, answer: Answer) -> bytes:
         }
     elif answer.patch:
         response["patchType"] = "JSONPatch"
-        response["patch"] = base64.b64encode(_ENCODER.encode([each.as_json() for each in answer.patch])).decode()
+        response["patch"] = base64.b64encode(_ENCODER.encode(answer.patch)).decode()
     if warnings := list(_shown(answer.warnings)):
         response["warnings"] = warnings
     return _ENCODER.encode({"apiVersion": request.version, "kind": "AdmissionReview", "response": response})
@@ -181,10 +170,7 @@ def _shown(warnings: Iterable[str]) -> Iterable[str]:
 
 
 def _plain(text: str) -> str:
-    """Return a text in one line that terminals show as it is.
-
-    It quotes what users wrote, before anybody has checked it. API servers drop warnings with control characters.
-    """
+    """Return a text in one line without control characters: API servers drop warnings that have some."""
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
 
 

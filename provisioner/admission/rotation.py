@@ -1,12 +1,8 @@
 """When the webhook server's own certificates are made, served and trusted: pure, from what a Secret holds.
 
-All replicas go by one Secret. Whoever finds that something is due writes it, with the resource version it has read, so
-that of several one wins and the others read again; no leader is needed. A rotation has three steps, each as long as it
-takes API servers and replicas to see the one before, so that at every moment what is served is trusted:
-
-1. The next keys are written, and their authority is trusted beside the present one's.
-2. A while later every replica serves them.
-3. A while later the earlier authority is no longer trusted.
+Whatever replica finds that a step is due writes it, with the resource version that it has read; no leader is needed.
+The next authority is trusted beside the present one; a while later every replica serves the next keys; a while later
+the earlier authority is no longer trusted. So at every moment what is served is trusted.
 """
 
 from __future__ import annotations
@@ -67,8 +63,8 @@ def advance(
 ) -> State:
     """Return what the Secret is to hold; the same where nothing is due.
 
-    `announced` is whether the webhooks that API servers go by trust all that `trusted` says of this state: until they
-    do, the step that needs it does not begin. `served` is what the replica that asks serves.
+    `announced`: webhooks trust all that `trusted` says of this state, without which the next step does not begin.
+    `served`: what this replica serves.
     """
     present, following = _usable(state.present, valid_until), _usable(state.next, valid_until)
     if present is None:

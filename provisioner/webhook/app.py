@@ -7,7 +7,6 @@ import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -30,6 +29,7 @@ from provisioner.kube.watches import ListWatch
 from provisioner.model.workloads import ObjectRef
 from provisioner.partitions.admission import review_pod as review_pod_with_ipus
 from provisioner.runtime import process
+from provisioner.runtime.clock import wall_clock
 from provisioner.runtime.http import HttpServer, Limits, ServerError, parse_address
 from provisioner.runtime.metrics import Registry
 from provisioner.runtime.repeats import Repeats
@@ -140,13 +140,8 @@ def build(
     files: Files | None,
     *,
     variables: Mapping[str, str] | None = None,
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> WebhookServer:
-    """Put the parts together; without `files` the server makes its own certificates.
-
-    `variables` has the provisioner's own settings, as far as they are set. Raises ServerError, and SettingsError where
-    one of them is invalid.
-    """
+    """Put the parts together; without `files` it makes certificates. `variables` are the provisioner's settings."""
     metrics = Metrics(version=provisioner.__version__)
     context = server_context()
     address = parse_address(addresses.webhooks)
@@ -173,7 +168,7 @@ def build(
         extend_catalogue(machine_configs.records())
 
     machine_configs = ListWatch(api, MACHINE_CONFIGS, parse=parse_machine_config, on_change=extend)
-    certificates = CertificateLoop(_certificates(settings, api, files, context, now), tell)
+    certificates = CertificateLoop(_certificates(settings, api, files, context), tell)
 
     def problems() -> Sequence[str]:
         return ("the webhook server is ending",) if certificates.stopping.is_set() else certificates.problems()
@@ -232,11 +227,7 @@ def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
         _log.warning("environment.problem", owner=owner, problem=notice.message, left_out=left_out)
 
 
-def make_hooks(
-    settings: WebhookSettings,
-    api: Api,
-    variables: Mapping[str, str],
-) -> list[Hook]:
+def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]) -> list[Hook]:
     """Return the webhooks of all products. Raises SettingsError where the provisioner's settings are invalid."""
     read_owner = partial(_read_owner, api)
 
@@ -337,13 +328,7 @@ def run(
     return 0
 
 
-def _certificates(
-    settings: WebhookSettings,
-    api: Api,
-    files: Files | None,
-    context: ssl.SSLContext,
-    now: Callable[[], datetime],
-) -> Certificates:
+def _certificates(settings: WebhookSettings, api: Api, files: Files | None, context: ssl.SSLContext) -> Certificates:
     if files is not None:
         return CertificateFiles(files, context)
     host = f"{settings.service}.{settings.own_namespace}"
@@ -354,5 +339,5 @@ def _certificates(
         names=(f"{host}.svc", f"{host}.svc.cluster.local", host),
         configuration=settings.configuration,
         context=context,
-        now=now,
+        now=wall_clock,
     )
