@@ -1,10 +1,7 @@
 """Dataclasses whose annotated fields are those of the API: their forms, and how they are read from JSON and written.
 
-`Annotated[str, Text(about="...")]` is a field; a text behind the form is its name in JSON where that is not the
-attribute's in camel case. The API server has checked all values, so only their types are looked at here: what is
-absent has its default, and what has another type raises ValueError or TypeError.
-
-A field is declared once. `crds` writes its form for a CustomResourceDefinition, whose bounds the API server checks.
+`Annotated[str, Text(about="...")]` is a field; a text behind the form is its name in JSON, by default the attribute's
+in camel case. The API server has checked all values: here another type raises ValueError or TypeError.
 """
 
 from __future__ import annotations
@@ -148,10 +145,7 @@ def declared(
     fixed: bool = False,
     all_fixed: bool = False,
 ) -> Callable[[type[T]], type[T]]:
-    """Declare a dataclass as an object of the API; `fixed`: each of its fields stays as it is.
-
-    Required are fields without a default, or those that are named.
-    """
+    """Declare a dataclass as an object of the API; by default fields without a default are `required`."""
 
     def declare(cls: type[T]) -> type[T]:
         _CLASSES[cls] = Struct(about=about, fields={}, required=required, rules=rules, fixed=fixed, all_fixed=all_fixed)

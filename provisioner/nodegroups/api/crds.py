@@ -1,19 +1,15 @@
-"""CustomResourceDefinitions of the four kinds, from the declarations of their fields in `specs` and `statuses`.
-
-They need Kubernetes 1.30 or newer: some rules are asked only when an object is made, so that one which is there already
-and breaks them can still be deleted.
-"""
+"""CustomResourceDefinitions of the four kinds, from the fields in `specs` and `statuses`; for Kubernetes 1.30 on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import assert_never, get_type_hints
+from typing import assert_never
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.codec import Array, Flag, Form, Json, Map, Moment, Rule, Struct, Text, Whole, struct_of
 from provisioner.nodegroups.api.statuses import ResourceStatus
-from provisioner.nodegroups.api.types import GROUP, RECORDS, VERSION, Kind
+from provisioner.nodegroups.api.types import GROUP, HINTS, VERSION, Kind
 
 
 def _column(name: str, path: str, about: str, *, kind: str = "string", wide: bool = False) -> Json:
@@ -79,8 +75,7 @@ SHOWN: Mapping[Kind, Shown] = {
     ),
 }
 
-_HINTS = {kind: get_type_hints(record) for kind, record in RECORDS.items()}
-SPECS: Mapping[Kind, Struct] = {kind: struct_of(hints["spec"]) for kind, hints in _HINTS.items()}
+SPECS: Mapping[Kind, Struct] = {kind: struct_of(hints["spec"]) for kind, hints in HINTS.items()}
 _OF_A_RESOURCE = struct_of(ResourceStatus)
 #: The address of a child's resource is called uri, but in one kind.
 _OF_A_CHILD = replace(
@@ -88,7 +83,7 @@ _OF_A_CHILD = replace(
 )
 STATUSES: Mapping[Kind, Struct] = {
     kind: _OF_A_CHILD if kind in (Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE) else struct_of(hints["status"])
-    for kind, hints in _HINTS.items()
+    for kind, hints in HINTS.items()
 }
 
 

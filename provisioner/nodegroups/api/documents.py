@@ -1,42 +1,33 @@
 """Between the JSON of the four kinds and their records: objects that are read, children to create, patches.
 
-Whatever JSON comes in, a record or MalformedObject comes out. The API server has checked the object by its definition;
-those of earlier definitions may lack fields. What is written is read back as the same record. Specs are written with
-the defaults that the API server would add, so that a child that is as it should be reads equal to what it was made
-from, and nothing is patched.
+Objects of earlier definitions may lack fields. Specs are written with the defaults that the API server would add, so
+that a child that is as it should be reads equal to what it was made from.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.nodegroups.api import codec, names
 from provisioner.nodegroups.api.codec import Json
 from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
-from provisioner.nodegroups.api.types import API_VERSION, RECORDS, Child, Kind, ObjectMeta, Record
+from provisioner.nodegroups.api.types import API_VERSION, HINTS, Child, Kind, ObjectMeta, Record
 
 R = TypeVar("R", bound=Record)
 
 
 def parse(cls: type[R], raw: object) -> R:
     """Read an object of a kind; MalformedObject where it cannot be told whose it is, or what it asks for."""
-    whole, hints = fields.mapping(raw), _hints(cls.kind)
+    whole, hints = fields.mapping(raw), HINTS[cls.kind]
     meta = _meta(cls.kind, fields.mapping(whole.get("metadata")))
     try:
         spec = codec.read(hints["spec"], whole.get("spec"))
     except (TypeError, ValueError) as error:
         raise fields.MalformedObject(f"{cls.kind} {meta}: spec: {error}") from error
     return cls(meta=meta, spec=spec, status=_status(whole.get("status"), hints["status"]))
-
-
-@functools.cache
-def _hints(kind: Kind) -> dict[str, Any]:
-    """Return the types of a record's fields."""
-    return get_type_hints(RECORDS[kind])
 
 
 def _status(raw: object, cls: Callable[..., Any]) -> Any:
@@ -107,10 +98,7 @@ def finalizers_patch(meta: ObjectMeta, finalizers: tuple[str, ...]) -> Json:
 
 
 def status_patch(record: Record, new: Status) -> Json | None:
-    """Return the merge patch from the status of an object to another, with what differs alone.
-
-    None where nothing does. A conflict comes of it where the object is not as it was read.
-    """
+    """Return the patch with what differs between statuses, None for nothing; it conflicts with a changed object."""
     before, after = status_document(record.kind, record.status), status_document(record.kind, new)
     changed = {key: after.get(key) for key in before | after if before.get(key) != after.get(key)}
     return {"metadata": _as_read(record.meta), "status": changed} if changed else None

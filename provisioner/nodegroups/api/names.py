@@ -1,8 +1,4 @@
-"""Every name that is given or read: of children, finalizers, labels, annotations, ownership marks and requests.
-
-A child has the name of its resource in Compute Engine. Names and finalizers are those of gke-labs/tpu-operator, so
-that what it made is found.
-"""
+"""Every name that is given or read; those of children and finalizers are gke-labs/tpu-operator's."""
 
 from __future__ import annotations
 
@@ -93,10 +89,7 @@ def child_name(group: ObjectMeta | Mark, kind: Kind) -> str:
 
 
 def manager_of(machine: str) -> str:
-    """Return the managed instance group of a machine, by its name or provider id: the suffix has no hyphen in it.
-
-    A group may have the name of another's managed instance group, so that names of its machines begin with that.
-    """
+    """Return the managed instance group of a machine, by name or provider id: what is before the last hyphen."""
     return machine.rpartition("-")[0]
 
 

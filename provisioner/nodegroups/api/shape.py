@@ -1,7 +1,6 @@
-"""Which machines a group comes to: topology, machine type, count and mode checked together, before any call.
+"""Which machines a group comes to: topology, machine type, count and mode, checked together and derived from the rest.
 
-What a user leaves out is derived from the rest. A slice of several machines is made all at once (BULK), because its
-machines are wired to each other; machines that are a slice each are made one by one (INDIVIDUAL).
+A slice of several machines is made all at once (BULK), because they are wired to each other; others INDIVIDUAL.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ class GroupShape:
 
 
 def resolve(spec: TpuNodeGroupSpec, machine_type: str) -> GroupShape:
-    """Return what a group comes to with the machine type of its instanceConfig or of its template.
-
-    Raises ShapeError, whose text names the values, says why they do not go together, and gives the nearest valid ones.
-    """
+    """Return what a group comes to with a machine type; ShapeError names what does not fit, and valid values."""
     offer, machine = _offered(machine_type)
     if not spec.topology:
         return _without_topology(spec, offer, machine)

@@ -1,8 +1,7 @@
 """The specs of the four kinds: each field with its sentence, bounds and default, and the rules between fields.
 
-Names, requirements and defaults are those of gke-labs/tpu-operator, so that manifests for it apply unchanged. What it
-requires and can be derived is optional here; what it takes and can never work is refused by the API server. An
-optional text that is absent is empty; an optional number or choice that is absent is None.
+Names, requirements and defaults are those of gke-labs/tpu-operator. What it requires and can be derived is optional
+here; what can never work is refused. An absent text is empty; an absent number or choice is None.
 """
 
 from __future__ import annotations

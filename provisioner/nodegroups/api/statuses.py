@@ -1,7 +1,4 @@
-"""The statuses of the four kinds, which the controller alone writes: each field, and the reasons of conditions.
-
-Times are in UTC and have whole seconds, as the API's have.
-"""
+"""The statuses of the four kinds, which the controller alone writes; times are in UTC and have whole seconds."""
 
 from __future__ import annotations
 
@@ -117,10 +114,7 @@ def created(note: str = "") -> Condition:
 
 
 def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datetime) -> tuple[Condition, ...]:
-    """Return the conditions with `new` in place of that of its type, else behind the others.
-
-    The time of the last transition stays while the status does. A message that is longer than a condition holds is cut.
-    """
+    """Put a condition in place of that of its type; the time of its transition stays while its status does."""
     old = condition_of(conditions, new.type)
     kept = old.last_transition_time if old is not None and old.status is new.status else None
     message = bounds.cut(new.message, bounds.CONDITION_MESSAGE)

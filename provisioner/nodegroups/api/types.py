@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, get_type_hints
 
 from provisioner.nodegroups.api.specs import (
     InstanceTemplateSpec,
@@ -116,3 +116,5 @@ Record = TpuNodeGroup | Child
 RECORDS: Mapping[Kind, type[Record]] = {
     record.kind: record for record in (TpuNodeGroup, WorkloadPolicy, InstanceTemplate, ManagedInstanceGroup)
 }
+#: The types of their fields.
+HINTS = {kind: get_type_hints(record) for kind, record in RECORDS.items()}

@@ -1,15 +1,13 @@
-"""Compute Engine itself, or a simulator of it, over REST.
+"""Compute Engine itself, or a simulator of it, over REST; it never retries and never waits.
 
-One client serves the whole process and all its threads. It never retries and never waits. It speaks HTTP and JSON
-through the session that all clients of Google's APIs share: Google's library for Compute Engine takes a second to
-import, and 140 MB. Between Google and a simulator only address and credentials differ.
+Google's library for Compute Engine takes a second to import, and 140 MB.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -119,10 +117,9 @@ class ComputeClient:
         credentials: auth_credentials.Credentials | None = None,
         change_seconds: float = _CHANGE_SECONDS,
     ) -> None:
-        """Resolve the credentials, once; raise ComputeError where there are none.
+        """Resolve the credentials, which an `endpoint` needs none of; raise ComputeError without any.
 
-        With an endpoint (http:// or https://) calls go there without credentials. A call that changes something may
-        take `change_seconds`: no longer than its caller wants to have of its lease.
+        A call that changes something may take `change_seconds`: no longer than its caller wants to have of its lease.
         """
         self._base_url = (endpoint or COMPUTE_ADDRESS).rstrip("/")
         self._change_seconds = change_seconds
@@ -177,21 +174,17 @@ class ComputeClient:
         subject = f"list of instances of instance group manager {name!r}"
         path = f"{self._path(scope, _MANAGERS, name, subject, Call.READ)}/listManagedInstances"
         params = {"fields": resources.MANAGED_INSTANCES_FIELDS, "maxResults": str(_PAGE_SIZE)}
-        found: dict[str, records.ManagedInstance] = {}
-        self._read_pages(
+        pages = self._pages(
             subject,
             lambda token: self._send("POST", path, {**params, **token}, seconds=_LIST_SECONDS),
             lambda body: resources.managed_instances_of(body, scope),
-            lambda page: found.update({each.name: each for each in page}),
             said=(name,),
         )
+        found = {each.name: each for each in pages}
         return tuple(found[each] for each in sorted(found))
 
     def list_instances(self, scope: records.Scope, names: Collection[str]) -> tuple[records.Instance, ...]:
-        """Implement `Compute.list_instances`.
-
-        Asked for by what the names begin with, as those of one group do: all names would be too long for an address.
-        """
+        """Implement `Compute.list_instances`, by what the names of a group begin with."""
         wanted = sorted({name for name in names if not records.address_problem(scope, name)})
         subject = f"list of instances {wanted[0] if wanted else next(iter(names), '')!r} and others"
         if not wanted:
@@ -201,15 +194,14 @@ class ComputeClient:
             "maxResults": str(_METADATA_PAGE_SIZE),
             "filter": f'name eq "{_common_start(wanted)}.*"',
         }
-        found: dict[str, records.Instance] = {}
         shared: dict[str, str] = {}
-        self._read_pages(
+        pages = self._pages(
             subject,
             lambda token: self._send("GET", f"{scope.path}/{_INSTANCES}", {**params, **token}, seconds=_LIST_SECONDS),
             lambda body: resources.instances_of(body, shared),
-            lambda page: found.update({each.name: each for each in page if each.name in wanted}),
             said=wanted,
         )
+        found = {each.name: each for each in pages if each.name in wanted}
         return tuple(found[each] for each in sorted(found))
 
     def set_metadata(
@@ -241,21 +233,20 @@ class ComputeClient:
 
     # --- one call each
 
-    def _read_pages(
+    def _pages(
         self,
         subject: str,
         send: Callable[[dict[str, str]], bytes],
         read: Callable[[object], tuple[tuple[_T, ...], str]],
-        take: Callable[[tuple[_T, ...]], None],
         *,
         said: Sequence[str],
-    ) -> None:
-        """Ask for one page after the other, and hand each on; raise where there is no end of them."""
+    ) -> Iterator[_T]:
+        """Ask for one page after the other, and yield what they have; raise where there is no end of them."""
         token = ""
         for _ in range(_MOST_PAGES):
             asked = {"pageToken": token} if token else {}
             page, token = self._call(subject, Call.READ, partial(send, asked), read, said=said)
-            take(page)
+            yield from page
             if not token:
                 return
         raise _unreadable(subject, Call.READ, f"The list has more than {_MOST_PAGES} pages.")

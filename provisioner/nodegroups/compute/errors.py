@@ -1,9 +1,7 @@
 """What Compute Engine's texts, reasons and codes mean, beyond what all of Google's APIs share. Pure.
 
-The two rules of `provisioner.google.errors` stand over this table as well. Compute Engine tells a failure in two ways:
-as the answer of a call (HTTP code, reason, text), and in what it says of its own work (operations, bulk operations,
-attempts to create machines) as a list of codes with texts. What users wrote is taken out of a text before it is read;
-the message that is kept is whole.
+A failure is the answer of a call, or is told of Compute Engine's own work, as a list of codes with texts. What users
+wrote is taken out of a text before it is read.
 """
 
 from __future__ import annotations
@@ -148,10 +146,7 @@ def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> Failure
 def failure_of_work(
     errors: Sequence[WorkError], call: Call, *, http_code: int = 0, values: Iterable[str] = ()
 ) -> Failure:
-    """Return what failed work means; the call is what the work was for.
-
-    The first entry that is known gives the kind; the message has all. The work is over: no outcome is unknown.
-    """
+    """Return what failed work means, which is over, for its call: the first entry that is known gives the kind."""
     values = tuple(values)
     kinds = [_kind_of_error(error, call, values) for error in errors]
     kind = next((each for each in kinds if each is not None), None)

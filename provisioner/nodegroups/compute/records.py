@@ -297,46 +297,27 @@ class Compute(Protocol):
         ...
 
     def insert(self, scope: Scope, resource: Resource, *, request_id: str) -> Operation:
-        """Submit the creation of a resource. A policy may be used once it is READY.
-
-        The operation of a group ends when the group is there; its machines come later, or never: see `Manager.bulk` and
-        the failures of its managed instances.
-        """
+        """Submit the creation of a resource; a policy may be used once READY, a group's machines come later."""
         ...
 
     def delete(self, sort: type[Resource], scope: Scope, name: str, *, request_id: str) -> Operation:
-        """Submit the deletion of a resource, of a group with all its machines.
-
-        OPERATION_IN_THE_WAY of a policy or a template: a group still uses it.
-        """
+        """Submit the deletion of a resource, of a group with its machines; OPERATION_IN_THE_WAY: it is used."""
         ...
 
     def list_managed_instances(self, scope: Scope, name: str) -> tuple[ManagedInstance, ...]:
-        """Return all machines of a group by name, placeholders without a machine included. Changes nothing.
-
-        NOT_FOUND: there is no such group now.
-        """
+        """Return all machines of a group by name, placeholders included; NOT_FOUND: no such group."""
         ...
 
     def list_instances(self, scope: Scope, names: Collection[str]) -> tuple[Instance, ...]:
-        """Return the machines of a zone that have these names, with their metadata. Changes nothing.
-
-        A name of which there is no machine, as behind a placeholder, is left out.
-        """
+        """Return the machines of a zone that have these names, as far as there are any, with metadata."""
         ...
 
     def set_metadata(
         self, scope: Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str
     ) -> Operation:
-        """Replace all items of a machine's metadata.
-
-        OPERATION_IN_THE_WAY: they are no longer those that the fingerprint stands for; read the machine again.
-        """
+        """Replace a machine's metadata; OPERATION_IN_THE_WAY: it has changed since the fingerprint's."""
         ...
 
     def get_operation(self, scope: Scope, name: OperationName) -> Operation:
-        """Return an operation; done with a failure is a failure, not an exception. Changes nothing.
-
-        NOT_FOUND: Google has forgotten it, which says nothing about how it ended; look at the resource.
-        """
+        """Return an operation, done with a failure too; NOT_FOUND says nothing about how it ended."""
         ...

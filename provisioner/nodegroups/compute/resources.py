@@ -1,7 +1,6 @@
 """Between Compute Engine's JSON and our records, field by field. Pure, and total: nothing here raises.
 
-Items and tags are sorted, so that equal requests are equal bytes. In answers a field of a wrong type counts as absent;
-the client refuses an answer that is about something else than what was asked for. int64 is a text in JSON.
+In answers a field of a wrong type counts as absent. int64 is a text in JSON.
 """
 
 from __future__ import annotations
@@ -168,20 +167,14 @@ def manager_of(raw: object) -> records.Manager:
 
 
 def managed_instances_of(raw: object, scope: records.Scope) -> tuple[tuple[records.ManagedInstance, ...], str]:
-    """Read one page of a zonal group's machines, and the token of the next page, empty for none.
-
-    An entry without a name could be neither matched nor counted, and is left out; Google names all.
-    """
+    """Read a page of a group's machines, as far as they have a name, and the token of the next page."""
     body = fields.mapping(raw)
     found = (_managed_instance_of(each, scope) for each in fields.mappings(body.get("managedInstances")))
     return tuple(each for each in found if each.name), fields.text(body.get("nextPageToken"))
 
 
 def instances_of(raw: object, shared: dict[str, str]) -> tuple[tuple[records.Instance, ...], str]:
-    """Read one page of machines with their metadata, and the token of the next page, empty for none.
-
-    Equal values of all pages are one text of `shared`: the machines of a group have the same startup script.
-    """
+    """Read a page of machines, and the token of the next; equal values of metadata are one text of `shared`."""
     body = fields.mapping(raw)
     found = (_instance_of(each, shared) for each in fields.mappings(body.get("items")))
     return tuple(each for each in found if each.name), fields.text(body.get("nextPageToken"))
