@@ -1,7 +1,6 @@
 """Acting: sends what was decided, and hands the answers back to the loop.
 
-Nothing here waits for a partition: a call is submitted, and later rounds see how it went. Each V-IPU server has threads
-of its own, and so have writes to Kubernetes, so that none waits for what is slower.
+Nothing here waits for a partition. Each V-IPU server, and writes to Kubernetes, have threads of their own.
 """
 
 from __future__ import annotations
@@ -159,10 +158,7 @@ class Actor(CallingActor[actions.Answer]):
 
 
 def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> None:
-    """Prove, by what is read live, that no pod may use a partition any more; raise KeptError where one may.
-
-    Raises ClusterError where Kubernetes does not answer.
-    """
+    """Prove by live reads that no pod may use a partition any more; raise KeptError, or ClusterError."""
     if not call.id.startswith(names.id_prefix(cluster_uid)):
         raise KeptError("it is not a partition of this cluster")
     if call.pod is None:
@@ -196,10 +192,7 @@ def _refuse_if_used(pod: Pod, call: actions.RemovePartition) -> None:
 
 
 def save_ledger(api: Api, namespace: str, what: actions.SaveLedger) -> Ledger:
-    """Write what differs from the ledger that was read; Conflict where somebody else has written since.
-
-    Entries that could not be read stay. Raises ClusterError and nothing else.
-    """
+    """Write what differs from the ledger that was read; Conflict where somebody else has written since."""
     before = what.before
     old, new = encode(before.entries), encode(what.entries)
     if not before.resource_version:
@@ -222,10 +215,7 @@ def save_ledger(api: Api, namespace: str, what: actions.SaveLedger) -> Ledger:
 
 
 def open_gate(api: Api, what: actions.OpenGate) -> None:
-    """Open the gate of a pod; Conflict where it is not the pod any more that was decided on.
-
-    Raises ClusterError and nothing else. Of a pod with scheduling gates, node selectors can be added and none changed.
-    """
+    """Open the gate of a pod; Conflict where it is not the pod any more that was decided on; else ClusterError."""
     pod = what.pod
     path = object_path("pods", pod.name, namespace=pod.namespace)
     raw = api.get(path, timeouts=_POD_TIMEOUTS)
@@ -254,10 +244,7 @@ def open_gate(api: Api, what: actions.OpenGate) -> None:
 
 
 def take_back(api: Api, what: actions.TakeBack) -> None:
-    """Release a pod; Conflict where it has changed since it was decided on, as when it got a node.
-
-    Raises ClusterError and nothing else.
-    """
+    """Release a pod; Conflict where it has changed since it was decided on, as when it got a node."""
     pod = what.pod
     released = {names.RELEASE: "true"}
     metadata = {"uid": pod.uid, "resourceVersion": pod.resource_version, "annotations": released}

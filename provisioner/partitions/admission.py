@@ -1,8 +1,7 @@
 """The admission of pods that ask for IPUs: what is injected, why a pod is rejected, and what may be changed later.
 
-Nobody gets around anything by what he writes into a pod. The patch brings it into its one form, whatever of it is there
-already; what the controller writes later is taken out of a new pod; and what decides on the partition stays as it is as
-long as the pod is there. A pod that has everything gets no patch, so reviews may be repeated.
+The patch brings a pod into its one form, whatever of it is there already, without what the controller writes later. A
+pod that has everything gets no patch, so reviews may be repeated.
 """
 
 from __future__ import annotations
@@ -48,10 +47,7 @@ _OFF, _COMPATIBLE = "off", "compatible"
 
 
 def inject(raw: Mapping[str, Any], size: int, settings: WebhookSettings) -> tuple[Operation, ...]:
-    """Return what makes a pod wait for its partition, and gives it the way to its IPUs.
-
-    `raw` is a pod of which `_conflicts` finds nothing wrong.
-    """
+    """Return what makes a pod without `_conflicts` wait for its partition, and gives it the way to its IPUs."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     annotations = fields.mapping(metadata.get("annotations"))
     kept = {key: value for key, value in annotations.items() if key not in OF_THE_CONTROLLER}

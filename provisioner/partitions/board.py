@@ -1,7 +1,4 @@
-"""What is served to people: the latest decision on partitions, as JSON and on the status page.
-
-The loop publishes each round, which costs next to nothing; the document is put together when somebody asks.
-"""
+"""The latest decision on partitions, published each round, and put together as JSON when somebody asks."""
 
 from __future__ import annotations
 

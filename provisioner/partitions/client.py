@@ -1,7 +1,7 @@
 """What an init container does: ask for its pod's partition until it is there, and write down how it is reached.
 
-It asks again and again, whatever is away meanwhile, and asking twice does no harm. It ends only when the API says that
-it will never get anything. The library of HTTP is imported when it asks: the program starts in a tenth of a second.
+It ends early only when the API says that it will never get anything. The library of HTTP is imported when it asks: the
+program starts in a tenth of a second.
 """
 
 from __future__ import annotations
@@ -152,11 +152,7 @@ class Client:
 
 
 def sender(server: str, ca_file: str | None = None) -> Send:
-    """Return what posts to the API at a URL such as http://HOST:PORT.
-
-    A server at an https URL has to show a certificate for that host, of an authority in `ca_file`; None: of one that
-    the machine trusts. Nothing is sent before.
-    """
+    """Return what posts to the API at a URL; https needs a certificate of `ca_file`, or one that the machine trusts."""
     import http.client  # noqa: PLC0415 - see the module's docstring
     import socket  # noqa: PLC0415
     import ssl  # noqa: PLC0415

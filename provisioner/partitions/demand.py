@@ -1,8 +1,4 @@
-"""What pods ask of V-IPU servers, as it is read from their raw JSON, for the cache, live reads and admission.
-
-Total: whatever JSON comes in, a record or MalformedObject comes out. A field of a wrong type counts as absent, except
-where a guess would be dangerous: an identity, a time of deletion. What a pod asks for wrongly is its `problem`.
-"""
+"""What pods ask of V-IPU servers, read from their raw JSON: a record or MalformedObject, whatever JSON comes in."""
 
 from __future__ import annotations
 
@@ -77,11 +73,7 @@ class Wrong(Exception):  # noqa: N818 - it is a verdict on what somebody wrote, 
 
 
 def read_size(annotations: Mapping[str, str], *, largest: int) -> int | None:
-    """Return the IPUs that a pod asks for, a power of two of at most `largest`; None: it asks for none.
-
-    Raises Wrong where it asks for anything else, or for two different sizes. Of what users write anything is borne,
-    also values that are no text.
-    """
+    """Return the IPUs that a pod asks for, None for none; Wrong where they are no power of two up to `largest`."""
     asked = {key: _read(key, annotations[key]) for key in names.SIZE_ANNOTATIONS if key in annotations}
     if not asked:
         return None
@@ -148,10 +140,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
 
 
 def _is_injected(annotations: dict[str, Any], spec: dict[str, Any]) -> bool:
-    """Whether admission has prepared a pod. Those of Graphcore's plugin have its annotation and label, too.
-
-    A static pod is admitted whatever it says of itself.
-    """
+    """Whether our admission, and not Graphcore's plugin, has prepared a pod; a static one is never prepared."""
     if annotations.get(names.STATUS) != names.INJECTED or names.MIRROR in annotations:
         return False
     return any(each.get("name") == names.INIT_CONTAINER for each in fields.mappings(spec.get("initContainers")))

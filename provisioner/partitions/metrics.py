@@ -1,8 +1,4 @@
-"""Every metric of the controller of partitions.
-
-Labels are bounded: servers and allocations of the settings' making, calls, kinds; never names of pods. docs/metrics.md
-is made from the texts here.
-"""
+"""Every metric of the controller of partitions; labels are bounded, and never names of pods."""
 
 from __future__ import annotations
 

@@ -37,10 +37,7 @@ _SERVER_DIGITS = 5
 
 
 def id_prefix(cluster_uid: str) -> str:
-    """Return what the ids of a cluster's partitions begin with; no other cluster's do.
-
-    `cluster_uid` is the UID of the namespace kube-system: clusters that were restored from one backup share it.
-    """
+    """Return what the ids of a cluster's partitions begin with, by the UID of its namespace kube-system."""
     return f"{_ID_PREFIX}-{_digits(cluster_uid, _CLUSTER_DIGITS)}-"
 
 
@@ -57,10 +54,7 @@ def owner_of(partition_id: str) -> str:
 def partition_id(cluster_uid: str, pod_uid: str, server: str) -> str:
     """Return the id of a pod's partition on a server (HOST:PORT): 32 characters, a DNS label.
 
-    A partition that appears late on one server has another id than the one that the pod was told of on the next. And
-    one server that the settings name twice shows one id by both names.
-
-    Jobs of Graphcore's operator with names of more than 36 characters got no partitions, so there is a limit to ids.
+    Each server has another id of it: one that appears late is not taken for the one that the pod was told of.
     """
     return f"{owner_id(cluster_uid, pod_uid)}-{_digits(server, _SERVER_DIGITS)}"
 

@@ -1,8 +1,4 @@
-"""Observing: pods, the ledger, and the servers as they were last read, put together into a snapshot.
-
-Pods are asked for by the label that admission puts on them, unfinished ones alone: one that is not seen any more has
-ended or is gone, and the gate before each removal reads which.
-"""
+"""Observing: pods, the ledger, and the servers as they were last read, put together into a snapshot."""
 
 from __future__ import annotations
 
@@ -91,10 +87,7 @@ class Known(Rereading):
     _failing: dict[str, Failure] = field(default_factory=dict)
 
     def due_in_seconds(self, now: datetime, *, leading: bool) -> float:
-        """Return in how many seconds something has to be read (again); 0 or less: now; infinite: all is known.
-
-        Who does not lead has to know the cluster alone: somebody else changes the ledger.
-        """
+        """Return in how many seconds something has to be read; a follower has to know the cluster alone."""
         if self.cluster_uid and not leading:
             return float("inf")
         is_known = self.cluster_uid and self.ledger is not None

@@ -1,7 +1,6 @@
 """The decision: from one snapshot of pods, ledger and servers to a plan. Pure.
 
-Level-triggered: it can be repeated, skipped or cut short anywhere, and the next one still does the right thing. A pod,
-an entry or a server that makes it raise costs nothing but itself (`Plan.faults`).
+It can be repeated or skipped anywhere. A pod, an entry or a server that makes it raise costs nothing but itself.
 """
 
 from __future__ import annotations
@@ -48,11 +47,7 @@ class Plan:
 
 
 def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
-    """Decide what to do.
-
-    Where the snapshot is not to be trusted, or the ledger cannot be read, or nobody says which cluster this is, nothing
-    is decided and nothing is forgotten.
-    """
+    """Decide what to do; without a trusted snapshot, ledger and cluster nothing is decided, and nothing forgotten."""
     if snapshot.not_synced or snapshot.ledger is None or not snapshot.cluster_uid:
         return Plan(memory=memory)
     memory = give_up_lost_calls(memory, snapshot.live, now)
@@ -117,10 +112,7 @@ def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
 
 
 def _take_back(picture: Picture, round_: Round) -> Iterator[Step]:
-    """Say from which pods partitions are taken back now, and when from others.
-
-    Who has a node may be about to start, and is left alone: the write fails where it got one meanwhile.
-    """
+    """Say from which pods without a node partitions are taken back now, and when from others."""
     seconds = round_.settings.unscheduled_seconds
     waiting = [each for each in picture.queue if each.wait is Wait.QUEUE]
     if not seconds or not waiting:
@@ -203,10 +195,7 @@ def _notices(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> 
 
 
 def entries_of(picture: Picture, round_: Round) -> tuple[Entry, ...]:
-    """Return all entries: those that stay, in their order, then those of pods that have a place now.
-
-    Pods for which the ledger has no room wait.
-    """
+    """Return all entries: those that stay, then those of pods that have a place now, as far as there is room."""
     kept = {
         standing.entry.id: picture.restored.get(standing.entry.id) or _as_listed(standing)
         for standing in picture.standings.values()

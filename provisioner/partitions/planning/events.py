@@ -118,10 +118,7 @@ def released(pod: Pod, entry: Entry) -> Event:
 def choose(
     events: Iterable[Event], told: Mapping[str, frozenset[str]], uids: Iterable[str], active: frozenset[str]
 ) -> tuple[list[Event], dict[str, frozenset[str]], bool]:
-    """Choose what is told now; return it, what has been told then, and whether there is more to tell.
-
-    `uids` are those of all pods, `active` those of pods whose partition is active.
-    """
+    """Return what is told now, what has been told then, and whether there is more; `uids` are those of all pods."""
     known = {uid: told[uid] for uid in uids if uid in told}
     for uid in active & known.keys():
         known[uid] -= _REPEATABLE

@@ -1,7 +1,6 @@
-"""The ledger: which partitions were asked for, for whom, and where. It is written before a partition is made.
+"""The ledger: which partitions were asked for, for whom, and where; written before a partition is made.
 
-It is kept in a ConfigMap, so that nothing is lost or leaked by whoever leads next. Each entry is a value of its own
-under the partition's id, so that one that cannot be read costs no other.
+Each entry is a value of a ConfigMap, under the partition's id, so that one that cannot be read costs no other.
 """
 
 from __future__ import annotations
@@ -75,10 +74,7 @@ def ledger_of(data: object, *, resource_version: str) -> Ledger:
 
 
 def of_cluster(ledger: Ledger, cluster_uid: str) -> Ledger:
-    """Return a ledger as a cluster may go by it: entries whose ids are not of its own pods count as unreadable.
-
-    Such as those of another cluster whose backup was restored here: its partitions are not ours to remove.
-    """
+    """Count entries of other clusters, as of a backup that was restored here, among those that cannot be read."""
     ours, others = [], {}
     for entry in ledger.entries:
         if names.owner_of(entry.id) == names.owner_id(cluster_uid, entry.pod_uid):

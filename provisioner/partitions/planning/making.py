@@ -1,8 +1,4 @@
-"""What is to be done for each entry of the ledger, and about partitions with our prefix where the ledger has none.
-
-Partitions that are in the ledger are made, the gates of their pods opened, and those that nobody needs removed. Others
-are recorded again where a living pod may use them, and removed where none does.
-"""
+"""What is to be done for each entry of the ledger, and about partitions with our prefix where the ledger has none."""
 
 from __future__ import annotations
 

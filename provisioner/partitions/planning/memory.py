@@ -1,8 +1,7 @@
 """What is remembered between decisions: what calls have taught, and what caches do not show yet.
 
-The truth is in the ledger, in the pods and on the servers. Losing all of this is safe: partitions are made again under
-the same ids, and removed again. A failure delays the one thing that failed. Nothing is given up: whatever the cause
-was, it may be gone by the next try, which comes after a wait that has a cap.
+Losing it is safe: partitions are made again under the same ids. A failure delays the one thing that failed, and nothing
+is given up.
 """
 
 from __future__ import annotations

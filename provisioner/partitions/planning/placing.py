@@ -1,14 +1,12 @@
 """Which waiting pod gets its partition where, now: EASY backfill, as in Slurm and Maui.
 
-Pods are served in the order of the queue. The first that cannot start now has the only reservation: on the allocation
-where enough IPUs are free first by the deadlines of those that have them (its shadow time). A younger pod gets IPUs
-there only if it is gone by then, or takes none that the reservation needs. Where no deadlines tell a shadow time, what
-is free on the allocation with the most free IPUs is kept for the oldest pod: it grows with each pod that ends. All
-other allocations serve whoever fits; a pod that may use none but these has a reservation there, so that it does not
-wait for ever beside the oldest one. Deadlines are activeDeadlineSeconds.
+Pods are served in the order of the queue. The first that cannot start now has a reservation on the allocation where
+enough IPUs are free first by the activeDeadlineSeconds of those that have them (its shadow time), or, where no
+deadlines tell one, on that with the most free IPUs. A younger pod gets IPUs there only if it is gone by then, or takes
+none that the reservation needs. A pod that may use none but other allocations has a reservation there.
 
-Which IPUs are free, servers do not tell, and one may refuse a partition although the count fits. The pod then has no
-shadow time before the first partition there ends. Without deadlines it keeps its reservation for `crowded_seconds`.
+A server may refuse a partition although the count fits. The pod then has no shadow time before the first partition
+there ends; without deadlines it keeps its reservation for `crowded_seconds`.
 """
 
 from __future__ import annotations

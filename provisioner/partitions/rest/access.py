@@ -1,8 +1,7 @@
 """What is asked on behalf of callers, each question once for all who ask it at the same time.
 
-The API server is asked about tokens and rights. A client that asks about many tokens waits for itself: it has two
-questions under way at a time, and others are asked between. V-IPU servers are asked for partitions: a slow one keeps
-nobody from the answers of others.
+A client has two questions to the API server under way at a time, and a slow V-IPU server holds up its own callers
+alone.
 """
 
 from __future__ import annotations
@@ -54,10 +53,7 @@ class Shared:
         self._asked: dict[Hashable, asyncio.Future[Any]] = {}
 
     async def once(self, key: Hashable, ask: Callable[[], Awaitable[tuple[float, _T]]]) -> _T:
-        """Return a kept answer, or that to a question which somebody has asked, or ask.
-
-        `ask` returns its answer with the moment from which it counts. Raises Refused, or what `ask` raises.
-        """
+        """Return a kept answer, or what `ask` returns beside the moment from which it counts; raise Refused, too."""
         kept = self._kept.get(key)
         if kept is not None and self._counts(kept):
             found: _T = kept[1]
@@ -131,10 +127,7 @@ class Access:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def in_turn(self, ask: Callable[[], _T], client: str) -> tuple[float, _T]:
-        """Wait for a place, and ask or write in a thread; raise Refused where there is none in time.
-
-        Returns the answer behind the moment of the question.
-        """
+        """Ask or write in a thread; return the moment and the answer, or raise Refused without a place in time."""
         queue = self._queues.setdefault(client, _Queue())
         if queue.waiting >= _EACH_WAITING:
             raise _busy()
@@ -160,10 +153,7 @@ class Servers:
         self._by_address: dict[str, tuple[ThreadPoolExecutor, Shared]] = {}
 
     async def find(self, address: str, vipu: Vipu, partition_id: str) -> tuple[str, str]:
-        """Return how a partition is, in words, and its configuration, empty where it is not active.
-
-        Raises VipuError, or Refused.
-        """
+        """Return how a partition is, and its configuration, empty unless it is active; raise VipuError or Refused."""
         if address not in self._by_address:
             threads = ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="vipu-read")
             self._by_address[address] = threads, Shared(_READ_KEPT_SECONDS, most=_MOST_READS)

@@ -1,8 +1,7 @@
 """The REST API: a pod asks for its partition until it is there, and people look at partitions or release them.
 
-Any replica answers. It changes nothing but one annotation: what pods ask for is in their annotations, and what they
-have in the ledger, so a request that is sent again does no harm. Whoever does not prove to be the pod itself, or to
-have a right to the pod, is told nothing.
+Any replica answers, and changes nothing but one annotation, so a request may be sent again. Whoever does not prove to
+be the pod itself, or to have a right to it, is told nothing.
 """
 
 from __future__ import annotations
@@ -194,10 +193,7 @@ class PartitionsApi:
     # --- what is known ---
 
     async def _known(self, call: Call, caller: Caller, verb: str) -> tuple[PodIdentity, Pod | None, Entry | None]:
-        """Return whose a partition is that the caller may see; pod and entry are not None only where they fit.
-
-        One of them is there; the pod is None, too, where this replica has not seen it yet.
-        """
+        """Return whose a partition is that the caller may see, and the pod and the entry, as far as they are seen."""
         found_id = call.name
         nothing = Refused(404, _NOT_YOURS.format(id=found_id if _ID.fullmatch(found_id) else "of that id"))
         if not _ID.fullmatch(found_id):
@@ -282,10 +278,7 @@ class Rest:
 
 
 def make_rest(plain: str, encrypted: str, files: Files | None, api: Api, sources: Sources) -> Rest:
-    """Return the REST API at two addresses in Go's form; `files` are a certificate and its key, None: no TLS.
-
-    Raises ServerError where an address cannot be read.
-    """
+    """Return the REST API at two addresses, of TLS where there are `files`; ServerError where one cannot be read."""
     address, tls_address = parse_address(plain), parse_address(encrypted)
     servers = [make_rest_server(address, api, sources)] if address is not None else []
     certificates = []

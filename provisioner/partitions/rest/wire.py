@@ -75,8 +75,10 @@ def described(pod: Pod | None, entry: Entry | None, state: str, message: str) ->
             "pod": entry.pod,
             "uid": entry.pod_uid,
             "size": entry.size,
+            "server": entry.server,
+            "allocation": entry.allocation,
+            "reconfigurable": entry.reconfigurable,
         }
-        found |= {"server": entry.server, "allocation": entry.allocation, "reconfigurable": entry.reconfigurable}
     elif pod is not None:
         found |= {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "size": pod.size}
     return found
@@ -123,10 +125,7 @@ class Caller:
 
 
 def token_of(authorization: str, now_seconds: float) -> str:
-    """Return the token in a header, unless it is plain that nobody takes it: so no flood of those asks the API server.
-
-    `now_seconds` is the time since 1970. Raises Refused. What is returned is not checked.
-    """
+    """Return the token in a header, unchecked; raise Refused where it is plain that the API server will not take it."""
     match = _BEARER.fullmatch(authorization)
     if match is None:
         raise Refused(401, f"send a token of a ServiceAccount for the audience {names.AUDIENCE}, as bearer token")

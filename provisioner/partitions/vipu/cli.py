@@ -1,7 +1,6 @@
 """A V-IPU server as the `vipu` command line shows it: the one surface of V-IPU that is published.
 
-What is not known of that surface is assumed here, in `tables.py` and in `errors.py`, and nowhere else;
-docs/partitions.md lists it.
+What is not known of it is assumed here, in `tables.py` and in `errors.py`; docs/partitions.md lists it.
 """
 
 from __future__ import annotations
@@ -47,11 +46,7 @@ _Read = TypeVar("_Read")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Who this process is to a server in secure mode; the command is given it in a private file.
-
-    An access key never is an argument, which every process of the machine can read, and never part of an exception or
-    a log.
-    """
+    """Who this process is to a server in secure mode; a key is in a private file, never in arguments or logs."""
 
     #: HCL; it has the access key.
     config: str = field(default="", repr=False)
@@ -66,11 +61,7 @@ class Credentials:
 
 
 def read_credentials(folder: Path) -> Credentials:
-    """Read the files of a mounted Secret, as they are at this moment.
-
-    It has either `vipu-cli.hcl`, the file that `vipu-admin create user` writes, or `user-id` and `access-key`. Raises
-    ValueError where they cannot be used; the text names the file and none of what it has.
-    """
+    """Read the mounted `vipu-cli.hcl`, else `user-id` and `access-key`; ValueError where they cannot be used."""
     config = _content(folder / CONFIG_FILE)
     if config is not None:
         return Credentials(config=config, secrets=tuple(_KEY.findall(config)))
@@ -157,10 +148,7 @@ class VipuCommand:
     _agents_read_at: float | None = field(default=None, init=False)
 
     def list_allocations(self) -> tuple[Allocation, ...]:
-        """Return the allocations that this user may make partitions in.
-
-        A server of a version without allocations has one without a name, of which nothing is known.
-        """
+        """Return the allocations that this user may use; without a name where the server knows none."""
         answer = self._run(Verb.READ, "list", "allocations")
         if answer.ended.code != 0 and errors.is_unsupported(answer.words()):
             return (Allocation(name=""),)
@@ -208,10 +196,7 @@ class VipuCommand:
         return self._agents
 
     def _run(self, verb: Verb, *arguments: str, names: tuple[str, ...] = ()) -> _Answer:
-        """Run the command to its end; `names` are those of its arguments that others chose.
-
-        Raises VipuError where it had no end of its own.
-        """
+        """Run the command to its end, or raise VipuError; `names` are those of its arguments that others chose."""
         subject = " ".join(arguments[:3])
         for name in names:
             if _NAME.fullmatch(name) is None:
@@ -236,11 +221,7 @@ class VipuCommand:
 
 
 def parse_config(text: str) -> str:
-    """Return the IPUoF configuration that `vipu get partition --ipuof-configs` has printed. Raises ValueError.
-
-    It is a JSON document for the Poplar SDK, whose keys are not published, so nothing of it is interpreted. Without a
-    GCD the command prints a line of words before it.
-    """
+    """Return the JSON that `vipu get partition --ipuof-configs` has printed, behind words. Raises ValueError."""
     if len(text.encode("utf-8", "replace")) > MOST_BYTES:
         raise ValueError(f"the IPUoF configuration has more than {MOST_BYTES} bytes")
     lines = text.splitlines()

@@ -1,10 +1,8 @@
 """What the words and exit codes of the `vipu` command mean. Pure.
 
-No document shows the real texts. What is known: a success is `VERB NOUN (NAME): success` (V-IPU Administrator Guide,
-"create user"), and the server speaks gRPC, whose Go library writes errors as `rpc error: code = CODE desc = WORDS`.
-Two rules stand over the tables. A change that ended in words that nobody here knows has an unknown outcome: the server
-is read before anything is concluded. And what is not recognised never counts as a stockout. What was asked for is taken
-out of the words before they are read, so that a name of somebody's choice decides nothing.
+No document shows the real texts, but for `VERB NOUN (NAME): success`; the server speaks gRPC, whose Go library writes
+`rpc error: code = CODE desc = WORDS`. A change that ended in unknown words has an unknown outcome, and what is not
+recognised is no stockout. Names that were asked for are taken out of the words before they are read.
 """
 
 from __future__ import annotations
@@ -31,11 +29,6 @@ class Verb(Enum):
     GET = "get"
     CREATE = "create"
     REMOVE = "remove"
-
-    @property
-    def changes(self) -> bool:
-        """Whether it changes something."""
-        return self in (Verb.CREATE, Verb.REMOVE)
 
 
 class _Rule(NamedTuple):
@@ -97,10 +90,7 @@ _UNSUPPORTED = re.compile(r"unknown command|code = Unimplemented", re.IGNORECASE
 
 
 def failure_of(verb: Verb, said: str, asked: Iterable[str] = (), *, whole: bool = True) -> Failure:
-    """Return the failure that the words of a command mean; `asked` are names that it was given.
-
-    Of a command that was not heard to its end (killed, cut off, too late) they are not the `whole`, and mean nothing.
-    """
+    """Return the failure that words mean, without names that were `asked`; those that are not `whole` mean nothing."""
     return Failure(kind=_kind_of(verb, without(said, asked) if whole else ""), message=message_of(said))
 
 
@@ -135,4 +125,4 @@ def without(said: str, names: Iterable[str]) -> str:
 def _kind_of(verb: Verb, text: str) -> FailureKind:
     kinds = (rule.kind for rule in _RULES if verb in rule.verbs and rule.pattern.search(text))
     kind = next(kinds, FailureKind.UNKNOWN_OUTCOME)
-    return kind if verb.changes or kind is not FailureKind.UNKNOWN_OUTCOME else FailureKind.UNAVAILABLE
+    return kind if verb in _CHANGES or kind is not FailureKind.UNKNOWN_OUTCOME else FailureKind.UNAVAILABLE

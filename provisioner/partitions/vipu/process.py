@@ -1,8 +1,6 @@
 """A program that is run within bounds: of time, of output, and with an end for all that it starts.
 
-It is given an argument list, never a shell, and an environment of its own, and writes to memory: on a file system that
-is full, output would be cut without a sign. It leads a process group, which is killed when the program has ended,
-however it did, so that nothing of it stays.
+It writes to memory: on a file system that is full, output would be cut without a sign.
 """
 
 from __future__ import annotations
@@ -53,10 +51,7 @@ class Runner:
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, seconds: float, most_bytes: int
     ) -> Ended:
-        """Run a program in a folder until it ends or its bounds are reached: of time, and of stdout and stderr each.
-
-        Raises StartError. May be called from many threads.
-        """
+        """Run a program until it ends, or reaches its bounds of time or of stdout or stderr. Raises StartError."""
         deadline = self._monotonic() + seconds
         with _memory() as stdout, _memory() as stderr:
             process = self._start(arguments, environment, folder, (stdout, stderr))

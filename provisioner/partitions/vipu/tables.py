@@ -1,9 +1,7 @@
 """The tables that the `vipu` command prints, read with the mistrust that an unpublished format deserves. Pure.
 
-Columns are found by the names in the header, wherever they stand and whatever others there are. The header comes
-before all rows, with a line of dashes after it, and another one comes at the end, as in every public example; a table
-without it, or without rows and with one line alone, may be cut off. **Whatever cannot be read is an error of the whole
-table**: a list with a hole would be taken for the truth.
+Columns are found by their names in the header. A line of dashes follows it, and one ends the table, or it may be cut
+off. What cannot be read is an error of the whole table: a list with a hole would be taken for the truth.
 """
 
 from __future__ import annotations
@@ -81,10 +79,7 @@ def state_of(word: str) -> PartitionState:
 
 
 def allocations(text: str) -> tuple[Listed, ...]:
-    """Read the output of `vipu list allocations`. Raises TableError.
-
-    A row that has agents and nothing else goes on with those of the row above it, as in the list of attributes.
-    """
+    """Read `vipu list allocations`, where a row of agents alone goes on with the one above. Raises TableError."""
     table = _Table(text, needed={"Allocation": _ALLOCATION, "Agents": _AGENTS})
     cluster, ipus = table.column(_CLUSTER), table.column(_SIZE)
     found: dict[str, Listed] = {}
@@ -108,10 +103,7 @@ def allocations(text: str) -> tuple[Listed, ...]:
 
 
 def ipus_of_agents(text: str) -> Mapping[str, int]:
-    """Read from the output of `vipu list ipu-attrs` how many IPUs each agent has. Raises TableError.
-
-    Cells of agent and IPU that would repeat those above them are empty.
-    """
+    """Read IPUs by agent from `vipu list ipu-attrs`, where cells that repeat are empty. Raises TableError."""
     table = _Table(text, needed={"Agent": _AGENT, "IPU": _IPU})
     seen: set[tuple[str, int]] = set()
     agent = ""

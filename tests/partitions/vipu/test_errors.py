@@ -110,7 +110,7 @@ def test_any_words_have_a_meaning_that_fits_the_verb(verb: Verb, said: str, aske
     assert len(failure.message) <= 500
     assert "\n" not in failure.message
     if failure.kind is FailureKind.UNKNOWN_OUTCOME:
-        assert verb.changes
+        assert verb in (Verb.CREATE, Verb.REMOVE)
     if failure.kind in (FailureKind.STOCKOUT, FailureKind.ALREADY_EXISTS):
         assert verb is CREATE
 
