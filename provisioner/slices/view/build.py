@@ -1,7 +1,4 @@
-"""From the snapshot and the plan of one round to the view of it.
-
-Chips by state, limits and how much of them is used, back-off, operations, and the queue for each limit.
-"""
+"""From the snapshot and the plan of one round to the view of it."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -29,7 +29,12 @@ _ENTRIES = 10
 #: Kubernetes cuts a generated name to 63 letters, the last five of them random.
 _RANDOM_LETTERS = 5
 _LONGEST_STEM = 58
-_KINDS = {
+#: As kubectl knows them.
+_KINDS: Mapping[str, str] = {
+    **{f"{kind.value.lower()}{end}": kind for kind in WorkloadKind for end in ("", "s")},
+    "lws": WorkloadKind.LEADER_WORKER_SET,
+    "provreq": WorkloadKind.PROVISIONING_REQUEST,
+    "cb": WorkloadKind.CAPACITY_BUFFER,
     "po": "pod",
     "pod": "pod",
     "pods": "pod",
@@ -38,21 +43,6 @@ _KINDS = {
     "pool": "pool",
     "nodepool": "pool",
     "workload": "workload",
-    "jobset": WorkloadKind.JOBSET,
-    "jobsets": WorkloadKind.JOBSET,
-    "leaderworkerset": WorkloadKind.LEADER_WORKER_SET,
-    "leaderworkersets": WorkloadKind.LEADER_WORKER_SET,
-    "lws": WorkloadKind.LEADER_WORKER_SET,
-    "raycluster": WorkloadKind.RAY_CLUSTER,
-    "rayclusters": WorkloadKind.RAY_CLUSTER,
-    "job": WorkloadKind.JOB,
-    "jobs": WorkloadKind.JOB,
-    "provisioningrequest": WorkloadKind.PROVISIONING_REQUEST,
-    "provisioningrequests": WorkloadKind.PROVISIONING_REQUEST,
-    "provreq": WorkloadKind.PROVISIONING_REQUEST,
-    "capacitybuffer": WorkloadKind.CAPACITY_BUFFER,
-    "capacitybuffers": WorkloadKind.CAPACITY_BUFFER,
-    "cb": WorkloadKind.CAPACITY_BUFFER,
 }
 _WORKLOADS = ("", "workload", *WorkloadKind)
 _DOING = {
@@ -88,10 +78,7 @@ class Explanation:
 def explain(
     view: View, now: datetime, tracks: Iterable[Track], activity: Iterable[Entry], name: str, namespace: str = ""
 ) -> list[Explanation]:
-    """Explain what a name may stand for: a workload, a slice, a pod of one, or a node pool; empty where nothing fits.
-
-    Before the name may stand a kind and a slash, as in "pod/train-slice-0-0-abcde". Durations count up to `now`.
-    """
+    """Explain [KIND/]NAME: a workload, a slice, a pod of one, or a node pool; empty where nothing fits."""
     kind, name = _parts(name)
     activity, tracks = tuple(activity), tuple(tracks)
     found: list[Explanation] = []
@@ -151,10 +138,7 @@ def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
 
 
 def _is_pod_of(each: SliceView, name: str) -> bool:
-    """Whether a pod is called as the controllers of Kubernetes call those of a slice.
-
-    Job "train" with its index 2 has "train-2-abcde"; it is no pod of the Job "train-2", which has "train-2-0-abcde".
-    """
+    """Whether a pod is called like those of a slice: "train-2-abcde" is index 2 of Job "train", none of "train-2"."""
     if each.id.startswith(f"{WorkloadKind.LEADER_WORKER_SET.value}/"):
         return re.fullmatch(rf"{re.escape(each.group)}(-[0-9]+)?", name) is not None
     stem, random = name[:-_RANDOM_LETTERS], name[-_RANDOM_LETTERS:]

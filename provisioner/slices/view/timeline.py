@@ -44,8 +44,7 @@ class Track:
 class Timeline:
     """Follows the pools from round to round. One thread follows; others may read `tracks`.
 
-    Where there are too many, the namespace whose pools that are gone have the most segments loses the earliest of
-    them: a workload that is created again and again does not push out those of others.
+    Where there are too many, the namespace whose pools that are gone have the most segments loses the earliest.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,4 @@
-"""The types of the read model, which as JSON are the API's, and the names that people are shown and can type.
-
-Moments are in UTC; each state says since when, never for how long, so that nothing changes by time alone.
-"""
+"""The types of the read model, which as JSON are the API's, and the names that people are shown and can type."""
 
 from __future__ import annotations
 
