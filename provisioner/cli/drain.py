@@ -1,7 +1,4 @@
-"""`tpu-provisioner drain`: which node pools are left and why, before the provisioner is taken away.
-
-It reads what the controller reads before each delete, and works also while no controller runs.
-"""
+"""`tpu-provisioner drain`: which node pools are left and why; it needs no controller that runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What all commands share: how they are found and described, the options of several, and wrong command lines.
-
-Each command is a module that is imported when it is chosen: the libraries of one must not cost the others their start.
-"""
+"""What all commands share: how they are found and described, the options of several, and wrong command lines."""
 
 from __future__ import annotations
 
@@ -46,10 +43,7 @@ class Command(click.Command):
 
 
 class Frame(Command, click.Group):
-    """The commands, imported one by one when they are chosen.
-
-    `entries` has for each its module in `package`, where it is called `command`, and one line for the list.
-    """
+    """The commands, imported when they are chosen; `entries` has for each its module in `package` and a summary."""
 
     def __init__(self, package: str, entries: Mapping[str, tuple[str, str]], **options: Any) -> None:
         # What click lists, completes and suggests, without importing any.

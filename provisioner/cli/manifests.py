@@ -1,7 +1,6 @@
 r"""Find and read manifests as `kubectl apply -f` does: files, folders and standard input.
 
-What cannot be read ends the reading of its file, not of the others. Not handled: a file that is nested for thousands
-of levels, and characters that JSON writes as two escapes (an emoji as \ud83d\ude00).
+Not handled: a file that is nested for thousands of levels, and characters that JSON writes as two escapes.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ from collections.abc import Collection, Sequence
 from enum import IntEnum
 from typing import Any
 
+import click
+
 
 class ExitCode(IntEnum):
     """How a command ended; docs/commands.md says of each command what that means."""
@@ -45,10 +47,9 @@ def refuse(message: str) -> int:
 
 
 def show(text: str) -> None:
-    """Print a text; that nobody reads it to the end is no error."""
+    """Print a text, with colours in a terminal alone; that nobody reads it to the end is no error."""
     try:
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
+        click.echo(text)
     except BrokenPipeError:
         drop_the_rest()
 

@@ -1,7 +1,4 @@
-"""`tpu-provisioner plan`: which node pools manifests would get, and what is wrong with them, without a cluster.
-
-It asks the same decision as the controller, about a cluster without any node pool.
-"""
+"""`tpu-provisioner plan`: the controller's decision about manifests, for a cluster without any node pool, offline."""
 
 from __future__ import annotations
 
@@ -49,11 +46,7 @@ class PlanSettings(NamedTuple):
 
 
 def read_plan_settings(name: str | None, live: Remote | None, documents: Iterable[Document]) -> PlanSettings:
-    """Read settings from a file, from the controller that runs, or from the environment.
-
-    The region is that of the manifests where no setting says it. Raises SettingsError, RemoteError, and OSError where
-    the file cannot be read.
-    """
+    """Read settings from a file, a controller that runs, or the environment; raise UserError or OSError."""
     warnings: tuple[str, ...] = ()
     if name:
         variables, warnings = _read_settings_file(name)
@@ -94,10 +87,7 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def _read_settings_file(name: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Read a file of settings as the kustomize overlay has it, or a ConfigMap; and warnings about what it sets.
-
-    Raises SettingsError with the lines that cannot be read, OSError where the file cannot be.
-    """
+    """Read an overlay's settings, or a ConfigMap, with warnings; raise SettingsError or OSError."""
     try:
         text = Path(name).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -204,10 +194,7 @@ def command(
     if form in ("json", "yaml"):
         output.write(_data(result), form)
         return result.exit_code
-    try:
-        click.echo("\n".join(_lines(result, wide=form == _WIDE)))
-    except BrokenPipeError:
-        output.drop_the_rest()
+    output.show("\n".join(_lines(result, wide=form == _WIDE)))
     return result.exit_code
 
 

@@ -1,7 +1,4 @@
-"""`tpu-provisioner run`: the controller in the foreground.
-
-Flags are those of the Go provisioner, in all forms that Go takes: one dash or two, `-flag=value` or `-flag value`.
-"""
+"""`tpu-provisioner run`: the controller in the foreground, with the Go provisioner's flags in all of Go's forms."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`tpu-provisioner webhook`: the admission webhook server in the foreground.
-
-It takes the flags and variables of gke-tpu-env-injector. Manifests of that one need another image, command and port.
-"""
+"""`tpu-provisioner webhook`: the admission webhook server, with gke-tpu-env-injector's flags and variables."""
 
 from __future__ import annotations
 

@@ -274,10 +274,7 @@ def by_name(
     value: Callable[[str], _T],
     check: Callable[[str], None] = lambda _: None,
 ) -> tuple[tuple[str, _T], ...]:
-    """Read "a=1, b=2, *=3": a value by name; `*` stands for every name that is not there.
-
-    `form` says what an item is to be, `check` raises ValueError for a name that there is not.
-    """
+    """Read "a=1, b=2, *=3": values by name, of items in a `form`; `check` raises ValueError for an unknown name."""
     found: dict[str, _T] = {}
     for item in comma_items(text):
         name, separator, written = (piece.strip() for piece in item.partition("="))

@@ -1,7 +1,4 @@
-"""What an option is, how options are read, and the options that every process of ours in the cluster has.
-
-A dataclass of settings declares an option for each of its fields.
-"""
+"""What an option is, how options are read, and the options that every process of ours in the cluster has."""
 
 from __future__ import annotations
 
@@ -85,10 +82,9 @@ def read(
     inferred: Mapping[str, str] | None = None,
     contradictions: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: (),
 ) -> _T:
-    """Read all options that a dataclass of settings declares; raise SettingsError with every problem at once.
+    """Read a dataclass of settings, with `inferred` values for unset variables; SettingsError has all problems.
 
-    `inferred` holds values by variable for those that the environment leaves out. `contradictions` says what is wrong
-    with values together; it is given those that could be read, by field.
+    `contradictions` says what is wrong with values together; it is given those that could be read, by field.
     """
     values: dict[str, Any] = {}
     problems: list[str] = []

@@ -1,8 +1,4 @@
-"""Every option of the controller, and the effective settings: a field each, with its variable, form, default and why.
-
-The table in docs/settings.md is made from it. Names and meanings of the first two groups are those of the Go
-provisioner.
-"""
+"""Every option of the controller; names and meanings of the first two groups are those of the Go provisioner."""
 
 from __future__ import annotations
 

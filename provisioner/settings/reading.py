@@ -120,7 +120,7 @@ def warnings_about(settings: Settings) -> tuple[str, ...]:
 
 def warnings_about_environment(environment: Mapping[str, str]) -> tuple[str, ...]:
     """List variables that are not read although they look like options, and values that count as others."""
-    return (*_clamped(environment), *_unread(environment))
+    return tuple(_warnings(environment))
 
 
 def given(environment: Mapping[str, str], effective: Settings) -> dict[str, str]:
@@ -137,13 +137,9 @@ def given(environment: Mapping[str, str], effective: Settings) -> dict[str, str]
     return found
 
 
-def _clamped(environment: Mapping[str, str]) -> Iterator[str]:
-    text = environment.get("CONCURRENCY", "").strip()
-    if is_more_than(text, MOST_CONCURRENCY):
+def _warnings(environment: Mapping[str, str]) -> Iterator[str]:
+    if is_more_than(environment.get("CONCURRENCY", "").strip(), MOST_CONCURRENCY):
         yield f"CONCURRENCY is above the maximum and counts as {MOST_CONCURRENCY}."
-
-
-def _unread(environment: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(environment.keys() - _NAMES):
         known = next((why for key, why in _OF_THE_GO_PROVISIONER.items() if _is(name, key)), "")
         if known:
