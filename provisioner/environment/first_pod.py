@@ -1,8 +1,7 @@
 """The first pod with chips that a workload will have, reviewed before it is there: its owner hears of mistakes earlier.
 
-It stands for all: what differs from pod to pod is no mistake. Kubernetes' own controllers, JobSet 0.11 and
-LeaderWorkerSet 0.9 are followed in what the variables depend on: names, labels, annotations, owners and host names.
-Other kinds have no first pod here.
+It stands for all. Kubernetes, JobSet 0.11 and LeaderWorkerSet 0.9 are followed in what the variables depend on; other
+kinds have no first pod here.
 """
 
 from __future__ import annotations
@@ -101,10 +100,7 @@ def _pod(
     marks: Mapping[str, str] | None = None,
     host: Json | None = None,
 ) -> Json:
-    """Return a pod of a template; `owner` is API version, kind and name.
-
-    `marks` are read as labels or annotations, whichever they are in a cluster.
-    """
+    """Return a pod of a template and its owner (API version, kind, name); `marks` are read as labels or annotations."""
     api_version, kind, owner_name = owner
     reference = {"apiVersion": api_version, "kind": kind, "name": owner_name, "controller": True}
     metadata = fields.mapping(fields.mapping(template).get("metadata"))

@@ -1,7 +1,4 @@
-"""Which number a pod has among those that make slices together, and the host names of the others.
-
-A kind of owner is a function here: it reads the owner as the API server has it at this moment.
-"""
+"""Which number a pod has among those that make slices together, by its owner, and the host names of the others."""
 
 from __future__ import annotations
 
@@ -176,10 +173,7 @@ def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
 
 
 def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
-    """Whether slices of one VM work together: those of a JobSet of several, and where the pod says so.
-
-    Where the owner is not known, those of a JobSet may.
-    """
+    """Whether slices of one VM work together: where the pod says so, and those of a JobSet that may have several."""
     said = pod.marks.get(constants.MULTISLICE, "")
     if said in ("true", "false") or constants.JOBSET_NAME not in pod.marks:
         return said == "true"
@@ -190,10 +184,7 @@ def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
 
 
 def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the replicated jobs of a JobSet that have pods, make slices like the pod's own, and wait for the same ones.
-
-    All slices of a multislice have one accelerator and one topology, and all its pods have to find the same slices.
-    """
+    """List the replicated jobs that make slices like the pod's own and wait for the same ones: a multislice's."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     listed = fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]
     by_name = {fields.name(each.get("name")): each for each in listed if fields.count(each.get("replicas"), default=1)}
@@ -250,10 +241,7 @@ def _job_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def ray_host(pod: TpuPod, cluster: str, replica: str, host: str) -> tuple[str, str]:
-    """Return host name and subdomain of a host of a replica, as GKE's Ray add-on names it, in KubeRay's Service.
-
-    A long name is cut in front: the numbers tell the hosts apart.
-    """
+    """Return host name, cut in front, and subdomain of a replica's host, as GKE's Ray add-on and KubeRay name them."""
     longest = bounds.LABEL_VALUE - len(str(bounds.PARALLELISM))
     name = f"{pod.marks.get(constants.RAY_GROUP, '')}-{replica}-"[-longest:].lower()
     # Names of groups may have what those of hosts may not.

@@ -108,10 +108,7 @@ class TpuPod:
 
 
 def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
-    """Read a pod; None for one that requests no chips. MalformedObject where it does not say how many.
-
-    `namespace` is the request's: a pod that is created may not have one.
-    """
+    """Read a pod; None where it requests no chips, MalformedObject where it does not say how many."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     containers = tuple(islice(_containers(spec), bounds.TPU_CONTAINERS + 1))
     if not containers:

@@ -1,7 +1,4 @@
-"""The answer to a pod that is created: its variables as a patch, and what is wrong as warnings or a denial.
-
-It is decided from the pod, its owner and the settings.
-"""
+"""The answer to a pod that is created: its variables as a patch, and what is wrong as warnings or a denial."""
 
 from __future__ import annotations
 
@@ -313,10 +310,7 @@ def _name_of_slice(pod: TpuPod) -> dict[str, str]:
 
 
 def _placement(pod: TpuPod) -> Iterator[Operation]:
-    """Yield what a pod of a multi-host replica of a RayCluster lacks: its host name, and a node pool for each replica.
-
-    KubeRay leaves both to GKE's Ray add-on, which other clusters do not have. What is there already stays as it is.
-    """
+    """Yield host name and affinity of a pod of a multi-host RayCluster, which KubeRay leaves to GKE's Ray add-on."""
     replica, host = pod.marks.get(constants.RAY_REPLICA_INDEX, ""), pod.marks.get(constants.RAY_HOST_INDEX, "")
     name = pod.marks.get(constants.RAY_REPLICA_NAME, "")
     if pod.owner is None or pod.owner.type != RAY_CLUSTER_TYPE or not (replica and host and name):

@@ -1,8 +1,6 @@
 """The variables of one container: its worker, the others, the slices beside its own, the grid of chips.
 
-libtpu and frameworks learn of a slice by them, as GKE's device plugin sets them. Source: the formulas of
-GoogleCloudPlatform/container-engine-accelerators (cmd/tpu_device_plugin) and what its tests expect. GKE sets these
-itself; clusters without its device plugin need somebody else to.
+They are those of GKE's device plugin, GoogleCloudPlatform/container-engine-accelerators (cmd/tpu_device_plugin).
 """
 
 from __future__ import annotations
@@ -66,10 +64,7 @@ def generation_of(accelerator: str) -> str:
 
 
 def topology_in_use(topology: Topology, part: str) -> Topology:
-    """Return the topology that a pod uses of its slice: the part of it that its annotation names, if it can be.
-
-    One that is invalid, or larger than the slice, has no effect, as on GKE.
-    """
+    """Return the part of a slice's topology that a pod uses; one that is invalid or too large counts as the whole."""
     if part not in _PARTS:
         return topology
     smaller = Topology.parse(part)
@@ -85,7 +80,7 @@ def topology_variables(
     """Return the variables that tell a container the grid of its slice.
 
     `container_chips` is what the container requests, `host_chips` what its VM has. `resilient` is false where the pod
-    selects nodes with `cloud.google.com/gke-tpu-ici-resiliency: "false"`. Worker ids and host names are not among them.
+    selects nodes whose links are not.
     """
     generation = generation_of(accelerator)
     cores = topology.chips if generation in _ONE_CORE else 2 * topology.chips
@@ -148,10 +143,7 @@ class Layout:
 
 
 def layout_of(pod: TpuPod) -> Layout | None:
-    """Return the slice that a pod selects; None where it selects none by its topology.
-
-    ShapeError where Google sells no such slice, in the words of the Event that its owner would get.
-    """
+    """Return the slice that a pod selects; None where it selects none, ShapeError where Google sells no such slice."""
     if not (pod.accelerator and pod.topology):
         return None
     shape = tpu.resolve(pod.accelerator, pod.topology, pod.chips, pod.machine_type)
@@ -165,10 +157,7 @@ def layout_of(pod: TpuPod) -> Layout | None:
 
 
 def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) -> list[dict[str, str]]:
-    """Return for each container of the pod the variables that say which worker it is and who the others are.
-
-    `numbering` is None for a slice that is one VM: nobody else is in it.
-    """
+    """Return each container's variables about its worker and the others; `numbering` is None for a slice of one VM."""
     processes = len(pod.workers)
     hosts = hosts_of(layout, numbering)
     index = numbering.index % len(hosts) if numbering is not None else 0
@@ -259,10 +248,7 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
 
 
 def is_absent(name: str, container: Container, variables: Mapping[str, object]) -> bool:
-    """Whether a container lacks a variable, or has what GKE's webhook gives pods of which it knows nothing: localhost.
-
-    `variables` is what the container is to have. That value would break a slice of several hosts.
-    """
+    """Whether a container lacks one of its `variables`, or has localhost, as GKE's webhook sets it by default."""
     given = container.given.get(name)
     if given is None:
         return True
