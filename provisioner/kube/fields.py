@@ -17,7 +17,7 @@ _LARGEST_INDEX_DIGITS = 9
 #: Counts are int32 in the API.
 _LARGEST_COUNT = 2**31 - 1
 #: Python refuses to print numbers of thousands of digits.
-MOST_BITS = 1024
+_MOST_BITS = 1024
 
 
 class BoundedReader:
@@ -167,7 +167,7 @@ def shown(raw: object) -> str:
     """Return a value of any size as a message shows it."""
     if isinstance(raw, (dict, list)):
         return f"a {type(raw).__name__}"
-    if isinstance(raw, int) and raw.bit_length() > MOST_BITS:
+    if isinstance(raw, int) and raw.bit_length() > _MOST_BITS:
         return "a number of hundreds of digits"
     whole = repr(raw)
     return whole if len(whole) <= 60 else whole[:59] + "…"

@@ -33,8 +33,7 @@ _TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=5.0)
 _LONGEST_DURATION_SECONDS = 3600.0
 #: Anybody who may write the Lease names its holder; names are shorter.
 _LONGEST_HOLDER = 253
-#: Without a renewal for so long we do not lead any more. It lies before the end of the lease by more than a request
-#: takes, and leaves time for several tries.
+#: Without a renewal for so long we do not lead: before the lease ends, with time left for several tries.
 _RENEW_DEADLINE_SECONDS = 20.0
 _RETRY_SECONDS = 5.0
 #: A renewal under way gets this long before the lease is given back.
@@ -247,8 +246,7 @@ class _Claim:
     must_exist: bool
     clock: Callable[[], float]
     now: Callable[[], datetime]
-    #: When the request was sent that last proved our claim, None without a claim: that we hold it, or that there is
-    #: none where it need not exist.
+    #: When the request was sent that last proved that we hold it, or that it need not exist; None: neither.
     confirmed_at: float | None = None
     #: Who holds it, as it was last read or written; empty: nobody, or not known yet.
     holder: str = ""

@@ -35,9 +35,7 @@ _LIST_ATTEMPTS = 3
 _CHANGE_ATTEMPTS = 5
 #: What has failed again and again is read so often.
 _REREAD_CAP_SECONDS = 60.0
-#: The last look is worth this long, from when it is asked for. A node that registers right after it has no chips, and
-#: takes no pod that asks for any, until its device plugin runs: 13 s later at the earliest, by which time the delete
-#: has taken effect, unless it takes longer to reach Google.
+#: The last look is worth so long: a node that registers after it has no chips until its device plugin runs, 13 s later.
 _LAST_LOOK_SECONDS = 2.0
 #: A look that took longer, or a process that was frozen in it, looks again.
 _LAST_LOOKS = 3

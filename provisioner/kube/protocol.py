@@ -175,7 +175,6 @@ class Pager:
     limit: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with as many as there may be."""
         self.limit = self.most
 
     def fetch(self, continue_token: str = "") -> Page:

@@ -28,8 +28,7 @@ _WATCH_SECONDS = 45, 60
 SHORT_WATCH_SECONDS = 1.0
 #: A watch may end so much before the agreed time and still be one that the server ended itself.
 _EARLY_SECONDS = 5.0
-#: After so many fruitless watches in a row the list is taken anew. A server whose database was restored from a backup
-#: refuses our resource version for ever, and not with 410.
+#: After so many fruitless watches the list is taken anew: a restored database refuses our version, not with 410.
 WATCHES_BEFORE_RELIST = 3
 #: After failures.
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0
@@ -76,10 +75,7 @@ class Listing(Generic[T]):
 
     #: When its first page was asked for.
     started: float
-    #: Of the page that is asked for now.
-    continue_token: str = ""
     records: dict[Key, T] = field(default_factory=dict)
-    #: The uid of every record.
     uids: dict[Key, str] = field(default_factory=dict)
     #: Every object of the list, also those that are not wanted or can't be read.
     seen: set[Key] = field(default_factory=set)
@@ -123,7 +119,6 @@ class Reflector(Generic[T]):
         self.synced = False
         #: When a list (its start), an event, a bookmark or a watch of full length last confirmed the records.
         self.last_contact_monotonic: float | None = None
-        #: What is wrong, in words, or None.
         self.problem: str | None = None
         #: Whether the API server said last that it does not know the kind.
         self.missing = False
@@ -191,10 +186,6 @@ class Reflector(Generic[T]):
             self._add(listing, raw)
         if not page.continue_token:
             self._listed(listing, page.resource_version)
-            return ""
-        if page.continue_token == listing.continue_token:
-            raise errors.Malformed(f"list of {self.name}: the server returns the same page repeatedly")
-        listing.continue_token = page.continue_token
         return page.continue_token
 
     def _listed(self, listing: Listing[T], version: str) -> None:

@@ -23,8 +23,7 @@ _log = structlog.get_logger(__name__)
 MAX_LINE_BYTES = ANSWER_BYTES
 CHUNK_BYTES = 64 * 1024
 
-#: Everything that urllib3, http.client and ssl raise while a request is on its way. (ssl.SSLError is an OSError;
-#: ValueError: a header or address that can't be sent, or a socket that another thread closed.)
+#: What urllib3, http.client and ssl raise; ValueError: of a bad header, or a socket that another thread closed.
 TRANSPORT_ERRORS = (HTTPError, http.client.HTTPException, OSError, ValueError)
 _BY_STATUS: dict[int, type[errors.ClusterError]] = {
     401: errors.Unauthorized,
@@ -173,7 +172,6 @@ def error_of_status(raw: JsonObject) -> errors.ClusterError:
 
 
 def _error(code: int, status: JsonObject, words: str, *, header: str | None = None) -> errors.ClusterError:
-    """Return the error that an HTTP status, or the code of a Status object, stands for."""
     message, reason = status.get("message"), status.get("reason")
     kind = _BY_STATUS.get(code) or (errors.Invalid if 400 <= code < 500 else errors.Unavailable)
     return kind(

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from provisioner.kube import errors
 from provisioner.kube.api import connect
 from provisioner.kube.fields import MalformedObject
-from provisioner.kube.protocol import PAGE_SIZE, Page
+from provisioner.kube.protocol import PAGE_SIZE
 from provisioner.kube.reflector import Collection, WatchOptions
 from provisioner.kube.watches import ListWatch
 from provisioner.model.workloads import WorkloadKind
@@ -212,20 +212,6 @@ def test_a_list_that_expires_between_pages_starts_again() -> None:
     harness.kube.list_page = first  # type: ignore[method-assign]
     harness.watch.step()
     assert (harness.watch.synced, len(harness.values()), harness.watch.problem) == (True, 3, None)
-
-
-def test_a_server_that_repeats_a_page_does_not_catch_us_in_a_loop() -> None:
-    """Whatever the server sends, the thread gets out again."""
-    harness, asked = Harness(), []
-
-    def same(*_: Any, continue_token: str, **__: Any) -> Page:
-        asked.append(continue_token)
-        return Page(items=[], resource_version="1", continue_token="same")
-
-    harness.kube.list_page = same  # type: ignore[method-assign]
-    assert harness.watch.step() > 0
-    assert asked == ["", "same"]
-    assert "returns the same page repeatedly" in str(harness.watch.problem)
 
 
 @pytest.mark.parametrize(
