@@ -65,7 +65,6 @@ class Actor(CallingActor[actions.Answer]):
     namespace: str
     #: Of the namespace kube-system; empty while it is not known.
     cluster_uid: Callable[[], str]
-    #: Where writes to Kubernetes run.
     write_executor: Executor
     metrics: Metrics
 

@@ -98,7 +98,6 @@ def _differences(before: Any, after: Any, at: tuple[str | int, ...]) -> Iterator
 
 
 def _variables(settings: WebhookSettings) -> tuple[dict[str, Any], ...]:
-    """Return the variables of each container of the user's."""
     if settings.ipu_injection == _COMPATIBLE:
         return (_variable("IPUOF_CONFIG_PATH", f"{names.CONFIG_DIRECTORY}/{names.CONFIG_FILE}"),)
     return (

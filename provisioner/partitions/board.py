@@ -28,7 +28,6 @@ class ServerLine:
     address: str
     #: The label of the nodes that reach it, KEY=VALUE; empty: all nodes do.
     nodes: str
-    #: When it was last read; None: never.
     read_at: datetime | None
     #: Why it cannot be read; empty where it can.
     problem: str
@@ -47,7 +46,6 @@ class LeftOut:
 class Document(View):
     """Everything that is served; of each kind of lines as many as are shown, `left_out` has the others."""
 
-    #: The time at which the process created this answer.
     served_at: datetime
     release: str
     #: This process, as the Lease names it.
@@ -55,7 +53,6 @@ class Document(View):
     leading: bool
     #: Why nothing is decided at the moment; empty if decisions are made.
     problems: tuple[str, ...] = ()
-    #: When this was decided; None: nothing was yet.
     decided_at: datetime | None = None
     servers: tuple[ServerLine, ...] = ()
     left_out: LeftOut = LeftOut()

@@ -15,8 +15,6 @@ from provisioner.settings.partitions import LARGEST_SIZE, Server
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,8}")
 _DEFAULT_GRACE_SECONDS = 30
-#: The API has no higher priority.
-_HIGHEST_PRIORITY = 2_000_001_000
 _RELEASED = "true"
 
 
@@ -39,9 +37,7 @@ class Pod:
     gated: bool = False
     #: Other scheduling gates than ours hold it.
     held_by_others: bool = False
-    #: spec.priority.
     priority: int = 0
-    #: Where it is bound; empty: nowhere.
     node: str = ""
     #: Succeeded or Failed: it needs its partition no more.
     finished: bool = False
@@ -63,8 +59,7 @@ class Pod:
     told_partition: str = ""
     #: Its init container has ended well, so that the others may use its partition.
     begun: bool = False
-    #: Its nodeSelector and the required terms of its node affinity allow the nodes of these servers (HOST:PORT);
-    #: None: of all.
+    #: Those (HOST:PORT) whose nodes its nodeSelector and its required node affinity allow; None: all.
     servers: frozenset[str] | None = None
 
 
@@ -104,7 +99,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
     annotations = fields.mapping(metadata.get("annotations"))
     gates = {fields.name(gate.get("name")) for gate in fields.mappings(spec.get("schedulingGates"))}
     gated = names.SCHEDULING_GATE in gates
-    size, problem = 0, ""
+    size, problem, priority = 0, "", spec.get("priority")
     try:
         size = read_size(annotations, largest=largest_size) or 0
     except Wrong as wrong:
@@ -122,7 +117,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
         injected=_is_injected(annotations, spec),
         gated=gated,
         held_by_others=bool(gates - {names.SCHEDULING_GATE}),
-        priority=_priority_of(spec.get("priority")),
+        priority=priority if type(priority) is int else 0,
         node=fields.name(spec.get("nodeName")),
         finished=status.get("phase") in ("Succeeded", "Failed"),
         deletion_deadline=fields.deletion_deadline(f"pod {namespace}/{name}", metadata),
@@ -144,12 +139,6 @@ def _is_injected(annotations: dict[str, Any], spec: dict[str, Any]) -> bool:
     if annotations.get(names.STATUS) != names.INJECTED or names.MIRROR in annotations:
         return False
     return any(each.get("name") == names.INIT_CONTAINER for each in fields.mappings(spec.get("initContainers")))
-
-
-def _priority_of(raw: object) -> int:
-    if isinstance(raw, bool) or not isinstance(raw, int):
-        return 0
-    return min(max(raw, -_HIGHEST_PRIORITY), _HIGHEST_PRIORITY)
 
 
 def _told_server_of(annotations: dict[str, Any]) -> str:

@@ -108,7 +108,6 @@ class Known(Rereading):
         self.attempt(read, "the ledger cannot be read:", "ledger")
 
     def _read_ledger(self) -> Ledger:
-        """Read the ledger; one that is not there is empty."""
         path = object_path("configmaps", names.LEDGER_CONFIGMAP_NAME, namespace=self.namespace)
         try:
             return _parse_ledger(self.api.get(path, timeouts=_TIMEOUTS))

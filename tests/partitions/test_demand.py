@@ -131,8 +131,6 @@ def test_a_pod_that_says_nothing_is_what_the_api_takes_it_for() -> None:
 @pytest.mark.parametrize(
     ("annotations", "spec", "part", "want"),
     [
-        pytest.param({}, {"priority": 2_000_001_001}, "priority", 2_000_001_000, id="no priority is higher"),
-        pytest.param({}, {"priority": -2_000_001_001}, "priority", -2_000_001_000, id="and none is lower"),
         pytest.param({}, {"priority": -5}, "priority", -5, id="a low priority"),
         pytest.param({}, {"priority": True}, "priority", 0, id="a truth value is no priority"),
         pytest.param({names.RELEASE: "false"}, {}, "released", False, id="not released"),

@@ -98,7 +98,6 @@ class _OfPod:
 
     @property
     def key(self) -> str:
-        """Names what is written."""
         return pod_key(self.pod)
 
 

@@ -273,7 +273,7 @@ def _known(standing: Standing, now: datetime) -> PartitionMemory:
         known = replace(known, active_at=now)
     if standing.partition is None or standing.outdated or standing.phase not in (Phase.CREATING, Phase.ACTIVE):
         return known
-    return replace(known, refused=False, backoff=None) if known.refused or known.backoff is not None else known
+    return replace(known, refused=False, backoff=None)
 
 
 def _seen_by(write: actions.Write) -> str:

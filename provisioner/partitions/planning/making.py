@@ -29,7 +29,6 @@ def steps_of(standing: Standing, round_: Round) -> Iterator[Step]:
 
 
 def _make(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
-    """Say what is to be done for a pod that needs its partition."""
     match standing.phase:
         case Phase.WANTED:
             yield from _create(standing, pod, round_)

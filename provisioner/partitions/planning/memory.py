@@ -41,13 +41,11 @@ class PartitionMemory:
     since: datetime
     #: When a call of ours that changes it was last answered: a reading asked for before says nothing of it.
     changed_at: datetime | None = None
-    #: When it was last seen active.
     active_at: datetime | None = None
     #: A create was refused here, and the server is to show that there is no partition.
     refused: bool = False
     #: Of creates, until the partition is listed.
     backoff: Backoff | None = None
-    #: Of removes.
     removing: Backoff | None = None
     #: Since when its pod has been seen to have it and no node; None: it is not so.
     unscheduled_since: datetime | None = None
@@ -85,10 +83,8 @@ class Memory:
     servers: Mapping[str, Backoff] = field(default_factory=dict)
     #: By server and id: of partitions where the ledger has none.
     strays: Mapping[tuple[str, str], PartitionMemory] = field(default_factory=dict)
-    #: Since when a pod is seen to be deleted, by its UID and its deletionTimestamp as a text: with another one it has
-    #: another grace. What it has had of its grace is counted here: its deletionTimestamp is by another clock.
+    #: Since when a pod is seen to be deleted, by UID and deletionTimestamp, which is by another clock.
     ending: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
-    #: By key.
     calls: Mapping[str, OpenCall[actions.Call]] = field(default_factory=dict)
     writes: Mapping[str, OpenWrite[actions.Write]] = field(default_factory=dict)
     #: By the pod's UID: what its people have been told.

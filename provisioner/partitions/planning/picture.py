@@ -167,7 +167,6 @@ class RejectedLine:
 
     namespace: str
     pod: str
-    #: As a sentence.
     why: str
 
 
@@ -204,7 +203,6 @@ class SupplyLine:
 class View:
     """What people and metrics are shown of a decision; the lines are those of the JSON that is served."""
 
-    #: In the order of the queue.
     waiting: tuple[WaitingLine, ...] = ()
     #: The youngest pods first.
     rejected: tuple[RejectedLine, ...] = ()

@@ -69,19 +69,16 @@ class _Ground:
 
     @property
     def has_room(self) -> bool:
-        """Whether anybody could be placed."""
         if self.closed or (self.reserved is not None and self.reserved[0] == inf):
             return False
         return not self._taken if self.one else self.free > 0
 
     def takes(self, ipus: int, longest_seconds: float) -> bool:
-        """Whether a pod can start now."""
         if not self.has_room or ipus >= self.supply.crowded_from or not (self.one or ipus <= self.free):
             return False
         return self.reserved is None or longest_seconds <= self.reserved[0] or ipus <= self.reserved[1]
 
     def take(self, ipus: int, deadline_seconds: float, longest_seconds: float) -> None:
-        """Let a pod start now."""
         self._taken = True
         self.free -= ipus
         self._ends.append((deadline_seconds, ipus))
@@ -106,11 +103,8 @@ class _Ground:
 
 @dataclass(slots=True, kw_only=True)
 class _Places:
-    """Places while they are given."""
-
     grounds: Mapping[Site, _Ground]
-    #: IPUs by namespace. A pod that has a reservation has its share already: none of its namespace that is younger
-    #: takes it away.
+    #: IPUs by namespace, those of reservations too: no younger pod of the namespace takes them away.
     used: dict[str, int]
     settings: PlanningSettings
     placed: list[tuple[Pod, Site]] = field(default_factory=list)
@@ -160,5 +154,4 @@ class _Places:
         return False
 
     def _count(self, pod: Pod) -> None:
-        """Take a pod's share."""
         self.used[pod.namespace] = self.used.get(pod.namespace, 0) + pod.size

@@ -27,7 +27,6 @@ ANY_NAMESPACE = "*"
 class PlanningSettings:
     """The part of the settings that decisions read."""
 
-    #: Partitions of more IPUs are not served.
     largest_size: int = 64
     reconfigurable: bool = True
     #: IPUs that the pods of a namespace may have at once; "*" is for those that are not named. Empty: no limits.
@@ -43,14 +42,11 @@ class PlanningSettings:
     past_grace_seconds: float = 30.0
     #: A pod that has its partition and no node gives it back after so long, where others wait; 0: never.
     unscheduled_seconds: float = 900.0
-    #: What a pod may take, at most, besides its activeDeadlineSeconds and its grace: until it runs, and until its
-    #: partition is removed. A younger pod passes an older one only where it is gone in time even so.
+    #: What a pod may take, besides its deadline and its grace, until it runs and until its partition is removed.
     backfill_allowance_seconds: float = 120.0
-    #: A partition that no pod uses yet, and that is not active after so long, is recreated; one that is not there by
-    #: then, as while its server is down, is given up, and its pod waits again.
+    #: A partition that no pod uses and that is not active after so long is recreated, or given up where it is absent.
     stuck_seconds: float = 900.0
-    #: A pod that its server refuses although enough IPUs are free holds up others for so long, where no deadlines tell
-    #: when there is more room.
+    #: A pod that is refused although enough IPUs are free holds up others for so long, where no deadlines tell more.
     crowded_seconds: float = 3600.0
     #: Partitions made and removed at once on one server.
     most_changes_per_server: int = 4

@@ -49,7 +49,6 @@ class Standing:
     """One entry."""
 
     entry: Entry
-    #: None: there is no such pod.
     pod: Pod | None
     phase: Phase
     known: PartitionMemory
@@ -131,8 +130,7 @@ def _is_misplaced(entry: Entry, pod: Pod) -> bool:
 def _phase_unread(entry: Entry, wanted: Pod | None, known: PartitionMemory, round_: Round) -> Phase:
     """Say how far an entry is whose server cannot be read; `wanted` is its pod, where that needs it."""
     if entry.server not in round_.servers:
-        # No setting names it any more. What is left there is an orphan as soon as one does, and a pod that was told of
-        # it has it there, for all anybody knows.
+        # No setting names it any more; a pod that was told of it has it there, for all anybody knows.
         return Phase.GONE if wanted is None else Phase.WITHDRAWN if wanted.gated else Phase.CREATING
     if wanted is None:
         return Phase.RELEASING
@@ -140,7 +138,6 @@ def _phase_unread(entry: Entry, wanted: Pod | None, known: PartitionMemory, roun
 
 
 def _is_away(entry: Entry, known: PartitionMemory, round_: Round) -> bool:
-    """Whether a server could not be read for long."""
     reading, began_at = round_.servers[entry.server].reading, known.changed_at or known.since
     return _is_long_ago(max(began_at, reading.asked_at) if reading is not None else began_at, round_)
 

@@ -46,7 +46,6 @@ class Shared:
     """Questions that are under way, and answers that count for a while; used from one event loop."""
 
     def __init__(self, kept_seconds: float, *, most: float = inf) -> None:
-        """Let no more than `most` questions be under way."""
         self._kept_seconds, self._most = kept_seconds, most
         #: With the moment from which each counts.
         self._kept: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
@@ -86,8 +85,6 @@ class Shared:
 
 @dataclass(slots=True)
 class _Queue:
-    """The questions of one client."""
-
     places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_EACH_AT_ONCE))
     waiting: int = 0
 

@@ -184,7 +184,6 @@ def _pod(username: str, extra: Mapping[str, Any]) -> PodIdentity | None:
 
 
 def _only(raw: object) -> str:
-    """Read the one text of a list."""
     texts = fields.sequence(raw)
     return fields.text(texts[0]) if len(texts) == 1 else ""
 

@@ -25,7 +25,6 @@ class PartitionState(Enum):
     ACTIVE = "active"
     #: It is being created, or anything else that is neither good nor known to be bad.
     OTHER = "other"
-    #: It says that it failed.
     ERROR = "error"
 
 
@@ -81,7 +80,6 @@ class VipuError(Exception):
     """The one exception of this boundary."""
 
     def __init__(self, failure: Failure, subject: str = "") -> None:
-        """Say what happened to a call, such as "create partition tpup-1"."""
         super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
         self.failure = failure
 

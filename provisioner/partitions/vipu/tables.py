@@ -142,18 +142,15 @@ class _Row:
         return "" if column is None else self.cells[column]
 
     def number(self, column: int | None) -> int:
-        """Return a cell that has a number."""
         text = self.text(column)
         if not (text.isascii() and text.isdecimal()) or len(text) > len(str(_MOST_IPUS)) or int(text) > _MOST_IPUS:
             raise self.error(f"has {text[:_LONGEST_SHOWN]!r} where a number should be")
         return int(text)
 
     def filled(self) -> int:
-        """Return how many cells are not empty."""
         return sum(1 for cell in self.cells if cell)
 
     def error(self, problem: str) -> TableError:
-        """Return the error that names this line."""
         return TableError(f"line {self.number_of_line} {problem}: {self.line[:_LONGEST_SHOWN]!r}")
 
 
