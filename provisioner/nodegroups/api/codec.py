@@ -117,8 +117,6 @@ _LARGEST = 2**63
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """One field."""
-
     attribute: str
     name: str
     hint: Any
@@ -126,7 +124,6 @@ class _Part:
     form: Form | None
     #: Whether it is written also where it is empty.
     always: bool
-    #: Whether it has a value where none is given.
     defaulted: bool
     #: Whether it follows from others.
     derived: bool

@@ -257,7 +257,6 @@ class TpuNodeGroupStatus:
     ] = ()
 
     def __post_init__(self) -> None:
-        """Count the nodes for the column."""
         if self.node_count is not None:
             ready = self.node_summary.ready if self.node_summary is not None else 0
             object.__setattr__(self, "nodes", f"{ready}/{self.node_count}")

@@ -53,8 +53,7 @@ _NO_SUCH_ADDRESS = re.compile(
     r"Invalid value for field '(zone|region|resourcePolicy|instanceTemplate|instanceGroupManager|instance|operation)'"
 )
 
-#: Codes of what Compute Engine says of its own work. Known from its documentation of errors, from the cluster
-#: autoscaler's table and from reports. What is not here is read by its text, then by its HTTP code.
+#: Codes of Compute Engine's own work; what is not here is read by its text, then by its HTTP code.
 _WORK_KINDS: Mapping[FailureKind, tuple[str, ...]] = {
     FailureKind.STOCKOUT: (
         "ZONE_RESOURCE_POOL_EXHAUSTED",

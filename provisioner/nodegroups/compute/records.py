@@ -70,7 +70,6 @@ class ResourcePolicy:
     description: str = ""
     #: Empty for a resource policy of another sort.
     type: str = HIGH_THROUGHPUT
-    #: Such as 2x2x4.
     topology: str = ""
 
     # --- only read
@@ -161,8 +160,7 @@ class ManagedInstance:
     name: str
     #: The project and the zone that it is in.
     scope: Scope
-    #: The machine's status, PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED, ...; empty: a placeholder without a
-    #: machine behind it, which can neither be read nor changed.
+    #: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED, ...; empty: a placeholder without a machine.
     status: str = ""
     #: What the group does with it: NONE, CREATING, RECREATING, DELETING, VERIFYING, ...
     action: str = NO_ACTION
@@ -213,7 +211,6 @@ _PATH = re.compile(
     r"(?:^|/)(?P<path>projects/(?P<project>[^/]+)/"
     r"(?:global|(?P<kind>zones|regions|locations)/(?P<location>[^/]+))/(?P<collection>[A-Za-z]+)/(?P<name>[^/?#]+))$"
 )
-#: Of a region.
 REGION = re.compile(r"[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}")
 #: A zone is its region and one letter.
 _ZONE = re.compile(r".+-[a-z]")

@@ -258,20 +258,15 @@ def _items_of(raw: object) -> dict[str, str]:
 
 def _whole(raw: object) -> int:
     """Read a number that may be a text; 0 where it is none."""
-    if isinstance(raw, bool):
-        return 0
-    if isinstance(raw, int):
-        return raw if raw.bit_length() <= fields.MOST_BITS else 0
-    return int(raw) if isinstance(raw, str) and _is_number(raw) else 0
+    if type(raw) is int:
+        return raw
+    text = fields.text(raw)
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else 0
 
 
 def _number_text(raw: object) -> str:
     """Read Google's own number of something, which is not reckoned with."""
     return str(_whole(raw)) if _whole(raw) > 0 else ""
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 def _last(url: str) -> str:
