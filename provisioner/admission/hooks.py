@@ -25,8 +25,7 @@ from provisioner.runtime.resources import Call, Content, Lane
 
 _log = structlog.get_logger(__name__)
 _JSON = "application/json"
-#: So many bytes, objects and lists are decoded and read in a millisecond or two, whatever they say. Larger bodies take
-#: their time and memory: a decoded one needs up to thirty times its size.
+#: So much is read in a millisecond or two, whatever it says; decoded, a body needs up to thirty times its size.
 _SMALL_BYTES = 64 * 1024
 _SMALL_PARTS = 1000
 #: More threads would not be faster: Python computes in one at a time.
@@ -45,8 +44,7 @@ _T = TypeVar("_T")
 Later = Callable[[int], Content]
 #: Takes the body, and since when it is there (of `time.perf_counter`).
 Begin = Callable[[bytes, float], Content | Later]
-#: Counts what became of a review: the webhook, one of admitted, patched, warned, denied, malformed and failed, and the
-#: seconds that it took.
+#: Counts a review: the webhook, what became of it (as metrics name it), and the seconds that it took.
 Observer = Callable[[str, str, float], None]
 
 

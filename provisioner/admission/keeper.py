@@ -244,7 +244,6 @@ def _webhooks(configuration: JsonObject) -> list[tuple[str, str]]:
 
 
 def _certificates(bundle: str) -> list[str]:
-    """Return the certificates of a bundle."""
     end = "-----END CERTIFICATE-----"
     return [part.strip() for part in bundle.split(end) if part.strip()]
 

@@ -22,8 +22,7 @@ _WARNING_CHARACTERS = 1000
 _MORE = "there are more warnings than can be shown"
 _MESSAGE_CHARACTERS = 8192
 _UID_CHARACTERS = 128
-#: Objects, lists and commas in a body: more than the largest object has before and after an update together. Decoded,
-#: each value takes dozens of times its bytes.
+#: Objects, lists and commas in a body: more than the largest object has before and after an update together.
 _MOST_PARTS = 500_000
 
 
@@ -93,8 +92,7 @@ class Answer:
     notice: Notice | None = None
 
 
-#: What reviews may read of one object, of several at once and alone: decoded, it takes up to thirty times as much. The
-#: API server stores objects of up to 1.5 MiB.
+#: What reviews may read of one object, of several at once and alone; the API server stores up to 1.5 MiB.
 READ_BYTES, READ_ALONE_BYTES = 128 * 1024, 2 * 1024 * 1024
 #: The rest of a review, which reads from the API server, or takes its time. Called with READ_BYTES it raises kube's
 #: TooLarge for an object of more, and is then called with READ_ALONE_BYTES.

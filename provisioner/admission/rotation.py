@@ -42,7 +42,6 @@ class State:
     present: Keys | None = None
     #: Made, and not yet served.
     next: Keys | None = None
-    #: When the last step was written.
     since: dt.datetime | None = None
     #: Authorities that were trusted before, and still are.
     earlier: str = ""

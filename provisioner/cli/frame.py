@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-#: Formats for programs.
 FORMATS = ("json", "yaml")
 CONTEXT: Mapping[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 

@@ -37,7 +37,6 @@ class Manifests(NamedTuple):
     """What was read."""
 
     documents: tuple[Document, ...]
-    #: What could not be read.
     problems: tuple[Problem, ...]
 
 
@@ -108,7 +107,6 @@ class _Loader(_LOADER):  # type: ignore[misc]
     """Reads values as kubectl does: keys are texts and come once, dates and times are texts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - PyYAML's
-        """Read an object."""
         self.flatten_mapping(node)
         found: dict[str, Any] = {}
         lines: dict[str, int] = {}

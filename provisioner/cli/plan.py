@@ -199,8 +199,6 @@ def command(
 
 
 class _Result(NamedTuple):
-    """All that a plan came to."""
-
     manifests: Manifests
     effective: PlanSettings
     found: Forecast
@@ -414,7 +412,6 @@ def _data(result: _Result) -> dict[str, Any]:
 
 
 def _request_json(effective: Settings, request: NodePoolRequest) -> dict[str, Any]:
-    """Return what a create sends."""
     if effective.on_gce:
         return group_document(request, effective)
     return create_request_json(effective.cluster_name.path, request)

@@ -32,7 +32,6 @@ class _GoCommand(Command):
     """Takes flags with one dash, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments."""
         return super().parse_args(ctx, [_two_dashes(each) for each in args])
 
 

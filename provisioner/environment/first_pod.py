@@ -34,7 +34,6 @@ def problems_of_first_pod(raw: Mapping[str, Any], settings: WebhookSettings, nam
 
 
 def _first_pods(raw: Json) -> Iterator[Json]:
-    """Yield the first pod of each template of a workload."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     name, kind = fields.name(metadata.get("name")), (raw.get("apiVersion"), raw.get("kind"))
     group = fields.text(raw.get("apiVersion")).partition("/")[0]

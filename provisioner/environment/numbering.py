@@ -236,7 +236,6 @@ def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering
 
 
 def _job_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the specification of the child Jobs."""
     return fields.mapping(fields.mapping(replicated_job.get("template")).get("spec"))
 
 

@@ -133,7 +133,6 @@ class Layout:
     topology: tpu.Topology
     #: Pods that fill it: one a host, where it has several hosts.
     pods: int
-    #: Chips of a VM.
     host_chips: int
 
     @property

@@ -64,8 +64,7 @@ class CapacityKind(Enum):
     RESERVATION = "reservation"
     ON_DEMAND = "on-demand"
     SPOT = "spot"
-    #: Dynamic workload scheduler: the pool is made empty, its nodes come when there is capacity, for a bounded time. A
-    #: pool without nodes is no failure, however long that lasts.
+    #: Dynamic workload scheduler: a pool is made empty, which is no failure, and has its nodes for a bounded time.
     FLEX_START = "flex-start"
 
 
@@ -154,7 +153,6 @@ class NodePoolRequest:
     machine_type: str
     #: Nodes of the whole pool. Of flex-start capacity it is made empty, to grow to this at once.
     hosts: int
-    #: Topology of the slice.
     topology: str
     capacity: CapacityKind = CapacityKind.ON_DEMAND
     #: Name, or projects/P/reservations/R, then optionally /reservationBlocks/B and /reservationSubBlocks/S; empty for

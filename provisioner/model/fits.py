@@ -56,7 +56,6 @@ class Fits:
         return found
 
     def _holding(self, expression: Expression) -> int:
-        """Return the nodes of which one expression holds."""
         operator, values = expression.operator, expression.values
         known = self._names if expression.on_field else self._of(expression.key)
         match operator:
@@ -141,7 +140,6 @@ class _Values:
         self.lacking = self._by_value.get(None, 0)
 
     def among(self, values: Iterable[str]) -> int:
-        """Return the nodes with one of these values."""
         found = 0
         for value in values:
             nodes = self._by_value.get(value)
@@ -151,7 +149,6 @@ class _Values:
 
     @cached_property
     def numbers(self) -> _Ordered:
-        """The nodes whose values are numbers."""
         found: dict[int, int] = defaultdict(int)
         for value, nodes in self._by_value.items():
             amount = number(value or "")
@@ -169,11 +166,9 @@ class _Ordered:
         self._below = [*accumulate((by_amount[amount] for amount in self._amounts), or_, initial=0)]
 
     def below(self, amount: int) -> int:
-        """Return the nodes with less than an amount."""
         return self._below[bisect_left(self._amounts, amount)]
 
     def above(self, amount: int) -> int:
-        """Return the nodes with more than an amount."""
         return self._below[-1] & ~self._below[bisect_right(self._amounts, amount)]
 
 

@@ -38,7 +38,6 @@ _log = structlog.get_logger(__name__)
 DISABLED = "0"
 #: Answers under way when the server stops get a second; the thread gets longer, in case an app blocks the event loop.
 _GRACE_SECONDS, _STOP_SECONDS = 1, 5.0
-#: Connections that wait in the kernel to be accepted.
 _BACKLOG = 1024
 #: So long a request waits when all clients together have asked too much, and accepting when the system is out of files.
 _PAUSE_SECONDS = 0.25
@@ -82,11 +81,9 @@ class Limits:
     #: Request line and headers together.
     header_bytes: int = 16384
     body_bytes: int = 65536
-    #: All connections together hold so much of requests that are not answered, and of last answers that are not read;
-    #: beyond it the client that has the most loses its largest.
+    #: Of requests not answered, and last answers not read; beyond it the client that has the most loses its largest.
     held_bytes: int = 48 * 1024 * 1024
-    #: All clients together are answered so often, and so many times more at once; None: as often as they ask. Who asks
-    #: more waits for a moment, so that whoever asks all the time leaves the processor to others.
+    #: Answers to all clients together, and so many more at once; None: no bound. Who asks more waits for a moment.
     answers_per_second: float | None = None
     answers_at_once: int = 200
 
@@ -98,7 +95,6 @@ class _Requests(h11.Connection):
     sent = 0
 
     def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
-        """Return what is to be written."""
         pieces = super().send_with_data_passthrough(event)
         self.sent += sum(map(len, pieces or ()))
         return pieces
@@ -138,7 +134,6 @@ class _Connection(H11Protocol):
             self._timer = None
 
     def data_received(self, data: bytes) -> None:
-        """Take what a client sends."""
         if self._timer is None:
             self._begin()
         self.held += len(data)
@@ -166,7 +161,6 @@ class _Connection(H11Protocol):
         self.cut()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget a client that has gone."""
         self.cut()
         super().connection_lost(exc)
 
@@ -209,7 +203,6 @@ class _Server(uvicorn.Server):
         super().__init__(config)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept."""
         self.servers = []
         [listening] = sockets or []
         self._accepting = asyncio.create_task(self._accept(listening))

@@ -9,8 +9,7 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
-#: Libraries that tell at INFO what is noise for an operator, and at DEBUG whole requests with their credentials: the
-#: first is heard at the level debug only, the second never.
+#: Libraries whose INFO is noise, heard at the level debug alone, and whose DEBUG shows credentials and is never heard.
 _CHATTY = ("google", "urllib3", "kubernetes", "requests", "asyncio")
 
 

@@ -70,7 +70,6 @@ class Registry(CollectorRegistry):
         return generate_latest(self)
 
 
-#: Results of rounds.
 ROUND_RESULTS = ("ok", "crashed")
 _ROUND_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _DECIDE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)

@@ -22,8 +22,7 @@ from starlette.types import Receive, Scope, Send
 _JSON = "application/json"
 #: What stands for a name in the path of a resource.
 NAME = "{name}"
-#: OpenSSL keeps a buffer of the largest piece as long as there is a connection. Where a client is slow to read, it may
-#: become as large as the answer: so a large one ends its connection.
+#: OpenSSL keeps a buffer of the largest piece, or of a slow reader's answer: a large one ends its connection.
 _PIECE_BYTES, _KEPT_BYTES = 16 * 1024, 64 * 1024
 #: A request waits for its turn for so long: its caller would have gone when it is answered.
 _PATIENCE_SECONDS = 4.0

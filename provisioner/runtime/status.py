@@ -123,7 +123,6 @@ def _as_asked(content: Content, asked: Mapping[str, str]) -> Content:
 
 
 def _tags(header: str) -> frozenset[str]:
-    """Return the versions that a header names."""
     return frozenset(each.strip().removeprefix("W/") for each in header.split(",")) - {""}
 
 

@@ -47,8 +47,7 @@ _log = structlog.get_logger(__name__)
 NAME = "tpu-provisioner-webhook"
 #: After SIGTERM reviews are answered for so long: API servers have to learn that this replica goes.
 _DRAIN_SECONDS = 8.0
-#: A review holds an object of up to 3 MiB, twice where it is changed. The limit for connections is far above what API
-#: servers open; they keep those that are idle for 90 s.
+#: A review holds an object of up to 3 MiB, twice where it is changed; API servers keep idle connections for 90 s.
 _LIMITS = Limits(
     connections=512, request_seconds=15.0, idle_seconds=120, body_bytes=8 * 1024 * 1024, held_bytes=48 * 1024 * 1024
 )
@@ -289,8 +288,7 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
             strict=True,
             quick=True,
         ),
-        # Namespaces choose a path by their label, so that the server need not read them. None is strict: a failure of
-        # the server is no mistake of the workload.
+        # Namespaces choose a path by their label. None is strict: failures of the server are no mistakes of workloads.
         *(
             Hook(name=name, path=path, answer=partial(validation_of, mode=mode))
             for name, path, mode in (

@@ -68,7 +68,6 @@ class Explanation:
     id: str
     #: Why it waits or runs, since when, and what happens next.
     headline: str
-    #: Names and values.
     facts: tuple[tuple[str, str], ...]
     notices: tuple[NoticeView, ...]
     #: The last decisions about it, oldest first.
@@ -373,6 +372,5 @@ def _history(track: Track) -> Iterator[tuple[str, str]]:
 
 
 def _about(activity: Iterable[Entry], workload: str, pool: str) -> tuple[Entry, ...]:
-    """Return the last entries about a workload or a pool."""
     about = [each for each in activity if (workload and each.workload == workload) or (pool and each.pool == pool)]
     return tuple(about[-_ENTRIES:])
