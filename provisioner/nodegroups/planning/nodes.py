@@ -85,11 +85,6 @@ class Fleet:
         """Whether all are there, and listed as they will stay, whatever their nodes are like."""
         return all(member.machine.status == _RUNNING and member.machine.action == NO_ACTION for member in self.members)
 
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """Nodes of machines on which something may be running."""
-        return tuple(member.node for member in self.members if member.node is not None and member.runs)
-
 
 def running(fleet: Fleet, labels: Mapping[str, str], place: str, round_: Round) -> tuple[Node, ...]:
     """Return the nodes of all machines that may run: those of listed ones, and those that say so themselves.
@@ -97,7 +92,9 @@ def running(fleet: Fleet, labels: Mapping[str, str], place: str, round_: Round) 
     A labelled node whose machine is not listed may be one that joined since; not one of another name, whatever it says.
     `place` is what the provider ids of all machines have before their suffix.
     """
-    found = {node.name: node for node in fleet.nodes}
+    # Also that of an earlier machine of the name, which may have pods bound to it: the gate goes by the name, too.
+    ids = [member.machine.provider_id for member in fleet.members if member.runs]
+    found = {node.name: node for node in map(round_.nodes.get, ids) if node is not None}
     key = (labels.get(names.GROUP_NAMESPACE, ""), labels.get(names.GROUP_NAME, ""))
     for node in round_.labelled.get(key, ()):
         if names.manager_of(node.provider_id) == place and node.ready:

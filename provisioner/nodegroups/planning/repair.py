@@ -68,8 +68,8 @@ def find_loss(
     # Those that report lack chips alone, or a place on the list.
     reports = {member.machine.name: member.reports for member, _ in lost}
     if missing:
-        reports[""] = len(running) - len(fleet.nodes) >= missing
-        reports |= {node.name: node.ready for node in nodes.unlisted(group, fleet, round_)}
+        unlisted = {node.name: node.ready for node in nodes.unlisted(group, fleet, round_)}
+        reports |= {"": sum(unlisted.values()) >= missing, **unlisted}
     loss = Loss(words=words, machines=len(lost) + missing, lost=_remembered(group, reports, round_))
     if not (shape.one_slice or shape.node_count == 1):
         return loss

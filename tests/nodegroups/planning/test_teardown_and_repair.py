@@ -123,8 +123,7 @@ def test_a_chip_that_is_gone_waits_for_the_work_beside_it() -> None:
     assert "has 3 of 4 chips" in world.message("train")
     world.wait(3600.0)
     assert world.process.writes["EvictPod"] == 0
-    for pod in pods:
-        world.kube.finish_pod(pod)
+    world.kube.finish_pods(*pods)
     world.wait_until(lambda: world.reason("train") == Reason.RECREATING, within_seconds=600.0)
 
 
@@ -168,9 +167,7 @@ def test_machines_that_are_not_listed_keep_their_work_and_their_nodes(
 def test_nodes_of_machines_that_are_not_listed_any_more_go_and_stop_no_repair(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their pods would never end, and most nodes would not be ready for as long as their group is there."""
     world = ready_world(topology="2x4")
-    group = make_group("each", topology="2x2")
-    world.kube.create_group(replace(group, spec=replace(group.spec, node_count=6)))
-    world.wait_until(lambda: world.is_ready("each"))
+    world.make("each", topology="2x2", node_count=6)
     client = world.cloud.client
     whole = client.list_managed_instances
     monkeypatch.setattr(
@@ -355,11 +352,7 @@ def test_a_startup_script_that_leaves_no_room_for_the_join_is_refused() -> None:
 @pytest.mark.parametrize("meanwhile", ["", "the controller is restarted", "there is no capacity"])
 def test_a_machine_that_compute_engine_creates_again_joins_again(meanwhile: str) -> None:
     """Its old node goes, also while there is no capacity: its pods would not end. It gets a token of its own."""
-    world = World()
-    group = make_group("train", topology="2x2")
-    world.kube.create_group(replace(group, spec=replace(group.spec, node_count=4)))
-    world.wait_until(lambda: world.is_ready("train"))
-    world.wait(60.0)
+    world = ready_world(topology="2x2", node_count=4)
     lost = world.machines("train")[0]
     uid = world.kube.objects["Node", "", lost.name].uid
     world.cloud.limit(-1 if "capacity" in meanwhile else None)
@@ -375,6 +368,22 @@ def test_a_machine_that_compute_engine_creates_again_joins_again(meanwhile: str)
     (machine,) = (each for each in world.machines("train") if each.name == lost.name)
     assert machine.number != lost.number
     world.check_tokens_gone()
+
+
+def test_a_machine_that_is_created_again_while_its_group_is_deleted_holds_nothing_up() -> None:
+    """The node of the earlier machine of its name is cordoned as well, which the gate wants."""
+    world = ready_world(topology="2x2", node_count=2)
+    world.cloud.world.change_settings({"group_repair_seconds": 120.0})
+    world.kube.protected.update(world.run_pods("train"))
+    lost = world.machines("train")[0]
+    world.cloud.lose(lost, Loss.PREEMPTED)
+    world.wait(100.0)
+    world.delete_group("train")
+    world.wait(300.0)
+    assert lost.number not in {machine.number for machine in world.machines("train")}
+    world.kube.finish_pods(*world.kube.protected)
+    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
+    world.check_nothing_left()
 
 
 def test_a_node_that_is_not_ready_is_not_taken_for_that_of_the_machine_there_is() -> None:
@@ -435,13 +444,17 @@ def test_what_compute_engine_refuses_to_delete_can_be_abandoned(*, gone: bool) -
         assert world.kube.group("train") is not None
 
 
-def test_what_is_of_a_project_that_is_not_allowed_any_more_can_be_abandoned() -> None:
-    """Nothing is asked of Compute Engine for it, so that it refuses nothing."""
+@pytest.mark.parametrize("problem", ["see the setting ALLOWED_PROJECTS", "compute.instanceGroupManagers.delete"])
+def test_what_may_not_be_deleted_can_be_abandoned(problem: str) -> None:
+    """Of the one nothing is asked of Compute Engine; of the other it does not delete the template either."""
     world = ready_world(topology="2x4")
-    world.restart(projects=frozenset({"another-1"}))
+    if "setting" in problem:
+        world.restart(projects=frozenset({"another-1"}))
+    else:
+        world.deny(problem)
     world.delete_group("train")
     world.wait(600.0)
-    assert "see the setting ALLOWED_PROJECTS" in world.message("train")
+    assert problem in world.message("train")
     world.kube.annotate("train", names.ABANDON, "true")
     world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
     assert len(world.cloud.resources()) == 3
@@ -458,8 +471,7 @@ def test_the_device_plugin_stays_while_pods_with_chips_are_on_a_node() -> None:
     world.wait_until(lambda: world.kube.group("idle") is None)
     world.wait(60.0)
     assert world.kube.all("DaemonSet")
-    for pod in pods:
-        world.kube.finish_pod(pod)
+    world.kube.finish_pods(*pods)
     world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
     assert not world.kube.all("DaemonSet")
 
@@ -475,17 +487,6 @@ def test_what_was_refused_before_the_delete_abandons_nothing() -> None:
     world.check_nothing_left()
 
 
-def test_what_is_used_by_what_is_abandoned_goes_with_it() -> None:
-    """Where only the machines cannot be deleted, Compute Engine does not delete their template either."""
-    world = ready_world(topology="2x4")
-    world.deny("compute.instanceGroupManagers.delete")
-    world.delete_group("train")
-    world.wait(600.0)
-    world.kube.annotate("train", names.ABANDON, "true")
-    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
-    assert len(world.cloud.resources()) == 3
-
-
 def test_neither_force_nor_abandon_counts_for_a_group_that_nobody_deletes() -> None:
     """Pods on the other machines of a slice that is recreated may save their work; a refused call is repeated."""
     world = ready_world(topology="2x4")
@@ -498,8 +499,7 @@ def test_neither_force_nor_abandon_counts_for_a_group_that_nobody_deletes() -> N
     assert names.FORCE not in world.message("train")
     world.wait(600.0)
     world.deny("compute.instanceGroupManagers.delete")
-    for pod in pods:
-        world.kube.finish_pod(pod)
+    world.kube.finish_pods(*pods)
     world.wait(3600.0)
     assert len(world.kube.all(Kind.MANAGED_INSTANCE_GROUP)) == 1
     assert world.reason("train") == Reason.RECREATING

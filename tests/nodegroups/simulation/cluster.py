@@ -151,9 +151,10 @@ class Kube:
         if node is not None and not node.unschedulable and node.ready:
             self._put(("Pod", pod.namespace, pod.name), pod)
 
-    def finish_pod(self, name: str) -> None:
-        """Let a pod end."""
-        self._drop(("Pod", "default", name))
+    def finish_pods(self, *names: str) -> None:
+        """Let pods end."""
+        for name in names:
+            self._drop(("Pod", "default", name))
 
     # --- nodes
 

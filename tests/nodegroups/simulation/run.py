@@ -66,7 +66,7 @@ class Run:
         world.kube.protected.clear()
         for pod in world.kube.all("Pod"):
             if not pod.node.startswith("forged-"):
-                world.kube.finish_pod(pod.name)
+                world.kube.finish_pods(pod.name)
         for name in self.wanted:
             world.kube.annotate(name, names.RECREATIONS_RESET, world.stage.wall().isoformat().replace("+00:00", "Z"))
         began = stage.agenda.now
@@ -179,7 +179,7 @@ class Run:
                 world.run_pods(name, chips=rng.choice((0, 4)))
         elif chosen == 8 and pods:
             pod = rng.choice(pods)
-            world.kube.finish_pod(pod.name)
+            world.kube.finish_pods(pod.name)
         elif chosen == 9 and pods:
             world.kube.protected.add(rng.choice(pods).name)
         elif chosen == 10 and world.kube.all("Secret"):

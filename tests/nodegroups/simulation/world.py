@@ -22,18 +22,17 @@ READY = ConditionType.READY
 _ROUNDS_OF_A_CRASHING_PROCESS = (2, 5)
 
 
-def make_group(
-    name: str, *, topology: str = "4x4", machine_type: str = "ct6e-standard-4t", **terms: Any
-) -> TpuNodeGroup:
+def make_group(name: str, *, topology: str = "4x4", node_count: int | None = None, **terms: Any) -> TpuNodeGroup:
     """Return a group as its user writes it."""
     return TpuNodeGroup(
         meta=ObjectMeta(namespace="default", name=name, uid=""),
         spec=TpuNodeGroupSpec(
             project="project-1",
             node_location=ZONE,
+            node_count=node_count,
             topology=topology,
             instance_config=InstanceConfig(
-                machine_type=machine_type, image="projects/project-1/global/images/tpu", **terms
+                machine_type="ct6e-standard-4t", image="projects/project-1/global/images/tpu", **terms
             ),
             bootstrap_kubernetes=BootstrapConfig(),
         ),
