@@ -44,6 +44,8 @@ LWS_SUBGROUP_SIZE = "leaderworkerset.sigs.k8s.io/subgroup-size"
 LWS_LEADER_REQUESTS_TPUS = "leaderworkerset.sigs.k8s.io/leader-requests-tpus"
 #: Annotation of sets: the label whose values are the places that groups do not share.
 LWS_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+#: Label of sets and pods: the DisaggregatedSet that they are of.
+DISAGGREGATED_SET = "disaggregatedset.x-k8s.io/name"
 
 #: Labels of nodes on Compute Engine: their TPUNodeGroup, and its namespace, which its controller alone can set.
 NODE_GROUP_NAME = "cloud.google.com/tpu-node-group-name"

@@ -50,6 +50,7 @@ def parse_leaderworkerset(raw: object) -> Workload:
         reader.problem
         or _too_much_work(leader, worker, replicas=replicas, size=size)
         or _several_slices(leader, worker, size=size, subgroup_size=subgroup_size)
+        or _shares_pools(fields.mapping(pods.get("workerTemplate")))
     )
     return replace(found, groups=(group,), problem=problem)
 
@@ -100,6 +101,20 @@ def _several_slices(leader: Requirements, worker: Requirements, *, size: int, su
             f"its groups of {size} pods have subgroups of {subgroup_size}; they are created only for groups that are "
             f"one slice: remove subGroupPolicy, or make each subgroup a group of its own"
         )
+    return ""
+
+
+def _shares_pools(template: dict[str, Any]) -> str:
+    """Say that a DisaggregatedSet wants several groups on one node pool, by the affinity that it gives their pods."""
+    affinity = fields.mapping(fields.mapping(fields.mapping(template.get("spec")).get("affinity")).get("podAffinity"))
+    for term in fields.mappings(affinity.get("requiredDuringSchedulingIgnoredDuringExecution")):
+        rules = fields.mappings(fields.mapping(term.get("labelSelector")).get("matchExpressions"))
+        keys = {fields.name(rule.get("key")) for rule in rules}
+        if term.get("topologyKey") == constants.NODE_POOL and constants.DISAGGREGATED_SET in keys:
+            return (
+                "placementPolicy of its DisaggregatedSet puts groups of several roles on one node pool, and each group "
+                f"gets a node pool of its own; set its topology to {constants.ZONE}, or remove the policy"
+            )
     return ""
 
 

@@ -244,6 +244,27 @@ def test_a_group_that_is_not_one_slice_says_so(chips: tuple[int, int], subgroup_
     assert bool(want) == bool(problem)
 
 
+@pytest.mark.parametrize(
+    ("key", "label", "served"),
+    [
+        pytest.param(constants.NODE_POOL, constants.DISAGGREGATED_SET, False, id="roles on one node pool"),
+        pytest.param(constants.ZONE, constants.DISAGGREGATED_SET, True, id="roles in one zone"),
+        pytest.param(constants.NODE_POOL, constants.LWS_GROUP_KEY, True, id="groups on node pools of their own"),
+    ],
+)
+def test_roles_of_a_disaggregatedset_that_share_a_node_pool_are_not_served(
+    key: str, label: str, *, served: bool
+) -> None:
+    """The affinity is what LeaderWorkerSet 0.10 writes for its placementPolicy."""
+    raw = raw_set()
+    rules = [{"key": each, "operator": "In", "values": ["x"]} for each in (label, "disaggregatedset.x-k8s.io/slice")]
+    term = {"labelSelector": {"matchExpressions": rules}, "topologyKey": key}
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    raw["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["affinity"] = affinity
+    problem = parse_leaderworkerset(raw).problem
+    assert ("placementPolicy" in problem) is not served
+
+
 def test_pods_are_of_the_group_that_controls_them() -> None:
     """The same key for the leader and its workers, which is the one that the controller labels them with."""
     leader, worker = recorded("Pod", "serve-1"), recorded("Pod", "serve-1-1")
