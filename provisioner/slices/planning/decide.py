@@ -34,6 +34,7 @@ from provisioner.slices.planning.plan import (
     not_numbered,
     slices_not_served,
     too_large,
+    underused,
 )
 from provisioner.slices.planning.round import Derived, Round, Supply, begin_round
 from provisioner.slices.planning.turns import had_turn, still_of_use, unit_of
@@ -113,12 +114,14 @@ def decide(
             *launches.notices,
             *progress.notices,
             *(each.notice for each in stuck),
+            *failing.find_leaderless(round_, matching),
             *failing.find_maintained(round_, matching),
             *failing.find_ending(round_, matching),
             *map(too_large, rejected(round_.workloads, round_.policy)),
             *map(slices_not_served, left_to_slices(round_.workloads, round_.policy)),
             *map(not_numbered, unnumbered(round_.workloads, snapshot.pods)),
             *map(never_starts, never_starting(round_.derived.found)),
+            *(each for slice_ in map(round_.slices.get, matching.held) if slice_ for each in underused(slice_)),
         ),
         statuses=statuses,
         alerts=(*alerts_of_pools(round_, hanging, unneeded.since.keys()), *unneeded.alerts),

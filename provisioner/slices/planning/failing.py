@@ -95,8 +95,15 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
         return None
     key: str = name
     replaceable = False
-    if pool.ready and entry.since <= limit and slice_.nodes > pool.pool.hosts:
-        kind, field = slice_.workload.kind.value, slice_.pods_field
+    kind, field = slice_.workload.kind.value, slice_.pods_field
+    if pool.ready and entry.since <= limit and is_one_unit(slice_) and slice_.parallelism > slice_.nodes:
+        message = (
+            f"{slice_.title} now has {field} {slice_.parallelism}, and its slice of topology "
+            f"{slice_.requirements.node_selector.get(constants.TPU_TOPOLOGY)} has {slice_.nodes} hosts with one pod "
+            f"each; set {field} back to {slice_.nodes}"
+        )
+        key = f"small {name}"
+    elif pool.ready and entry.since <= limit and slice_.nodes > pool.pool.hosts:
         message = (
             f"{slice_.title} now has {field} {slice_.parallelism}, for {slice_.nodes} nodes, and its node pool {name} "
             f"has {pool.pool.hosts}; for a {kind} that runs, no node pool is created or resized: set {field} back, or "
@@ -128,6 +135,28 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
         return None
     said = notice(slice_, constants.STUCK, message, key=key)
     return Stuck(slice_id=slice_.id, pool=name, notice=said, replaceable=replaceable)
+
+
+def find_leaderless(round_: Round, matching: Matching) -> tuple[Notice, ...]:
+    """Tell of pods that wait for a pool that nothing creates: their leader does not wait."""
+    limit = round_.now - timedelta(seconds=_STUCK_SECONDS)
+    have_pools = {*matching.claimed.values()}
+    have_pools |= {slice_id for slice_id, names in matching.held.items() if not names.isdisjoint(round_.supply)}
+    found = []
+    for slice_ in round_.slices.values():
+        if slice_.pending or not slice_.served or slice_.id in have_pools:
+            continue
+        waiting = [pod for pod in unschedulable(slice_) if pod.unschedulable_since and pod.unschedulable_since <= limit]
+        if waiting:
+            first, leader = min(waiting, key=lambda pod: pod.name), slice_.leader
+            where = f"is on node {leader.node_name}, of no node pool of it" if leader is not None else "has ended"
+            message = (
+                f"{len(waiting)} pod(s) of {slice_.title} are unschedulable, and no node pool is created for them: its "
+                f"leader pod {where}; the scheduler's message for {first.name}: {first.unschedulable_message}; restart "
+                f"the whole {slice_.title} for a node pool"
+            )
+            found.append(notice(slice_, constants.STUCK, message, key="leaderless"))
+    return tuple(found)
 
 
 def find_maintained(round_: Round, matching: Matching) -> tuple[Notice, ...]:

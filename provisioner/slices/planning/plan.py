@@ -253,6 +253,17 @@ def notice(slice_: Slice, reason: str, message: str, *, key: str = "", warning: 
     return Notice(objects=objects, reason=reason, message=message, key=key, warning=warning)
 
 
+def underused(slice_: Slice) -> tuple[Notice, ...]:
+    """Say that a slice has more hosts than its job has pods."""
+    if not slice_.served or slice_.shape is None or not slice_.shape.multi_host or slice_.parallelism >= slice_.nodes:
+        return ()
+    message = (
+        f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, its slice of topology {slice_.shape.topology} "
+        f"has {slice_.nodes} hosts: {slice_.nodes - slice_.parallelism} of them are paid for but not used"
+    )
+    return (notice(slice_, constants.UNDERUSED, message),)
+
+
 def too_large(workload: Workload) -> Notice:
     """Say that a workload asks for more than is read of one."""
     message = f"No TPU node pools are created for this {workload.kind.value}: {workload.problem}"

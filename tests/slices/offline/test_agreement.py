@@ -135,7 +135,8 @@ def check(raws: list[Json], settings_: Settings, namespace_labels: dict[str, dic
     assert all(wrong and reason == constants.INVALID_REQUEST for reason, _ in said - told), said - told
     # What is there then may change why others get none, and nothing else.
     refused = {each.subject for each in found.remarks if each.severity.refused}
-    for notice in (each for plan in world.plans[1:] for each in plan.notices):
+    first = world.plans[0].notices
+    for notice in (each for plan in world.plans[1:] for each in plan.notices if each not in first):
         workload = notice.objects[-1]
         assert f"{workload.kind} {workload.namespace}/{workload.name}" in refused, notice
     # Whoever gets no node pool and no Event is told by the plan.

@@ -60,6 +60,27 @@ def test_a_slice_that_has_lost_half_of_its_nodes_gets_another_pool(status: PoolS
     assert (len(world.created), world.bound(workload)) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("node", "where"), [("foreign", "is on node foreign, of no node pool of it"), ("", "has ended")]
+)
+def test_pods_that_wait_without_their_leader_are_told_why_they_get_no_pool(node: str, where: str) -> None:
+    """A lone follower of an in-place restart, of a leader that runs elsewhere or has ended."""
+    workload = make_jobset()
+    world = World()
+    world.workloads[workload.uid] = workload
+    if node:
+        world.put(make_pod(workload, node=node))
+    world.put(make_pod(workload, index=1, unschedulable=True, unschedulable_since=world.now))
+    world.run(9, seconds=60)
+    assert world.told(constants.STUCK) == []
+    world.run(3, seconds=60)
+    (message,) = {each.message for each in world.told(constants.STUCK)}
+    assert message.startswith(
+        f"1 pod(s) of job train-slice-0 are unschedulable, and no node pool is created for them: its leader pod {where}"
+    )
+    assert world.created == []
+
+
 def two_pools() -> tuple[World, Workload, Workload]:
     """Return a world in which two workloads run."""
     first, second = make_jobset("first"), make_jobset("second")
@@ -135,6 +156,31 @@ def test_a_job_that_is_scaled_up_keeps_its_pool_and_is_told(*, replace_stuck: bo
     world.start_pods(job)
     world.run(2)
     assert world.pools[world.created[-1]].hosts == 4
+
+
+@pytest.mark.parametrize("pods", [4, 1], ids=["more pods", "fewer pods"])
+def test_a_slice_that_runs_keeps_its_pool_whatever_its_parallelism_becomes(pods: int) -> None:
+    """JobSet 0.12 lets it be changed (ElasticJobSet); a topology has the hosts that it has."""
+    workload = make_jobset()
+    world = running(workload)
+    world.settings = settings(replace_stuck_slices=True)
+    (name,) = world.created
+    nodes = nodes_of(world, workload)
+    world.end_pods(workload)
+    world.put(*(make_pod(workload, index=index, node=node) for index, node in zip(range(pods), nodes, strict=False)))
+    world.workloads[workload.uid] = replace(workload, groups=(replace(workload.groups[0], parallelism=pods),))
+    for index in range(2, pods):
+        world.put(make_pod(workload, index=index, unschedulable=True, unschedulable_since=world.now))
+    world.run(30, seconds=60)
+    assert (world.created, world.deleted) == ([name], [])
+    (message,) = {each.message for each in (*world.told(constants.STUCK), *world.told(constants.UNDERUSED))}
+    assert message == (
+        "job train-slice-0 now has parallelism 4, and its slice of topology 2x2x2 has 2 hosts with one pod each; set "
+        "parallelism back to 2"
+        if pods > len(nodes)
+        else "job train-slice-0 has parallelism 1, its slice of topology 2x2x2 has 2 hosts: 1 of them are paid for but "
+        "not used"
+    )
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["a node is gone", "a node takes no pod"])

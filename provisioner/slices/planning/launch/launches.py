@@ -26,7 +26,7 @@ from provisioner.slices.planning.launch.specification import Specification, is_h
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Phase, Tally
-from provisioner.slices.planning.plan import Blocked, Create, Notice, PoolState, notice
+from provisioner.slices.planning.plan import Blocked, Create, Notice, PoolState, notice, underused
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.turns import CREATES, TURN, Turn, Unit, had_turn, in_order, unit_of, waits_since
 from provisioner.slices.supplier import PoolRules, UnmeetableError
@@ -346,7 +346,7 @@ class Launches:
         self._state(slice_, request.name, Phase.WANTED, "")
         skipped = f"Some choices of capacity are skipped: {'; '.join(choices.left_out)}" if choices.left_out else ""
         left_out = (labels_left_out(slice_, self.round_.settings, self.round_.rules), skipped)
-        self.notices += (*_underused(slice_), *_unlisted(slice_))
+        self.notices += (*underused(slice_), *_unlisted(slice_))
         self.notices += [notice(slice_, constants.INVALID_REQUEST, each) for each in left_out if each]
         self.notices += _unknown_selectors(slice_, request, self.round_.rules)
         self.notices += _not_separate(slice_) if is_held(request) and slice_.workload.kind.has_pods else ()
@@ -398,17 +398,6 @@ class Launches:
 
 def _too_much(name: PoolName, refusal: Blocked) -> Blocked:
     return replace(refusal, message=f"Node pool {name} is not created: {refusal.message}")
-
-
-def _underused(slice_: Slice) -> tuple[Notice, ...]:
-    """Say that a slice has more hosts than its job has pods."""
-    if slice_.shape is None or not slice_.shape.multi_host or slice_.parallelism >= slice_.nodes:
-        return ()
-    message = (
-        f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, its slice of topology {slice_.shape.topology} "
-        f"has {slice_.nodes} hosts: {slice_.nodes - slice_.parallelism} of them are paid for but not used"
-    )
-    return (notice(slice_, constants.UNDERUSED, message),)
 
 
 def _unlisted(slice_: Slice) -> tuple[Notice, ...]:
