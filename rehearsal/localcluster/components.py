@@ -77,6 +77,11 @@ class Site:
         """Return the path of a component's log."""
         return self.directory / "logs" / f"{name}.log"
 
+    def gates(self, name: str) -> tuple[str, ...]:
+        """Return the flags of a program of Kubernetes for its feature gates."""
+        gates = self.binaries.gates.get(name, ())
+        return (f"--feature-gates={','.join(f'{gate}=true' for gate in gates)}",) if gates else ()
+
     def write_configuration(self, name: str, *documents: dict[str, Any]) -> str:
         """Write a component's configuration file; return its path."""
         path = self.directory / "configuration" / f"{name}.yaml"
@@ -145,6 +150,7 @@ def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
     """
     (port,) = free_ports(1)
     trust = site.credentials
+    gates = site.gates(recipes.KUBE_APISERVER)
     return Plan(
         command=(
             str(site.binaries[recipes.KUBE_APISERVER]),
@@ -173,6 +179,9 @@ def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
             "--max-requests-inflight=1000",
             "--max-mutating-requests-inflight=500",
             "--profiling=false",
+            *gates,
+            # The kinds that gates add are beta.
+            *(("--runtime-config=api/beta=true",) if gates else ()),
         ),
         ready=partial(answers, port, "/readyz", context=trust.tls_context()),
         serving=partial(answers, port, "/readyz", context=trust.tls_context(), with_any_status=True),
@@ -205,6 +214,7 @@ def kube_controller_manager(site: Site) -> Plan:
             "--concurrent-job-syncs=20",
             "--node-monitor-period=1s",
             "--profiling=false",
+            *site.gates(recipes.KUBE_CONTROLLER_MANAGER),
         ),
         ready=partial(answers, port, "/healthz", context=trust.tls_context()),
         port=port,
@@ -237,6 +247,7 @@ def kube_scheduler(site: Site) -> Plan:
             f"--secure-port={port}",
             f"--tls-cert-file={trust.server_certificate}",
             f"--tls-private-key-file={trust.server_key}",
+            *site.gates(recipes.KUBE_SCHEDULER),
         ),
         ready=partial(answers, port, "/readyz", context=trust.tls_context()),
         port=port,
@@ -275,6 +286,7 @@ def operator(site: Site, *, operator: Operator) -> Plan:
 
 
 def _configuration(site: Site, operator: Operator, *, webhooks: int, health: int) -> str:
+    gates = site.binaries.gates.get(operator.name, ())
     return site.write_configuration(
         operator.name,
         {
@@ -287,5 +299,7 @@ def _configuration(site: Site, operator: Operator, *, webhooks: int, health: int
             "internalCertManagement": {"enable": False},
             "clientConnection": {"qps": _CLIENT_QPS, "burst": _CLIENT_BURST},
             **operator.settings,
+            # Not every controller knows the field.
+            **({"featureGates": dict.fromkeys(gates, True)} if gates else {}),
         },
     )

@@ -1,18 +1,20 @@
 """What is built for the local cluster: ten programs out of seven pinned Go modules.
 
 The versions live in modules/*/go.mod and go.sum alone; only version stamps that a program reports about itself are
-derived from them. Each module has a cache key of its own, so that a new version of one program builds nothing else. It
-covers everything that decides what is built, but not the version of the Go toolchain: any that is new enough gives
-programs that behave alike.
+derived from them. A folder such as kubernetes/1.37 pins another version, for tests that ask for it. Each module has a
+cache key of its own, so that a new version of one program builds nothing else. It covers everything that decides what
+is built, but not the version of the Go toolchain: any that is new enough gives programs that behave alike.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from rehearsal.localcluster.errors import LocalClusterError
 
 MODULES = Path(__file__).with_name("modules")
 
@@ -60,6 +62,9 @@ class Recipe:
 
     optional: bool = False
     """Built only where it is asked for."""
+
+    gates: tuple[str, ...] = ()
+    """The feature gates that are enabled in it."""
 
 
 _KUBERNETES = "k8s.io/kubernetes"
@@ -135,8 +140,35 @@ RECIPES = (
 )
 
 
+VERSION_VARIABLES = {"kubernetes": "REHEARSAL_KUBERNETES", "jobset": "REHEARSAL_JOBSET"}
+"""The environment variable that asks for another version of a module's programs, such as 1.37."""
+
+_GATES = {"kubernetes/1.37": ("GenericWorkload",), "jobset/0.12": ("ElasticJobSet", "InPlaceRestart")}
+"""What newer versions have, and their tests are about; by module."""
+
+
+def chosen_recipes(environment: Mapping[str, str], modules: Path) -> tuple[Recipe, ...]:
+    """Return the recipes, with the modules of the versions that the environment asks for."""
+    chosen = {}
+    for module, variable in VERSION_VARIABLES.items():
+        if version := environment.get(variable, ""):
+            chosen[module] = f"{module}/{version}"
+            if not (modules / chosen[module]).is_dir():
+                known = [folder.name for folder in sorted((modules / module).glob("*/"))]
+                raise LocalClusterError(
+                    f"{variable} is {version!r}, which is not pinned.",
+                    advice=f"Unset it, or set it to one of these: {', '.join(known)}.",
+                )
+    return tuple(
+        replace(recipe, module=chosen[recipe.module], gates=_GATES.get(chosen[recipe.module], ()))
+        if recipe.module in chosen
+        else recipe
+        for recipe in RECIPES
+    )
+
+
 def pinned_version(recipe: Recipe, modules: Path) -> str:
-    """Return the version that the recipe's go.mod requires, such as v1.36.1."""
+    """Return the version that the recipe's go.mod requires, such as v1.36.3."""
     text = (modules / recipe.module / "go.mod").read_text(encoding="utf-8")
     match = re.search(rf"^\s*(?:require )?{re.escape(recipe.source)} (v\S+)", text, re.MULTILINE)
     if match is None:
@@ -171,4 +203,4 @@ def cache_key(module: str, modules: Path, *, platform: str, recipes: Sequence[Re
             made += "".join(recipe.borrowed)
             digest.update(f"\0{made}".encode())
     digest.update(f"\0{' '.join(BUILD_FLAGS)}\0{platform}".encode())
-    return f"{module}-{digest.hexdigest()[:16]}"
+    return f"{module.replace('/', '-')}-{digest.hexdigest()[:16]}"

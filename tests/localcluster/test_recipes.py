@@ -9,9 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from rehearsal.localcluster.recipes import MINIMUM_GO, MODULES, RECIPES, Recipe, cache_key, pinned_version
+from rehearsal.localcluster import LocalClusterError
+from rehearsal.localcluster.recipes import (
+    MINIMUM_GO,
+    MODULES,
+    RECIPES,
+    Recipe,
+    cache_key,
+    chosen_recipes,
+    pinned_version,
+)
 
-KUBERNETES = next(recipe for recipe in RECIPES if recipe.name == "kube-apiserver")
+NEWEST = {"REHEARSAL_KUBERNETES": "1.37", "REHEARSAL_JOBSET": "0.12"}
+OLDEST = {"REHEARSAL_KUBERNETES": "1.35"}
+ALL = dict.fromkeys(recipe for chosen in ({}, NEWEST, OLDEST) for recipe in chosen_recipes(chosen, MODULES))
 
 
 def _append(path: Path) -> None:
@@ -37,7 +48,7 @@ def test_the_cache_key_changes_with_the_sources(tmp_path: Path, change: Callable
     assert cache_key("kwok", modules, platform="linux/amd64") == before["kwok"]
 
 
-@pytest.mark.parametrize("recipe", [pytest.param(recipe, id=recipe.name) for recipe in RECIPES])
+@pytest.mark.parametrize("recipe", [pytest.param(recipe, id=f"{recipe.name} of {recipe.module}") for recipe in ALL])
 def test_every_program_is_pinned_for_the_oldest_go_that_is_accepted(recipe: Recipe) -> None:
     """The module requires the source, declares the tool, and asks for no newer Go than is checked for."""
     text = (MODULES / recipe.module / "go.mod").read_text()
@@ -47,12 +58,36 @@ def test_every_program_is_pinned_for_the_oldest_go_that_is_accepted(recipe: Reci
     assert f"{recipe.source} {pinned_version(recipe, MODULES)} h1:" in (MODULES / recipe.module / "go.sum").read_text()
 
 
-def test_kubernetes_parts_are_all_of_the_release_that_is_stamped() -> None:
+@pytest.mark.parametrize(
+    "recipe", [recipe for recipe in ALL if recipe.name == "kube-apiserver"], ids=lambda each: each.module
+)
+def test_kubernetes_parts_are_all_of_the_release_that_is_stamped(recipe: Recipe) -> None:
     """k8s.io/kubernetes v1.N.P goes with its published parts v0.N.P."""
-    text = (MODULES / "kubernetes" / "go.mod").read_text()
-    replaced = dict(re.findall(r"^replace (\S+) => \S+ (\S+)$", text, re.MULTILINE))
-    version = pinned_version(KUBERNETES, MODULES)
+    text = (MODULES / recipe.module / "go.mod").read_text()
+    replaced = dict(re.findall(r"^\t(\S+) => \S+ (\S+)$", text, re.MULTILINE))
+    version = pinned_version(recipe, MODULES)
     assert set(replaced.values()) == {version.replace("v1.", "v0.")}
-    assert {"k8s.io/api", "k8s.io/client-go", "k8s.io/streaming"} <= replaced.keys()
+    assert {"k8s.io/api", "k8s.io/client-go"} <= replaced.keys()
     unreplaced = set(re.findall(r"^\t(k8s\.io/\S+) v0\.0\.0 ", text, re.MULTILINE)) - replaced.keys()
     assert not unreplaced
+
+
+def test_the_environment_chooses_versions_that_are_pinned() -> None:
+    """Each has a folder and a cache key of its own; what it does not name stays."""
+    chosen = {recipe.name: recipe for recipe in chosen_recipes(NEWEST, MODULES)}
+    assert pinned_version(chosen["kube-scheduler"], MODULES).startswith("v1.37.")
+    assert (chosen["kube-scheduler"].gates, chosen["jobset"].module) == (("GenericWorkload",), "jobset/0.12")
+    assert chosen["etcd"] in RECIPES
+    keys = {cache_key(recipe.module, MODULES, platform="linux/amd64", recipes=[recipe]) for recipe in ALL}
+    assert len(keys) == len(ALL)
+    with pytest.raises(
+        LocalClusterError, match=r"REHEARSAL_KUBERNETES is '1\.2', which is not pinned\.\n.*1\.35, 1\.37"
+    ):
+        chosen_recipes({"REHEARSAL_KUBERNETES": "1.2"}, MODULES)
+
+
+def test_the_install_page_lists_what_is_pinned() -> None:
+    """All versions that tests run on, and no others."""
+    page = Path("docs/install.md").read_text(encoding="utf-8").partition("## Tested versions")[2]
+    pinned = {pinned_version(recipe, MODULES) for recipe in ALL if recipe.name not in {"etcd", "kwok"}}
+    assert {f"v{version}" for version in re.findall(r"\d+\.\d+\.\d+", page)} == pinned
