@@ -14,8 +14,8 @@ from selenium import webdriver
 
 from provisioner.slices.board import Board
 from provisioner.slices.view.types import State
-from tests.simulation import logs
 from tests.simulation.demo_page import Demo
+from tests.simulation.run import told_to
 from tests.support.page import (
     HandMadeBoard,
     a_browser,
@@ -60,7 +60,7 @@ def world() -> Board:
     """Return the board of a demo after an hour and more: always the same."""
     demo = Demo(slices=_SLICES)
     board = demo.begin()
-    with logs.told_to(demo.stage):
+    with told_to(demo.stage):
         for _ in range(_MINUTES * 60):
             demo.stage.agenda.wait(1.0)
     # The world stands still, however long the pictures take: nothing has stalled.

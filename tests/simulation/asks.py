@@ -1,18 +1,29 @@
-"""ProvisioningRequests, CapacityBuffers and PodTemplates as they really are, and as the API server shows them."""
+"""ProvisioningRequests, CapacityBuffers and PodTemplates as they really are and as the API server shows them.
+
+Also those who keep warm slices with buffers. Where a zone has few chips there are none: a buffer gives way to work that
+a limit keeps out, not to a stockout. Buffers that follow a workload are not played.
+"""
 
 from __future__ import annotations
 
+import functools
 import random
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from provisioner import constants
 from provisioner.kube.protocol import JsonObject, object_path
 from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads import KINDS
 from provisioner.workloads.asks import NODE_POOLS
-from tests.simulation.agenda import Agenda
 from tests.simulation.objects import NAMESPACE, JobSetRun, Shape, WorkloadRun, pod_spec
+from tests.simulation.team import Team
+from tests.support.simulations.stage import Agenda
+
+if TYPE_CHECKING:
+    from tests.simulation.run import Simulation
+
+_TEMPLATE_LATE_SECONDS = (0.0, 0.0, 20.0)
 
 REQUEST, BUFFER = WorkloadKind.PROVISIONING_REQUEST, WorkloadKind.CAPACITY_BUFFER
 TEMPLATES = "podtemplates"
@@ -158,3 +169,59 @@ def raw_template(name: str, shape: Shape | None) -> JsonObject:
     """Return a PodTemplate as the API server shows it; of pods without chips for no shape."""
     spec: dict[str, Any] = {"containers": [{"name": "main"}]} if shape is None else pod_spec(shape)
     return {"metadata": {"name": name, "namespace": NAMESPACE}, "template": {"metadata": {}, "spec": spec}}
+
+
+class BufferTeam(Team[BufferRun]):
+    """Those who make CapacityBuffers."""
+
+    title, presence, creates = "buffer team", 1.0, 0.2
+    names = ("warm",)
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        market = simulation.market
+        self.present = BUFFER in simulation.asks and not simulation.hostile.present and market.stock_chips is None
+
+    def _runs(self) -> list[BufferRun]:
+        return [each for each in self.simulation.cluster.workloads.values() if isinstance(each, BufferRun)]
+
+    def _make(self, name: str) -> BufferRun:
+        rng = self._rng
+        people, market = self.simulation.people, self.simulation.market
+        max_chips, max_pools = market.max_chips or 0, market.max_pools or 12
+        # Some fill what the limit allows with slices that nobody else may want.
+        fills = bool(max_chips) and rng.random() < 0.7
+        shape = rng.choice([each for each in (people.late_shapes if fills else people.shapes) if each.feasible])
+        shape = replace(shape, parallelism=shape.hosts)
+        most = min(max_pools, max_chips // (shape.hosts * shape.chips))
+        replicas = most if fills else rng.choice((1, 1, 2))
+        # Of its own, as a namesake may ask for something else.
+        uid = self.stage.store.new_uid("buffer")
+        template = f"{name}-{uid}"
+        put = functools.partial(self.stage.store.put, template_path(template), raw_template(template, shape))
+        self.stage.agenda.after(rng.choice(_TEMPLATE_LATE_SECONDS), put)
+        return BufferRun(
+            name=name,
+            uid=uid,
+            shape=shape,
+            replicas=replicas,
+            most_chips=shape.hosts * shape.chips * rng.choice((0, 1, 1)) + 1 if rng.random() < 0.2 else None,
+            template=template,
+            created=self.stage.agenda.now,
+        )
+
+    def _change(self, run: BufferRun) -> None:
+        rng, cluster = self._rng, self.simulation.cluster
+        match rng.choice(("delete", "again", "scale", "scale", "touch", "touch")):
+            case "delete":
+                cluster.remove(run)
+            case "again":
+                cluster.remove(run)
+                self._create(run.name)
+            case "scale":
+                run.replicas = rng.choice((0, 1, 2))
+                run.touch(self.stage.agenda.now)
+                self.stage.note("user", "scales %s %s to %d", run.kind, run.name, run.replicas)
+                cluster.write(run)
+            case _:
+                cluster.write(run)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rehearsal.simulators.gke.errors import of_http_code
-from tests.simulation.stage import Stage
+from tests.simulation.store import Stage
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

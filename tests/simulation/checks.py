@@ -20,11 +20,12 @@ from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Plan
 from rehearsal.simulators.gke.records import NodeState, Pool, PoolStatus
 from rehearsal.simulators.gke.validation import pulls_images
-from tests.simulation import arrivals, shown
+from tests.simulation import shown
 from tests.simulation.asked import Asked
 from tests.simulation.asks import BUFFER, AskRun
+from tests.simulation.deletes import KEEP, LOOK_TO_EFFECT_SECONDS, Deletes
 from tests.simulation.fairness import PAYS, TOLD, Fairness
-from tests.simulation.objects import PodRun, WorkloadRun
+from tests.simulation.objects import WorkloadRun
 from tests.simulation.pools import (
     are_ours,
     chips_asked,
@@ -49,13 +50,10 @@ PROMPT_STALE_SECONDS = 45.0
 #: Calls of one process to GKE in any minute: lists once or twice a second at most, and a few calls per slice.
 MOST_CALLS_PER_MINUTE = 180
 _WINDOW_SECONDS = 60.0
-#: The gate's last look is worth 2 s, and the delete takes its time-out of 10 s at most.
-_LOOK_TO_EFFECT_SECONDS = 12.0
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
 _WAITING = frozenset({constants.LIMIT_REACHED, constants.CREATION_WAITING})
 _VERDICTS = frozenset({constants.INVALID_REQUEST, constants.CREATION_FAILED, constants.STUCK})
 
-KEEP = "1 no pool is deleted under work, or under a JobSet that counts on it"
 LEAK = "2 no pool without need survives"
 SERVE = "3 every feasible slice gets its pool, every infeasible one an Event"
 ONE = "4 one pool a slice, foreign pools untouched, one leader, one proven cluster"
@@ -73,6 +71,7 @@ class Checker:
         self.waiting = Waiting(simulation)
         self.fairness = Fairness(simulation, self.waiting)
         self.asked = Asked(simulation)
+        self.deletes = Deletes(simulation, self)
         self.deleted_by_hand: set[str] = set()
         #: When somebody last opened a node of a pool that somebody had closed.
         self.opened_by_hand: dict[str, float] = {}
@@ -140,7 +139,7 @@ class Checker:
             wrong = self.waiting.taken_away(pool)
             if wrong:
                 self.stage.violate(SERVE, wrong)
-            self._judge_delete(process, pool)
+            self.deletes.judge(process, pool)
         else:
             self.stage.violate(ONE, f"{process.name} sends {method}, which it never should")
 
@@ -189,7 +188,7 @@ class Checker:
     def decided(self, process: Process, plan: Plan) -> None:
         """Judge what a process is about to carry out."""
         self.waiting.look_at_pools()
-        arrivals.expect(process, plan)
+        self.deletes.expect(process, plan)
         for false in shown.false_of_decision(process, plan):
             self.stage.violate(SHOWN, false)
 
@@ -198,83 +197,12 @@ class Checker:
         for false in shown.false_of_world(self.simulation):
             self.stage.violate(SHOWN, false)
 
-    def _judge_delete(self, process: Process, pool: Pool) -> None:
-        now = self.stage.agenda.now
-        # A clock that runs ahead ends a grace early: there is no other clock to go by.
-        ahead = process.clock_ahead_seconds
-        unseen = self._unseen_since(process, pool)
-        opened = self.opened_by_hand.get(pool.name, float("-inf")) > unseen
-        for pod in self.simulation.cluster.pods_on_pool(pool.name):
-            # Who opens a closed node between the gate's last look and GKE's taking the delete lets pods in unseen; a
-            # node that comes again may bring them.
-            came_back = pod.bound_at < self.simulation.cluster.registered_at.get(pod.node, 0.0) > unseen
-            bound_behind = self._bound_behind(process, pod) and not arrivals.is_expected(process, pod)
-            excused = opened or came_back or bound_behind or self._waits_for_lost_nodes(pod, pool)
-            if pod.blocks(now + ahead) and not excused:
-                self.stage.violate(KEEP, f"{process.name} deletes {pool.name} under pod {pod.name}")
-        for pod in arrivals.on_their_way(process, pool.name):
-            if not opened and pod.assigned_at < unseen:
-                self.stage.violate(KEEP, f"{process.name} deletes {pool.name}, and pod {pod.name} is on its way there")
-        if not self.healthy(pool) or any(self.simulation.cluster.pods_on_pool(pool.name)):
-            return
-        for workload, job in self._slices():
-            if not workload.bindable:
-                # A claim ends whose pods are not bound although there are nodes for them.
-                continue
-            if workload.gang and not self._complete(workload):
-                # What is only partly there is given back, and nobody is on it.
-                continue
-            if self._counts_on(workload, job, pool) and self._unchanged_for(workload, job, pool) > self.stale_seconds():
-                self.stage.violate(
-                    KEEP,
-                    f"{process.name} deletes {pool.name}, on which {workload.group_name(job)} has counted for "
-                    f"{self._unchanged_for(workload, job, pool):.0f} s",
-                )
-
     def stale_seconds(self) -> float:
         """Return how long a cache may show what is no more, and a deletion delay that began so."""
         faults = self.stage.faults
         disturbed = faults["silent watch"] + faults["pause"] + faults["pause within a call"] + faults["clock jump"]
         prompt = self.simulation.calls.prompt and not disturbed and self.simulation.calls.kube_down_until == 0.0
         return PROMPT_STALE_SECONDS if prompt else STALE_SECONDS
-
-    def _bound_behind(self, process: Process, pod: PodRun) -> bool:
-        """Whether a binding that was on its way arrived when the gate had listed the pods of the node."""
-        listed_at = process.pods_listed_at.get(pod.node, float("inf"))
-        return 0.0 < pod.assigned_at < listed_at < pod.bound_at
-
-    def _waits_for_lost_nodes(self, pod: PodRun, pool: Pool) -> bool:
-        """Whether other pods of a bound pod's multi-host slice wait for nodes that its pool does not have."""
-        nodes = [self.simulation.cluster.nodes.get(node.name) for node in pool.nodes]
-        whole = all(node is not None and node.ready and node.allocatable_chips for node in nodes)
-        return (
-            not whole
-            and pod.workload is not None
-            and pod.shape.hosts > 1
-            and any(
-                (other.workload, other.job) == (pod.workload, pod.job) and other.waiting_since is not None
-                for other in self.simulation.cluster.pods
-            )
-        )
-
-    def _unseen_since(self, process: Process, pool: Pool) -> float:
-        """Return since when nobody saw what became of the nodes: the last look at them, where that is recent."""
-        looked_at = process.looked_at.get(pool.name, float("inf"))
-        return looked_at if self.stage.agenda.now - looked_at < _LOOK_TO_EFFECT_SECONDS else float("inf")
-
-    def _counts_on(self, workload: WorkloadRun, job: int, pool: Pool) -> bool:
-        """Whether a living slice without a place has this pool and no other to go to."""
-        if self._pods_bound(workload, job) or not fits(workload, job, pool):
-            return False
-        made_for = owner_of(pool.body["config"]["labels"]) == (workload.uid, workload.slice_id(job).group_key)
-        if not made_for and workload.last_pool.get(job) != pool.name:
-            return False
-        others = [each for each in self.simulation.cloud.pools.values() if each is not pool and is_ours(each)]
-        return not any(fits(workload, job, other) and other.status in _UP for other in others)
-
-    def _unchanged_for(self, workload: WorkloadRun, job: int, pool: Pool) -> float:
-        changed = max(workload.changed.get(job, 0.0), self.simulation.cluster.pool_changed.get(pool.name, 0.0))
-        return self.stage.agenda.now - max(changed, self.simulation.disturbed_at)
 
     def healthy(self, pool: Pool) -> bool:
         """Whether pods will get all hosts there, by all that can be seen from outside."""
@@ -291,7 +219,7 @@ class Checker:
         nodes = [self.simulation.cluster.nodes.get(node.name) for node in pool.nodes]
         return (
             pool.status is PoolStatus.RUNNING_WITH_ERROR
-            and self.stage.agenda.now - since > _LOOK_TO_EFFECT_SECONDS
+            and self.stage.agenda.now - since > LOOK_TO_EFFECT_SECONDS
             and not any(node is not None and node.cordoned for node in nodes)
         )
 
@@ -341,7 +269,7 @@ class Checker:
             going = process.loop.memory.deletes.get(PoolName(other.name))
             if going is not None and (
                 going.state in (CallState.UNDER_WAY, CallState.ACCEPTED)
-                or (process.loop.clock() - going.since).total_seconds() < _LOOK_TO_EFFECT_SECONDS
+                or (process.loop.clock() - going.since).total_seconds() < LOOK_TO_EFFECT_SECONDS
             ):
                 continue
             if any(
@@ -351,7 +279,7 @@ class Checker:
                 continue
             if any(
                 workload.last_pool.get(job) == other.name and (workload.uid, workload.slice_id(job).group_key) != owner
-                for workload, job in self._slices()
+                for workload, job in self.slices()
             ):
                 # Another slice ran on it last, and waits for its nodes to come again.
                 continue
@@ -395,10 +323,10 @@ class Checker:
 
     # --- all or nothing
 
-    def _complete(self, workload: WorkloadRun) -> bool:
+    def complete(self, workload: WorkloadRun) -> bool:
         """Whether every slice that has pods is bound, or has a whole pool made for it."""
         return all(
-            self._pods_bound(workload, job)
+            self.pods_bound(workload, job)
             or any(
                 owner_of(pool.body["config"]["labels"]) == (workload.uid, workload.slice_id(job).group_key)
                 and self.healthy(pool)
@@ -432,7 +360,7 @@ class Checker:
             for workload in cluster.workloads.values()
             if workload.deleting or (workload.alive and workload.fate != "forever" and self.can_end(workload))
         ]
-        for workload, job in self._slices():
+        for workload, job in self.slices():
             if job not in workload.ended_jobs and not self._served(workload, job):
                 found.append((SERVE, f"slice {workload.group_name(job)} ({workload.uid}) neither runs nor is told why"))
         needed = self._needed_pools()
@@ -500,8 +428,8 @@ class Checker:
 
     def _needed_pools(self) -> set[str]:
         needed = {pod.pool for pod in self.simulation.cluster.pods if pod.node and not pod.finished}
-        for workload, job in self._slices():
-            if self._pods_bound(workload, job) or workload.kind is BUFFER:
+        for workload, job in self.slices():
+            if self.pods_bound(workload, job) or workload.kind is BUFFER:
                 continue
             owner = (workload.uid, workload.slice_id(job).group_key)
             for pool in self.simulation.cloud.pools.values():
@@ -553,7 +481,8 @@ class Checker:
 
         return {pool for pool in sorted(set().union(*claims)) if keep(pool, set())}
 
-    def _slices(self) -> list[tuple[WorkloadRun, int]]:
+    def slices(self) -> list[tuple[WorkloadRun, int]]:
+        """List the slices of the workloads that live."""
         return [
             (workload, job)
             for workload in self.simulation.cluster.workloads.values()
@@ -562,5 +491,6 @@ class Checker:
         ]
 
     @staticmethod
-    def _pods_bound(workload: WorkloadRun, job: int) -> bool:
+    def pods_bound(workload: WorkloadRun, job: int) -> bool:
+        """Whether any pod of a slice is bound."""
         return any(owner == job and pod.node for (owner, _), pod in workload.pods.items())

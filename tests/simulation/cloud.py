@@ -23,7 +23,7 @@ from rehearsal.simulators.gke.records import NodeState, Pool, PoolStatus, Simula
 from rehearsal.simulators.gke.registrar import node_object
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from rehearsal.simulators.http.exchange import Request
-from tests.simulation.stage import Stage
+from tests.simulation.store import Stage
 from tests.support.selectors import merged
 
 if TYPE_CHECKING:

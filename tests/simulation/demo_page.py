@@ -24,12 +24,13 @@ from provisioner.settings.forms import parse_prices
 from provisioner.slices import api
 from provisioner.slices.board import Board
 from rehearsal.simulators.gke.faults import Fault, FaultKind
-from tests.simulation import logs
 from tests.simulation.cloud import ZONE
+from tests.simulation.jobs import JobRun
 from tests.simulation.market import OTHER_ZONE
-from tests.simulation.objects import JobRun, JobSetRun, SetRun, Shape, WorkloadRun
+from tests.simulation.objects import JobSetRun, Shape, WorkloadRun
 from tests.simulation.pools import is_ours
-from tests.simulation.run import Simulation
+from tests.simulation.run import Simulation, told_to
+from tests.simulation.sets import SetRun
 
 #: One with nobody singled out, and nothing refused by surroundings.
 _SEED = 2
@@ -248,7 +249,7 @@ def serve(demo: Demo, *, address: str, speed: float, seconds: float | None = Non
         problems=tuple,
         pages=api.pages(board),
     )
-    with logs.told_to(demo.stage):
+    with told_to(demo.stage):
         server.start()
     where = f"http://127.0.0.1:{server.ports[0]}"
     sys.stdout.write(
@@ -257,7 +258,7 @@ def serve(demo: Demo, *, address: str, speed: float, seconds: float | None = Non
     )
     sys.stdout.flush()
     try:
-        with logs.told_to(demo.stage):
+        with told_to(demo.stage):
             _run(demo, speed=speed, seconds=seconds)
     finally:
         server.stop()

@@ -1,4 +1,4 @@
-"""What surrounds requests and makes GKE refuse some for a while: a permission, a policy, a network.
+"""What makes GKE refuse some creates: its surroundings for a while (a permission, a policy, a network), or for ever.
 
 No refusal is permanent: once somebody has mended its reason, each slice that was refused asks again, as soon as the
 back-off of its failure says. Meanwhile the others are served as ever. Chance comes from a source of its own.
@@ -10,6 +10,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from provisioner import constants
+from rehearsal.simulators.gke.faults import Fault, FaultKind
 from tests.simulation.calls import Trouble, says
 from tests.simulation.cloud import ZONE
 
@@ -36,6 +37,25 @@ _LASTING_SECONDS = ((5.0, 40.0), (5.0, 300.0))
 #: here is refused for so long that it is refused twice. And the time in which slices take turns.
 _ASKED_AGAIN_SECONDS = 600.0 + 80.0
 _SENT_AGAIN_SECONDS = 900.0 + 80.0
+_SINGLED_CHANCE = 0.3
+_STOCKOUT = "stockout"
+#: What may be said, by the kind of fault.
+_SINGLED_ANSWERS = {
+    "singled out: permission": says(403, 'Required "container.clusters.update" permission(s).'),
+    "singled out: rate limit": says(429, "Quota exceeded for quota metric 'API requests'."),
+    "singled out: operations": says(429, "Too many operations: cluster hits the concurrent operations quota 5."),
+    "singled out: in the way": says(400, "Cluster is running incompatible operation.", status="FAILED_PRECONDITION"),
+    "singled out: quota": says(
+        403, "Insufficient regional quota to satisfy request: resource 'TPUS'.", of_capacity=True
+    ),
+    "singled out: reservation": says(
+        429, "Reservation does not have enough resources for the request.", of_capacity=True
+    ),
+    "singled out: invalid": says(400, "Machine type x is not supported."),
+    "singled out: outage": says(503, "The service is currently unavailable."),
+}
+#: Those after which a slice waits for longest are drawn more often: who wrongly waits with it is noticed then.
+_LONG = ("singled out: permission",) * 3
 
 
 class Environment:
@@ -96,3 +116,41 @@ class Environment:
     def _use_account(self, state: str | None) -> None:
         states = {_ACCOUNT: state} if state is not None else {}
         self._simulation.cloud.world.change_settings({"service_accounts": states})
+
+
+class Singled:
+    """The JobSet whose creates are all refused in one run, while nothing is wrong with the others, and how.
+
+    Its neighbours, those that come later too, must be served within their usual bound, whatever is said to it.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._stage = stage = simulation.stage
+        #: The JobSet's name, empty for none; whoever makes it again has the same trouble.
+        self.name = f"train-{stage.rng.randint(1, 3)}" if stage.chance(_SINGLED_CHANCE) else ""
+        # With several choices each is tried in turn, and there is no quiet in which a settled world could be told.
+        kinds = (*_SINGLED_ANSWERS, *_LONG, *(() if simulation.market.choices else (_STOCKOUT,)))
+        self._kind = stage.rng.choice(kinds)
+        #: Whether a create of it was refused yet.
+        self.met = False
+
+    def begin(self) -> None:
+        """Let GKE run out of stock for this JobSet's pools, where that is its trouble."""
+        if self.name and self._kind == _STOCKOUT:
+            pattern = rf"{self.name}-[0-9a-f]{{10}}"
+            self._simulation.cloud.world.faults.add(Fault(kind=FaultKind.STOCKOUT, pool=pattern, after_seconds=5.0))
+
+    def concerns(self, labels: dict[str, Any]) -> bool:
+        """Whether a pool of these labels is for this JobSet."""
+        return bool(self.name) and labels.get(constants.POOL_JOBSET_NAME) == self.name
+
+    def answer(self, body: dict[str, Any]) -> Trouble | None:
+        """Return what GKE says to a create, None where nothing is wrong with it."""
+        if not self.concerns(body["nodePool"]["config"]["labels"]):
+            return None
+        self.met = True
+        if self._kind == _STOCKOUT:
+            return None
+        self._stage.faults[self._kind] += 1
+        return _SINGLED_ANSWERS[self._kind]

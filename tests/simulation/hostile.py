@@ -17,11 +17,16 @@ from rehearsal.simulators.gke.faults import Fault, FaultKind
 from rehearsal.simulators.gke.records import Pool, PoolStatus
 from tests.simulation.calls import Trouble, says
 from tests.simulation.cloud import CLUSTER, ZONE
-from tests.simulation.objects import HOSTILE_NAMESPACE, NAMESPACE, JobSetRun, PodRun, Shape
+from tests.simulation.objects import HOSTILE_NAMESPACE, NAMESPACE, Claim, JobSetRun, PodRun, Shape
+from tests.simulation.people import FEASIBLE
 from tests.simulation.pools import namespace_of
 
 if TYPE_CHECKING:
     from tests.simulation.run import Simulation
+
+_NEIGHBOUR_CHANCE = 0.3
+#: A node that is none of ours.
+_THEIR_NODE = "their-node"
 
 _CHANCE = 0.2
 #: What slices compete for, and the kind of hostile workload that is always there with it.
@@ -367,3 +372,38 @@ class Hostile:
 
 def _fault_of(jobset: str, kind: FaultKind, **options: Any) -> Fault:
     return Fault(kind=kind, pool=rf"{jobset}-[0-9a-f]{{10}}", **options)
+
+
+class Neighbour:
+    """In other runs: pods of another namespace that bear the labels of somebody else's JobSet.
+
+    Some wait, and ask for other machines than the JobSet does; some are bound, to nodes of ours or of others. Some are
+    controlled by a Job that has the name of the JobSet's own. No pool may be charged to the JobSet for them, and none
+    of its pools may be taken from it.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.stage = simulation.stage
+        self._rng = random.Random(f"neighbour {simulation.stage.seed}")
+        self._present = self._rng.random() < _NEIGHBOUR_CHANCE
+
+    def begin(self) -> None:
+        """Come, if this run has one."""
+        if self._present:
+            self.stage.agenda.after(self._rng.uniform(0.5, 10.0), self._act)
+
+    def _act(self) -> None:
+        rng, cluster = self._rng, self.simulation.cluster
+        if not self.stage.stormy:
+            return
+        self.stage.agenda.after(rng.uniform(1.0, 15.0), self._act)
+        workloads = [each for each in cluster.workloads.values() if each.kind.has_pods]
+        victims = [workload for workload in workloads if workload.alive and workload.replicas]
+        if not victims:
+            return
+        victim = rng.choice(victims)
+        claim = Claim(workload=victim, job=rng.randrange(victim.replicas), controlled=rng.random() < 0.5)
+        self.stage.fault("hostile neighbour", "claims %s", victim.group_name(claim.job))
+        node = rng.choice(("", _THEIR_NODE, *cluster.nodes))
+        cluster.add_foreign(rng.choice(FEASIBLE), lasting_seconds=rng.uniform(10.0, 100.0), claim=claim, node=node)

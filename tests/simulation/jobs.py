@@ -1,4 +1,6 @@
-"""The controller of plain Jobs: all pods at once, each ends by itself and is replaced by itself.
+"""Plain Jobs: how they look, their controller, and a team that runs them.
+
+All pods come at once; each ends by itself and is replaced by itself.
 
 In some Jobs a pod is replaced while it is still terminating, in others when it is gone. Placement is exclusive as for
 all other workloads here, although nothing in Kubernetes sees to that for Jobs: each selects nodes of its own pools.
@@ -6,12 +8,92 @@ all other workloads here, although nothing in Kubernetes sees to that for Jobs: 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.simulation.objects import JobRun, PodRun
+from provisioner import constants
+from provisioner.kube.protocol import JsonObject
+from provisioner.workloads import PLAIN_JOB
+from tests.simulation.objects import PodRun, WorkloadRun
+from tests.simulation.team import Team
+from tests.support.objects import job_reference
+from tests.support.simulations.stage import Agenda
 
 if TYPE_CHECKING:
     from tests.simulation.workloads import Cluster
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class JobRun(WorkloadRun):
+    """A plain Job: one slice, whose pods end and are replaced one by one."""
+
+    of = PLAIN_JOB
+    replicas: int = 1
+    labels_uid: bool = True
+    run_seconds: float
+    completions: int
+    failures_left: int
+    #: It has the annotation.
+    served: bool
+    #: A pod is replaced while it is terminating.
+    replaces_early: bool
+    #: It is deleted as soon as it has ended.
+    removed_at_once: bool
+    #: It was deleted without its pods.
+    orphaned: bool = False
+    #: Completion indexes that have succeeded.
+    ended: set[int] = field(default_factory=set)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has pods, served or not."""
+        return not (self.gone or self.deleting or self.suspended or self.terminal)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it needs a pool."""
+        return self.runs and self.served
+
+    @property
+    def separate(self) -> bool:
+        """Whether its pods select nodes that are marked with its name."""
+        return True
+
+    def leader(self, job: int) -> PodRun | None:
+        """Return the pod that leads: the first that is left."""
+        left = {index: pod for (_, index), pod in self.pods.items() if pod.deadline is None}
+        return left[min(left)] if left else None
+
+    def pods_due(self, job: int) -> int:
+        """Return how many pods it has when it runs: fewer towards its end."""
+        return min(self.shape.parallelism, self.completions - len(self.ended))
+
+    def group_name(self, job: int) -> str:
+        """Name the Job."""
+        return self.name
+
+    def raw(self, agenda: Agenda) -> JsonObject:
+        """Return the object as the API server shows it."""
+        spec = {"parallelism": self.shape.parallelism, "completions": self.completions, "completionMode": "Indexed"}
+        return {
+            "metadata": {
+                **self._metadata(agenda),
+                "annotations": {constants.SERVE: "true"} if self.served else {},
+            },
+            "spec": {**spec, "suspend": self.suspended, "template": self._template()},
+            "status": {
+                "conditions": [
+                    *([{"type": self.terminal, "status": "True"}] if self.terminal else []),
+                    *self.suspension(agenda),
+                ]
+            },
+        }
+
+    def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
+        """Return what the metadata of its pods say of whose they are."""
+        marks: JsonObject = {"labels": {constants.JOB_NAME: self.name, constants.COMPLETION_INDEX: str(index)}}
+        owned = controlled and not self.orphaned
+        return marks | ({"ownerReferences": [job_reference(self.name, uid=self.uid)]} if owned else {})
 
 
 class JobController:
@@ -82,3 +164,49 @@ class JobController:
             self.stage.agenda.after(self.stage.rng.uniform(1.0, 20.0), lambda: self.cluster.kick(run))
         else:
             self.cluster.kick(run)
+
+
+class JobTeam(Team[JobRun]):
+    """Those who create plain Jobs."""
+
+    title, presence, creates = "job team", 0.2, 0.3
+    names = ("sweep", "sweep", "train")
+
+    def _runs(self) -> list[JobRun]:
+        workloads = self.simulation.cluster.workloads.values()
+        return [each for each in workloads if isinstance(each, JobRun) and each.runs]
+
+    def _make(self, name: str) -> JobRun:
+        rng = self._rng
+        shape = rng.choice([each for each in self.simulation.people.shapes if each.feasible])
+        return JobRun(
+            name=name,
+            uid=self.stage.store.new_uid("job"),
+            shape=shape,
+            fate=rng.choice(("complete", "complete", "complete", "forever", "fail")),
+            run_seconds=rng.uniform(5.0, 90.0),
+            completions=shape.parallelism * rng.choice((1, 1, 2)),
+            failures_left=rng.choice((0, 3, 8)),
+            served=rng.random() < 0.8,
+            replaces_early=rng.random() < 0.5,
+            removed_at_once=rng.random() < 0.3,
+            created=self.stage.agenda.now,
+        )
+
+    def _change(self, run: JobRun) -> None:
+        rng, jobs = self._rng, self.simulation.cluster.jobs
+        match rng.choice(("delete", "again", "annotate", "annotate", "suspend")):
+            case "delete":
+                jobs.delete(run, orphaned=rng.random() < 0.3)
+            case "again":
+                jobs.delete(run, orphaned=False)
+                self._create(run.name)
+            case "annotate":
+                jobs.annotate(run, served=not run.served)
+            case _:
+                self.simulation.cluster.suspend(run, suspended=True)
+                self.stage.agenda.after(rng.uniform(0.5, 60.0), lambda: self._resume(run))
+
+    def _resume(self, run: JobRun) -> None:
+        if not run.gone:
+            self.simulation.cluster.suspend(run, suspended=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count, islice
 from typing import Any, ClassVar
 
 from provisioner import constants
@@ -13,13 +12,12 @@ from provisioner.kube.fields import format_time
 from provisioner.kube.protocol import JsonObject, object_path
 from provisioner.model.workloads import WorkloadKind, WorkloadUid, group_key
 from provisioner.slices.demand import SliceId
-from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB, RAY_CLUSTER, Kind
-from tests.simulation.agenda import Agenda
+from provisioner.workloads import JOBSET, Kind
 from tests.support.objects import job_reference
+from tests.support.simulations.stage import Agenda
 
 NAMESPACE = "research"
 HOSTILE_NAMESPACE = "mallory"
-_LWS = "leaderworkerset.sigs.k8s.io"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,191 +293,6 @@ class JobSetRun(WorkloadRun):
         }
         marks: JsonObject = {"labels": labels | ({constants.JOBSET_UID: self.uid} if self.labels_uid else {})}
         return marks | ({"ownerReferences": [job_reference(self.group_name(job))]} if controlled else {})
-
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class SetRun(WorkloadRun):
-    """A LeaderWorkerSet: its groups run until somebody ends them, and are replaced one by one by an update."""
-
-    of = LEADER_WORKER_SET
-    fate: str = "forever"
-    labels_uid: bool = False
-    #: Groups that an update adds first and removes last.
-    surge: int = 0
-    updating: bool = False
-    #: Groups of the old template, and what those ask for that are there.
-    outdated: set[int] = field(default_factory=set)
-    shape_of_group: dict[int, Shape] = field(default_factory=dict)
-    #: Groups whose leader goes with the last of its workers.
-    restarting_groups: set[int] = field(default_factory=set)
-
-    def slots(self) -> range:
-        """List the places of its groups, those of an update too."""
-        return range(self.replicas + (min(self.surge, self.replicas) if self.updating else 0))
-
-    def shape_of(self, job: int) -> Shape:
-        """Return what the pods of one group ask for."""
-        return self.shape_of_group.get(job, self.shape)
-
-    def group_name(self, job: int) -> str:
-        """Name a group, as its leader pod."""
-        return f"{self.name}-{job}"
-
-    def pod_name(self, job: int, index: int) -> str:
-        """Name a pod: its successor has the same name."""
-        return f"{self.group_name(job)}-{index}" if index else self.group_name(job)
-
-    def exclusive_key(self, pod: PodRun) -> object:
-        """Return what pods have in common that may share a pool: a name, which those of a namesake have as well."""
-        return self.kind, self.namespace, self.group_name(pod.job)
-
-    def raw(self, agenda: Agenda) -> JsonObject:
-        """Return the object as the API server shows it."""
-        return {
-            "metadata": {
-                **self._metadata(agenda),
-                "annotations": {constants.LWS_EXCLUSIVE_TOPOLOGY: constants.NODE_POOL},
-            },
-            "spec": {
-                "replicas": self.replicas,
-                "leaderWorkerTemplate": {"size": self.shape.parallelism, "workerTemplate": self._template()},
-                "rolloutStrategy": {"rollingUpdateConfiguration": {"maxSurge": self.surge}},
-            },
-        }
-
-    def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
-        """Return what the metadata of its pods say of whose they are."""
-        labels = {
-            constants.LWS_NAME: self.name,
-            f"{_LWS}/group-index": str(job),
-            f"{_LWS}/worker-index": str(index),
-            f"{_LWS}/group-key": self.slice_id(job).group_key,
-        }
-        owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "controller": True}
-        owner |= {"name": self.group_name(job) if index else self.name, "uid": f"sts-{self.uid}-{job if index else ''}"}
-        marks: JsonObject = {
-            "labels": labels,
-            "annotations": {constants.LWS_SIZE: str(self.shape_of(job).parallelism)},
-        }
-        return marks | ({"ownerReferences": [owner]} if controlled else {})
-
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class JobRun(WorkloadRun):
-    """A plain Job: one slice, whose pods end and are replaced one by one."""
-
-    of = PLAIN_JOB
-    replicas: int = 1
-    labels_uid: bool = True
-    run_seconds: float
-    completions: int
-    failures_left: int
-    #: It has the annotation.
-    served: bool
-    #: A pod is replaced while it is terminating.
-    replaces_early: bool
-    #: It is deleted as soon as it has ended.
-    removed_at_once: bool
-    #: It was deleted without its pods.
-    orphaned: bool = False
-    #: Completion indexes that have succeeded.
-    ended: set[int] = field(default_factory=set)
-
-    @property
-    def runs(self) -> bool:
-        """Whether it has pods, served or not."""
-        return not (self.gone or self.deleting or self.suspended or self.terminal)
-
-    @property
-    def alive(self) -> bool:
-        """Whether it needs a pool."""
-        return self.runs and self.served
-
-    @property
-    def separate(self) -> bool:
-        """Whether its pods select nodes that are marked with its name."""
-        return True
-
-    def leader(self, job: int) -> PodRun | None:
-        """Return the pod that leads: the first that is left."""
-        left = {index: pod for (_, index), pod in self.pods.items() if pod.deadline is None}
-        return left[min(left)] if left else None
-
-    def pods_due(self, job: int) -> int:
-        """Return how many pods it has when it runs: fewer towards its end."""
-        return min(self.shape.parallelism, self.completions - len(self.ended))
-
-    def group_name(self, job: int) -> str:
-        """Name the Job."""
-        return self.name
-
-    def raw(self, agenda: Agenda) -> JsonObject:
-        """Return the object as the API server shows it."""
-        spec = {"parallelism": self.shape.parallelism, "completions": self.completions, "completionMode": "Indexed"}
-        return {
-            "metadata": {
-                **self._metadata(agenda),
-                "annotations": {constants.SERVE: "true"} if self.served else {},
-            },
-            "spec": {**spec, "suspend": self.suspended, "template": self._template()},
-            "status": {
-                "conditions": [
-                    *([{"type": self.terminal, "status": "True"}] if self.terminal else []),
-                    *self.suspension(agenda),
-                ]
-            },
-        }
-
-    def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
-        """Return what the metadata of its pods say of whose they are."""
-        marks: JsonObject = {"labels": {constants.JOB_NAME: self.name, constants.COMPLETION_INDEX: str(index)}}
-        owned = controlled and not self.orphaned
-        return marks | ({"ownerReferences": [job_reference(self.name, uid=self.uid)]} if owned else {})
-
-
-@dataclass(eq=False, slots=True, kw_only=True)
-class RayRun(WorkloadRun):
-    """A RayCluster: its replicas run until somebody ends them, and have whatever numbers were free."""
-
-    of = RAY_CLUSTER
-    fate: str = "forever"
-    labels_uid: bool = True
-    #: Of the replicas that are there and stay, by number.
-    replica_names: dict[int, str] = field(default_factory=dict)
-
-    def slots(self) -> Sequence[int]:
-        """List the numbers of its replicas, with those that the missing ones will have."""
-        missing = max(0, self.replicas - len(self.replica_names))
-        free = (number for number in count() if number not in self.replica_names)
-        return sorted((*self.replica_names, *islice(free, missing)))
-
-    def group_name(self, job: int) -> str:
-        """Name a replica by its number, as a child Job of a JobSet of the same name."""
-        return f"{self.name}-workers-{job}"
-
-    def exclusive_key(self, pod: PodRun) -> object:
-        """Return what pods have in common that may share a pool: the name of a replica, and not its number."""
-        return self, pod.replica
-
-    def raw(self, agenda: Agenda) -> JsonObject:
-        """Return the object as the API server shows it."""
-        group = {"groupName": "workers", "replicas": self.replicas, "numOfHosts": self.shape.parallelism}
-        groups = [{**group, "template": self._template()}]
-        spec = {"suspend": self.suspended, "headGroupSpec": {}, "workerGroupSpecs": groups}
-        return {"metadata": self._metadata(agenda), "spec": spec}
-
-    def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
-        """Return what the metadata of its pods say of whose they are."""
-        labels = {
-            constants.RAY_CLUSTER_NAME: self.name,
-            constants.RAY_GROUP: "workers",
-            constants.RAY_REPLICA_INDEX: str(job),
-        }
-        if self.shape.parallelism > 1:
-            labels[constants.RAY_HOST_INDEX] = str(index)
-        owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "controller": True}
-        marks: JsonObject = {"labels": labels}
-        return marks | ({"ownerReferences": [{**owner, "name": self.name, "uid": self.uid}]} if controlled else {})
 
 
 def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:

@@ -11,17 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from provisioner.constants import (
-    HELD,
-    JOB_KEY,
-    LIMIT_REACHED,
-    MANAGER,
-    NODEPOOL_MANAGER,
-    POOL_JOB_KEY,
-    POOL_JOBSET_NAME,
-    POOL_JOBSET_UID,
-    POOL_WORKLOAD_KIND,
-)
+from provisioner import constants
 from provisioner.google import errors as google_errors
 from provisioner.kube import live, reflector
 from provisioner.kube.lease import LeaseElector
@@ -147,8 +137,8 @@ def _without_terminating_pods(original: Any) -> Any:
 def _name_of_first_attempt(original: Any) -> Any:
 
     def stamped(self: Any, name: Any, attempt: int) -> Any:
-        key = SliceId(WorkloadUid(self.labels[POOL_JOBSET_UID]), self.labels[POOL_JOB_KEY])
-        return original(self, pool_name(self.labels[POOL_JOBSET_NAME], key, 0), attempt)
+        key = SliceId(WorkloadUid(self.labels[constants.POOL_JOBSET_UID]), self.labels[constants.POOL_JOB_KEY])
+        return original(self, pool_name(self.labels[constants.POOL_JOBSET_NAME], key, 0), attempt)
 
     return stamped
 
@@ -196,7 +186,7 @@ def _by_label(_original: Any) -> Any:
 def _key_by_label(original: Any) -> Any:
 
     def parse(raw: Any) -> Any:
-        pod, key = original(raw), (raw["metadata"].get("labels") or {}).get(JOB_KEY)
+        pod, key = original(raw), (raw["metadata"].get("labels") or {}).get(constants.JOB_KEY)
         return replace(pod, group_key=key) if pod is not None and key else pod
 
     return parse
@@ -248,7 +238,7 @@ def _by_manager_alone(original: Any) -> Any:
 
     def read(labels: Any) -> Any:
         found = original(labels)
-        if found is not None or labels.get(NODEPOOL_MANAGER) != MANAGER:
+        if found is not None or labels.get(constants.NODEPOOL_MANAGER) != constants.MANAGER:
             return found
         nobody = WorkloadName(WorkloadKind.JOBSET, "", "")
         return Ownership(nobody, WorkloadUid(""), GroupKey(""), "")
@@ -260,7 +250,7 @@ def _without_limits(original: Any) -> Any:
     """Tells nobody which limit is in the way."""
 
     def tell_notices(self: Any, notices: Any) -> None:
-        original(self, tuple(notice for notice in notices if notice.reason != LIMIT_REACHED))
+        original(self, tuple(notice for notice in notices if notice.reason != constants.LIMIT_REACHED))
 
     return tell_notices
 
@@ -277,7 +267,7 @@ def _keeping(kind: WorkloadKind) -> Callable[[Any], Any]:
         return find
 
     def _kind_of(each: Any) -> str:
-        found: str = each.pool.labels.get(POOL_WORKLOAD_KIND, "")
+        found: str = each.pool.labels.get(constants.POOL_WORKLOAD_KIND, "")
         return found
 
     return mutate
@@ -420,7 +410,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="late-capacity-is-held-by-any-taint",
         at=(specification, "HELD_LATE_TAINT"),
-        mutate=lambda _original: Taint(key=HELD, value="true"),
+        mutate=lambda _original: Taint(key=constants.HELD, value="true"),
         search_from=7,
     ),
     Bug(

@@ -1,4 +1,4 @@
-"""KubeRay: the pods of a replica come and go together.
+"""RayClusters: how they look, KubeRay, and a team that has them. The pods of a replica come and go together.
 
 All pods of a replica are created at once, and run on one pool, as the webhook has them do. One that is missing takes
 the whole replica with it; its successor has another name and the lowest number that is free, while pods of the old one
@@ -8,12 +8,65 @@ upgrades of RayServices are not simulated.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
-from tests.simulation.objects import PodRun, RayRun
+from provisioner import constants
+from provisioner.kube.protocol import JsonObject
+from provisioner.workloads import RAY_CLUSTER
+from tests.simulation.objects import PodRun, WorkloadRun
+from tests.simulation.team import Team
+from tests.support.simulations.stage import Agenda
 
 if TYPE_CHECKING:
     from tests.simulation.workloads import Cluster
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class RayRun(WorkloadRun):
+    """A RayCluster: its replicas run until somebody ends them, and have whatever numbers were free."""
+
+    of = RAY_CLUSTER
+    fate: str = "forever"
+    labels_uid: bool = True
+    #: Of the replicas that are there and stay, by number.
+    replica_names: dict[int, str] = field(default_factory=dict)
+
+    def slots(self) -> Sequence[int]:
+        """List the numbers of its replicas, with those that the missing ones will have."""
+        missing = max(0, self.replicas - len(self.replica_names))
+        free = (number for number in count() if number not in self.replica_names)
+        return sorted((*self.replica_names, *islice(free, missing)))
+
+    def group_name(self, job: int) -> str:
+        """Name a replica by its number, as a child Job of a JobSet of the same name."""
+        return f"{self.name}-workers-{job}"
+
+    def exclusive_key(self, pod: PodRun) -> object:
+        """Return what pods have in common that may share a pool: the name of a replica, and not its number."""
+        return self, pod.replica
+
+    def raw(self, agenda: Agenda) -> JsonObject:
+        """Return the object as the API server shows it."""
+        group = {"groupName": "workers", "replicas": self.replicas, "numOfHosts": self.shape.parallelism}
+        groups = [{**group, "template": self._template()}]
+        spec = {"suspend": self.suspended, "headGroupSpec": {}, "workerGroupSpecs": groups}
+        return {"metadata": self._metadata(agenda), "spec": spec}
+
+    def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
+        """Return what the metadata of its pods say of whose they are."""
+        labels = {
+            constants.RAY_CLUSTER_NAME: self.name,
+            constants.RAY_GROUP: "workers",
+            constants.RAY_REPLICA_INDEX: str(job),
+        }
+        if self.shape.parallelism > 1:
+            labels[constants.RAY_HOST_INDEX] = str(index)
+        owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "controller": True}
+        marks: JsonObject = {"labels": labels}
+        return marks | ({"ownerReferences": [{**owner, "name": self.name, "uid": self.uid}]} if controlled else {})
 
 
 class RayController:
@@ -79,3 +132,60 @@ class RayController:
         run.touch(self.stage.agenda.now, number)
         for pod in [pod for pod in run.pods.values() if pod.replica == replica]:
             self.cluster.terminate(pod)
+
+
+class RayTeam(Team[RayRun]):
+    """Those who make RayClusters."""
+
+    title, presence, creates = "ray team", 0.25, 0.2
+    names = ("ray", "ray", "train")
+
+    def _runs(self) -> list[RayRun]:
+        workloads = self.simulation.cluster.workloads.values()
+        return [each for each in workloads if isinstance(each, RayRun) and not each.deleting]
+
+    def _make(self, name: str) -> RayRun:
+        rng = self._rng
+        shape = rng.choice([each for each in self.simulation.people.shapes if each.feasible])
+        # All pods of a replica are the hosts of one slice.
+        shape = replace(shape, parallelism=shape.hosts)
+        # Several single hosts are a pool of as many nodes.
+        if shape.hosts > 1 and rng.random() < 0.1:
+            shape = replace(shape, parallelism=shape.hosts + 1, feasible=False)
+        return RayRun(
+            name=name,
+            uid=self.stage.store.new_uid("ray"),
+            shape=shape,
+            replicas=rng.choice((0, 1, 3, 4)),
+            created=self.stage.agenda.now,
+        )
+
+    def _act(self) -> None:
+        super()._act()
+        if not self.stage.stormy:
+            for run in self._runs():
+                if self._rng.random() < 0.5:
+                    self._delete(run)
+                else:
+                    # What is left may have any numbers.
+                    self.simulation.cluster.rays.scale(run, min(run.replicas, 1))
+
+    def _change(self, run: RayRun) -> None:
+        match self._rng.choice(("delete", "again", "scale", "scale", "scale", "scale", "suspend")):
+            case "delete":
+                self._delete(run)
+            case "again":
+                self._delete(run)
+                self._create(run.name)
+            case "scale":
+                self.simulation.cluster.rays.scale(run, self._rng.randint(0, 4))
+            case _:
+                self.simulation.cluster.suspend(run, suspended=True)
+                self.stage.agenda.after(self._rng.uniform(0.5, 60.0), lambda: self._resume(run))
+
+    def _delete(self, run: RayRun) -> None:
+        self.simulation.cluster.rays.delete(run, foreground=self._rng.random() < 0.3)
+
+    def _resume(self, run: RayRun) -> None:
+        if not run.gone and not run.deleting:
+            self.simulation.cluster.suspend(run, suspended=False)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import logging
+import sys
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
 
 from provisioner.model.capacity import Zone
 from provisioner.model.workloads import WorkloadKind
@@ -10,30 +16,39 @@ from provisioner.settings import Settings
 from provisioner.slices.metrics import Metrics
 from provisioner.workloads import KINDS, LEADER_WORKER_SET, PLAIN_JOB, RAY_CLUSTER, Kind
 from rehearsal.simulators.gke.settings import SimulatorSettings
-from tests.simulation import checks, logs
-from tests.simulation.asks import BUFFER, REQUEST, asked_in
-from tests.simulation.buffers import BufferTeam
+from tests.simulation import checks
+from tests.simulation.asks import BUFFER, REQUEST, BufferTeam, asked_in
 from tests.simulation.calls import Calls
 from tests.simulation.chaos import Chaos
 from tests.simulation.checks import Checker
 from tests.simulation.cloud import CA_PEM, CLUSTER, ZONE, Cloud
-from tests.simulation.environment import Environment
-from tests.simulation.hostile import Hostile
-from tests.simulation.job_team import JobTeam
+from tests.simulation.environment import Environment, Singled
+from tests.simulation.hostile import Hostile, Neighbour
+from tests.simulation.jobs import JobTeam
 from tests.simulation.kueue import Kueue
 from tests.simulation.market import Market
-from tests.simulation.neighbour import Neighbour
 from tests.simulation.people import People
 from tests.simulation.planted import BUGS
 from tests.simulation.process import Process
-from tests.simulation.ray_team import RayTeam
-from tests.simulation.serving_team import ServingTeam
-from tests.simulation.singled import Singled
-from tests.simulation.stage import Stage
+from tests.simulation.rays import RayTeam
+from tests.simulation.sets import ServingTeam
+from tests.simulation.store import Stage
 from tests.simulation.workloads import Cluster
 from tests.support.simulations.bugs import planted
 from tests.support.simulations.runs import Outcome, outcome_of
 
+#: Events that say: something was raised that nobody had thought of.
+_CRASHES = frozenset(
+    {
+        "call.crashed",
+        "create.crashed",
+        "delete.crashed",
+        "lease.step_failed",
+        "lease.listener_failed",
+        "watch.step_failed",
+        "watch.listener_failed",
+    }
+)
 #: The stated bound: this long after the last fault the world has settled.
 SETTLED_WITHIN_SECONDS = 1800.0
 #: Where JobSets have to wait for each other, each with its turns and back-offs.
@@ -223,9 +238,34 @@ def _metrics() -> Metrics:
     return _METRICS[0]
 
 
+@contextmanager
+def told_to(stage: Stage) -> Iterator[None]:
+    """Let the product log into a run's history; a crash that it caught is a violation."""
+
+    def take(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
+        name = event.pop("event")
+        crashed = event.pop("exc_info", None)
+        if stage.recording:
+            stage.note("log", "%s %s", name, " ".join(f"{key}={value!r}" for key, value in event.items()))
+        if name in _CRASHES:
+            error = sys.exc_info()[1]
+            stage.violate("0 no round crashes", f"{name}: {crashed and type(error).__name__}: {error}")
+        raise structlog.DropEvent
+
+    level = logging.INFO if stage.recording else logging.ERROR
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[take], wrapper_class=structlog.make_filtering_bound_logger(level), cache_logger_on_first_use=False
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
 def run_seed(seed: int, *, bug: str = "", recording: bool = False) -> Outcome:
     """Run one seed to its end, whatever that is; with a bug planted."""
     with planted(BUGS, bug) as storm:
         simulation = Simulation(seed, recording=recording, storm=storm)
-        with logs.told_to(simulation.stage):
+        with told_to(simulation.stage):
             return outcome_of(simulation.run, simulation.stage, cpu_seconds=_CPU_SECONDS)

@@ -1,4 +1,4 @@
-"""The controller of LeaderWorkerSets, with the StatefulSet controller and the garbage collector behind it.
+"""LeaderWorkerSets: how they look, their controller with those behind it, and a team that serves with them.
 
 All leaders are created at once; the workers of a group follow when its leader is bound, to the leader's pool. Pods of
 one place have one name, so that a successor waits until its predecessor is gone. A lost worker restarts its group: the
@@ -10,12 +10,89 @@ simulated.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tests.simulation.objects import PodRun, SetRun, Shape
+from provisioner import constants
+from provisioner.kube.protocol import JsonObject
+from provisioner.workloads import LEADER_WORKER_SET
+from tests.simulation.objects import PodRun, Shape, WorkloadRun
+from tests.simulation.team import Team
+from tests.support.simulations.stage import Agenda
 
 if TYPE_CHECKING:
+    from tests.simulation.run import Simulation
     from tests.simulation.workloads import Cluster
+
+_LWS = "leaderworkerset.sigs.k8s.io"
+_INSTALLED_LATE = 0.2
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class SetRun(WorkloadRun):
+    """A LeaderWorkerSet: its groups run until somebody ends them, and are replaced one by one by an update."""
+
+    of = LEADER_WORKER_SET
+    fate: str = "forever"
+    labels_uid: bool = False
+    #: Groups that an update adds first and removes last.
+    surge: int = 0
+    updating: bool = False
+    #: Groups of the old template, and what those ask for that are there.
+    outdated: set[int] = field(default_factory=set)
+    shape_of_group: dict[int, Shape] = field(default_factory=dict)
+    #: Groups whose leader goes with the last of its workers.
+    restarting_groups: set[int] = field(default_factory=set)
+
+    def slots(self) -> range:
+        """List the places of its groups, those of an update too."""
+        return range(self.replicas + (min(self.surge, self.replicas) if self.updating else 0))
+
+    def shape_of(self, job: int) -> Shape:
+        """Return what the pods of one group ask for."""
+        return self.shape_of_group.get(job, self.shape)
+
+    def group_name(self, job: int) -> str:
+        """Name a group, as its leader pod."""
+        return f"{self.name}-{job}"
+
+    def pod_name(self, job: int, index: int) -> str:
+        """Name a pod: its successor has the same name."""
+        return f"{self.group_name(job)}-{index}" if index else self.group_name(job)
+
+    def exclusive_key(self, pod: PodRun) -> object:
+        """Return what pods have in common that may share a pool: a name, which those of a namesake have as well."""
+        return self.kind, self.namespace, self.group_name(pod.job)
+
+    def raw(self, agenda: Agenda) -> JsonObject:
+        """Return the object as the API server shows it."""
+        return {
+            "metadata": {
+                **self._metadata(agenda),
+                "annotations": {constants.LWS_EXCLUSIVE_TOPOLOGY: constants.NODE_POOL},
+            },
+            "spec": {
+                "replicas": self.replicas,
+                "leaderWorkerTemplate": {"size": self.shape.parallelism, "workerTemplate": self._template()},
+                "rolloutStrategy": {"rollingUpdateConfiguration": {"maxSurge": self.surge}},
+            },
+        }
+
+    def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
+        """Return what the metadata of its pods say of whose they are."""
+        labels = {
+            constants.LWS_NAME: self.name,
+            f"{_LWS}/group-index": str(job),
+            f"{_LWS}/worker-index": str(index),
+            f"{_LWS}/group-key": self.slice_id(job).group_key,
+        }
+        owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "controller": True}
+        owner |= {"name": self.group_name(job) if index else self.name, "uid": f"sts-{self.uid}-{job if index else ''}"}
+        marks: JsonObject = {
+            "labels": labels,
+            "annotations": {constants.LWS_SIZE: str(self.shape_of(job).parallelism)},
+        }
+        return marks | ({"ownerReferences": [owner]} if controlled else {})
 
 
 class SetController:
@@ -184,3 +261,71 @@ class SetController:
         if taken:
             self.stage.agenda.after(1.0, lambda: self.cluster.kick(run))
         return not taken
+
+
+class ServingTeam(Team[SetRun]):
+    """Those who make LeaderWorkerSets."""
+
+    title, presence, creates = "serving team", 0.35, 0.2
+    names = ("serve", "serve", "train")
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        #: What this run's sets look like: all pods of a group are the hosts of one slice.
+        self._shapes = tuple(
+            replace(shape, parallelism=shape.hosts) for shape in simulation.people.shapes if shape.feasible
+        )
+
+    def begin(self) -> None:
+        """Come, if this run has the team; in some runs only when the kind is installed."""
+        if self.present and self._rng.random() < _INSTALLED_LATE:
+            self.stage.store.absent.add(LEADER_WORKER_SET.resource)
+            self.stage.agenda.after(self._rng.uniform(0.0, 60.0), self._install)
+        else:
+            super().begin()
+
+    def _install(self) -> None:
+        self.stage.note("user", "installs LeaderWorkerSet")
+        self.stage.store.absent.discard(LEADER_WORKER_SET.resource)
+        self._come()
+
+    def _runs(self) -> list[SetRun]:
+        workloads = self.simulation.cluster.workloads.values()
+        return [each for each in workloads if isinstance(each, SetRun) and not each.deleting]
+
+    def _make(self, name: str) -> SetRun:
+        rng = self._rng
+        shape = rng.choice(self._shapes)
+        if rng.random() < 0.08:
+            shape = replace(shape, parallelism=shape.hosts + 1, feasible=False)
+        return SetRun(
+            name=name,
+            uid=self.stage.store.new_uid("set"),
+            shape=shape,
+            replicas=rng.choice((1, 1, 2, 3)),
+            # With one group more than the limit on pools allows an update would never end.
+            surge=rng.choice((0, 0, 1)) if self.simulation.market.max_pools is None else 0,
+            created=self.stage.agenda.now,
+        )
+
+    def _change(self, run: SetRun) -> None:
+        rng, sets = self._rng, self.simulation.cluster.sets
+        match rng.choice(("delete", "again", "scale", "scale", "update", "update", "restart", "restart")):
+            case "delete":
+                sets.delete(run, foreground=rng.random() < 0.3)
+            case "again":
+                sets.delete(run, foreground=rng.random() < 0.3)
+                self._again(run)
+            case "scale":
+                sets.scale(run, rng.choice((0, 1, 2, 3)))
+            case "update":
+                sets.update(run, rng.choice((run.shape, *self._shapes)))
+            case _:
+                sets.restart_group(run, rng.randrange(max(run.replicas, 1)))
+
+    def _again(self, run: SetRun) -> None:
+        """Make it again under the same name as soon as it is gone."""
+        if run.gone:
+            self._create(run.name)
+        elif self.stage.stormy:
+            self.stage.agenda.after(self._rng.uniform(0.05, 2.0), lambda: self._again(run))

@@ -15,6 +15,7 @@ from operator import attrgetter
 from provisioner.kube import errors
 from provisioner.kube.protocol import JsonObject, Page
 from tests.support.selectors import selected
+from tests.support.simulations import stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +159,13 @@ def selector(collection: str, query: Mapping[str, str]) -> Callable[[str, JsonOb
     """Return what tells whether an object, by its path and content, is in a collection and selected."""
     root, selects = collection.rpartition("/")[0], selected(query)
     return lambda path, raw: path.startswith(root) and selects(raw)
+
+
+class Stage(stage.Stage):
+    """One run's surroundings, with the objects of its Kubernetes."""
+
+    who_width = 12
+
+    def __init__(self, seed: int, *, recording: bool = False) -> None:
+        super().__init__(seed, recording=recording)
+        self.store = Store()

@@ -10,8 +10,9 @@ import pytest
 
 from provisioner.cli import main
 from provisioner.slices.view.types import State
-from tests.simulation import demo_page, logs
+from tests.simulation import demo_page
 from tests.simulation.demo_page import Demo
+from tests.simulation.run import told_to
 
 #: Minutes of a simulated cluster.
 pytestmark = pytest.mark.timeout(120)
@@ -22,7 +23,7 @@ def test_the_teams_come_are_served_and_have_every_day_s_trouble() -> None:
     demo = Demo(slices=16)
     board = demo.begin()
     demo._mistake()
-    with logs.told_to(demo.stage):
+    with told_to(demo.stage):
         demo.stage.agenda.wait(330.0)
         view = board.document().view
         for act in (demo._preempt, demo._run_out, demo._change_minds, demo._change_minds):

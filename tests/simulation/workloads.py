@@ -18,12 +18,11 @@ from provisioner import constants
 from provisioner.kube.protocol import object_path
 from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import Node
-from tests.simulation.jobs import JobController
-from tests.simulation.objects import Claim, JobRun, JobSetRun, PodRun, RayRun, SetRun, Shape, WorkloadRun, raw_pod
-from tests.simulation.rays import RayController
-from tests.simulation.sets import SetController
-from tests.simulation.stage import Stage
-from tests.simulation.store import Change
+from tests.simulation.jobs import JobController, JobRun
+from tests.simulation.objects import Claim, JobSetRun, PodRun, Shape, WorkloadRun, raw_pod
+from tests.simulation.rays import RayController, RayRun
+from tests.simulation.sets import SetController, SetRun
+from tests.simulation.store import Change, Stage
 
 _GRACES_SECONDS = (1.0, 5.0, 30.0)
 #: In how many runs the scheduler's decision and its binding are two steps.

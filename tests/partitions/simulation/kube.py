@@ -12,8 +12,7 @@ from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.actions import OpenGate, SaveLedger, TakeBack
 from provisioner.partitions.planning.ledger import Ledger, encode, ledger_of
-from tests.simulation.agenda import seconds_of
-from tests.support.simulations.stage import Stage
+from tests.support.simulations.stage import Stage, seconds_of
 
 #: An init container asks so often for its partition.
 _ASK_SECONDS = 5.0

@@ -1,0 +1,152 @@
+"""What is promised of deletes: none under work, under a workload that counts on the pool, or before pods on their way.
+
+No delete is sent for a pool to which the scheduler is binding a leader, where the pool had not failed, and the process
+knew of a node of it that takes pods, and of the pending leader, of a workload that lives, when it decided.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from provisioner import constants
+from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.slices.planning.plan import Plan
+from rehearsal.simulators.gke import records
+from rehearsal.simulators.gke.records import Pool
+from tests.simulation.objects import PodRun, WorkloadRun
+from tests.simulation.pools import fits, is_ours, owner_of
+
+if TYPE_CHECKING:
+    from tests.simulation.checks import Checker
+    from tests.simulation.process import Process
+    from tests.simulation.run import Simulation
+
+KEEP = "1 no pool is deleted under work, or under a JobSet that counts on it"
+#: The gate's last look is worth 2 s, and the delete takes its time-out of 10 s at most.
+LOOK_TO_EFFECT_SECONDS = 12.0
+_UP = (records.PoolStatus.PROVISIONING, records.PoolStatus.RUNNING)
+
+
+class Deletes:
+    """Judges the deletes of one run."""
+
+    def __init__(self, simulation: Simulation, checker: Checker) -> None:
+        self._simulation, self._stage = simulation, simulation.stage
+        self._checker = checker
+
+    def expect(self, process: Process, plan: Plan) -> None:
+        """Note of each delete which pending leaders the process knows of at the moment of its decision."""
+        if not plan.deletes:
+            return
+        leaders = frozenset(pod.uid for pod in _pending_leaders(process))
+        pools = process.loop.pools.by_name()
+        nodes = process.loop.watches.nodes.records().values()
+        with_nodes = {
+            each.pool_name for each in nodes if not any(taint.key in constants.HELD_KEYS for taint in each.taints)
+        }
+        for delete in plan.deletes:
+            promised = delete.name in with_nodes and pools[delete.name].status is not PoolStatus.ERROR
+            process.expected[delete.name] = leaders if promised else frozenset()
+
+    def judge(self, process: Process, pool: Pool) -> None:
+        """Judge a delete that GKE took."""
+        now = self._stage.agenda.now
+        # A clock that runs ahead ends a grace early: there is no other clock to go by.
+        ahead = process.clock_ahead_seconds
+        unseen = self._unseen_since(process, pool)
+        opened = self._checker.opened_by_hand.get(pool.name, float("-inf")) > unseen
+        for pod in self._simulation.cluster.pods_on_pool(pool.name):
+            # Who opens a closed node between the gate's last look and GKE's taking the delete lets pods in unseen; a
+            # node that comes again may bring them.
+            came_back = pod.bound_at < self._simulation.cluster.registered_at.get(pod.node, 0.0) > unseen
+            bound_behind = self._bound_behind(process, pod) and not _is_expected(process, pod)
+            excused = opened or came_back or bound_behind or self._waits_for_lost_nodes(pod, pool)
+            if pod.blocks(now + ahead) and not excused:
+                self._stage.violate(KEEP, f"{process.name} deletes {pool.name} under pod {pod.name}")
+        for pod in _on_their_way(process, pool.name):
+            if not opened and pod.assigned_at < unseen:
+                self._stage.violate(KEEP, f"{process.name} deletes {pool.name}, and pod {pod.name} is on its way there")
+        if not self._checker.healthy(pool) or any(self._simulation.cluster.pods_on_pool(pool.name)):
+            return
+        for workload, job in self._checker.slices():
+            if not workload.bindable:
+                # A claim ends whose pods are not bound although there are nodes for them.
+                continue
+            if workload.gang and not self._checker.complete(workload):
+                # What is only partly there is given back, and nobody is on it.
+                continue
+            unchanged = self._unchanged_for(workload, job, pool)
+            if self._counts_on(workload, job, pool) and unchanged > self._checker.stale_seconds():
+                slice_ = workload.group_name(job)
+                text = f"{process.name} deletes {pool.name}, on which {slice_} has counted for {unchanged:.0f} s"
+                self._stage.violate(KEEP, text)
+
+    def _bound_behind(self, process: Process, pod: PodRun) -> bool:
+        """Whether a binding that was on its way arrived when the gate had listed the pods of the node."""
+        listed_at = process.pods_listed_at.get(pod.node, float("inf"))
+        return 0.0 < pod.assigned_at < listed_at < pod.bound_at
+
+    def _waits_for_lost_nodes(self, pod: PodRun, pool: Pool) -> bool:
+        """Whether other pods of a bound pod's multi-host slice wait for nodes that its pool does not have."""
+        nodes = [self._simulation.cluster.nodes.get(node.name) for node in pool.nodes]
+        whole = all(node is not None and node.ready and node.allocatable_chips for node in nodes)
+        return (
+            not whole
+            and pod.workload is not None
+            and pod.shape.hosts > 1
+            and any(
+                (other.workload, other.job) == (pod.workload, pod.job) and other.waiting_since is not None
+                for other in self._simulation.cluster.pods
+            )
+        )
+
+    def _unseen_since(self, process: Process, pool: Pool) -> float:
+        """Return since when nobody saw what became of the nodes: the last look at them, where that is recent."""
+        looked_at = process.looked_at.get(pool.name, float("inf"))
+        return looked_at if self._stage.agenda.now - looked_at < LOOK_TO_EFFECT_SECONDS else float("inf")
+
+    def _counts_on(self, workload: WorkloadRun, job: int, pool: Pool) -> bool:
+        """Whether a living slice without a place has this pool and no other to go to."""
+        if self._checker.pods_bound(workload, job) or not fits(workload, job, pool):
+            return False
+        made_for = owner_of(pool.body["config"]["labels"]) == (workload.uid, workload.slice_id(job).group_key)
+        if not made_for and workload.last_pool.get(job) != pool.name:
+            return False
+        others = [each for each in self._simulation.cloud.pools.values() if each is not pool and is_ours(each)]
+        return not any(fits(workload, job, other) and other.status in _UP for other in others)
+
+    def _unchanged_for(self, workload: WorkloadRun, job: int, pool: Pool) -> float:
+        changed = max(workload.changed.get(job, 0.0), self._simulation.cluster.pool_changed.get(pool.name, 0.0))
+        return self._stage.agenda.now - max(changed, self._simulation.disturbed_at)
+
+
+def _is_expected(process: Process, pod: PodRun) -> bool:
+    """Whether the process has to wait for a pod before it deletes the pool that the pod is assigned to."""
+    return pod.uid in process.expected.get(PoolName(pod.pool), ())
+
+
+def _on_their_way(process: Process, pool: str) -> list[PodRun]:
+    """List the pods that the process has to wait for and that are assigned to a pool, and not bound yet."""
+    pods = process.simulation.cluster.pods
+    return [pod for pod in pods if pod.assigned and pod.pool == pool and _is_expected(process, pod)]
+
+
+def _pending_leaders(process: Process) -> list[PodRun]:
+    watches, living = process.loop.watches, process.simulation.cluster.pods
+    watched = watches.workloads.values()
+    living_workloads = {each.uid: each for watch in watched for each in watch.records().values() if each.lives}
+    pending = {
+        each.uid
+        for each in watches.pods.records().values()
+        if not each.node_name and not each.finished and each.deletion_deadline is None
+    }
+    return [
+        pod
+        for pod in living
+        if pod.uid in pending
+        and pod.index == 0
+        and pod.workload is not None
+        and pod.workload.alive
+        and pod.workload.uid in living_workloads
+        and pod.job < max(group.replicas + group.surge for group in living_workloads[pod.workload.uid].groups)
+    ]
