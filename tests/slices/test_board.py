@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 from provisioner.slices import api
 from provisioner.slices.board import MOST_ENTRIES, Board, Document, Journal
-from provisioner.slices.view.build import build_view
-from provisioner.slices.view.types import View
 from tests.support.board import make_board
 from tests.support.clock import NOW
 from tests.support.models import make_jobset
@@ -66,26 +64,6 @@ class Stage:
     def later(self) -> None:
         """Let enough time pass for a new view."""
         self.seconds += 1.0
-
-
-def test_a_quiet_cluster_does_not_stop_the_clock_of_what_is_served() -> None:
-    """Commands count from the moment of the view how long a slice has waited: an hour without a change is an hour."""
-    stage = Stage()
-    stage.act(0)
-    stage.world.finish_creates()
-    stage.world.schedule()
-    stage.publish()
-    stage.publish()
-    stage.later()
-    before = stage.board.document()
-    stage.world.pass_time(3600)
-    stage.publish()
-    stage.publish()
-    stage.later()
-    after = stage.board.document()
-    assert after.view is not None
-    assert after.view.at == stage.world.now
-    assert before.version == after.version
 
 
 def test_the_moment_of_serving_is_told_and_is_no_change() -> None:
@@ -166,28 +144,6 @@ def test_a_view_is_built_twice_a_second_at_most(monkeypatch: pytest.MonkeyPatch)
     assert len(built) == 1
     stage.later()
     stage.board.everything()[1]
-    assert len(built) == 2
-
-
-def test_the_view_of_a_round_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients look every two seconds; in a quiet cluster a round comes every fifteen."""
-    built: list[datetime] = []
-
-    def counted(*arguments: Any) -> View:
-        built.append(NOW)
-        return build_view(*arguments)
-
-    monkeypatch.setattr("provisioner.slices.board.build_view", counted)
-    stage = Stage()
-    stage.act(0)
-    for _ in range(10):
-        stage.later()
-        document = stage.board.document()
-        assert document.view is not None
-    assert len(built) == 1
-    stage.publish()
-    stage.later()
-    stage.board.document()
     assert len(built) == 2
 
 

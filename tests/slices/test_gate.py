@@ -269,17 +269,6 @@ def test_a_pool_that_a_pod_keeps_costs_a_read_and_one_list(world: World) -> None
     assert cordoned(world) == (True, True)
 
 
-def test_a_pool_that_nobody_wants_to_delete_any_more_is_forgotten(world: World) -> None:
-    """What the gate remembers is bounded by the deletes that are asked for."""
-    put_pod(world)
-    with pytest.raises(KeptError):
-        world.gate.pass_through(a_delete())
-    world.gate.forget_all_but([PoolName("train-pool")])
-    assert world.gate._kept_on == {PoolName("train-pool"): NODE}
-    world.gate.forget_all_but([PoolName("another-pool")])
-    assert world.gate._kept_on == {}
-
-
 def test_a_pod_that_tolerates_the_cordon_and_comes_between_the_looks_keeps_the_pool(world: World) -> None:
     """Its tolerations let it on cordoned nodes; our cordons are undone."""
     patch = world.kube.patch
@@ -361,15 +350,6 @@ def test_an_uncordon_that_fails_does_not_hide_why_the_pool_is_kept(world: World)
     world.kube.patch = only_cordons  # type: ignore[method-assign]
     with pytest.raises(KeptError):
         world.gate.pass_through(a_delete())
-
-
-def test_the_jobset_is_read_in_its_namespace(world: World) -> None:
-    """A JobSet of the same name elsewhere is another one."""
-    other = object_path("jobsets", "train", namespace="elsewhere", root=JOBSET.root)
-    world.kube.put_object(other, jobset_of("train", uid="uid-of-train"))
-    world.gate.pass_through(a_delete())
-    assert jobset_path("train") in world.calls("GET")
-    assert NAMESPACE in jobset_path("train")
 
 
 _JOB = object_path("jobs", "train", namespace=NAMESPACE, root=PLAIN_JOB.root)

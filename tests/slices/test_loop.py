@@ -1,19 +1,19 @@
-"""The loop, stepped by hand."""
+"""The loop, stepped by hand; also while somebody sets the clock."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 
 import pytest
 from structlog.testing import capture_logs
 
 from provisioner import constants
-from provisioner.kube.live import cordon
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
-from tests.support.controller import Told, World
+from tests.support.controller import Told, World, jobset_path
 
 HINTS = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace="tpu-provisioner-system")
 
@@ -158,13 +158,6 @@ def test_hints_are_written_at_the_end(world: World, *, leading: bool) -> None:
     assert not leading or (raw is not None and "train-" in raw["data"]["idle-since"])
 
 
-def test_hints_are_not_written_with_every_round(world: World) -> None:
-    world.run_to_use()
-    before = len(world.calls("PUT"))
-    world.rounds(20, every_seconds=5)
-    assert len(world.calls("PUT")) == before
-
-
 @pytest.mark.timeout(120)  # 60 pools for many rounds
 @pytest.mark.parametrize("count", [1, 10, 60])
 def test_calls_to_gke_do_not_grow_with_the_number_of_pools(world: World, count: int) -> None:
@@ -202,22 +195,6 @@ def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, mo
     assert not [line for line in logs if line["event"] == "round.crashed"]
     assert len(world.gke.names_of("create_node_pool")) == 2
     assert len(world.loop.memory.in_making) == 2
-
-
-def test_cordons_of_a_crash_are_undone_when_the_pool_is_needed(world: World) -> None:
-    """A pool that a crash left cordoned in mid-delete is opened when a JobSet takes it."""
-    pool = world.run_to_use()
-    world.complete()
-    world.round(after_seconds=3)
-    node = f"gke-test-{pool}-0"
-    cordon(world.kube, node)
-    world.start()
-    world.put_jobset("second")
-    world.rounds(2, every_seconds=1)
-    raw = world.kube.object(object_path("nodes", node))
-    assert raw is not None
-    assert not raw["spec"].get("unschedulable")
-    assert world.gke.names_of("create_node_pool") == [pool]
 
 
 def _with_status(world: World, name: str, status: PoolStatus) -> object:
@@ -288,3 +265,86 @@ def test_a_follower_tells_nobody() -> None:
     world.leading = False
     world.rounds(20, every_seconds=10)
     assert told(world) == []
+
+
+BOTH_WAYS = pytest.mark.parametrize(
+    "by",
+    [
+        pytest.param(timedelta(hours=-2), id="set back by two hours"),
+        pytest.param(timedelta(hours=2), id="set forward by two hours"),
+    ],
+)
+
+
+class SetClock:
+    """A time of day that somebody sets, over a world's steady clock."""
+
+    def __init__(self, world: World) -> None:
+        self._now = world.clock.now
+        self.by = timedelta()
+        world.clock.now = lambda: self._now() + self.by  # type: ignore[method-assign]
+
+
+@BOTH_WAYS
+def test_the_deletion_delay_is_as_long_as_ever(by: timedelta) -> None:
+    """A pool goes after its delay: not two hours later, and not at once."""
+    world = World()
+    clock = SetClock(world)
+    world.start()
+    pool = world.run_to_use()
+    world.remove_leader()
+    world.kube.remove_object(jobset_path("train"))
+    world.round(after_seconds=3)
+    clock.by = by
+    world.round(after_seconds=3)
+    world.round(after_seconds=3)
+    assert world.gke.pools[pool].status is PoolStatus.RUNNING
+    world.rounds(4, every_seconds=15)
+    assert world.gke.pools[pool].status is PoolStatus.STOPPING
+
+
+@BOTH_WAYS
+def test_a_clock_that_is_set_within_a_round_is_followed_once(by: timedelta) -> None:
+    """What is stamped with the new time in that very round is not moved along once more in the next."""
+    world = World()
+    clock = SetClock(world)
+    loop = world.start()
+    load = loop.store.load
+
+    def load_meanwhile() -> dict[str, str]:
+        clock.by = by
+        return load()
+
+    loop.store.load = load_meanwhile  # type: ignore[method-assign]
+    world.round()
+    assert clock.by == by
+    world.round(after_seconds=3)
+    assert 0.0 <= loop.pools.age_seconds(world.clock.now()) <= 60.0
+
+
+@BOTH_WAYS
+def test_an_answer_from_before_the_change_counts_from_its_moment(by: timedelta) -> None:
+    """A create that was rejected just before the clock was set waits as long as ever."""
+    world = World()
+    clock = SetClock(world)
+    world.start()
+    world.gke.fail_always("create_node_pool", FailureKind.PERMISSION)
+    world.put_jobset()
+    world.round()
+    clock.by = by
+    world.rounds(4, every_seconds=10)
+    assert world.gke.counts()["create_node_pool"] == 1
+    world.rounds(4, every_seconds=10)
+    assert world.gke.counts()["create_node_pool"] == 2
+
+
+def test_what_is_stamped_before_the_change_is_noticed_is_stamped_by_the_old_clock() -> None:
+    """So that it can be moved along with everything else, once."""
+    world = World()
+    clock = SetClock(world)
+    before = world.time()
+    clock.by = timedelta(hours=2)
+    assert world.time() == before
+    assert world.time.follow() == timedelta(hours=2)
+    assert world.time() == before + timedelta(hours=2)
+    assert world.time.follow() == timedelta()

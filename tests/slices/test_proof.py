@@ -14,15 +14,6 @@ from provisioner.slices.suppliers.gke.translate import Cluster
 from tests.support.controller import CERTIFICATE, OTHER_CERTIFICATE, World
 
 
-def test_a_proven_cluster_is_worked_on() -> None:
-    world = World()
-    world.put_jobset()
-    world.rounds(3, every_seconds=3)
-    assert world.gke.counts()["get_cluster"] == 1
-    assert world.gke.counts()["create_node_pool"] == 1
-    assert world.loop.problems() == ()
-
-
 def test_nothing_is_touched_while_the_clusters_differ() -> None:
     """With another certificate authority, nothing is even listed, whatever there is to do, and readiness says why."""
     world = World(ca_pem=OTHER_CERTIFICATE)

@@ -1,4 +1,4 @@
-"""What people are told: the Events of a whole life on the right objects, notices, metrics."""
+"""What people are told: the Events of a whole life on the right objects, notices and their repeats, metrics."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from provisioner.kube.errors import Forbidden
 from provisioner.kube.live import cordon
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
+from provisioner.model.workloads import ObjectRef
+from provisioner.slices.metrics import Metrics
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.plan import Alert, Plan
-from tests.support.controller import NAMESPACE, World, jobset_of, jobset_path, leader_of
+from provisioner.slices.planning.plan import Alert, Notice, Plan
+from provisioner.slices.report import Reporter
+from tests.support.clock import FakeClock
+from tests.support.controller import NAMESPACE, FakeRecorder, World, jobset_of, jobset_path, leader_of
 from tests.support.objects import raw_foreign_pod
 
 
@@ -300,3 +304,56 @@ def test_back_off_is_a_metric(world: World) -> None:
     world.gke.fail_pool(pool, FailureKind.QUOTA)
     world.rounds(2, every_seconds=3)
     assert metric(world, 'backoff_active{kind="quota"} 1.0')
+
+
+def ref(kind: str, number: int) -> ObjectRef:
+    """Return a leader pod or a JobSet."""
+    return ObjectRef(kind=kind, api_version="v1", namespace="flood", name=f"j-{number}", uid=f"{kind}-{number}")
+
+
+def waiting(slices: int, round_: int = 0) -> Plan:
+    notices = (
+        Notice(
+            objects=(ref("Pod", number), ref("JobSet", number)),
+            reason=constants.CREATION_WAITING,
+            message=f"node pool j-{number} waits: out of stock, next try in {round_} s",
+            key=f"stockout j-{number}",
+        )
+        for number in range(slices)
+    )
+    return Plan(memory=Memory(), notices=tuple(notices))
+
+
+def test_what_is_only_repeated_costs_nothing_but_a_look() -> None:
+    """A notice is emitted when it is new and every 310 seconds; one that comes and goes is not news each time."""
+    clock, recorder = FakeClock(), FakeRecorder()
+    reporter = Reporter(recorder=recorder, metrics=Metrics(version="test"), monotonic=clock)
+    with structlog.testing.capture_logs() as logs:
+        for second in range(300):
+            reporter.tell(waiting(3 if second % 2 else 2, second))
+            clock.advance(1)
+    assert len(recorder.told) == 6
+    assert len(logs) == 2 + 30
+    clock.advance(10)
+    reporter.tell(waiting(3, 310))
+    assert [each.message for each in recorder.told[6:]][-1].endswith("next try in 310 s")
+
+
+def test_two_slices_in_the_same_words_are_told_once() -> None:
+    recorder = FakeRecorder()
+    reporter = Reporter(recorder=recorder, metrics=Metrics(version="test"), monotonic=FakeClock())
+    same = Notice(objects=(ref("JobSet", 0),), reason="R", message="m")
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(5):
+            reporter.tell(Plan(memory=Memory(), notices=(same, same)))
+    assert (len(recorder.told), len(logs)) == (1, 1)
+
+
+def test_notices_that_are_over_are_not_kept_for_ever() -> None:
+    """Words that change with every round leave no more than a few thousand behind."""
+    reporter = Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"), monotonic=FakeClock())
+    with structlog.testing.capture_logs():
+        for number in range(4200):
+            notice = Notice(objects=(ref("JobSet", 0),), reason="R", message=str(number))
+            reporter.tell(Plan(memory=Memory(), notices=(notice,)))
+    assert (len(reporter._told), len(reporter._standing)) == (4097, 1)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.capacity import FailureKind
 from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices.act import Actor
@@ -18,8 +18,6 @@ from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.report import Reporter
 from tests.support.clock import FakeClock
 from tests.support.controller import OTHER_CERTIFICATE, FakeWatch, World
-
-_STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="no v4")
 
 
 def metric(world: World, name: str, **labels: str) -> float | None:
@@ -183,12 +181,6 @@ def test_a_clock_that_is_off_by_a_second_was_set(seconds: float, want: float) ->
     clock = FollowedClock(lambda: datetime.fromtimestamp(steady() + by[0], tz=UTC), steady)
     by[0] = seconds
     assert clock.follow().total_seconds() == want
-
-
-def test_the_machine_gives_the_time_of_day() -> None:
-    clock = FollowedClock()
-    assert abs(clock() - datetime.now(tz=UTC)) < timedelta(minutes=10)
-    assert clock.follow() == timedelta()
 
 
 def test_what_cannot_be_told_keeps_nothing_from_being_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,18 +166,11 @@ def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -
         pytest.param(raw_jobset(spec={"suspend": True}), id="a suspended JobSet"),
         pytest.param(raw_pod(spec=WRONG), id="a pod of a Job"),
         pytest.param(
-            bare_pod(WRONG, ownerReferences=[job_reference("serve", kind="StatefulSet")]), id="a pod of a StatefulSet"
-        ),
-        pytest.param(
             raw_job(pod=WRONG, metadata={"ownerReferences": [job_reference("train", kind="JobSet")]}), id="a child Job"
         ),
         pytest.param(
             stateful_set(pod=WRONG, ownerReferences=[job_reference("serve", kind="LeaderWorkerSet")]),
             id="a StatefulSet of a LeaderWorkerSet",
-        ),
-        pytest.param(
-            stateful_set(replicas=3, ownerReferences=[job_reference("serve-0", kind="Pod")]),
-            id="a StatefulSet of workers of a group",
         ),
         pytest.param(plain_job(pod=pod_spec(topology="2x2x1"), spec={"completions": 9}), id="a Job that takes turns"),
         pytest.param(bare_pod(labels={constants.INJECT: "x"}, annotations={constants.MULTISLICE: "x"}), id="our keys"),

@@ -111,12 +111,6 @@ def bought(world: World) -> list[str]:
             id="the pod template goes before the JobSet",
         ),
         pytest.param(
-            {"annotations": {constants.CAPACITY: " , "}},
-            {"capacity": "spot"},
-            ["spot in us-central2-b"],
-            id="an annotation that names none leaves it to the setting",
-        ),
-        pytest.param(
             {},
             {"capacity": "on-demand, spot", "zones": "us-central2-a, us-central2-b"},
             [
@@ -185,16 +179,6 @@ def test_the_choices_of_a_slice(asked: dict[str, Any], changes: dict[str, Any], 
             "reservation project-1/r1/b1",
             id="a block of a reservation of the cluster's own project, with the full path",
         ),
-        pytest.param(
-            {
-                constants.RESERVATION_NAME: "r1",
-                constants.RESERVATION_PROJECT: "other-project",
-                constants.RESERVATION_BLOCK: "b1",
-                constants.RESERVATION_SUB_BLOCK: "s1",
-            },
-            "reservation other-project/r1/b1/s1",
-            id="a sub-block",
-        ),
     ],
 )
 def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str], want: str) -> None:
@@ -227,12 +211,6 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
             {},
             [constants.RESERVATION_BLOCK, f"without {constants.RESERVATION_NAME}"],
             id="a block without its reservation",
-        ),
-        pytest.param(
-            {"selector": {constants.RESERVATION_NAME: "r1", constants.RESERVATION_SUB_BLOCK: "s1"}},
-            {},
-            [constants.RESERVATION_SUB_BLOCK, f"without {constants.RESERVATION_BLOCK}"],
-            id="a sub-block without its block",
         ),
         pytest.param(
             {"selector": {constants.ZONE: "us-east5-a"}},
@@ -432,44 +410,6 @@ def test_a_max_run_duration_out_of_bounds_is_told(asked: dict[str, Any], words: 
 
 
 @pytest.mark.parametrize(
-    ("text", "labels", "taints"),
-    [
-        ("on-demand", {constants.PROVISIONING: "standard"}, set()),
-        ("reservation/r1", {constants.PROVISIONING: "standard", constants.RESERVATION_NAME: "r1"}, set()),
-        (
-            "reservation/other-project/r1/b1/s1",
-            {
-                constants.PROVISIONING: "standard",
-                constants.RESERVATION_NAME: "r1",
-                constants.RESERVATION_PROJECT: "other-project",
-                constants.RESERVATION_BLOCK: "b1",
-                constants.RESERVATION_SUB_BLOCK: "s1",
-            },
-            set(),
-        ),
-        ("spot", {constants.PROVISIONING: "spot", constants.SPOT: "true"}, {constants.SPOT}),
-        ("flex-start", {constants.PROVISIONING: "flex-start", constants.FLEX_START: "true"}, set()),
-    ],
-)
-def test_the_nodes_of_each_capacity_are_foreseen(text: str, labels: dict[str, str], taints: set[str]) -> None:
-    """As GKE labels and taints them; other capacity has none of these labels."""
-    slice_ = slice_of()
-    view = GKE_RULES.expected_node(expected_pool(request_of(slice_, capacity=text)))
-    keys = {
-        constants.PROVISIONING,
-        constants.SPOT,
-        constants.FLEX_START,
-        constants.RESERVATION_NAME,
-        constants.RESERVATION_PROJECT,
-        constants.RESERVATION_BLOCK,
-        constants.RESERVATION_SUB_BLOCK,
-    }
-    assert {key: value for key, value in view.labels.items() if key in keys} == labels
-    assert {taint.key for taint in view.taints} == taints | {constants.TPU_RESOURCE}
-    assert misfit(slice_.requirements, view) == ""
-
-
-@pytest.mark.parametrize(
     ("text", "key"),
     [
         ("on-demand", "tpu-provisioner.cloud.google.com/held"),
@@ -609,14 +549,6 @@ def test_all_pools_of_a_jobset_are_in_the_zone_of_the_first(*, by_annotation: bo
     world.live(100)
     assert zones_bought(world) == ["us-central2-a"] * 3
     assert world.bound(workload) == 3
-
-
-def test_a_jobset_goes_to_the_next_zone_as_a_whole() -> None:
-    """Where the first zone had none of its slices."""
-    world = World(jobset_of(replicas=3), settings_=settings(zones="us-central2-a, us-central2-b", same_zone=True))
-    world.refuse_create = refuse(us_central2_a=STOCKOUT)
-    world.run(3)
-    assert zones_bought(world) == ["us-central2-b"] * 3
 
 
 def test_without_same_zone_the_slices_spread() -> None:

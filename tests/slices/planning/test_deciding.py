@@ -228,15 +228,6 @@ def test_a_stuck_slice_is_replaced_where_the_settings_say_so(*, replaced: bool) 
     assert [(each.reason, each.spared_group) for each in deletes] == want
 
 
-def test_a_stuck_slice_is_not_replaced_under_the_pods_of_another() -> None:
-    world = stuck_world(replace_stuck_slices=True)
-    other = make_jobset("other")
-    world.workloads[other.uid] = other
-    (name,) = world.pools
-    world.put(make_pod(other, node=next(node.name for node in world.nodes.values() if node.pool_name == name)))
-    assert world.look().deletes == ()
-
-
 def test_a_slice_that_waits_for_nodes_that_do_not_come_is_told() -> None:
     workload = make_jobset()
     world = World(workload)

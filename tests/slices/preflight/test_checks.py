@@ -21,7 +21,7 @@ from provisioner.slices.preflight.in_google import ACT_AS, NamedReservation, nam
 from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS, Right, rights_used
 from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB, Kind
-from provisioner.workloads.asks import CAPACITY_BUFFER, PROVISIONING_REQUEST
+from provisioner.workloads.asks import CAPACITY_BUFFER
 from tests.support.controller import OTHER_CERTIFICATE
 from tests.support.preflight import ACCOUNT, NOW, ORIGINAL_LEASE, World, described
 from tests.support.settings import settings
@@ -127,28 +127,12 @@ CASES = [
         "ProvisioningRequest", OK, "not installed; ProvisioningRequests are served once it is",
         id="only a CapacityBuffer",
     ),
-    pytest.param(
-        lambda world: world.serve(PROVISIONING_REQUEST, "v1", "v1beta1"),
-        "ProvisioningRequest", OK, "its CRD is served in v1", id="a ProvisioningRequest",
-    ),
     # rights
     pytest.param(
         lambda world: world.kube.denied.update({("list", "podtemplates")}),
         "rights in Kubernetes", WARNING,
         "1 of 40 permissions are missing: list podtemplates. ProvisioningRequests and CapacityBuffers are not served",
         id="no right to PodTemplates",
-    ),
-    pytest.param(
-        lambda world: world.kube.denied.update({("patch", "capacitybuffers/status")}),
-        "rights in Kubernetes", WARNING,
-        "1 of 40 permissions are missing: patch capacitybuffers/status. CapacityBuffers are not served without them",
-        id="no right to a status",
-    ),
-    pytest.param(
-        lambda world: world.kube.denied.update({("watch", "leaderworkersets")}),
-        "rights in Kubernetes", WARNING,
-        "1 of 40 permissions are missing: watch leaderworkersets. LeaderWorkerSets are not served without them",
-        id="no right to LeaderWorkerSets",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("list", "resourceslices")}),

@@ -27,8 +27,7 @@ from provisioner.model.capacity import (
 )
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import misfit
-from provisioner.model.workloads import GroupKey, Toleration, WorkloadUid
-from provisioner.slices.demand import SliceId
+from provisioner.model.workloads import Toleration, WorkloadUid
 from provisioner.slices.planning.launch.specification import LABEL_CHARACTERS, Candidates, labels_left_out, pool_name
 from provisioner.slices.supplier import Supplier, SupplierError, UnmeetableError
 from tests.support.models import make_jobset, make_requirements, make_slice
@@ -209,12 +208,6 @@ class SupplierContract:
         request = candidates.specification(slice_, choice).blueprint.request
         assert added.items() <= request.labels.items()
         assert added.items() <= rules.expected_node(expected_pool(request)).labels.items()
-
-    def test_each_slice_and_each_attempt_has_a_name_of_its_own(self, ground: Ground) -> None:
-        """However long the names of workloads are: `already exists` means that the pool is the slice's own."""
-        ids = [SliceId(WorkloadUid(uid), GroupKey(key)) for uid in "ab" for key in "cd"]
-        names = [pool_name("t" * 253, each, attempt) for each in ids for attempt in range(12)]
-        assert len({*names}) == len(names)
 
     def test_operations_end(self, ground: Ground) -> None:
         """Each is known from its beginning until some time after its end."""

@@ -72,42 +72,6 @@ def test_a_pool_is_one_track_from_the_wait_to_the_end() -> None:
     assert track.segments[0].slice == "JobSet/default/train/train-slice-0"
 
 
-def test_a_pool_that_is_reused_is_one_track_of_both_workloads() -> None:
-    """A restart or another JobSet on the same hosts is seen as such."""
-    first = make_jobset("first")
-    world, timeline = World(first), Timeline()
-    life(world, timeline)
-    world.finish(first)
-    world.add(make_jobset("second"))
-    world.schedule()
-    world.pass_time(5)
-    followed(world, timeline)
-    track = next(each for each in timeline.tracks() if each.segments[-1].state.value == "running")
-    assert [each.workload for each in track.segments][-2:] == ["JobSet/default/first", "JobSet/default/second"]
-
-
-def test_nothing_is_written_while_nothing_changes() -> None:
-    world, timeline = World(make_jobset("train")), Timeline()
-    life(world, timeline)
-    before = timeline.tracks()
-    for _ in range(20):
-        world.pass_time(10)
-        followed(world, timeline)
-    assert timeline.tracks() == before
-
-
-def test_what_ended_is_forgotten_after_a_day() -> None:
-    """A process that runs for months does not grow."""
-    workload = make_jobset("train")
-    world, timeline = World(workload), Timeline()
-    life(world, timeline)
-    timeline.follow([], world.now)
-    timeline.follow([], world.now + DAY - timedelta(seconds=1))
-    assert len(timeline.tracks()) == 1
-    timeline.follow([], world.now + DAY)
-    assert timeline.tracks() == []
-
-
 @pytest.mark.usefixtures("few")
 def test_a_crowd_of_tracks_and_segments_is_bounded() -> None:
     """Whoever creates workloads in a loop fills no memory."""

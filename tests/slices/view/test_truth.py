@@ -16,7 +16,7 @@ from provisioner.slices.planning.memory.state import Memory, OperationLimit
 from provisioner.slices.view.explain import explain
 from provisioner.slices.view.types import PoolView, SliceView, State, View
 from tests.support.board import view_of
-from tests.support.models import CHIP_TOLERATION, go_pool, make_jobset, make_pod, make_requirements
+from tests.support.models import CHIP_TOLERATION, make_jobset, make_pod, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
 
@@ -42,22 +42,6 @@ def headline(view: View, name: str) -> str:
 # --- which slice is where
 
 
-def test_every_slice_with_pods_on_a_pool_is_shown_there() -> None:
-    """Pods of two slices share a pool whose hosts have room for both: both run."""
-    one, two = (make_jobset(name, parallelism=1, template=V5E) for name in ("one", "two"))
-    world = World(one)
-    world.live(3)
-    (node,) = world.nodes
-    world.workloads[two.uid] = two
-    world.put(make_pod(two, node=node))
-    view = view_of(world)
-    shown = {each.group: (each.state, each.pool) for each in view.slices}
-    name = only_pool(view).name
-    assert shown == {"one-slice-0": (State.RUNNING, name), "two-slice-0": (State.RUNNING, name)}
-    pool = only_pool(view)
-    assert {pool.slice, *pool.other_slices} == {each.id for each in view.slices}
-
-
 def test_a_slice_whose_pool_others_occupy_waits() -> None:
     """Pods of nobody who is known are on the pool that was made for it: it does not run there."""
     world = World(make_jobset("train"))
@@ -75,23 +59,6 @@ def test_a_slice_whose_pool_others_occupy_waits() -> None:
     (pool,) = (each for each in view.pools if each.state is State.RUNNING)
     assert pool.slice == ""
     assert "whose workload is gone or not watched" in pool.reason
-
-
-def test_pods_of_an_earlier_namesake_are_not_the_slices() -> None:
-    """Pods and pools without a UID: the JobSet was deleted and created again with the same name."""
-    old = make_jobset("train")
-    world = World()
-    pool = world.put_pool(go_pool(old))
-    for index, node in enumerate(sorted(world.nodes)):
-        made = world.now - timedelta(hours=1)
-        world.put(make_pod(old, index=index, node=node, workload_uid="", created_at=made))
-    again = make_jobset("train", uid="second", created_at=world.now)
-    world.workloads[again.uid] = again
-    world.put(make_pod(again, created_at=world.now))
-    view = view_of(world)
-    found = slice_of(view, "train-slice-0")
-    assert (found.state, found.pool) == (State.WAITING, "")
-    assert {each.name: each.slice for each in view.pools}[pool.name] == ""
 
 
 def test_a_slice_that_is_updated_to_another_shape_waits_while_its_old_pods_end() -> None:
@@ -195,18 +162,6 @@ def test_a_pool_whose_slice_has_no_pods_says_until_when_it_is_kept() -> None:
     assert "JobSet" in only_pool(view).reason
 
 
-def test_a_slice_of_which_pods_are_missing_does_not_just_run() -> None:
-    """Its leader is bound, a follower cannot be: both commands say so."""
-    workload = make_jobset("train")
-    world = running(workload)
-    world.put(make_pod(workload, index=1, unschedulable=True, unschedulable_message="1 node(s) were unschedulable."))
-    view = view_of(world)
-    found = slice_of(view, "train-slice-0")
-    assert found.state is State.RUNNING
-    assert "1 of 2 pods are bound" in found.reason
-    assert "1 of 2 pods are bound" in headline(view, "slice/train-slice-0")
-
-
 def test_a_pool_that_is_given_up_says_of_what() -> None:
     """GKE called it up, and its nodes never got ready."""
     world = World(make_jobset("train"))
@@ -278,32 +233,6 @@ def test_a_pool_that_gke_still_makes_is_told_from_one_whose_nodes_are_missing() 
     assert "GKE is creating it" not in only_pool(view_of(world)).reason
 
 
-# --- what waits behind others
-
-
-def test_a_slice_behind_another_that_tries_first_is_told_its_place() -> None:
-    """And why the capacity was not available; not whose pool tries."""
-    world = World(*(make_jobset(f"train-{index}") for index in range(3)))
-    world.refuse_create = lambda _: STOCKOUT
-    world.run(2)
-    world.refuse_create = lambda _: None
-    world.pass_time(40)
-    world.step()
-    waiting = [each.reason for each in view_of(world).slices if each.state is State.WAITING]
-    assert len(waiting) == 2
-    assert all(STOCKOUT.message in each for each in waiting)
-    assert {each.rpartition(", number ")[2].partition(" in ")[0] for each in waiting} == {"1 of 2", "2 of 2"}
-
-
-def test_a_workload_of_which_too_many_creates_failed_is_told_when_it_tries_again() -> None:
-    world = World(make_jobset("train"))
-    world.refuse_create = lambda _: failure(FailureKind.OPERATION_IN_THE_WAY, "GKE's words.")
-    world.run(400)
-    found = {slice_.reason for _ in range(60) for slice_ in (world.step() and view_of(world).slices)}
-    words = "too many creates of this workload or of its namespace have failed; next try 12:"
-    assert any(words in each and "the last attempt failed: GKE's words." in each for each in found)
-
-
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_sentence_of_the_event_is_the_views(replicas: int) -> None:
     one = {constants.ALL_OR_NOTHING: "true"}
@@ -316,17 +245,6 @@ def test_the_sentence_of_the_event_is_the_views(replicas: int) -> None:
         for each in view_of(world).slices:
             assert each.state is State.WAITING
             assert each.reason in [notice.message for notice in each.notices]
-
-
-def test_a_moment_of_another_day_has_its_date() -> None:
-    world = World(make_jobset("train"))
-    world.refuse_create = lambda _: STOCKOUT
-    world.step()
-    for _ in range(100):
-        world.step(seconds=900)
-    world.step()
-    found = slice_of(view_of(world), "train-slice-0")
-    assert "stockout since 2026-" in found.reason
 
 
 # --- deletes
@@ -406,15 +324,6 @@ def test_a_pool_of_a_namespace_that_is_not_watched_is_not_called_unneeded() -> N
     assert (pool.delete_at, pool.delete_reason) == (None, "")
 
 
-def test_pods_of_a_namespace_that_is_not_watched_have_not_ended() -> None:
-    world, workload = unwatched()
-    for index, node in enumerate(sorted(world.nodes)):
-        world.put(make_pod(workload, index=index, node=node))
-    pool = only_pool(view_of(world))
-    assert pool.state is State.RUNNING
-    assert "ended" not in pool.reason
-
-
 def test_pools_that_the_brake_holds_back_say_so_and_when_each_goes() -> None:
     workloads = [make_jobset(f"train-{index}") for index in range(6)]
     world = World(*workloads)
@@ -477,67 +386,6 @@ def test_what_was_so_before_the_process_started_is_not_new() -> None:
     assert "for more than 2 min" in headline(view, f"pool/{only_pool(view).name}")
 
 
-def test_since_when_a_pool_is_idle_is_remembered_over_a_restart() -> None:
-    workload = make_jobset("train")
-    world = running(workload)
-    world.finish(workload)
-    world.look()
-    idle_since = world.now
-    world.pass_time(20)
-    world.memory, world.derived = Memory(unneeded_since=world.memory.unneeded_since), None
-    pool = only_pool(view_of(world))
-    assert (pool.since, pool.since_start) == (idle_since, False)
-
-
-def test_a_slice_runs_no_longer_than_its_leader_pod_is_there() -> None:
-    """Its JobSet was restarted on the same pool."""
-    workload = make_jobset("train")
-    world = running(workload)
-    world.pass_time(7200)
-    (node, _) = sorted(world.nodes)
-    world.put(make_pod(workload, node=node, created_at=world.now - timedelta(seconds=30)))
-    found = slice_of(view_of(world), "train-slice-0")
-    assert found.since == world.now - timedelta(seconds=30)
-
-
-# --- since when, where the phase of the pool tells something else
-
-
-def test_a_pool_whose_delete_is_held_up_is_idle_since_nothing_needs_it() -> None:
-    workload = make_jobset("train")
-    world = running(workload)
-    world.finish(workload)
-    world.look()
-    idle_since = world.now
-    world.refuse_delete = lambda _: failure(FailureKind.UNAVAILABLE, "unfinished pods are on it: a/b on c")
-    for _ in range(3):
-        world.pass_time(60)
-        (delete,) = world.look().deletes
-        world.look()
-        assert only_pool(view_of(world)).state is State.DELETING
-        world.answer(world._delete(delete))
-    pool = only_pool(view_of(world))
-    assert (pool.state, pool.since) == (State.IDLE, idle_since)
-
-
-def test_a_pool_drains_since_its_workload_has_ended() -> None:
-    workload = make_jobset("train")
-    world = running(workload)
-    world.pass_time(7200)
-    world.workloads[workload.uid] = replace(workload, terminal_state="Completed")
-    world.look()
-    ended_at = world.now
-    world.pass_time(30)
-    pool = only_pool(view_of(world))
-    assert (pool.state, pool.since, pool.since_start) == (State.DRAINING, ended_at, False)
-    world.memory, world.derived = Memory(), None
-    world.look()
-    restarted_at = world.now
-    world.pass_time(30)
-    pool = only_pool(view_of(world))
-    assert (pool.state, pool.since, pool.since_start) == (State.DRAINING, restarted_at, True)
-
-
 def test_the_first_line_about_a_workload_names_the_slice_that_does_not_run_whole() -> None:
     """All its slices have their pools; of one a pod is missing."""
     workload = make_jobset("train", replicas=2)
@@ -545,18 +393,3 @@ def test_the_first_line_about_a_workload_names_the_slice_that_does_not_run_whole
     world.put(make_pod(workload, job=1, index=1, unschedulable=True))
     assert "train-slice-1 runs on node pool" in headline(view_of(world), "jobset/train")
     assert "1 of 2 pods are bound" in headline(view_of(world), "jobset/train")
-
-
-def test_what_a_failed_pool_keeps_waiting_is_among_the_back_offs() -> None:
-    """It delays all that ask for the same, and no capacity."""
-    world = World(make_jobset("train"))
-    world.step()
-    (name,) = world.pools
-    world.fail_pool(name, failure(FailureKind.UNAVAILABLE, "Internal error."))
-    world.step()
-    view = view_of(world)
-    found = slice_of(view, "train-slice-0")
-    assert (found.state, "Internal error." in found.reason) == (State.WAITING, True)
-    (wait,) = view.capacity.backoffs
-    assert (wait.until, wait.message) == (found.next_try_at, "Internal error.")
-    assert wait.shape == "all slices that ask for the same"

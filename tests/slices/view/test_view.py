@@ -8,7 +8,6 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind
-from provisioner.model.choices import parse_choices
 from provisioner.settings import Settings
 from provisioner.settings.forms import parse_prices
 from provisioner.slices.planning.memory.state import Phase
@@ -17,7 +16,7 @@ from provisioner.slices.view import reasons
 from provisioner.slices.view.explain import explain
 from provisioner.slices.view.types import STATES, SliceView, State, View
 from tests.support.board import view_of
-from tests.support.models import make_jobset, make_lws
+from tests.support.models import make_jobset
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
 
@@ -91,11 +90,6 @@ def test_a_slice_that_gets_no_pool_says_why(change: dict[str, object], words: st
     assert {each.state for each in view.slices} <= {State.NONE}
     assert words in (view.slices or view.workloads)[0].reason
     assert view.workloads[0].state == next((each for each in ("suspended", "deleting") if each in change), "lives")
-
-
-def test_a_namespace_that_is_not_served_is_named() -> None:
-    found = only_slice(view_of(waiting(settings(namespaces=("other",)))))
-    assert found.reason == "The provisioner does not serve it: namespace default is not among SERVED_NAMESPACES."
 
 
 def test_a_leader_that_the_scheduler_has_not_judged_yet() -> None:
@@ -178,30 +172,6 @@ def test_with_prices_a_pool_says_what_it_costs() -> None:
     assert view_of(running(make_jobset("train"))).pools[0].cost_per_hour is None
 
 
-def test_several_pools_of_one_slice_show_the_best() -> None:
-    """One that pods run on tells more than one that is idle."""
-    workload = make_jobset("train", replicas=1)
-    world = running(workload)
-    (pool,) = world.pools.values()
-    world.put_pool(replace(pool, name=type(pool.name)("second")))
-    view = view_of(world)
-    assert only_slice(view).pool == pool.name
-    assert {each.name: each.state for each in view.pools} == {pool.name: State.RUNNING, "second": State.IDLE}
-
-
-def test_a_leader_worker_set_is_shown_by_its_groups() -> None:
-    world = World(make_lws("serve", replicas=1))
-    (found,) = view_of(world).slices
-    assert found.id == "LeaderWorkerSet/default/serve/serve-0"
-
-
 def test_every_phase_has_a_state_and_every_reason_its_words() -> None:
     assert set(STATES) == set(Phase) - {Phase.GONE}
     assert all(reasons.WHY_DELETED[each] for each in DeleteReason)
-
-
-def test_capacity_choices_show_on_the_pool() -> None:
-    world = waiting(settings(capacity=parse_choices("reservation/r1@us-central2-c"), zones=()))
-    world.step()
-    (pool,) = view_of(world).pools
-    assert (pool.capacity, pool.zone, pool.reservation) == ("reservation", "us-central2-c", "r1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -18,10 +17,9 @@ from provisioner.model.capacity import (
     OperationName,
     PoolName,
     PoolStatus,
-    WorkloadPolicy,
     expected_pool,
 )
-from provisioner.slices.preflight.in_google import ACT_AS, PROJECT_PERMISSIONS, READ_RESERVATION
+from provisioner.slices.preflight.in_google import ACT_AS
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError, says_missing
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
@@ -92,22 +90,6 @@ def failure_of_create(gke: Rehearsal, request: NodePoolRequest) -> tuple[Failure
     with pytest.raises(GkeError) as caught:
         gke.client.create_node_pool(request)
     return caught.value.failure.kind, caught.value.failure.message
-
-
-def test_a_cluster_with_its_features(gke: Rehearsal) -> None:
-    plain = gke.client.get_cluster()
-    assert (plain.autopilot, plain.auto_provisioned_tpus, plain.workload_pool) == (False, (), "p.svc.id.goog")
-    gke.simulator.set(
-        autopilot=True, workload_identity=False, auto_provisioning_limits={"cpu": 64, "tpu-v6e-slice": 16}
-    )
-    told = gke.client.get_cluster()
-    assert (told.autopilot, told.auto_provisioned_tpus, told.workload_pool) == (True, ("tpu-v6e-slice",), "")
-
-
-def test_an_autopilot_cluster_takes_no_pools(gke: Rehearsal) -> None:
-    gke.simulator.set(autopilot=True)
-    kind, message = failure_of_create(gke, SLICE)
-    assert (kind, "Autopilot node pools cannot be" in message) == (FailureKind.INVALID, True)
 
 
 SUB_BLOCK = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/s"
@@ -211,50 +193,9 @@ def test_reservations_are_used_up_or_missing(gke: Rehearsal) -> None:
     assert pools[PoolName("next")].status is PoolStatus.RUNNING
 
 
-def test_a_workload_policy_is_made_and_used(gke: Rehearsal) -> None:
-    policy = WorkloadPolicy(name="tpu-provisioner-2x2x2", topology="2x2x2")
-    request = replace(IRONWOOD, hosts=2, policy_name=policy.name, topology=policy.topology)
-    with pytest.raises(GkeError) as missing:
-        gke.client.get_workload_policy(policy.name)
-    assert missing.value.failure.kind is FailureKind.NOT_FOUND
-    assert failure_of_create(gke, request)[0] is FailureKind.INVALID
-
-    gke.client.create_workload_policy(policy)
-    assert gke.client.get_workload_policy(policy.name) == replace(policy, status="CREATING")
-    with pytest.raises(GkeError) as again:
-        gke.client.create_workload_policy(policy)
-    assert again.value.failure.kind is FailureKind.ALREADY_EXISTS
-    gke.wait(5)
-    assert gke.client.get_workload_policy(policy.name) == policy
-    gke.client.create_node_pool(request)
-    assert gke.client.get_node_pool(request.name).policy_name == policy.name
-
-
 def test_a_missing_policy_is_told_apart(gke: Rehearsal) -> None:
     request = replace(IRONWOOD, policy_name="nobody")
     kind, message = failure_of_create(gke, request)
     assert says_missing(Failure(kind=kind, message=message), "nobody")
     kind, message = failure_of_create(gke, replace(IRONWOOD, disk_type="pd-balanced"))
     assert not says_missing(Failure(kind=kind, message=message), "nobody")
-
-
-def test_permissions_and_reservations(gke: Rehearsal) -> None:
-    client = gke.client
-    assert client.test_project_permissions(PROJECT_PERMISSIONS) == set(PROJECT_PERMISSIONS)
-    assert client.get_reservation(project="q", zone="us-east5-b", name="any").status == "READY"
-    gke.simulator.set(
-        denied_permissions=["container.clusters.update", ACT_AS], reservations={"us-east5-b/r1": "CREATING"}
-    )
-    assert set(PROJECT_PERMISSIONS) - client.test_project_permissions(PROJECT_PERMISSIONS) == {
-        "container.clusters.update"
-    }
-    assert client.test_account_permissions("n@q.iam.gserviceaccount.com", (ACT_AS,)) == frozenset()
-    assert failure_of_create(gke, SLICE)[0] is FailureKind.PERMISSION
-    assert client.get_reservation(project="q", zone="us-east5-b", name="r1").status == "CREATING"
-    with pytest.raises(GkeError) as caught:
-        client.get_reservation(project="q", zone="us-east5-a", name="r1")
-    assert caught.value.failure.kind is FailureKind.NOT_FOUND
-    gke.simulator.set(denied_permissions=[READ_RESERVATION])
-    with pytest.raises(GkeError, match=re.escape(READ_RESERVATION)) as caught:
-        client.get_reservation(project="q", zone="us-east5-b", name="r1")
-    assert caught.value.failure.kind is FailureKind.PERMISSION

@@ -133,12 +133,6 @@ LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Nod
             id="whatever Google says of it",
         ),
         pytest.param(
-            making("InstancesCreationFailed", SUMMARY, seconds_ago=1e6),
-            {"spec": FLEX_START},
-            PoolStatus.RUNNING,
-            id="also in a summary alone",
-        ),
-        pytest.param(
             [
                 condition("InstanceTemplateReady", "Provisioning", seconds_ago=599),
                 condition("Ready", "AwaitingNodeJoin"),
@@ -167,9 +161,6 @@ def test_how_far_it_is(conditions: list[dict[str, Any]], parts: dict[str, Any], 
             making("InstancesCreationFailed", STOCKOUT, seconds_ago=601), {}, FailureKind.STOCKOUT, id="a stockout"
         ),
         pytest.param(
-            making("InstancesCreationFailed", SUMMARY, seconds_ago=601), {}, FailureKind.STOCKOUT, id="in a summary"
-        ),
-        pytest.param(
             making("InstancesCreationFailed", f"{SUMMARY}; QUOTA_EXCEEDED: Quota 'TPUS' exceeded. Limit: 16.0"),
             {},
             FailureKind.QUOTA,
@@ -186,12 +177,6 @@ def test_how_far_it_is(conditions: list[dict[str, Any]], parts: dict[str, Any], 
             {},
             FailureKind.UNAVAILABLE,
             id="words that nobody knows are no stockout",
-        ),
-        pytest.param(
-            making("InstancesCreationFailed", "QUOTA_EXCEEDED: Quota 'TPUS' exceeded. Limit: 16.0"),
-            {},
-            FailureKind.QUOTA,
-            id="a quota, at once",
         ),
         pytest.param(
             [condition("Ready", "RequestRejected", "Required 'compute.instanceTemplates.create' permission for 'x'")],
