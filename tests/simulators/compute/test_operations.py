@@ -37,20 +37,6 @@ def test_an_operation_goes_on_and_ends(make_compute: MakeCompute) -> None:
     assert done["insertTime"].endswith("-07:00")
 
 
-def test_operations_are_forgotten(make_compute: MakeCompute) -> None:
-    """Some time after its end, an operation is not found any more; one that runs is never forgotten."""
-    compute = make_compute(operations_kept_seconds=60)
-    compute.world.faults.add(Fault(kind=FaultKind.OPERATION_NEVER_ENDS, name="stuck"))
-    operation = compute.do("POST", TEMPLATES, template())
-    _, stuck = compute("POST", TEMPLATES, template("stuck"))
-    compute.pass_seconds(59)
-    assert compute.get(path_of(operation))["status"] == "DONE"
-    compute.pass_seconds(2)
-    assert compute("GET", path_of(operation))[0] == 404
-    assert compute("POST", f"{path_of(operation)}/wait")[0] == 404
-    assert compute.get(path_of(stuck))["status"] == "RUNNING"
-
-
 def test_the_same_request_gives_the_same_operation(compute: Compute) -> None:
     """Sent twice with one request id, an insert is done once; also after it is done, and after its target is gone."""
     _, first = compute("POST", f"{TEMPLATES}?requestId={ID}", template())
@@ -91,22 +77,6 @@ def test_a_refused_request_does_not_use_its_id_up(compute: Compute) -> None:
     assert compute("POST", f"{GROUPS}?requestId={ID}", group(policy=None))[0] == 404
     compute.do("POST", TEMPLATES, template())
     assert compute("POST", f"{GROUPS}?requestId={ID}", group(policy=None))[0] == 200
-
-
-def test_an_insert_that_fails_leaves_nothing(compute: Compute) -> None:
-    """The resource is there until the operation ends badly, and the name is free then."""
-    compute.world.faults.add(
-        Fault(kind=FaultKind.OPERATION_ERROR, error_code="RESOURCE_POOL", message="no", code=409, count=1)
-    )
-    _, operation = compute("POST", TEMPLATES, template())
-    assert compute.get(f"{TEMPLATES}/template")["name"] == "template"
-    compute.pass_seconds(1)
-    done = compute.get(path_of(operation))
-    assert done["error"] == {"errors": [{"code": "RESOURCE_POOL", "message": "no"}]}
-    assert (done["httpErrorStatusCode"], done["httpErrorMessage"]) == (409, "CONFLICT")
-    assert compute("GET", f"{TEMPLATES}/template")[0] == 404
-    compute.do("POST", TEMPLATES, template())
-    assert compute.get(f"{TEMPLATES}/template")["name"] == "template"
 
 
 def test_a_delete_that_fails_changes_nothing(compute: Compute) -> None:

@@ -102,9 +102,6 @@ def test_a_template_is_made_and_cannot_be_changed(compute: Compute) -> None:
             "to 604800",
             id="a long run",
         ),
-        pytest.param(
-            {"scheduling": {"maxRunDuration": {"seconds": 10_368_001}}}, "from 30 to 10368000", id="four months"
-        ),
         pytest.param({"model": "FLEX_START", "scheduling": {"maxRunDuration": None}}, "Required", id="an endless run"),
         pytest.param({"scheduling": {"maxRunDuration": {"seconds": 60}}}, "Required with a run", id="no action"),
         pytest.param(

@@ -11,7 +11,7 @@ from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.faults import Fault, FaultKind
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.names import ClusterName
-from rehearsal.simulators.gke.records import NodeState, Pool, PoolStatus, SimulatedNode
+from rehearsal.simulators.gke.records import Pool, SimulatedNode
 from tests.support.clock import FakeClock
 from tests.support.simulator import CLUSTER, empty_pool, slice_pool
 
@@ -55,19 +55,6 @@ def test_nodes_register_before_the_pool_runs(make_world: MakeWorld, clock: FakeC
     for pool, node in sink.registered:
         world.node_registered(pool, node)
     assert status(world) == "RUNNING"
-
-
-def test_a_delete_removes_the_nodes_first(make_world: MakeWorld, clock: FakeClock) -> None:
-    """Nodes are gone at half of the delete."""
-    world, sink = make_world(create_seconds=1, delete_seconds=10), RecordingSink()
-    world.create_pool(CLUSTER, slice_pool())
-    clock.advance(1)
-    world.advance()
-    world.attach(sink)
-    world.delete_pool(CLUSTER, "slice")
-    clock.advance(5)
-    assert status(world) == "STOPPING"
-    assert len(set(sink.removed)) == 4
 
 
 @pytest.mark.parametrize(
@@ -118,46 +105,6 @@ def test_a_delete_that_never_ends(make_world: MakeWorld, clock: FakeClock) -> No
     world.faults.clear()
     world.release()
     assert status(world) == "gone"
-
-
-def test_a_delete_that_fails_half_way(make_world: MakeWorld, clock: FakeClock) -> None:
-    """The operation is DONE with an error, the pool RUNNING_WITH_ERROR with half of its nodes."""
-    world = make_world(create_seconds=0, delete_seconds=5)
-    world.create_pool(CLUSTER, slice_pool())
-    world.advance()
-    world.faults.add(Fault(kind=FaultKind.DELETE_FAILS, count=1, message="no."))
-    operation = world.delete_pool(CLUSTER, "slice")
-    clock.advance(5)
-    (view,) = world.views()
-    assert (view.status, view.status_message) == (PoolStatus.RUNNING_WITH_ERROR, "no.")
-    assert [node.state for node in view.nodes] == [NodeState.REMOVED] * 2 + [NodeState.REGISTERED] * 2
-    assert operation.is_done
-    assert operation.failure is not None
-    world.delete_pool(CLUSTER, "slice")
-    clock.advance(5)
-    assert status(world) == "gone"
-
-
-def test_nodes_that_never_register(make_world: MakeWorld, clock: FakeClock) -> None:
-    """The pool runs all the same."""
-    world, sink = make_world(create_seconds=1, node_stagger_seconds=0), RecordingSink()
-    world.attach(sink)
-    world.faults.add(Fault(kind=FaultKind.NODES_NEVER_REGISTER, hosts=3))
-    world.create_pool(CLUSTER, slice_pool())
-    clock.advance(1)
-    world.advance()
-    assert len(sink.registered) == 1
-    world.node_registered(*sink.registered[0])
-    assert status(world) == "RUNNING"
-
-
-def test_nodes_without_chips(make_world: MakeWorld) -> None:
-    """The fault's hosts have no chips, the others have."""
-    world = make_world()
-    world.faults.add(Fault(kind=FaultKind.NODES_WITHOUT_CHIPS, hosts=1))
-    world.create_pool(CLUSTER, slice_pool())
-
-    assert [node.chips for node in world.views()[0].nodes] == [0, 4, 4, 4]
 
 
 def test_a_delete_may_end_a_create_where_allowed(make_world: MakeWorld, clock: FakeClock) -> None:

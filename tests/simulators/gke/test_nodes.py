@@ -121,29 +121,6 @@ def test_a_node_is_named_after_its_instance_group(
     assert [node.name.rpartition("-")[0] for node in pool.nodes] == [pool.groups["us-east5-a"]] * len(pool.nodes)
 
 
-def test_taints_are_passed_on_once(clock: FakeClock) -> None:
-    """The pool's taints are on the node, GKE's own not twice."""
-    taints = [
-        {"key": "google.com/tpu", "value": "present", "effect": "NO_SCHEDULE"},
-        {"key": "cloud.google.com/gke-spot", "value": "true", "effect": "NO_SCHEDULE"},
-    ]
-    node = made(clock, config={"machineType": "ct5lp-hightpu-4t", "taints": taints})
-
-    assert [taint["key"] for taint in node["spec"]["taints"]] == ["google.com/tpu", "cloud.google.com/gke-spot"]
-    assert {"NoSchedule"} == {taint["effect"] for taint in node["spec"]["taints"]}
-
-
-def test_nodes_come_and_go_with_their_pool(kube: FakeKube) -> None:
-    """When the pool is RUNNING all its Nodes are there; when it is gone they are gone too."""
-    with registering() as gke:
-        create(gke)
-        wait_for(lambda: runs(gke))
-        assert {node.name for node in gke.pools[0].nodes} == nodes(kube)
-        assert all(raw["status"]["capacity"]["google.com/tpu"] == "4" for raw in kube.objects(NODES))
-        delete(gke)
-        wait_for(lambda: gke.pools == () and not nodes(kube))
-
-
 def test_nodes_with_the_driver_of_dra_offer_their_chips_in_resource_slices(kube: FakeKube) -> None:
     """They have no google.com/tpu."""
     config = {"machineType": "ct5lp-hightpu-4t", "labels": {"cloud.google.com/gke-tpu-dra-driver": "true"}}

@@ -1,4 +1,4 @@
-"""The API over a socket: bodies, errors, faults of calls, and the simulator's own API."""
+"""The API over a socket: bodies, field masks, errors, faults of calls, and the simulator's own API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from rehearsal.simulators.gke import Fault, FaultKind, Simulator, SimulatorSettings
+from rehearsal.simulators.gke import Fault, FaultKind, Simulator, SimulatorSettings, api, schema
+from rehearsal.simulators.gke.errors import ApiError
+from rehearsal.simulators.http.fieldmask import apply
 from tests.support.simulator import CLUSTER_PATH, POOLS_PATH, Client, empty_pool, reserved, slice_pool
 from tests.support.waiting import wait_for
 
@@ -192,3 +194,45 @@ def test_the_simulators_own_api(gke: Simulator, call: Client) -> None:
     assert [(item["method"], item["httpMethod"], item["status"]) for item in newest] == [("nodePools.get", "GET", 200)]
     call("POST", "/simulator/v1/counters:reset")
     assert (call("GET", "/simulator/v1/counters")[1], gke.calls) == ({"calls": {}}, ())
+
+
+LIST = schema.message("ListNodePoolsResponse")
+BODY = {
+    "nodePools": [
+        {"name": "a", "status": "RUNNING", "config": {"labels": {"k/x": "1", "y": "2"}, "machineType": "m"}},
+        {"name": "b", "status": "ERROR", "config": {"machineType": "n"}},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("mask", "want"),
+    [
+        pytest.param("nodePools", BODY, id="a whole field"),
+        pytest.param("nodePools/name", {"nodePools": [{"name": "a"}, {"name": "b"}]}, id="a path with a slash"),
+        pytest.param("node_pools.name", {"nodePools": [{"name": "a"}, {"name": "b"}]}, id="a name in proto's spelling"),
+        pytest.param(
+            "nodePools.name,nodePools.config.machineType",
+            {
+                "nodePools": [
+                    {"name": "a", "config": {"machineType": "m"}},
+                    {"name": "b", "config": {"machineType": "n"}},
+                ]
+            },
+            id="two paths into one field",
+        ),
+        pytest.param(
+            "nodePools.config,nodePools/config/labels",
+            {"nodePools": [{"config": pool["config"]} for pool in BODY["nodePools"]]},
+            id="a narrower path after a wider one takes nothing away",
+        ),
+    ],
+)
+def test_a_mask_selects(mask: str, want: object) -> None:
+    """A mask leaves exactly what it names."""
+    assert want == apply(api.parse(mask, LIST), BODY)
+
+
+def test_a_wrong_mask_is_refused() -> None:
+    with pytest.raises(ApiError, match="Request contains an invalid argument"):
+        api.parse("nodePools/name/first", LIST)

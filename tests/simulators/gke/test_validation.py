@@ -107,9 +107,6 @@ def flex(**changes: Any) -> dict[str, Any]:
         pytest.param(pool(config={"labels": {"a": "b" * 64}}), "no more than 63 characters", id="a label value of 64"),
         pytest.param(pool(config={"labels": {"-a": "b"}}), "invalid label key", id="a label key with a leading dash"),
         pytest.param(
-            pool(config={"labels": {"A_B/c": "b"}}), "invalid label key", id="a label prefix that is no domain"
-        ),
-        pytest.param(
             pool(config={"labels": {f"label-{index:03}": "v" * 60 for index in range(16)}}),
             "up to 1,024 total characters in a single request",
             id="too many characters of labels",
@@ -153,11 +150,6 @@ def flex(**changes: Any) -> dict[str, Any]:
         pytest.param(
             pool(config=reserved("r/reservationSubBlocks/s")), "is not the name of a reservation", id="a lone sub-block"
         ),
-        pytest.param(
-            pool(config=reserved("projects/p/reservationBlocks/b")),
-            "is not the name of a reservation",
-            id="a block of no reservation",
-        ),
         pytest.param(pool("n2-standard-4"), "can't be specified with machine type n2-standard-4", id="no chips"),
         pytest.param(pool(topology="", count=1001), "between 0 and 1000", id="too many nodes"),
     ],
@@ -177,12 +169,6 @@ def test_refusals(body: dict[str, Any], text: str) -> None:
         pytest.param(pool(), 4, "4x4", id="a v5e slice"),
         pytest.param(pool(topology="", count=3), 3, "2x2", id="three single hosts"),
         pytest.param(pool("ct6e-standard-8t", "", 1), 1, "2x4", id="an eight-chip host"),
-        pytest.param(
-            pool("tpu7x-standard-4t", "", 16, placementPolicy={"policyName": "tpu-provisioner-4x4x4"}),
-            16,
-            "4x4x4",
-            id="tpu7x by the policy's topology",
-        ),
         pytest.param(
             pool("ct6e-standard-4t", "", 4, placementPolicy={"policyName": "v6e", "tpuTopology": "4x4"}),
             4,
@@ -240,22 +226,10 @@ EXCLUDED = {"exclusionUntilEndOfSupport": {"enabled": True}}
             id="on a channel auto-upgrade may not be left out of management, for that is off",
         ),
         pytest.param(
-            "REGULAR",
-            {"management": {"autoUpgrade": True}, "maintenancePolicy": EXCLUDED},
-            "",
-            id="on a channel with the exclusion",
-        ),
-        pytest.param(
             None,
             {"management": {"autoUpgrade": True}, "maintenancePolicy": EXCLUDED},
             "requires a release channel",
             id="the exclusion without a channel",
-        ),
-        pytest.param(
-            None,
-            {"management": {"autoRepair": True}, "maintenancePolicy": EXCLUDED},
-            "requires a release channel",
-            id="the exclusion with neither",
         ),
     ],
 )

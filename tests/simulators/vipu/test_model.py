@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rehearsal.simulators.vipu.faults import Fault, FaultKind
 from rehearsal.simulators.vipu.model import World, places
-from rehearsal.simulators.vipu.records import Asked, Caller, Outcome, VipuRefusalError
+from rehearsal.simulators.vipu.records import Asked, Caller, VipuRefusalError
 from rehearsal.simulators.vipu.settings import VipuSettings
 from tests.support.clock import FakeClock
 
@@ -76,59 +75,6 @@ def test_what_is_being_made_or_removed_cannot_be_removed(vipu: Any) -> None:
     vipu.after(5)
     vipu.world.remove("p1")
     assert _refusal(lambda: vipu.world.remove("p1")) == "FailedPrecondition"
-
-
-@pytest.mark.parametrize(
-    ("kind", "left"),
-    [(FaultKind.CREATE_FAILS, {}), (FaultKind.CREATE_LEAKS, {"p1": "ERROR"})],
-)
-def test_a_create_that_fails_in_the_end(vipu: Any, kind: FaultKind, left: dict[str, str]) -> None:
-    vipu.world.faults.add(Fault(kind=kind, count=1, message="link training failed"))
-    number = vipu.world.create(Asked(id="p1", size=1))
-    vipu.after(5)
-    assert vipu.world.outcome(number).failure == "link training failed"
-    assert vipu.states() == left
-
-
-def test_a_create_that_is_stuck_goes_on_when_the_fault_is_cleared(vipu: Any) -> None:
-    vipu.world.faults.add(Fault(kind=FaultKind.CREATE_STUCK))
-    number = vipu.world.create(Asked(id="p1", size=1))
-    vipu.after(10_000)
-    assert vipu.world.outcome(number) == Outcome(at=None, done=False)
-    vipu.world.faults.clear()
-    vipu.world.release()
-    assert vipu.states() == {"p1": "ACTIVE"}
-    assert vipu.world.outcome(number).done is True
-
-
-def test_a_create_may_say_that_it_is_done_before_the_partition_is_active(vipu: Any) -> None:
-    vipu.world.faults.add(Fault(kind=FaultKind.ACTIVE_LATE, count=1, seconds=30))
-    number = vipu.world.create(Asked(id="p1", size=1))
-    vipu.after(5)
-    assert (vipu.states(), vipu.world.outcome(number).done) == ({"p1": "PENDING"}, True)
-    vipu.after(30)
-    assert vipu.states() == {"p1": "ACTIVE"}
-
-
-def test_a_remove_may_say_that_it_is_done_before_the_partition_is_gone(vipu: Any) -> None:
-    vipu.world.create(Asked(id="p1", size=1))
-    vipu.after(5)
-    vipu.world.faults.add(Fault(kind=FaultKind.REMOVE_LATE, count=1, seconds=30))
-    number = vipu.world.remove("p1")
-    vipu.after(1)
-    assert (vipu.states(), vipu.world.outcome(number).done) == ({"p1": "ACTIVE"}, True)
-    vipu.after(30)
-    assert vipu.states() == {}
-
-
-def test_a_remove_that_fails_leaves_it_broken(vipu: Any) -> None:
-    vipu.world.create(Asked(id="p1", size=1))
-    vipu.after(5)
-    vipu.world.faults.add(Fault(kind=FaultKind.REMOVE_LEAKS, count=1))
-    number = vipu.world.remove("p1")
-    vipu.after(1)
-    assert vipu.states() == {"p1": "ERROR"}
-    assert vipu.world.outcome(number).failure == "failed to reset the IPUs of the partition"
 
 
 @pytest.mark.parametrize("keeps", [True, False])
