@@ -15,7 +15,7 @@ from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.planning import memory
 from provisioner.nodegroups.planning.actions import Call, CallAnswer
 from provisioner.nodegroups.planning.memory import ResourceMemory
-from tests.support.nodegroup_controller import NAMESPACE, World
+from tests.support.nodegroup_controller import World
 
 _HOUR = 3600.0
 
@@ -35,30 +35,6 @@ def ready(world: World) -> World:
     for _ in range(20):
         world.round(after_seconds=1)
     return world
-
-
-def test_a_group_becomes_ready(ready: World) -> None:
-    """Its machines join with a token each, and get the group's labels and the taint; then the tokens are gone."""
-    assert ready.group().status.nodes == "4/4"
-    for raw in ready.nodes():
-        labels = raw["metadata"]["labels"]
-        assert (labels[names.GROUP_NAMESPACE], labels[names.GROUP_NAME]) == (NAMESPACE, "slice")
-        assert labels[names.GROUP] == f"{NAMESPACE}-slice"
-        assert labels["node-restriction.kubernetes.io/tpu-node-group-namespace"] == NAMESPACE
-        assert raw["spec"]["taints"] == [{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
-    indexes = [raw["metadata"]["labels"][names.WORKER_INDEX] for raw in ready.nodes()]
-    assert sorted(indexes) == ["0", "1", "2", "3"]
-    assert ready.state()["secrets"] == []
-    assert ready.kube.objects("/apis/apps/v1/namespaces/kube-system/daemonsets") != []
-    assert "Provisioned" in ready.recorder.reasons("TPUNodeGroup")
-
-
-def test_a_group_goes_without_a_trace(ready: World) -> None:
-    """Also the device plugin, when no other group is left."""
-    ready.kube.delete(ready.path())
-    ready.run(ready.is_gone)
-    assert ready.kube.objects("/apis/apps/v1/namespaces/kube-system/daemonsets") == []
-    assert len([change for change in ready.changes() if change.startswith("DELETE")]) == 3
 
 
 # --- crashes and lost answers ---

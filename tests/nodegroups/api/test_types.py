@@ -50,11 +50,6 @@ BEFORE = with_condition(with_condition((), WAITING, NOW), POLICY, NOW)
             THEN + timedelta(hours=1),
             id="another status is a transition, in whole seconds",
         ),
-        pytest.param(
-            replace(WAITING, status=ConditionStatus.UNKNOWN),
-            THEN + timedelta(hours=1),
-            id="from False to Unknown is a transition too",
-        ),
     ],
 )
 def test_the_time_of_the_last_transition(new: Condition, want: datetime) -> None:

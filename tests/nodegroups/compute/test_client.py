@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import google.auth
 import pytest
-from google.auth import exceptions as auth_exceptions
 from google.oauth2.credentials import Credentials
 
 from provisioner.model import bounds
@@ -323,13 +321,3 @@ def test_calls_carry_the_token_of_the_credentials(server: RecordingServer) -> No
     client.get(Manager, ZONE, "a")
     assert server.requests[0].headers["authorization"] == "Bearer t-1"
     client.close()
-
-
-def test_without_credentials_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(**_: object) -> None:
-        raise auth_exceptions.DefaultCredentialsError("none found")
-
-    monkeypatch.setattr(google.auth, "default", none)
-    with pytest.raises(ComputeError, match="gcloud auth application-default login") as caught:
-        ComputeClient()
-    assert caught.value.failure.kind is K.PERMISSION

@@ -98,16 +98,3 @@ def test_machines_that_may_be_made_and_not_told_how_to_join(permission: str) -> 
     assert group.status.recreated_at == ()
     world.deny()
     world.wait_until(lambda: world.is_ready("train"), within_seconds=900.0)
-
-
-@pytest.mark.parametrize("permission", ["globalOperations.get", "regionOperations.get", "zoneOperations.get"])
-def test_deletes_whose_operations_cannot_be_read(permission: str) -> None:
-    """A permission that goes missing between a create and its delete is told by what is being deleted."""
-    world = World()
-    world.make("train", topology="2x4")
-    world.deny(f"compute.{permission}")
-    world.delete_group("train")
-    world.wait_until(lambda: _is_told(world, f"compute.{permission}"), within_seconds=_TOLD_WITHIN_SECONDS)
-    world.deny()
-    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
-    world.check_nothing_left()

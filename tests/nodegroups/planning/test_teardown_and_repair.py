@@ -65,22 +65,6 @@ def test_pods_that_may_be_evicted_leave_before_the_machines_go() -> None:
     world.check_nothing_left()
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_process_that_dies_every_few_rounds_makes_groups_ready_and_takes_them_down(seed: int) -> None:
-    """No process gets to know much, or lives for a minute; what one begins the next ones end."""
-    world = World(seed)
-    world.crash_looping = True
-    world.restart()
-    for name, topology in (("one", "2x4"), ("two", "2x2")):
-        world.kube.create_group(make_group(name, topology=topology))
-    world.wait_until(lambda: world.is_ready("one") and world.is_ready("two"), within_seconds=1800.0)
-    for name in ("one", "two"):
-        world.run_pods(name)
-        world.delete_group(name)
-    world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP), within_seconds=3600.0)
-    world.check_nothing_left()
-
-
 def test_a_child_that_shows_up_after_its_turn_goes_too() -> None:
     """One that was being created when the group was deleted would keep the template, and so the group, for ever."""
     world = ready_world(topology="2x4")
