@@ -6,7 +6,6 @@ import pytest
 import structlog
 
 from provisioner.kube import errors
-from provisioner.model.capacity import FailureKind
 from provisioner.partitions import names
 from provisioner.partitions.planning import memory as remembering
 from provisioner.partitions.planning.ledger import Entry, encode, ledger_of
@@ -165,19 +164,6 @@ def test_a_ledger_that_cannot_be_read_again_is_known_all_the_same(controller: Co
     assert controller.loop.problems() == ()
 
 
-def test_a_pod_that_no_node_is_found_for_is_told_that_its_partition_is_taken_back(controller: Controller) -> None:
-    """Once it is: a pod that got a node in that moment keeps it."""
-    controller.create_pod("stuck", 64)
-    controller.rounds(8)
-    partition_id = controller.create_pod("next", 64)
-    controller.rounds(20, seconds=60.0)
-    assert controller.pod("stuck")["metadata"]["annotations"][names.RELEASE] == "true"
-    told = [each for each in controller.recorder.told if each.kind == "Warning"]
-    assert [each.reason for each in told] == ["PartitionReleased", "PartitionRejected"]
-    assert "no node" in told[0].message
-    assert list(controller.vipu.partitions) == [partition_id]
-
-
 def test_a_gate_that_may_not_be_opened_is_told_on_the_pod(controller: Controller) -> None:
     """Its IPUs are taken meanwhile, and only people can change that; told once, and opened when it may be."""
     controller.kube.fail("PATCH", "pods/train", errors.Forbidden("a policy says no", status=403), times=3)
@@ -188,16 +174,3 @@ def test_a_gate_that_may_not_be_opened_is_told_on_the_pod(controller: Controller
     assert "scheduling gate cannot be removed: a policy says no" in told[0]
     controller.rounds(_ROUNDS * 3, seconds=30.0)
     assert not controller.is_gated("train")
-
-
-def test_a_create_that_finds_our_own_partition_is_no_failure(controller: Controller) -> None:
-    """The first one had its effect, and its answer was lost: nobody has to do anything."""
-    partition_id = controller.create_pod("train")
-    with structlog.testing.capture_logs() as lines:
-        controller.vipu.fail("create", FailureKind.ALREADY_EXISTS, after_effect=True)
-        controller.rounds(_ROUNDS * 3)
-    assert not controller.is_gated("train")
-    said = [(each["event"], each["log_level"]) for each in lines if each.get("partition") == partition_id]
-    assert ("partition.exists", "info") in said
-    assert [each for each in said if each[1] != "info"] == []
-    assert "PartitionFailed" not in [each.reason for each in controller.recorder.told]
