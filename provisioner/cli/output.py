@@ -49,7 +49,9 @@ def refuse(message: str) -> int:
 def show(text: str) -> None:
     """Print a text, with colours in a terminal alone; that nobody reads it to the end is no error."""
     try:
-        click.echo(text)
+        # click.echo writes UTF-8 where the terminal has ASCII.
+        sys.stdout.write(f"{text if sys.stdout.isatty() else click.unstyle(text)}\n")
+        sys.stdout.flush()
     except BrokenPipeError:
         drop_the_rest()
 
