@@ -25,7 +25,7 @@ from provisioner.nodegroups.planning import events, nodes, repair
 from provisioner.nodegroups.planning.actions import PatchNode
 from provisioner.nodegroups.planning.nodes import Fleet, Member
 from provisioner.nodegroups.planning.repair import Loss
-from provisioner.nodegroups.planning.round import NOTHING, Round, Step
+from provisioner.nodegroups.planning.round import NOTHING, Round, Step, was_whole
 
 #: Reasons of children that a group has as its own.
 _FAILURES = frozenset(
@@ -145,7 +145,8 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
         if loss.due_at is not None and loss.due_at <= now:
             message = f"all machines are recreated: {loss.message}"
             return not_ready(Reason.RECREATING, message), replace(status, recreated_at=repair.recorded(group, now))
-        return not_ready(Reason.NODE_LOST, loss.message), status
+        # One that was never whole is still waited for: its other machines have their time to join.
+        return not_ready(Reason.NODE_LOST if was_whole(group) else Reason.AWAITING_NODE_JOIN, loss.message), status
     unmarked = nodes.marks_to_set(group, resolved, fleet, round_)
     if unmarked and fleet.ready == len(fleet.members) == resolved.node_count:
         return _unmarked(unmarked, round_), status

@@ -156,7 +156,9 @@ def recreating(group: TpuNodeGroup) -> bool:
 def joins_until(group: TpuNodeGroup, member: Member, round_: Round) -> datetime | None:
     """Return until when a machine that runs is waited for, to become a node that is ready; None: not known yet."""
     for machine in group.status.machines if member.machine.has_machine else ():
-        if machine.name == member.machine.name and machine.since is not None and not machine.ready:
+        # The time of an earlier state does not count: it may have waited for capacity for days.
+        same = (machine.name, machine.state) == (member.machine.name, member.machine.status)
+        if same and machine.since is not None and not machine.ready:
             return waits.after(machine.since, round_.settings.join_seconds)
     return None
 

@@ -66,6 +66,7 @@ def test_2_waiting_for_capacity_is_told_and_no_machine_is_called_that_is_not_the
     assert world.message("train") == message
     world.cloud.limit(None)
     world.wait_until(lambda: world.is_ready("train"))
+    assert not world.group().status.recreated_at
 
 
 def test_3_each_machine_gets_one_token_however_long_the_machines_take_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,12 +119,17 @@ def test_6_machines_in_the_making_are_looked_at_within_a_minute_and_are_no_error
     assert Reason.RECONCILE_ERROR not in {event.reason for event in world.process.events}
 
 
-def test_7_a_machine_that_boots_late_finds_a_token_that_is_good() -> None:
-    """Tokens are renewed while a machine has not joined, for as long as it takes."""
+def test_7_a_machine_that_boots_late_finds_a_token_that_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens are renewed while a machine has not joined, for JOIN_TIMEOUT, also after a list that was incomplete."""
     world = World(settings=replace(SETTINGS, join_seconds=1e6))
     booted = []
     world.cloud.on_running = booted.append
     world.kube.create_group(make_group("train"))
+    world.wait_until(lambda: len(booted) == 4)
+    whole = world.cloud.client.list_managed_instances
+    monkeypatch.setattr(world.cloud.client, "list_managed_instances", lambda scope, name: whole(scope, name)[:3])
+    world.wait_until(lambda: "1 of 4 machines are gone" in world.message("train"))
+    monkeypatch.undo()
     world.wait(3 * 3600.0)
     assert len(booted) == 4
     now = world.stage.wall()
@@ -183,38 +189,21 @@ def test_10_what_carries_our_mark_is_adopted() -> None:
     assert len(world.cloud.resources()) == 3
 
 
-def _with_foreign_policy() -> tuple[World, Target]:
+@pytest.mark.parametrize("adopt", [False, True])
+def test_10_what_does_not_carry_it_is_taken_only_where_the_user_says_so(*, adopt: bool) -> None:
+    """Else it keeps the group from being made, with words that say what to do, and is never deleted."""
     world = World()
     world.kube.create_group(make_group("train"))
-    group = world.group("train")
-    name = names.child_name(group.meta, Kind.WORKLOAD_POLICY)
-    target = Target(
-        uid="",
-        namespace="",
-        kind=Kind.WORKLOAD_POLICY,
-        scope=Scope(project="project-1", region="us-central1"),
-        name=name,
-    )
-    world.cloud.hold(target)
-    return world, target
-
-
-def test_10_what_does_not_carry_it_is_refused_and_never_deleted() -> None:
-    """A resource of somebody else's keeps the group from being made, with words that say what to do."""
-    world, target = _with_foreign_policy()
+    name = names.child_name(world.group("train").meta, Kind.WORKLOAD_POLICY)
+    scope = Scope(project="project-1", region="us-central1")
+    world.cloud.hold(Target(uid="", namespace="", kind=Kind.WORKLOAD_POLICY, scope=scope, name=name))
     world.wait_until(lambda: world.reason("train") == Reason.REQUEST_REJECTED)
     assert names.ADOPT in world.message("train")
+    if adopt:
+        world.kube.annotate("train", names.ADOPT, "true")
+        world.wait_until(lambda: world.is_ready("train"))
     world.take_down("train")
-    assert [resource.name for resource in world.cloud.resources()] == [target.name]
-
-
-def test_10_what_upstream_made_is_taken_where_the_user_says_so() -> None:
-    """The annotation adopts a resource without a mark, and it goes with the group."""
-    world, _ = _with_foreign_policy()
-    world.kube.annotate("train", names.ADOPT, "true")
-    world.wait_until(lambda: world.is_ready("train"))
-    world.take_down("train")
-    assert not world.cloud.resources()
+    assert [resource.name for resource in world.cloud.resources()] == ([] if adopt else [name])
 
 
 def test_11_an_operation_that_google_has_forgotten_ends_in_a_reading() -> None:
