@@ -71,6 +71,8 @@ _OTHERS = "*"
 #: What somebody has to change, or what another place may have.
 _FAILS_AT_ONCE = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 
+#: States of machines that have got their capacity.
+_STARTED = frozenset({"PROVISIONING", "STAGING", "RUNNING"})
 #: What nobody says a word of, and what is not about capacity, is waited for at least so long.
 _PATIENCE_SECONDS = 600.0
 _TABLE = Table(
@@ -224,7 +226,9 @@ def _lacks_machines_alone(group: TpuNodeGroup) -> bool:
 def _waited_seconds(group: TpuNodeGroup, now: datetime) -> float:
     """Return for how long nothing that it needs has come or gone: a slice that is recreated may be old."""
     conditions = (each for each in group.status.conditions if each.type != ConditionType.READY)
-    moments = (each.last_transition_time for each in conditions)
+    # Machines that got their capacity late are not given up while they start.
+    started = (each for each in group.status.machines if each.state in _STARTED)
+    moments = [*(each.last_transition_time for each in conditions), *(each.since for each in started)]
     latest = max((moment for moment in moments if moment is not None), default=group.meta.created_at or now)
     return (now - latest).total_seconds()
 

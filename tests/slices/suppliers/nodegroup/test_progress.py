@@ -62,10 +62,12 @@ def progress(
     age_seconds: float = 0.0,
     deleting: bool = False,
     recreations: int = 0,
+    state: str = "",
 ) -> NodePool:
     at = format_time(NOW - timedelta(seconds=age_seconds))
     metadata = {"namespace": "slices", "name": "slice", "uid": "1", "creationTimestamp": at}
-    status = {"conditions": conditions, "recreations": [at] * recreations}
+    machines = [{"name": "m", "state": state, "ready": False, "since": format_time(NOW)}]
+    status = {"conditions": conditions, "recreations": [at] * recreations, "machines": machines}
     raw = {"metadata": metadata | ({"deletionTimestamp": at} if deleting else {}), "spec": spec, "status": status}
     return pool_of(parse(TpuNodeGroup, raw), NOW, capacity_wait_seconds=WAIT_SECONDS)
 
@@ -88,6 +90,9 @@ LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Nod
             making("AwaitingNodeJoin"), {"recreations": 1}, PoolStatus.RECONCILING, id="machines are made once more"
         ),
         pytest.param(making("AwaitingNodeJoin"), {}, PoolStatus.PROVISIONING, id="machines are made"),
+        pytest.param(
+            making("AwaitingNodeJoin", seconds_ago=1e6), {"state": "STAGING"}, PoolStatus.PROVISIONING, id="or start"
+        ),
         pytest.param(
             making("InstancesCreationFailed", STOCKOUT, seconds_ago=599), {}, PoolStatus.PROVISIONING, id="a short wait"
         ),
@@ -168,7 +173,7 @@ def test_how_far_it_is(conditions: list[dict[str, Any]], parts: dict[str, Any], 
         ),
         pytest.param(
             making("AwaitingNodeJoin", "Compute Engine is creating 4 machines", seconds_ago=601),
-            {},
+            {"state": "CREATING"},
             FailureKind.STOCKOUT,
             id="no machines, and no word why",
         ),
