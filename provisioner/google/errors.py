@@ -5,8 +5,7 @@ an unknown outcome: no API promises that such an answer precedes any effect. And
 never counts as a stockout: that would send the same bad request to the next zone.
 
 The texts come from reports and recorded answers, and Google may change them; an unknown text falls back to its code.
-What Google's libraries raise is read into an `Answer` elsewhere (`failures`). What only one API says is in a table
-beside its client.
+What only one API says is in a table beside its client.
 
 Google repeats names in its errors: a JobSet called `quota-exceeded` would otherwise decide what the error means. So
 `without_echoes` takes out what users wrote before a text is read; people see the whole text.
@@ -18,6 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from http import HTTPStatus
 from typing import NamedTuple
 
 from provisioner.model.capacity import FailureKind
@@ -33,19 +33,13 @@ class Call(Enum):
     DELETE = "delete"
 
 
-# --- Texts --------------------------------------------------------------------------------------------------
-
-
-class TextRule(NamedTuple):
-    """What a text means that matches."""
-
-    pattern: re.Pattern[str]
-    kind: FailureKind
+#: A pattern, and what a text means that it matches.
+TextRule = tuple[re.Pattern[str], FailureKind]
 
 
 def text_rule(pattern: str, kind: FailureKind) -> TextRule:
     """Return the rule of a pattern in which case does not count."""
-    return TextRule(re.compile(pattern, re.IGNORECASE | re.DOTALL), kind)
+    return re.compile(pattern, re.IGNORECASE | re.DOTALL), kind
 
 
 #: A service account that may not be used, and one that is not there.
@@ -117,9 +111,7 @@ TEXTS: Sequence[TextRule] = (
 #: Preconditions that pass by themselves, in words not seen before.
 PASSING = re.compile(r"is currently|please wait|try again|in progress", re.IGNORECASE)
 
-
-# --- Codes --------------------------------------------------------------------------------------------------
-
+_STATUSES = frozenset(map(int, HTTPStatus))
 #: HTTP codes whose text decides first. 401 and 404 mean one thing only; what a 5xx says does not bind it.
 _TEXT_DECIDES = frozenset({400, 403, 409, 412, 429})
 #: 403 that is not about permission (Google's older form of 429).
@@ -189,7 +181,9 @@ def row_of(code: int) -> CodeRow:
     return row or LOST
 
 
-# --- Answers ------------------------------------------------------------------------------------------------
+def status_label(code: int) -> str:
+    """Return an HTTP status as a label of metrics, 0 for no answer: whatever answers, the labels are bounded."""
+    return "none" if not code else str(code) if code in _STATUSES else "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +208,7 @@ class Table:
 
     def kind_of_text(self, text: str) -> FailureKind | None:
         """Return what a text means; None for an unknown one."""
-        return next((rule.kind for rule in self.texts if rule.pattern.search(text)), None)
+        return next((kind for pattern, kind in self.texts if pattern.search(text)), None)
 
     def kind_of_answer(self, answer: Answer, call: Call) -> FailureKind:
         """Return what an error answer means for a call; words of users are taken out of its message already."""
@@ -241,9 +235,6 @@ class Table:
         if precondition and answer.code in _TEXT_DECIDES and PASSING.search(answer.message):
             return FailureKind.OPERATION_IN_THE_WAY
         return row_of(answer.code).of(call)
-
-
-# --- Words of users -----------------------------------------------------------------------------------------
 
 
 #: Stands where something was taken out, so that the words around it stay apart.
@@ -274,13 +265,10 @@ def without_echoes(text: str, values: Iterable[str]) -> str:
         for part in _parts(value):
             if len(part) >= _SHORTEST_VALUE:
                 (words if part.isalpha() else others).add(part)
-    patterns = []
     if others:
-        patterns.append(rf"(?<![\w-])(?:{_alternatives(others)})(?![\w-])")
+        text = re.sub(rf"(?<![\w-])(?:{_alternatives(others)})(?![\w-])", GAP, text)
     if words:
-        patterns.append(rf"(?<=['\"`/=:])(?:{_alternatives(words)})(?![\w-])")
-    for pattern in patterns:
-        text = re.sub(pattern, GAP, text)
+        text = re.sub(rf"(?<=['\"`/=:])(?:{_alternatives(words)})(?![\w-])", GAP, text)
     return text
 
 

@@ -29,7 +29,6 @@ _LOGIN_HELP = (
 #: Whoever acts as a Google service account gets its tokens from this API.
 _NOT_ENABLED = "IAM Service Account Credentials API has not been used"
 _ENABLE_HELP = "Enable it in that project: gcloud services enable iamcredentials.googleapis.com"
-_LONGEST_RETRY_AFTER_SECONDS = 3600.0
 _LONGEST_MESSAGE = 2000
 _PASSWORD = re.compile(r"//[^/\s@]{1,500}@")
 #: Mistakes in an address or in a header: found before anything is sent, and there again next time.
@@ -148,7 +147,7 @@ def _seconds(text: str) -> float | None:
     """Return a delay in seconds; dates, which the header also allows, are not used by Google's APIs."""
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
         return None
-    return min(float(text), _LONGEST_RETRY_AFTER_SECONDS)
+    return float(text)
 
 
 def _kind_of_auth_error(error: auth_exceptions.GoogleAuthError) -> FailureKind:

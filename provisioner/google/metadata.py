@@ -13,7 +13,6 @@ from dataclasses import dataclass
 _DEFAULT_HOST = "169.254.169.254"
 _HOST_VARIABLE = "GCE_METADATA_HOST"
 _FLAVOR = "Metadata-Flavor"
-_LONGEST_VALUE = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +56,7 @@ def read_surroundings(environ: Mapping[str, str], *, timeout_seconds: float = 1.
 def _read(connection: http.client.HTTPConnection, path: str) -> str:
     connection.request("GET", f"/computeMetadata/v1/{path}", headers={_FLAVOR: "Google"})
     response = connection.getresponse()
-    body = response.read(_LONGEST_VALUE + 1)
-    if len(body) > _LONGEST_VALUE:
-        raise http.client.HTTPException(f"the answer to {path} is too long for a metadata server")
+    body = response.read()
     # Whatever else listens at that address does not send the header.
     if response.status != 200 or response.headers.get(_FLAVOR) != "Google":
         return ""

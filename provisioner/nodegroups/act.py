@@ -1,8 +1,6 @@
 """Acting: sends what was decided, and hands the answers back to the loop.
 
-Nothing here waits for an operation: a call is submitted, and later rounds see how it went. Calls to Compute Engine,
-deletes of machines with all that is read before them, and writes to Kubernetes have threads of their own each, so that
-none waits for what is slower; the loop's thread never waits for any of them.
+Nothing here waits for an operation: a call is submitted, and later rounds see how it went.
 """
 
 from __future__ import annotations
@@ -28,15 +26,14 @@ from provisioner.nodegroups.planning.decide import Plan
 from provisioner.nodegroups.planning.memory import Answer
 from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
 from provisioner.runtime.actor import NO_LEASE, CallingActor
+from provisioner.runtime.repeats import Lasting
 
 _log = structlog.get_logger(__name__)
 
 #: Longest that one changing call takes (the client's time-out): with less lease left, none is made.
 CALL_SECONDS = 10.0
-#: What a dry run says of what it does not do, and how much it remembers to have said.
+#: What a dry run says of what it does not do.
 _DRY = "Not done: this is a dry run."
-_MOST_SAID = 10_000
-_CHANGES = (actions.Insert, actions.Delete, actions.SetMetadata)
 #: By kind: what metrics call a resource, and its record.
 _SORTS: Mapping[Kind, tuple[str, type[Resource]]] = {
     Kind.WORKLOAD_POLICY: ("policy", ResourcePolicy),
@@ -78,10 +75,8 @@ class Actor(CallingActor[Answer]):
                 not_sent=functools.partial(self._not_called, call),
             )
 
-    # --- Compute Engine ---
-
     def _call(self, call: actions.Call) -> actions.CallAnswer:
-        if isinstance(call, _CHANGES) and self.lease_seconds() <= CALL_SECONDS:
+        if call.sort is actions.Sort.CHANGE and self.lease_seconds() <= CALL_SECONDS:
             return self._not_called(call, NO_LEASE)
         if isinstance(call, actions.Delete) and call.proof is not None:
             kept = why_kept(functools.partial(self.gate.pass_through, call.proof), call=call.key)
@@ -119,11 +114,11 @@ class Actor(CallingActor[Answer]):
             retry_after_seconds=retry_after,
         )
 
-    def _not_called(self, call: actions.Call, why: str) -> actions.CallAnswer:
-        failure = Failure(kind=FailureKind.UNAVAILABLE, message=why)
+    def _not_called(
+        self, call: actions.Call, why: str, kind: FailureKind = FailureKind.UNAVAILABLE
+    ) -> actions.CallAnswer:
+        failure = Failure(kind=kind, message=why)
         return actions.CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
-
-    # --- Kubernetes ---
 
     def _write(self, write: actions.Write) -> actions.WriteAnswer:
         failure, message = None, ""
@@ -146,18 +141,16 @@ class Actor(CallingActor[Answer]):
 class DryActor(Actor):
     """Reads, and says of everything else what would be done, once. It is refused, so no further step follows."""
 
-    _said: set[str] = field(default_factory=set)
+    _said: Lasting = field(default_factory=Lasting)
 
     def carry_out(self, plan: Plan) -> None:
         """Submit what reads, and refuse the rest."""
-        changes = [call for call in plan.calls if isinstance(call, _CHANGES)]
-        reads = tuple(call for call in plan.calls if not isinstance(call, _CHANGES))
+        reads = tuple(call for call in plan.calls if call.sort is not actions.Sort.CHANGE)
         Actor.carry_out(self, replace(plan, writes=(), calls=reads))
-        for call in changes:
-            self._say(would(call))
-            failure = Failure(kind=FailureKind.PERMISSION, message=_DRY)
-            answer = actions.CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
-            self.put(answer, key=call.key)
+        for call in plan.calls:
+            if call.sort is actions.Sort.CHANGE:
+                self._say(would(call))
+                self.put(self._not_called(call, _DRY, FailureKind.PERMISSION), key=call.key)
         for write in plan.writes:
             if not isinstance(write, actions.PatchStatus):
                 self._say(would(write))
@@ -165,11 +158,7 @@ class DryActor(Actor):
             self.put(refused, key=write.key)
 
     def _say(self, action: str) -> None:
-        if action not in self._said:
-            if len(self._said) >= _MOST_SAID:
-                self._said.clear()
-            self._said.add(action)
-            _log.info("dry_run.would", action=action)
+        self._said.fails(action, _DRY, lambda: _log.info("dry_run.would", action=action))
 
 
 def would(change: actions.Call | actions.Write) -> str:

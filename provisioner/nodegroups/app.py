@@ -19,9 +19,9 @@ from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.observe import ClusterReader, Watches, make_watches, not_synced, take_snapshot
-from provisioner.nodegroups.planning.decide import Plan, decide
+from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.memory import Answer, Memory, fold
-from provisioner.nodegroups.planning.round import PlanningSettings, Snapshot
+from provisioner.nodegroups.planning.round import PlanningSettings
 from provisioner.nodegroups.report import Reporter
 from provisioner.nodegroups.writing import Writer
 from provisioner.runtime.clock import FollowedClock, shifted
@@ -69,7 +69,10 @@ class Loop(RoundLoop[Answer]):
             self.memory = shifted(self.memory, by)
         if self.cluster.due_in_seconds(self.clock()) <= 0:
             self.cluster.read()
-        snapshot, plan = self._decide()
+        snapshot = take_snapshot(self.watches, self.cluster, self.actor.live())
+        started = self.monotonic()
+        plan = decide(snapshot, self.memory, self.settings, self.clock())
+        self.metrics.decide_seconds.observe(self.monotonic() - started)
         # First what is remembered as being under way. Should it fail as a whole, what is no live call of the actor
         # counts a minute later as a call whose outcome nobody knows.
         self.memory = plan.memory
@@ -80,13 +83,6 @@ class Loop(RoundLoop[Answer]):
 
     def _fold(self, answer: Answer) -> None:
         self.memory = fold(self.memory, answer)
-
-    def _decide(self) -> tuple[Snapshot, Plan]:
-        snapshot = take_snapshot(self.watches, self.cluster, self.actor.live())
-        started = self.monotonic()
-        plan = decide(snapshot, self.memory, self.settings, self.clock())
-        self.metrics.decide_seconds.observe(self.monotonic() - started)
-        return snapshot, plan
 
 
 def build(
@@ -119,7 +115,7 @@ def build(
 
     actor = (DryActor if settings.dry_run else Actor)(
         compute=compute,
-        writer=Writer(api=api, device_plugin=plugin),
+        writer=Writer(api=api, device_plugin=plugin or {}),
         gate=Gate(api=api, clock=clock, for_each=Parallel(executor=gates, at_once=_AT_ONCE_PER_GROUP)),
         clock=clock,
         lease_seconds=replica.lease_seconds,
@@ -176,10 +172,7 @@ def planning_settings(settings: NodeGroupSettings, plugin: dict[str, object] | N
 
 
 def run(settings: NodeGroupSettings, addresses: Addresses, api: KubeApi, compute: Compute) -> int:
-    """Run the controller until SIGTERM or SIGINT; return the exit code.
-
-    Raises ServerError where an address cannot be served.
-    """
+    """Run until SIGTERM or SIGINT; return the exit code. Raises ServerError where an address cannot be served."""
     return build(settings, addresses, api, compute).run(
         api,
         project=settings.project_id,

@@ -1,13 +1,8 @@
-"""Every metric of the controller of node groups.
-
-Labels are bounded: reasons, methods, kinds, never names of groups, machines or nodes. docs/metrics.md is made from the
-texts here.
-"""
+"""Every metric of the controller of node groups; all labels are bounded. docs/metrics.md is made from the texts."""
 
 from __future__ import annotations
 
-from http import HTTPStatus
-
+from provisioner.google.errors import status_label
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.runtime.metrics import LoopMetrics, Registry
@@ -20,7 +15,6 @@ UNKNOWN = "Unknown"
 DONE = "ok"
 WRITE_RESULTS = (DONE, *(failure.value for failure in WriteFailure))
 _CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
-_STATUSES = frozenset(map(int, HTTPStatus))
 
 
 class Metrics(LoopMetrics):
@@ -40,10 +34,7 @@ class Metrics(LoopMetrics):
             "compute_request_errors", "Calls to Compute Engine that failed, by kind of failure.", "method", "kind"
         )
         self._requests = registry.counter(
-            "compute_requests",
-            "Calls to Compute Engine, by method and HTTP status.",
-            "method",
-            "code",
+            "compute_requests", "Calls to Compute Engine, by method and HTTP status.", "method", "code"
         )
         self.kept = registry.counter(
             "deletes_kept", "Deletes of managed instance groups that were not sent because of running pods."
@@ -56,9 +47,7 @@ class Metrics(LoopMetrics):
         )
         self.open = registry.picture("open", "Calls and writes that are not answered yet.", "sort")
         self.failing = registry.picture(
-            "failing",
-            "Resources whose last read, create or delete failed, by kind of failure.",
-            "kind",
+            "failing", "Resources whose last read, create or delete failed, by kind of failure.", "kind"
         )
         self.cluster_known = registry.gauge(
             "cluster_known", "1 when all that machines need to join the cluster is known."
@@ -67,8 +56,6 @@ class Metrics(LoopMetrics):
     def observe_call(self, method: str, *, seconds: float, failure: FailureKind | None, code: int) -> None:
         """Take note of one call to Compute Engine; the code is HTTP's, 0 where there was no answer."""
         self._seconds.labels(method).observe(seconds)
-        # Whatever answers, only the statuses that there are become a label.
-        status = "none" if not code else str(code) if code in _STATUSES else "other"
-        self._requests.labels(method, status).inc()
+        self._requests.labels(method, status_label(code)).inc()
         if failure is not None:
             self._errors.labels(method, failure.value).inc()

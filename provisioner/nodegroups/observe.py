@@ -54,8 +54,6 @@ _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 #: ConfigMaps: (namespace, name).
 _ROOT_CA = ("kube-system", "kube-root-ca.crt")
 _CLUSTER_INFO = ("kube-public", "cluster-info")
-#: While an authority is being replaced there are two.
-_MOST_CERTIFICATES = 8
 _HTTPS_PORT = 443
 _GIT_VERSION = re.compile(r"v?(1\.[0-9]{1,3})\.")
 
@@ -231,13 +229,13 @@ class ClusterReader(Rereading):
 def ca_hash_of(config_map: object) -> str:
     """Return the hashes of the authorities in kube-root-ca.crt as kubeadm wants them: sha256:HEX, by commas.
 
-    kubeadm asks for the SubjectPublicKeyInfo, and takes any of several.
+    kubeadm asks for the SubjectPublicKeyInfo, and takes any of several: while one is being replaced there are two.
     """
     pem = fields.text(fields.mapping(fields.mapping(config_map).get("data")).get("ca.crt"))
     try:
-        certificates = x509.load_pem_x509_certificates(pem.encode())[:_MOST_CERTIFICATES]
         keys = [
-            each.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for each in certificates
+            each.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+            for each in x509.load_pem_x509_certificates(pem.encode())
         ]
     except (ValueError, TypeError, UnsupportedAlgorithm):
         return ""

@@ -6,12 +6,10 @@ where a guess would be dangerous: an identity, a count of chips, a time of delet
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from provisioner import constants
 from provisioner.kube import fields, podspec
-from provisioner.model import bounds
 from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
@@ -62,9 +60,8 @@ def parse_node(raw: object) -> Node:
         resource_version=fields.name(metadata.get("resourceVersion")),
         provider_id=fields.name(spec.get("providerID")),
         labels={key: fields.name(labels[key]) for key in sorted(_READ_LABELS & labels.keys())},
-        taints=tuple(
-            taint_of(taint) for taint in itertools.islice(fields.mappings(spec.get("taints")), bounds.NODE_TAINTS)
-        ),
+        # All of them: whoever adds one writes the others.
+        taints=tuple(taint_of(taint) for taint in fields.mappings(spec.get("taints"))),
         unschedulable=spec.get("unschedulable") is True,
         ready="True" in ready,
         capacity_chips=capacity,

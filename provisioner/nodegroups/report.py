@@ -28,8 +28,6 @@ _log = structlog.get_logger(__name__)
 
 #: Failures of changes that end by themselves within seconds.
 _PASSING = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.ALREADY_EXISTS})
-
-
 #: What the condition of a group may say in a label.
 _REASONS = frozenset(Reason)
 
@@ -79,13 +77,8 @@ class Reporter:
 
     def tell_answer(self, answer: Answer) -> None:
         """Tell how a call or a write ended."""
-        if self.dry_run and isinstance(answer, actions.WriteAnswer):
-            return
-        if (
-            self.dry_run
-            and isinstance(answer, actions.CallAnswer)
-            and isinstance(answer.call, actions.Insert | actions.Delete | actions.SetMetadata)
-        ):
+        changes = isinstance(answer, actions.WriteAnswer) or answer.call.sort is actions.Sort.CHANGE
+        if self.dry_run and changes:
             return
         if isinstance(answer, actions.WriteAnswer):
             self._tell_write(answer)
@@ -127,16 +120,16 @@ class Reporter:
         if kind in _PASSING:
             _log.info("call.postponed", **said)
             return
-        words = f"{kind.value} {answer.failure.message if answer.failure is not None else ''}"
+        key, words = answer.call.key, f"{kind.value} {said['message']}"
         match answer.call:
             case actions.Insert():
-                self._lasting.fails(answer.call.key, words, lambda: _log.warning("resource.create_failed", **said))
+                self._lasting.fails(key, words, lambda: _log.warning("resource.create_failed", **said))
             case actions.Delete():
-                self._lasting.fails(answer.call.key, words, lambda: _log.warning("resource.delete_failed", **said))
+                self._lasting.fails(key, words, lambda: _log.warning("resource.delete_failed", **said))
             case actions.SetMetadata():
-                self._lasting.fails(answer.call.key, words, lambda: _log.warning("machine.metadata_failed", **said))
+                self._lasting.fails(key, words, lambda: _log.warning("machine.metadata_failed", **said))
             case _:
-                self._lasting.fails(answer.call.key, words, lambda: _log.warning("compute.read_failed", **said))
+                self._lasting.fails(key, words, lambda: _log.warning("compute.read_failed", **said))
 
     def _emit(self, event: actions.Event) -> None:
         said = {"kind": event.object.kind, "namespace": event.object.namespace, "name": event.object.name}
@@ -200,7 +193,7 @@ def _of(answer: actions.CallAnswer) -> dict[str, str]:
     said = {"resource": f"{call.target.scope.path} {call.target.name}", "object": call.target.kind.value}
     if isinstance(call, actions.SetMetadata):
         said["machine"] = call.machine.provider_id
-    if isinstance(call, actions.Read | actions.ListMachines | actions.ReadMachines | actions.Poll):
+    if call.sort is not actions.Sort.CHANGE:
         said["call"] = _label(call)
     if failure is not None:
         said["message"] = failure.message

@@ -9,7 +9,7 @@ import contextlib
 import secrets
 import string
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from provisioner import constants
@@ -29,8 +29,7 @@ WRITE_SECONDS = 10.0
 _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=WRITE_SECONDS - 3.0)
 #: Of each of two exchanges.
 _SHORT_TIMEOUTS = Timeouts(connect_seconds=1.5, read_seconds=WRITE_SECONDS / 2 - 1.5)
-#: An id that is taken already is as good as impossible; another one is drawn so often.
-_DRAWS = 3
+_DEVICE_PLUGIN_PATH = object_path("daemonsets", device_plugin.NAME, namespace=device_plugin.NAMESPACE, root=APPS_ROOT)
 
 
 def draw_token() -> str:
@@ -47,8 +46,8 @@ class Writer:
     """Writes to one API server; may be called from many threads."""
 
     api: Api
-    #: As `device_plugin.manifest` makes it; None: it is not our job.
-    device_plugin: Mapping[str, Any] | None = None
+    #: As `device_plugin.manifest` makes it; empty: it is not our job, and no plan has it applied.
+    device_plugin: Mapping[str, Any] = field(default_factory=dict)
     draw_token: Callable[[], str] = draw_token
 
     def write(self, what: actions.Write) -> None:
@@ -59,11 +58,12 @@ class Writer:
             case actions.DeleteChild():
                 self._delete(_path(what.record), what.record.meta.uid)
             case actions.SetFinalizers():
-                self._patch(_path(what.record), documents.finalizers_patch(what.record.meta, what.finalizers))
+                patch = documents.finalizers_patch(what.record.meta, what.finalizers)
+                self.api.patch(_path(what.record), patch, timeouts=_TIMEOUTS)
             case actions.PatchStatus():
-                patch = documents.status_patch(what.record, what.new)
-                if patch is not None:
-                    self._patch(f"{_path(what.record)}/status", patch)
+                differing = documents.status_patch(what.record, what.new)
+                if differing is not None:
+                    self.api.patch(f"{_path(what.record)}/status", differing, timeouts=_TIMEOUTS)
             case actions.PatchNode():
                 self._patch_node(what)
             case actions.DeleteNode():
@@ -76,11 +76,13 @@ class Writer:
                 self._delete(object_path("secrets", what.name, namespace=tokens.NAMESPACE), what.uid)
             case actions.ApproveRequest():
                 path = object_path("certificatesigningrequests", what.name, root=tokens.CERTIFICATES_ROOT)
-                self._patch(f"{path}/approval", tokens.approval_patch(what.uid, what.resource_version))
+                patch = tokens.approval_patch(what.uid, what.resource_version)
+                self.api.patch(f"{path}/approval", patch, timeouts=_TIMEOUTS)
             case actions.ApplyDevicePlugin():
-                self._apply_device_plugin(what)
+                manifest = dict(self.device_plugin)
+                self.api.apply(_DEVICE_PLUGIN_PATH, manifest, manager=constants.MANAGER, timeouts=_TIMEOUTS)
             case actions.DeleteDevicePlugin():
-                self._delete(_device_plugin_path(), what.uid)
+                self._delete(_DEVICE_PLUGIN_PATH, what.uid)
 
     def _create_child(self, child: Child) -> None:
         path = collection_path(child.kind.plural, namespace=child.meta.namespace, root=API_ROOT)
@@ -89,9 +91,6 @@ class Writer:
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
-
-    def _patch(self, path: str, patch: dict[str, Any]) -> None:
-        self.api.patch(path, patch, timeouts=_TIMEOUTS)
 
     def _delete(self, path: str, uid: str) -> None:
         with contextlib.suppress(NotFound):
@@ -124,23 +123,16 @@ class Writer:
 
     def _create_token(self, what: actions.CreateToken) -> None:
         path = collection_path("secrets", namespace=tokens.NAMESPACE)
-        for draw in range(1, _DRAWS + 1):
-            secret = tokens.secret_of(
-                self.draw_token(),
-                group={names.GROUP_NAMESPACE: what.namespace, names.GROUP_NAME: what.name},
-                machine=what.machine,
-                machine_id=what.machine_id,
-                expires_at=what.expires_at,
-            )
-            try:
-                made = self.api.post(path, secret, timeouts=_SHORT_TIMEOUTS)
-            except Conflict:
-                # The token of another machine, or of somebody else: not ours to hand out.
-                if draw == _DRAWS:
-                    raise
-            else:
-                self._keep_if_it_lasts(what, fields.mapping(made.get("metadata")))
-                return
+        secret = tokens.secret_of(
+            self.draw_token(),
+            group={names.GROUP_NAMESPACE: what.namespace, names.GROUP_NAME: what.name},
+            machine=what.machine,
+            machine_id=what.machine_id,
+            expires_at=what.expires_at,
+        )
+        # A conflict: the id is that of another token, which is not ours to hand out. The next try draws another.
+        made = self.api.post(path, secret, timeouts=_SHORT_TIMEOUTS)
+        self._keep_if_it_lasts(what, fields.mapping(made.get("metadata")))
 
     def _keep_if_it_lasts(self, what: actions.CreateToken, made: Mapping[str, Any]) -> None:
         """Delete a token that ends too early by the clock of the API server, which alone counts."""
@@ -156,19 +148,9 @@ class Writer:
             status=0,
         )
 
-    def _apply_device_plugin(self, what: actions.ApplyDevicePlugin) -> None:
-        manifest = self.device_plugin
-        if manifest is None or device_plugin.version_of(manifest) != what.version:
-            raise ValueError(f"there is no manifest of the device plugin with version {what.version}")
-        self.api.apply(_device_plugin_path(), dict(manifest), manager=constants.MANAGER, timeouts=_TIMEOUTS)
-
 
 def _path(record: Record) -> str:
     return object_path(record.kind.plural, record.meta.name, namespace=record.meta.namespace, root=API_ROOT)
-
-
-def _device_plugin_path() -> str:
-    return object_path("daemonsets", device_plugin.NAME, namespace=device_plugin.NAMESPACE, root=APPS_ROOT)
 
 
 def _taints(node: Mapping[str, Any], wanted: tuple[Taint, ...]) -> list[dict[str, Any]]:

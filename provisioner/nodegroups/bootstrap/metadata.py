@@ -57,13 +57,10 @@ class Join:
 
 
 def changed_items(items: Mapping[str, str], *, labels: Mapping[str, str], join: Join | None) -> dict[str, str] | None:
-    """Return all items that a machine is to have, None where these are the ones that it has.
-
-    `join` is None for a machine that joins by itself or not at all; one with a gap in it counts as none.
-    """
+    """Return all items that a machine is to have, None where it has them; without `join` it joins by itself."""
     wanted = dict(items)
     wanted[KUBE_LABELS] = labels_text({**parse_labels(items.get(KUBE_LABELS, "")), **labels})
-    if join is not None and join.token and join.api_server and join.ca_hash and join.kubernetes_version:
+    if join is not None:
         host, _, port = join.api_server.rpartition(":")
         wanted |= {
             TOKEN: join.token,

@@ -123,8 +123,8 @@ def _denied(child: Child, known: memory.ResourceMemory) -> bool:
 def _refused(child: Child, known: memory.ResourceMemory, refusal: Condition) -> Outcome:
     if not child.meta.deleting:
         return Outcome(condition=refusal)
-    untouched = not (child.status.url or known.attempts or known.operation or known.reading)
-    if untouched:
+    if not (child.status.url or known.attempts or known.operation or known.reading):
+        # Nothing was ever made for it.
         return Outcome(done=True)
     note = f"{refusal.message}. Its resource in Compute Engine stays, and so does this object until that changes"
     return Outcome(condition=replace(refusal, message=note))
@@ -184,29 +184,28 @@ def _absent(child: Child, known: memory.ResourceMemory, round_: Round) -> Outcom
         sure_at = _nothing_arrives_after(child, known, round_)
         if known.reading is not None and known.reading.asked_at >= sure_at:
             return Outcome(done=True)
-        words = (
-            f"the {_WHAT[child.kind]} is gone; a create of an earlier process may arrive until {format_time(sure_at)}"
-        )
-        step = want(known, memory.READ, Read(target=target), sure_at, round_)
-        return Outcome(step=step, condition=not_ready(Reason.PROVISIONING, words))
-    refusal = _not_to_be_made(child, round_)
+        until = f"a create of an earlier process may arrive until {format_time(sure_at)}"
+        condition = not_ready(Reason.PROVISIONING, f"the {_WHAT[child.kind]} is gone; {until}")
+        return Outcome(step=want(known, memory.READ, Read(target=target), sure_at, round_), condition=condition)
+    refusal = None
+    if isinstance(child, InstanceTemplate):
+        refusal = not_to_be_used(child, round_)
+    elif isinstance(child, ManagedInstanceGroup):
+        refusal = manager.not_to_be_made(child, round_)
     if refusal is not None:
         return Outcome(condition=refusal, url="")
     attempt = known.attempts + 1
-    mark = mark_for(child, round_)
     call = Insert(
         target=target,
-        resource=asked_for(child, str(mark)),
+        resource=asked_for(child, str(mark_for(child, round_))),
         attempt=attempt,
         request_id=names.request_id(child.meta.uid, OperationType.CREATE, attempt),
     )
     wait = known.backoffs.get(memory.INSERT)
     condition = _failing(child, wait, "created") if wait is not None else _being_made(child)
-    wanted = want(known, memory.INSERT, call, known.changed_at, round_)
-    if not wanted.calls:
-        return Outcome(step=wanted, condition=condition, url="")
-    reading = known.reading
-    if reading is not None and (round_.now - reading.asked_at).total_seconds() > _ARRIVED_SECONDS:
+    wanted, reading = want(known, memory.INSERT, call, known.changed_at, round_), known.reading
+    is_old = reading is not None and (round_.now - reading.asked_at).total_seconds() > _ARRIVED_SECONDS
+    if wanted.calls and is_old:
         # Somebody may have made one of this name since.
         wanted = want(known, memory.READ, Read(target=target), round_.now, round_)
     return Outcome(step=wanted, condition=condition, url="")
@@ -238,16 +237,6 @@ def _foreign(
     message = f"a {_WHAT[child.kind]} {resource.name} exists that was not created for this object: {words}. {advice}"
     step = want(known, memory.READ, Read(target=target_of(child)), due_at, round_)
     return Outcome(step=step, condition=not_ready(Reason.REQUEST_REJECTED, message), url="")
-
-
-def _not_to_be_made(child: Child, round_: Round) -> Condition | None:
-    """Say why its resource must not be made; what is there already stays and is served."""
-    match child:
-        case InstanceTemplate():
-            return not_to_be_used(child, round_)
-        case ManagedInstanceGroup():
-            return manager.not_to_be_made(child, round_)
-    return None
 
 
 def _ours(

@@ -147,14 +147,14 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
             return not_ready(Reason.RECREATING, message), replace(status, recreated_at=repair.recorded(group, now))
         # One that was never whole is still waited for: its other machines have their time to join.
         return not_ready(Reason.NODE_LOST if was_whole(group) else Reason.AWAITING_NODE_JOIN, loss.message), status
+    if not fleet.ready == len(fleet.members) == resolved.node_count:
+        return _waiting(sightings), status
     unmarked = nodes.marks_to_set(group, resolved, fleet, round_)
-    if unmarked and fleet.ready == len(fleet.members) == resolved.node_count:
+    if unmarked:
         return _unmarked(unmarked, round_), status
-    if fleet.ready == len(fleet.members) == resolved.node_count:
-        message = ". ".join(filter(None, (resolved.warning, *sightings.notes)))
-        ready = Condition(type=ConditionType.READY, status=ConditionStatus.TRUE, reason=Reason.READY, message=message)
-        return ready, status
-    return _waiting(sightings), status
+    message = ". ".join(filter(None, (resolved.warning, *sightings.notes)))
+    ready = Condition(type=ConditionType.READY, status=ConditionStatus.TRUE, reason=Reason.READY, message=message)
+    return ready, status
 
 
 def _unmarked(changes: Sequence[PatchNode], round_: Round) -> Condition:

@@ -88,9 +88,7 @@ def decide(
     if memory.began_at is None:
         memory = replace(memory, began_at=now)
     memory = give_up_lost_calls(memory, snapshot.live, now)
-    writes = still_open(memory.writes, snapshot.live, now)
-    if len(writes) != len(memory.writes):
-        memory = replace(memory, writes=writes)
+    memory = replace(memory, writes=still_open(memory.writes, snapshot.live, now))
     round_ = begin_round(snapshot, memory, settings, now)
     if settings.machines_per_namespace:
         round_ = replace(round_, machines_before=machines_before(round_))
@@ -105,7 +103,10 @@ def decide(
         resources=resources,
         machines=_machines_of(resources.values(), memory),
         lost={key: each.lost for key, each in concluded.items() if each.lost},
-        writes={**writes, **{each.write.key: opened(memory.writes, each.write, each.seen, now) for each in proposed}},
+        writes={
+            **memory.writes,
+            **{each.write.key: opened(memory.writes, each.write, each.seen, now) for each in proposed},
+        },
     )
     paced = pace(step.calls, memory, settings, now)
     moments = (*step.moments, *later, *((paced.wake_at,) if paced.wake_at is not None else ()))
@@ -259,24 +260,19 @@ class Paced:
 
 def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, now: datetime) -> Paced:
     """Choose what is called now, and remember it as being under way."""
-    each_once = {each.call.key: each for each in wanted}.values()
-    if not each_once and not memory.pace:
-        return Paced(memory=memory, calls=())
-    paused = {project: until for project, until in memory.paused.items() if until > now}
     free, ends = [], []
-    for each in each_once:
-        until = paused.get(each.call.target.scope.project)
-        if until is None:
+    for each in {each.call.key: each for each in wanted}.values():
+        until = memory.paused.get(each.call.target.scope.project, now)
+        if until <= now:
             free.append(each)
         else:
             ends.append(until)
-    queue = _in_turn(free, memory)
     most = max(1.0, settings.calls_per_second * settings.burst_seconds)
     spare = {bucket: _spare(before, most, settings, now) for bucket, before in memory.pace.items()}
     room = settings.most_calls - len(memory.calls)
     chosen: list[actions.Call] = []
     waiting = False
-    for each in queue:
+    for each in _in_turn(free, memory):
         bucket = bucket_of(each.call)
         left = spare.get(bucket, most)
         if len(chosen) >= room or left < 1.0:

@@ -183,25 +183,24 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
         wanted[Kind.INSTANCE_TEMPLATE] = instance_template(group, config, script)
     needed = (*wanted, Kind.MANAGED_INSTANCE_GROUP)
     found = {kind: child for kind in needed if (child := round_.child_of(group, kind)) is not None}
+    manager = found.get(Kind.MANAGED_INSTANCE_GROUP)
     template_url = seen.external_url or _url(found.get(Kind.INSTANCE_TEMPLATE))
     policy_url = _url(found.get(Kind.WORKLOAD_POLICY))
     # Without machines a child that is out of date can be recreated.
-    free = Kind.MANAGED_INSTANCE_GROUP not in found
-    old = nodes.left_over(group, None, round_) if free else ()
+    old = nodes.left_over(group, None, round_) if manager is None else ()
     # Their names may come again, and a node that a new machine takes over must not be deleted.
-    step = nodes.remove(old) if old else NOTHING
+    step = nodes.remove(old)
     for kind, child in wanted.items():
         there = found.get(kind)
         if there is None:
             step += _create(child, notes, round_)
         elif differs(there, child):
-            if free and not there.meta.deleting:
+            if manager is None and not there.meta.deleting:
                 step += of_record(actions.DeleteChild(record=there))
             notes.append(f"{kind} {there.meta.name} is out of date and is recreated with the slice")
     outdated = bool(notes)
     if template_url and (policy_url or policy is None) and not seen.problem_of_template:
         child = managed_instance_group(group, resolved, seen.model, template_url, policy_url)
-        manager = found.get(Kind.MANAGED_INSTANCE_GROUP)
         deleting = any(each.meta.deleting for each in found.values())
         # Machines that cannot join would cost, and do nothing.
         in_vain = joining.problem_of(group, round_)
@@ -210,7 +209,6 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
             step += _create(child, notes, round_)
         elif manager is not None and differs(manager, child):
             notes.append(f"{Kind.MANAGED_INSTANCE_GROUP} {manager.meta.name} differs from what this release creates")
-    manager = found.get(Kind.MANAGED_INSTANCE_GROUP)
     if manager is not None and not manager.meta.deleting and repair.recreating(group):
         step += of_record(actions.DeleteChild(record=manager))
     return replace(seen, children=found, needed=needed, notes=tuple(notes), step=seen.step + step)
@@ -299,23 +297,11 @@ def differs(found: Child, wanted: Child) -> bool:
             if wanted.spec.config.subnetwork.endswith(f"/subnetworks/{config.subnetwork}"):
                 # The bare name that tpu-operator writes.
                 config = replace(config, subnetwork=wanted.spec.config.subnetwork)
-            return _effective(config) != _effective(wanted.spec.config) or (
-                found.spec.project,
-                found.spec.maintenance_policy,
-            ) != (wanted.spec.project, wanted.spec.maintenance_policy)
+            config = replace(config, provisioning_model=config.effective_provisioning_model)
+            return replace(found.spec, config=config, boot_disk=wanted.spec.boot_disk) != wanted.spec
         case ManagedInstanceGroup(), ManagedInstanceGroup():
-            mode = wanted.spec.effective_mode
-            return found.spec != wanted.spec and (
-                found.spec.effective_mode is not mode
-                or replace(found.spec, target_size_policy_mode=mode)
-                != replace(wanted.spec, target_size_policy_mode=mode)
-            )
+            return replace(found.spec, target_size_policy_mode=found.spec.effective_mode) != wanted.spec
     return True
-
-
-def _effective(config: InstanceConfig) -> InstanceConfig:
-    model = config.effective_provisioning_model
-    return config if config.provisioning_model is model else replace(config, provisioning_model=model)
 
 
 def _meta(group: TpuNodeGroup, kind: Kind) -> ObjectMeta:
@@ -399,26 +385,17 @@ def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
     return merged(to_write(actions.DeleteToken(name=token.name, uid=token.uid), token.uid) for token in tokens) + told
 
 
-def others_need_plugin(group: TpuNodeGroup, round_: Round) -> bool:
-    """Whether pods with chips may run on nodes of other groups; those that are deleted may wait for theirs."""
-    return any(
+def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:
+    """Delete the DaemonSet with the last group; one that we did not make stays."""
+    plugin = round_.snapshot.device_plugin
+    # Pods with chips may run on nodes of other groups; those that are deleted may wait for theirs.
+    needed = any(
         not other.meta.deleting or names.CLEANUP_NODES in other.meta.finalizers
         for uid, other in round_.groups.items()
         if uid != group.meta.uid
     )
-
-
-def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:
-    """Delete the DaemonSet with the last group; one that we did not make stays."""
-    plugin = round_.snapshot.device_plugin
-    if (
-        plugin is None
-        or others_need_plugin(group, round_)
-        or not plugin.version
-        or not round_.settings.device_plugin_version
-    ):
+    if plugin is None or needed or not plugin.version or not round_.settings.device_plugin_version:
         return None
     condition = not_ready(Reason.DELETING_DEVICE_PLUGIN, "the device plugin is being deleted")
-    return to_write(actions.DeleteDevicePlugin(uid=plugin.uid), plugin.uid) + conditions.say(
-        group, condition, round_.now
-    )
+    step = to_write(actions.DeleteDevicePlugin(uid=plugin.uid), plugin.uid)
+    return step + conditions.say(group, condition, round_.now)

@@ -1,9 +1,8 @@
 """Machines that are to join the cluster: each gets a token of its own in its metadata, as long as it has no node.
 
-Only machines that exist and have not joined are called, and only for what is not written yet. Those of a group are read
-together, in one call; each is changed by a call of its own. Once a machine has joined, the Secret of its token is
-deleted, so that the token in the metadata is worthless. The Secret stays until the node has got its labels: until then
-it stands for a node that could not be found by them, over any restart.
+Once a machine has joined, the Secret of its token is deleted, so that the token in the metadata is worthless. The
+Secret stays until the node has got its labels: until then it stands for a node that could not be found by them, over
+any restart.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 
 from provisioner.model import waits
@@ -19,7 +17,6 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata, tokens
-from provisioner.nodegroups.bootstrap.tokens import Token
 from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING, ManagedInstance
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.memory import LONG_AGO
@@ -36,19 +33,6 @@ _TOGETHER_SECONDS = 30.0
 _REQUESTS = uuid.UUID("0d0f3f2c-9d55-5a0b-8f0e-4d8f4f6f2c11")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Joining:
-    """One group whose machines join."""
-
-    target: actions.Target
-    labels: Mapping[str, str]
-    #: None: they do by themselves.
-    join: metadata.Join | None
-    round: Round
-    #: Provider ids of machines whose metadata is being read or changed.
-    busy: frozenset[str]
-
-
 def problem_of(group: TpuNodeGroup, round_: Round) -> str:
     """Say what is not known of the cluster that machines need to join; empty where nothing is missing."""
     if group.spec.bootstrap_kubernetes is None:
@@ -60,7 +44,6 @@ def problem_of(group: TpuNodeGroup, round_: Round) -> str:
             ("the address of the API server (set bootstrapKubernetes.controlPlaneIP)", join.api_server),
             ("its certificate authority (ConfigMap kube-root-ca.crt in kube-system)", join.ca_hash),
             ("the version of Kubernetes (set bootstrapKubernetes.version)", join.kubernetes_version),
-            ("the startup script", round_.settings.startup_script),
         )
         if not known
     ]
@@ -81,43 +64,43 @@ def join_machines(
 ) -> Step:
     """Bring each machine of a group what it needs to join, and delete the tokens that are over."""
     bootstrapped = group.spec.bootstrap_kubernetes is not None
-    target = actions.target_of(manager)
-    calls = [
-        each
+    can_join = not problem_of(group, round_)
+    target, labels = actions.target_of(manager), labels_of(group, shape)
+    busy = {
+        machine.provider_id
         for each in round_.calls.get(target.uid, ())
         if isinstance(each, actions.ReadMachines | actions.SetMetadata)
-    ]
-    joining = _Joining(
-        target=target,
-        labels=labels_of(group, shape),
-        join=_join(group, round_) if bootstrapped else None,
-        round=round_,
-        busy=frozenset(machine.provider_id for each in calls for machine in each.machines),
-    )
+        for machine in each.machines
+    }
     free = {_key(member): member for member in fleet.members if member.machine.id and member.node is None}
     found = round_.tokens.get((group.meta.namespace, group.meta.name), ())
     plan = tokens.plan_tokens(found, free if bootstrapped else (), round_.now)
     steps, unread = [], []
-    for machine in plan.create:
+    for key in plan.create:
         # The node of an earlier machine of that name goes first.
-        is_free = round_.nodes.get(provider_id(group, machine[0])) is None
-        starts = free[machine].machine.status in STARTING_OR_RUNNING
-        if is_free and starts and not problem_of(group, round_):
-            steps.append(_create_token(group, machine, found, round_))
+        is_free = round_.nodes.get(provider_id(group, key[0])) is None
+        starts = free[key].machine.status in STARTING_OR_RUNNING
+        if is_free and starts and can_join:
+            # A new one shows by its name.
+            own = ",".join(token.name for token in found if (token.machine, token.machine_id) == key)
+            steps.append(to_write(_token_for(group, key, round_), own))
     for token in plan.delete:
         node = round_.nodes.get(provider_id(group, token.machine))
         if node is None or (is_marked(group, node) and names.MACHINE_ID in node.labels):
             steps.append(to_write(actions.DeleteToken(name=token.name, uid=token.uid), token.uid))
     for member in free.values():
-        current = plan.current.get(member.machine.name)
-        if member.machine.status not in STARTING_OR_RUNNING or (bootstrapped and current is None):
+        machine, current = member.machine, plan.current.get(member.machine.name)
+        if machine.status not in STARTING_OR_RUNNING or machine.provider_id in busy:
             continue
-        equipped = _equip(joining, member, current)
+        if bootstrapped and current is None:
+            continue
+        join = _join(group, round_, current.value) if current is not None and can_join else None
+        equipped = _equip(target, labels, machine, join, round_)
         if isinstance(equipped, Step):
             steps.append(equipped)
         else:
-            unread.append((equipped, member.machine))
-    return merged((*steps, _read(joining, unread)))
+            unread.append((equipped, machine))
+    return merged((*steps, _read(target, unread, round_)))
 
 
 def approvals(round_: Round) -> Step:
@@ -174,55 +157,56 @@ def _token_for(group: TpuNodeGroup, machine: tuple[str, str], round_: Round) -> 
     )
 
 
-def _create_token(group: TpuNodeGroup, machine: tuple[str, str], found: Sequence[Token], round_: Round) -> Step:
-    write = _token_for(group, machine, round_)
-    # A new one shows by its name.
-    own = ",".join(token.name for token in found if (token.machine, token.machine_id) == machine)
-    return to_write(write, own)
-
-
-def _equip(joining: _Joining, member: Member, token: Token | None) -> Step | datetime:
-    """Bring a machine what it joins with; where it has to be read before, return when."""
-    if member.machine.provider_id in joining.busy:
-        return NOTHING
-    known = joining.round.memory.machines.get(member.machine.provider_id)
-    if known is None or known.id != member.machine.id:
+def _equip(
+    target: actions.Target,
+    labels: Mapping[str, str],
+    machine: ManagedInstance,
+    join: metadata.Join | None,
+    round_: Round,
+) -> Step | datetime:
+    """Bring a machine its labels and what it joins with; where it has to be read before, return when."""
+    known = round_.memory.machines.get(machine.provider_id)
+    if known is None or known.id != machine.id:
         return LONG_AGO
     tried_again_at = known.backoff.until if known.backoff is not None else LONG_AGO
     if known.read_at is None:
         return tried_again_at
     due_at = waits.after(known.read_at, _CHECK_SECONDS if known.items is not None else _ABSENT_SECONDS)
-    if known.items is not None and due_at > joining.round.now:
-        join = replace(joining.join, token=token.value) if joining.join is not None and token is not None else None
-        items = metadata.changed_items(known.items, labels=joining.labels, join=join)
+    if known.items is not None and due_at > round_.now:
+        items = metadata.changed_items(known.items, labels=labels, join=join)
         if items is not None and known.fingerprint is not None:
-            return _set(joining, member.machine, known.fingerprint, items, tried_again_at)
+            return _set(target, machine, known.fingerprint, items, tried_again_at, round_.now)
         if items is not None:
             return tried_again_at
     return max(due_at, tried_again_at)
 
 
-def _read(joining: _Joining, unread: Sequence[tuple[datetime, ManagedInstance]]) -> Step:
+def _read(target: actions.Target, unread: Sequence[tuple[datetime, ManagedInstance]], round_: Round) -> Step:
     """Read the machines of a group together, as soon as one has to be."""
-    if not unread or joining.round.calling(joining.target.uid, actions.ReadMachines):
+    if not unread or round_.calling(target.uid, actions.ReadMachines):
         return NOTHING
-    now, first = joining.round.now, min(at for at, _ in unread)
+    now, first = round_.now, min(at for at, _ in unread)
     if first > now:
         return Step(moments=(first,))
     soon = waits.after(now, _TOGETHER_SECONDS)
-    call = actions.ReadMachines(target=joining.target, machines=tuple(machine for at, machine in unread if at <= soon))
+    call = actions.ReadMachines(target=target, machines=tuple(machine for at, machine in unread if at <= soon))
     return Step(calls=(Wanted(call=call, due_at=first),))
 
 
 def _set(
-    joining: _Joining, machine: ManagedInstance, fingerprint: str, items: Mapping[str, str], due_at: datetime
+    target: actions.Target,
+    machine: ManagedInstance,
+    fingerprint: str,
+    items: Mapping[str, str],
+    due_at: datetime,
+    now: datetime,
 ) -> Step:
-    if due_at > joining.round.now:
+    if due_at > now:
         return Step(moments=(due_at,))
     text = "\n".join(f"{key}={value}" for key, value in sorted(items.items()))
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     call = actions.SetMetadata(
-        target=joining.target,
+        target=target,
         machine=machine,
         items=items,
         fingerprint=fingerprint,

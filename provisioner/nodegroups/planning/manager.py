@@ -27,7 +27,7 @@ from provisioner.nodegroups.planning.memory import INSERT, LIST, LONG_AGO, Resou
 from provisioner.nodegroups.planning.nodes import Fleet, fleet_of, running
 from provisioner.nodegroups.planning.ownership import is_ours, names_others, not_served
 from provisioner.nodegroups.planning.resource import difference
-from provisioner.nodegroups.planning.round import NOTHING, Node, Pod, Round, Step, later, merged, to_write, want
+from provisioner.nodegroups.planning.round import NOTHING, Node, Round, Step, later, merged, to_write, want
 
 #: One whose machines are all ready is read again after this.
 SETTLED_SECONDS = 900.0
@@ -102,8 +102,11 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
     if fleet is None:
         step = want(known, LIST, listing, known.changed_at, round_)
         return _draining("its machines are being listed", step)
-    labels = _labels(manager, round_)
-    nodes = running(fleet, labels, _place(manager), round_)
+    group = round_.parent_of(manager)
+    labels = {} if group is None else names.group_labels(group.meta)
+    # What the provider ids of all its machines have before their suffix.
+    place = f"gce://{manager.spec.project}/{manager.spec.location}/{manager.meta.name}"
+    nodes = running(fleet, labels, place, round_)
     step = want(known, LIST, listing, fleet.asked_at + timedelta(seconds=_LIST_WHILE_DRAINED_SECONDS), round_)
     step += merged(to_write(_cordon(node, labels), node.resource_version) for node in nodes if not node.unschedulable)
     deadline = waits.after(manager.meta.deleted_at or round_.now, round_.settings.drain_seconds)
@@ -120,7 +123,11 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
                 until = pod.deletion_deadline if pod.chips else min(pod.deletion_deadline or deadline, deadline)
                 step += Step(moments=(until,)) if until is not None else NOTHING
     if waiting:
-        return _draining(_keeping(manager, waiting, round_), step)
+        listed = sorted(f"{pod.namespace}/{pod.name} on {pod.node}" for pod in waiting)
+        words = f"unfinished pods keep its machines: {first_of(listed)}"
+        if group is None or group.meta.deleting:
+            words = f'{words}. The annotation {names.FORCE}: "true" deletes them anyway'
+        return _draining(words, step)
     if any(not node.unschedulable for node in nodes):
         return _draining("its nodes are being cordoned", step)
     proof = Proof(
@@ -129,7 +136,7 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
         uid=manager.meta.uid,
         group_labels=labels,
         provider_ids=frozenset(member.machine.provider_id for member in fleet.members if member.runs),
-        place=_place(manager),
+        place=place,
         deadline=deadline,
     )
     return proof, step
@@ -143,26 +150,6 @@ def _cordon(node: Node, labels: dict[str, str]) -> PatchNode:
     """Propose to cordon a node; it gets the labels by which it is known when its machine is gone."""
     missing = {key: value for key, value in labels.items() if node.labels.get(key) != value}
     return PatchNode(name=node.name, uid=node.uid, resource_version=node.resource_version, labels=missing, cordon=True)
-
-
-def _labels(manager: ManagedInstanceGroup, round_: Round) -> dict[str, str]:
-    """Return the labels of its nodes; none for a managed instance group that is not a group's own."""
-    group = round_.parent_of(manager)
-    return {} if group is None else names.group_labels(group.meta)
-
-
-def _place(manager: ManagedInstanceGroup) -> str:
-    """Return what the provider ids of all its machines have before their suffix."""
-    return f"gce://{manager.spec.project}/{manager.spec.location}/{manager.meta.name}"
-
-
-def _keeping(manager: ManagedInstanceGroup, pods: list[Pod], round_: Round) -> str:
-    listed = sorted(f"{pod.namespace}/{pod.name} on {pod.node}" for pod in pods)
-    words = f"unfinished pods keep its machines: {first_of(listed)}"
-    group = round_.parent_of(manager)
-    if group is not None and not group.meta.deleting:
-        return words
-    return f'{words}. The annotation {names.FORCE}: "true" deletes them anyway'
 
 
 def machines_before(round_: Round) -> dict[str, int]:
@@ -252,13 +239,13 @@ def _too_many(child: ManagedInstanceGroup, round_: Round) -> Condition | None:
 
 
 def _again_seconds(resource: Manager, fleet: Fleet | None, now: datetime) -> float:
-    whole = fleet is not None and len(fleet.members) == resource.target_size and resource.is_stable
-    if fleet is not None and whole and fleet.settled:
+    whole = fleet is not None and len(fleet.members) == resource.target_size and resource.is_stable and fleet.made
+    if fleet is not None and whole and fleet.ready == resource.target_size:
         return SETTLED_SECONDS
     age = (now - resource.created_at).total_seconds() if resource.created_at is not None else 0.0
     if age > _LONG_SECONDS and resource.is_stable:
         return _LATEST_AFTER_LONG_SECONDS
-    if fleet is not None and whole and fleet.made:
+    if whole:
         # Their nodes are awaited, and show by themselves.
         return _LATEST_SECONDS
     return min(_LATEST_SECONDS, max(_SOONEST_SECONDS, age * _SHARE_OF_AGE))

@@ -1,10 +1,8 @@
 """What is remembered between rounds, and what answers teach.
 
 The truth is in Compute Engine and in the objects' status. This is what was last read of the one, and what the caches of
-the other do not show yet. Losing all of it is safe: it is read again, and requests have the same ids.
-
-A failure delays the one thing that failed: this call for this object. Nothing is given up: whatever the cause was, it
-may be gone by the next try, which comes after a wait that has a cap.
+the other do not show yet. Losing all of it is safe: it is read again, and requests have the same ids. A failure delays
+this call for this object alone, and nothing is given up.
 """
 
 from __future__ import annotations
@@ -207,8 +205,7 @@ def _paused(memory: Memory, answer: actions.CallAnswer) -> Memory:
     """Pause all calls of a project where Compute Engine wants a pause: it counts those of the whole project."""
     if answer.failure is None or not answer.retry_after_seconds:
         return memory
-    seconds = min(max(answer.retry_after_seconds, 0.0), LONGEST_WISH_SECONDS)
-    until = answer.at + timedelta(seconds=seconds)
+    until = answer.at + timedelta(seconds=min(answer.retry_after_seconds, LONGEST_WISH_SECONDS))
     project = answer.call.target.scope.project
     going_on = {each: end for each, end in memory.paused.items() if end > answer.at}
     return replace(memory, paused={**going_on, project: max(until, going_on.get(project, until))})
@@ -253,11 +250,9 @@ def _read(known: ResourceMemory, answer: actions.CallAnswer) -> ResourceMemory:
 def _listed(known: ResourceMemory, answer: actions.CallAnswer) -> ResourceMemory:
     if answer.failure is not None:
         return _failing(known, LIST, answer.failure, answer)
-    known = replace(known, backoffs=_without(known.backoffs, LIST))
-    if known.listing is not None and known.listing.asked_at > answer.asked_at:
-        return known
     ordered = tuple(sorted(answer.result or (), key=lambda machine: (machine.name, machine.provider_id)))
-    return replace(known, listing=Listing(asked_at=answer.asked_at, machines=ordered))
+    listing = Listing(asked_at=answer.asked_at, machines=ordered)
+    return replace(known, backoffs=_without(known.backoffs, LIST), listing=listing)
 
 
 def _inserted(known: ResourceMemory, call: actions.Insert, answer: actions.CallAnswer) -> ResourceMemory:

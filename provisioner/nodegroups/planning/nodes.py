@@ -76,11 +76,6 @@ class Fleet:
         return sum(member.ready for member in self.members)
 
     @property
-    def settled(self) -> bool:
-        """Whether all are ready, and listed as they will stay."""
-        return self.made and all(member.ready for member in self.members)
-
-    @property
     def made(self) -> bool:
         """Whether all are there, and listed as they will stay, whatever their nodes are like."""
         return all(member.machine.status == _RUNNING and member.machine.action == NO_ACTION for member in self.members)
@@ -225,24 +220,15 @@ def worker_indices(shape: GroupShape, fleet: Fleet) -> Mapping[str, int]:
         return {node.name: 0 for _, node in present if node is not None}
     if len(present) != shape.node_count:
         return {}
-    taken: dict[int, str] = {}
+    free = {str(index): index for index in range(shape.node_count)}
+    numbered: dict[str, int] = {}
     for machine, node in present:
-        index = _index(node, shape.node_count)
-        if index is not None:
-            taken.setdefault(index, machine)
-    free = iter([index for index in range(shape.node_count) if index not in taken])
-    keepers = set(taken.values())
-    numbered = {machine: index for index, machine in taken.items()}
-    numbered |= {machine: next(free) for machine, _ in present if machine not in keepers}
+        label = node.labels.get(names.WORKER_INDEX, "") if node is not None else ""
+        if label in free:
+            numbered[machine] = free.pop(label)
+    others = (machine for machine, _ in present if machine not in numbered)
+    numbered |= dict(zip(others, free.values(), strict=True))
     return {node.name: numbered[machine] for machine, node in present if node is not None}
-
-
-def _index(node: Node | None, count: int) -> int | None:
-    text = node.labels.get(names.WORKER_INDEX, "") if node is not None else ""
-    # Of at most as many digits as Python turns into a number without effort, and in its one spelling.
-    if not (text.isascii() and text.isdigit()) or len(text) > len(str(count)) or text != str(int(text)):
-        return None
-    return int(text) if int(text) < count else None
 
 
 def left_over(

@@ -59,7 +59,10 @@ def find_loss(
     """Say which machines a group has lost; None for none. `manager` is as last read."""
     lost = _lost(group, fleet, round_)
     words = tuple(text for _, text in lost)
-    missing = max(0, shape.node_count - len(fleet.members)) if manager is not None and _makes_no_more(manager) else 0
+    missing = 0
+    if manager is not None and manager.is_stable and not (manager.bulk is not None and manager.bulk.in_progress):
+        # Compute Engine makes no more of them.
+        missing = max(0, shape.node_count - len(fleet.members))
     if missing:
         words = (*words, f"{missing} of {shape.node_count} machines are gone")
     if not words:
@@ -166,12 +169,8 @@ def joins_until(group: TpuNodeGroup, member: Member, round_: Round) -> datetime 
 def _lost(group: TpuNodeGroup, fleet: Fleet, round_: Round) -> list[tuple[Member, str]]:
     whole = was_whole(group)
     in_vain = bool(joining.problem_of(group, round_) or joining.refused_token(group, fleet, round_))
-    lost = []
-    for member in fleet.members:
-        words = _why_lost(group, member, round_, whole=whole, in_vain=in_vain)
-        if words:
-            lost.append((member, words))
-    return lost
+    told = ((member, _why_lost(group, member, round_, whole=whole, in_vain=in_vain)) for member in fleet.members)
+    return [(member, words) for member, words in told if words]
 
 
 def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool, in_vain: bool) -> str:
@@ -196,8 +195,7 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool
             return ""
     if member.node is not None:
         return member.lacks
-    joined = {machine.name: machine.node for machine in group.status.machines}
-    node = joined.get(name)
+    node = next((machine.node for machine in group.status.machines if machine.name == name), "")
     return f"node {node} of machine {name} is gone" if node else f"machine {name} has not joined"
 
 
@@ -206,7 +204,3 @@ def _works(running: Iterable[Node], round_: Round) -> bool:
     return any(
         pod.chips > 0 and pod.keeps_machine(round_.now) for node in running for pod in round_.pods.get(node.name, ())
     )
-
-
-def _makes_no_more(manager: Manager) -> bool:
-    return manager.is_stable and not (manager.bulk is not None and manager.bulk.in_progress)

@@ -14,7 +14,7 @@ from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.api.types import Kind, ObjectMeta, WorkloadPolicy
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Operation, ResourcePolicy, Scope, Template
 from provisioner.nodegroups.planning import actions
-from provisioner.nodegroups.planning.memory import LONG_AGO, Listing, Memory, Reading, ResourceMemory, fold
+from provisioner.nodegroups.planning.memory import LONG_AGO, Memory, Reading, ResourceMemory, fold
 from provisioner.nodegroups.planning.resource import difference, external_problem
 
 ASKED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -73,12 +73,10 @@ def test_a_delete_that_is_kept_waits() -> None:
 def test_what_was_asked_for_before_what_is_known_changes_nothing() -> None:
     known = ResourceMemory(
         reading=replace(GONE, asked_at=NOW),
-        listing=Listing(asked_at=NOW, machines=()),
         operation=OperationRef(name="later", type=OperationType.CREATE, attempt=2),
     )
     memory = Memory(resources={"u": known})
     assert answered(memory, actions.Read(**OF), result=POLICY) == memory
-    assert answered(memory, actions.ListMachines(**OF), result=(MACHINE,)) == memory
     poll = actions.Poll(**OF, operation="earlier", type=OperationType.CREATE)
     assert answered(memory, poll, result=Operation(name="earlier", scope=OF["target"].scope, done=True)) == memory
 

@@ -1,8 +1,4 @@
-"""GKE itself, or a simulator of it, over REST.
-
-One client serves the whole process and all its threads. It never retries and never waits.
-Between GKE and a simulator only address and credentials differ. What Google's libraries raise is a `GkeError`.
-"""
+"""GKE itself, or a simulator of it, over REST; it never retries and never waits."""
 
 from __future__ import annotations
 
@@ -64,9 +60,7 @@ def to_gke_error(
 ) -> GkeError:
     """Return what an exception of Google's libraries means for the call that the subject names.
 
-    The subject names call and object for the reader, such as "delete of node pool 'a'"; `grant_help` tells which role
-    a refused identity lacks; `values` are the words of the call that may be a user's. Raise the result `from` the
-    exception.
+    `grant_help` tells which role a refused identity lacks; `values` are words of the call that may be a user's.
     """
     values = tuple(values)
     api = failures.Api(
@@ -82,9 +76,8 @@ def to_gke_error(
 class GkeClient:
     """The node pools of one cluster, the workload policies of its region, and what a start is checked by.
 
-    Safe to call from many threads. Each method is one short HTTP call and raises `GkeError` alone; those of node pools
-    keep the contract of a `Supplier`. What a start is checked by may need an API or a permission that the work itself
-    does not: PERMISSION says nothing of the answer.
+    Safe to call from many threads; raises `GkeError` alone. What a start is checked by may need an API or a permission
+    that the work itself does not: PERMISSION says nothing of the answer.
     """
 
     def __init__(
@@ -134,7 +127,7 @@ class GkeClient:
         return self._read(
             f"list of node pools of cluster {self._cluster.cluster!r}",
             f"{self._cluster_url}/nodePools",
-            _node_pools_of,
+            translate.node_pools_of,
             mask=translate.LIST_FIELDS,
             seconds=_LIST_SECONDS,
         )
@@ -259,19 +252,11 @@ class GkeClient:
 def _object_of(body: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(body)
-    except ValueError as error:
-        raise ValueError("The answer is not JSON; is GKE_ENDPOINT the address of GKE?") from error
+    except ValueError:
+        answer = None
     if not isinstance(answer, dict):
-        raise ValueError("The answer is not an object; is GKE_ENDPOINT the address of GKE?")  # noqa: TRY004 - not ours
+        raise ValueError("The answer is not a JSON object; is GKE_ENDPOINT the address of GKE?")  # noqa: TRY004 - not ours
     return answer
-
-
-def _node_pools_of(body: dict[str, Any]) -> tuple[NodePool, ...]:
-    pools = body.get("nodePools", [])
-    if not isinstance(pools, list):
-        raise ValueError("The answer is not a list of node pools; is GKE_ENDPOINT the address of GKE?")  # noqa: TRY004
-    # A pool without a name could be neither matched nor deleted.
-    return tuple(translate.node_pool_of(pool) for pool in pools if isinstance(pool, dict) and pool.get("name"))
 
 
 def _name_of_operation(body: dict[str, Any]) -> OperationName:

@@ -1,8 +1,4 @@
-"""What GKE's texts and codes mean: the one table from them to kinds of failure.
-
-What GKE shares with Google's other APIs is in `provisioner.google.errors`. What users wrote is taken out of a text
-before it is read; the message that is kept is whole.
-"""
+"""What GKE's texts and codes mean, beyond what all of Google's APIs share (`provisioner.google.errors`). Pure."""
 
 from __future__ import annotations
 
@@ -84,13 +80,9 @@ _RPC_CODES: Mapping[str, FailureKind] = {
     "DATA_LOSS": FailureKind.UNAVAILABLE,
     "UNAUTHENTICATED": FailureKind.PERMISSION,  # persistent for GKE's autoscaler
 }
-_RPC_NUMBERS = {name: number for number, name in enumerate(_RPC_CODES, start=1)}
+#: The numbers of those that this release knows.
+RPC_NUMBERS = {name: number for number, name in enumerate(_RPC_CODES, start=1)}
 _KINDS_BY_NUMBER = dict(enumerate(_RPC_CODES.values(), start=1))
-
-
-def rpc_code(name: str) -> int | None:
-    """Return the number of a google.rpc.Code; None for a name that this release does not know."""
-    return _RPC_NUMBERS.get(name)
 
 
 def classify_message(code: int | None, text: str, values: Iterable[str] = ()) -> FailureKind:
@@ -100,11 +92,9 @@ def classify_message(code: int | None, text: str, values: Iterable[str] = ()) ->
     """
     text = _without(text, values)
     kind = _TABLE.kind_of_text(text)
-    if kind is None and code == rpc_code("FAILED_PRECONDITION") and PASSING.search(text):
-        kind = FailureKind.OPERATION_IN_THE_WAY
-    if kind is None:
-        kind = _KINDS_BY_NUMBER.get(code or 0, FailureKind.UNAVAILABLE)
-    return kind
+    if kind is None and code == RPC_NUMBERS["FAILED_PRECONDITION"] and PASSING.search(text):
+        return FailureKind.OPERATION_IN_THE_WAY
+    return kind or _KINDS_BY_NUMBER.get(code or 0, FailureKind.UNAVAILABLE)
 
 
 def _without(text: str, values: Iterable[str]) -> str:

@@ -1,7 +1,5 @@
 """GKE as a supplier of node pools: the calls of its client, and the workload policies that some pools need.
 
-Every call is measured, and none is repeated: the next round asks again.
-
 GKE refuses a multi-host pool of tpu7x and tpu7 whose policy does not exist. A policy under the provisioner's own name
 is made when it is missing; one that a pod names is its owner's, and only looked at. Nothing here waits: a policy that
 is not usable yet is looked at again with the next try of the pool.
@@ -17,12 +15,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from http import HTTPStatus
 from typing import TypeVar
 
 import structlog
 
 from provisioner import constants
+from provisioner.google.errors import status_label
 from provisioner.model.capacity import (
     HIGH_THROUGHPUT,
     Failure,
@@ -45,7 +43,6 @@ from provisioner.slices.suppliers.gke.translate import Cluster
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
-_STATUSES = frozenset(map(int, HTTPStatus))
 _READY = "READY"
 #: The end of a reservation is read so often: somebody may move it.
 _END_KNOWN = timedelta(minutes=10)
@@ -118,19 +115,17 @@ class GkeSupplier:
         started = self.monotonic()
         # Anything but a GkeError is a mistake of ours, and counted as such.
         error_kind: str | None = "unexpected"
-        code = "none"
+        code = 0
         try:
             result = call()
-            error_kind, code = None, "200"
+            error_kind, code = None, 200
         except GkeError as error:
-            error_kind = error.failure.kind.value
-            if error.code:
-                # Whatever answers, only the statuses that there are become a label.
-                code = str(error.code) if error.code in _STATUSES else "other"
+            error_kind, code = error.failure.kind.value, error.code
             raise
         finally:
             if self.observe is not None:
-                self.observe(method, seconds=self.monotonic() - started, error_kind=error_kind, code=code)
+                seconds = self.monotonic() - started
+                self.observe(method, seconds=seconds, error_kind=error_kind, code=status_label(code))
         return result
 
     def _ends_soon(self, request: NodePoolRequest) -> Failure | None:

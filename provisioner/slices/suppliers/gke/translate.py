@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ from provisioner.model.capacity import (
     WorkloadPolicy,
     Zone,
 )
-from provisioner.slices.suppliers.gke.errors import classify_message, rpc_code
+from provisioner.slices.suppliers.gke.errors import RPC_NUMBERS, classify_message
 from provisioner.slices.suppliers.gke.rules import slice_topology
 
 #: Exactly what a NodePool is made from, and what GKE may repeat of it in the words for its failure.
@@ -137,6 +137,14 @@ def _at(body: Json, path: str, absent: _T) -> _T:
     return value
 
 
+def node_pools_of(body: Json) -> tuple[NodePool, ...]:
+    """Return the node pools of a list. Raises ValueError."""
+    # A pool without a name could be neither matched nor deleted.
+    return tuple(
+        node_pool_of(each) for each in _at(body, "nodePools", _LIST) if isinstance(each, dict) and each.get("name")
+    )
+
+
 def node_pool_of(body: Json) -> NodePool:
     """Return a node pool from its JSON; one that cannot be read keeps its name and gets status UNKNOWN."""
     try:
@@ -209,7 +217,7 @@ def _words_of_conditions(conditions: Iterable[Json]) -> tuple[int | None, str]:
     canonical: int | None = None
     texts: list[str] = []
     for each in conditions:
-        canonical = canonical or rpc_code(_at(each, "canonicalCode", ""))
+        canonical = canonical or RPC_NUMBERS.get(_at(each, "canonicalCode", ""))
         name, message = _at(each, "code", ""), _at(each, "message", "")
         # Many messages begin with the code already.
         text = f"[{name}] {message}".strip() if name and name not in message else message
@@ -424,19 +432,19 @@ def workload_policy_of(body: Json) -> WorkloadPolicy:
 def reservation_of(body: Json) -> Reservation:
     """Read a reservation: of machines, or (up to v5) of chips of one family. Raises ValueError."""
     end = _at(body, "deleteAtTime", "")
-    ends_at = datetime.fromisoformat(end).astimezone(UTC) if end else None
-    found = Reservation(name=_at(body, "name", ""), status=_at(body, "status", ""), ends_at=ends_at)
-    if "specificReservation" in body:
-        # What is 0 is left out.
+    of_chips = "aggregateReservation" in body
+    total, in_use = _at(body, "specificReservation.count", 0), _at(body, "specificReservation.inUseCount", 0)
+    if of_chips:
         total, in_use = (
-            _at(body, "specificReservation.count", 0) or None,
-            _at(body, "specificReservation.inUseCount", 0),
-        )
-        return replace(found, total=total, in_use=in_use)
-    if "aggregateReservation" in body:
-        reserved, in_use = (
             sum(_at(each, "accelerator.acceleratorCount", 0) for each in _at(body, path, _LIST))
             for path in ("aggregateReservation.reservedResources", "aggregateReservation.inUseResources")
         )
-        return replace(found, total=reserved or None, in_use=in_use, unit="chips")
-    return found
+    return Reservation(
+        name=_at(body, "name", ""),
+        status=_at(body, "status", ""),
+        # What is 0 is left out: a reservation of nothing says nothing.
+        total=total or None,
+        in_use=in_use if total else None,
+        unit="chips" if of_chips else "hosts",
+        ends_at=datetime.fromisoformat(end).astimezone(UTC) if end else None,
+    )

@@ -81,10 +81,7 @@ class NodeGroupSupplier:
 
     def get_pool(self, name: PoolName) -> NodePool:
         """Implement `Supplier.get_pool`."""
-        try:
-            return self._pool(self._read(name))
-        except MalformedObject:
-            return NodePool(name=name, status=PoolStatus.UNKNOWN)
+        return self._read_pool(name)
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
         """Implement `Supplier.create_pool`: one create; the controller of node groups does the rest."""
@@ -111,29 +108,30 @@ class NodeGroupSupplier:
 
     def get_operation(self, name: OperationName) -> Operation:
         """Implement `Supplier.get_operation`: it is read from the group."""
-        verb, _, rest = name.partition("/")
-        group_name, _, uid = rest.partition("/")
+        verb, _, made = name.partition("/")
+        group_name, _, uid = made.partition("/")
         if verb not in (_CREATE, _DELETE) or not uid:
             raise _failed(FailureKind.NOT_FOUND, f"There is no operation {name!r}.")
-        pool = self._made_as(PoolName(group_name), uid)
+        try:
+            pool = self._read_pool(PoolName(group_name), uid)
+        except SupplierError as error:
+            if verb == _DELETE and error.failure.kind is FailureKind.NOT_FOUND:
+                return Operation(name=name, done=True)
+            raise
         if verb == _DELETE:
-            return Operation(name=name, done=pool is None)
-        if pool is None:
-            raise _failed(FailureKind.NOT_FOUND, f"TPUNodeGroup {group_name!r} of operation {name!r} is gone.")
+            return Operation(name=name, done=False)
         under_way = pool.status in (PoolStatus.PROVISIONING, PoolStatus.UNKNOWN)
         return Operation(name=name, done=not under_way, failure=pool.failure)
 
-    def _made_as(self, name: PoolName, uid: str) -> NodePool | None:
-        """Return the pool, None where it is gone or another one has its name."""
+    def _read_pool(self, name: PoolName, uid: str = "") -> NodePool:
+        """Return a pool; NOT_FOUND also where another one than that with the UID has its name."""
         try:
             group = self._read(name)
         except MalformedObject:
             return NodePool(name=name, status=PoolStatus.UNKNOWN)
-        except SupplierError as error:
-            if error.failure.kind is FailureKind.NOT_FOUND:
-                return None
-            raise
-        return self._pool(group) if group.meta.uid == uid else None
+        if uid and group.meta.uid != uid:
+            raise _failed(FailureKind.NOT_FOUND, f"TPUNodeGroup {name!r} was replaced by another one.")
+        return self._pool(group)
 
     def _read(self, name: PoolName) -> TpuNodeGroup:
         with _call(f"get of TPUNodeGroup {name!r}", Call.READ):
