@@ -43,8 +43,8 @@ def text_rule(pattern: str, kind: FailureKind) -> TextRule:
 
 
 #: A service account that may not be used, and one that is not there.
-ACT_AS = r"not have access to service account|iam\.serviceAccountUser|serviceAccounts\.actAs"
-NO_SUCH_ACCOUNT = r"service account \S+ (does not exist|was not found|not found)"
+_ACT_AS = r"not have access to service account|iam\.serviceAccountUser|serviceAccounts\.actAs"
+_NO_SUCH_ACCOUNT = r"service account \S+ (does not exist|was not found|not found)"
 
 #: The first match wins. Each rule names where its text was seen.
 TEXTS: Sequence[TextRule] = (
@@ -91,7 +91,7 @@ TEXTS: Sequence[TextRule] = (
         FailureKind.INVALID,
     ),
     # HTTP 400, terraform-google-kubernetes-engine issue 142: the node service account may not be used, or is not there.
-    text_rule(f"{ACT_AS}|{NO_SUCH_ACCOUNT}", FailureKind.PERMISSION),
+    text_rule(f"{_ACT_AS}|{_NO_SUCH_ACCOUNT}", FailureKind.PERMISSION),
     text_rule(
         r"NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS|GKE_SERVICE_ACCOUNT_DELETED|CLOUD_KMS_KEY_(ERROR|DESTROYED)"
         r"|PERMISSION_DENIED|permission denied|not have permission|required \"\S+\" permission",
@@ -107,6 +107,16 @@ TEXTS: Sequence[TextRule] = (
     # Fewer machines could be had than all: a summary, beside which Google often says why (SkyPilot).
     text_rule("VM_MIN_COUNT_NOT_REACHED", FailureKind.STOCKOUT),
 )
+
+
+def remedy_of(text: str, *, accounts: str, again: str, otherwise: str) -> str:
+    """Say what to do about a refusal of permission; `accounts` tells where a service account is named."""
+    if re.search(_ACT_AS, text, re.IGNORECASE):
+        return f"Grant the provisioner's identity roles/iam.serviceAccountUser on that service account; the {again}."
+    if re.search(_NO_SUCH_ACCOUNT, text, re.IGNORECASE):
+        return f"Create it, or name another in {accounts}; the {again}."
+    return otherwise
+
 
 #: Preconditions that pass by themselves, in words not seen before.
 PASSING = re.compile(r"is currently|please wait|try again|in progress", re.IGNORECASE)

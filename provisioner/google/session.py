@@ -15,8 +15,11 @@ from google.auth import credentials as auth_credentials
 from google.auth.transport import requests as auth_requests
 from requests.adapters import HTTPAdapter
 
+import provisioner
 from provisioner.settings.forms import is_loopback
 
+#: So many threads can call at once without opening connections anew.
+_CONNECTIONS = 32
 _CONNECT_TIMEOUT_SECONDS = 3.0
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
@@ -24,17 +27,15 @@ _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 class ApiSession(auth_requests.AuthorizedSession):
     """An authorized session that sends once, again only after a 401, and whose error answers are always exceptions."""
 
-    def __init__(
-        self, credentials: auth_credentials.Credentials, *, connections: int, user_agent: str, base_url: str
-    ) -> None:
+    def __init__(self, credentials: auth_credentials.Credentials, *, base_url: str) -> None:
         # A token request of our own, because the default one retries a dead server for minutes.
         token_request = auth_requests.Request(requests.Session())
         super().__init__(  # type: ignore[no-untyped-call]
             credentials, auth_request=token_request, max_refresh_attempts=1
         )
-        self.headers["User-Agent"] = user_agent
+        self.headers["User-Agent"] = f"tpu-provisioner/{provisioner.__version__}"
         for scheme in ("https://", "http://"):
-            self.mount(scheme, HTTPAdapter(pool_connections=2, pool_maxsize=connections))
+            self.mount(scheme, HTTPAdapter(pool_connections=2, pool_maxsize=_CONNECTIONS))
         # Nothing between us and a simulator on this machine; elsewhere the usual proxy variables count.
         self.trust_env = not is_loopback(urlsplit(base_url).hostname or "")
 

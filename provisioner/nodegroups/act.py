@@ -32,7 +32,6 @@ _log = structlog.get_logger(__name__)
 
 #: Longest that one changing call takes (the client's time-out): with less lease left, none is made.
 CALL_SECONDS = 10.0
-#: What a dry run says of what it does not do.
 _DRY = "Not done: this is a dry run."
 #: By kind: what metrics call a resource, and its record.
 _SORTS: Mapping[Kind, tuple[str, type[Resource]]] = {
@@ -49,11 +48,9 @@ class Actor(CallingActor[Answer]):
     compute: Compute
     writer: Writer
     gate: Gate
-    #: Where calls to Compute Engine run.
     executor: Executor
     #: Where deletes run before which Kubernetes is read: a group of thousands of nodes takes its time.
     gate_executor: Executor
-    #: Where writes to Kubernetes run.
     write_executor: Executor
     metrics: Metrics
 

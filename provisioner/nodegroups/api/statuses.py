@@ -128,6 +128,11 @@ def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datet
     return tuple(new if condition.type == new.type else condition for condition in conditions)
 
 
+def is_true(condition: Condition | None) -> bool:
+    """Whether there is a condition, and it is true."""
+    return condition is not None and condition.status is ConditionStatus.TRUE
+
+
 def condition_of(conditions: tuple[Condition, ...], condition_type: str) -> Condition | None:
     """Return the condition of a type, None where there is none."""
     for condition in conditions:

@@ -15,7 +15,6 @@ from urllib.parse import quote
 from google.auth import credentials as auth_credentials
 from google.auth import exceptions as auth_exceptions
 
-import provisioner
 from provisioner.google import failures
 from provisioner.google.errors import LOST, Call
 from provisioner.google.session import ApiSession, find_credentials
@@ -79,8 +78,6 @@ _NOUNS = {
     _INSTANCES: "instance",
     _OPERATIONS: "operation",
 }
-#: So many threads can call at once without opening connections anew.
-_CONNECTIONS = 32
 _READ_SECONDS = 10.0
 _LIST_SECONDS = 20.0
 _CHANGE_SECONDS = 10.0
@@ -125,12 +122,7 @@ class ComputeClient:
         self._change_seconds = change_seconds
         if credentials is None:
             credentials = auth_credentials.AnonymousCredentials() if endpoint else _own_credentials()  # type: ignore[no-untyped-call]
-        self._session = ApiSession(
-            credentials,
-            connections=_CONNECTIONS,
-            user_agent=f"tpu-provisioner/{provisioner.__version__}",
-            base_url=self._base_url,
-        )
+        self._session = ApiSession(credentials, base_url=self._base_url)
         #: One answer is read at a time: that takes up to eight times its size in memory.
         self._reading = threading.Lock()
 

@@ -12,13 +12,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from provisioner.google.errors import (
-    ACT_AS,
-    NO_SUCH_ACCOUNT,
     TEXTS,
     Answer,
     Call,
     CodeRow,
     Table,
+    remedy_of,
     row_of,
     same,
     text_rule,
@@ -109,18 +108,6 @@ _WORK_CODES: Mapping[str, CodeRow] = {
     "CONDITION_NOT_MET": CodeRow(read=FailureKind.INVALID, create=FailureKind.INVALID, change=_IN_THE_WAY),
 }
 
-#: What to do about refusals of permission that a role on the project does not mend.
-_REMEDIES = (
-    (
-        re.compile(ACT_AS, re.IGNORECASE),
-        "Grant the provisioner's identity roles/iam.serviceAccountUser on that service account; the call is repeated.",
-    ),
-    (
-        re.compile(NO_SUCH_ACCOUNT, re.IGNORECASE),
-        "Create it, or name another in spec.instanceConfig.serviceAccounts of a new group; the call is repeated.",
-    ),
-)
-
 
 class WorkError(NamedTuple):
     """One entry of what Compute Engine says of its own work."""
@@ -131,7 +118,8 @@ class WorkError(NamedTuple):
 
 def help_of(text: str) -> str:
     """Say what to do about a refusal of permission."""
-    return next((remedy for pattern, remedy in _REMEDIES if pattern.search(text)), GRANT_HELP)
+    accounts = "spec.instanceConfig.serviceAccounts of a new group"
+    return remedy_of(text, accounts=accounts, again="call is repeated", otherwise=GRANT_HELP)
 
 
 def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> FailureKind:

@@ -17,13 +17,13 @@ from provisioner.model.capacity import FailureKind, OperationName
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.statuses import (
     Condition,
-    ConditionStatus,
     ConditionType,
     OperationRef,
     OperationType,
     Reason,
     condition_of,
     created,
+    is_true,
     not_ready,
 )
 from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, WorkloadPolicy
@@ -82,7 +82,7 @@ class Outcome:
 def _lasts(child: Child, now: datetime) -> bool:
     """Whether a resource has been there for long enough to stay: one that is seen while it is made may still fail."""
     ready = condition_of(child.status.conditions, ConditionType.READY)
-    if ready is None or ready.status is not ConditionStatus.TRUE or ready.last_transition_time is None:
+    if ready is None or not is_true(ready) or ready.last_transition_time is None:
         return False
     return (now - ready.last_transition_time).total_seconds() >= _CONFIRMED_SECONDS
 

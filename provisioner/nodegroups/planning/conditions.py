@@ -18,6 +18,7 @@ from provisioner.nodegroups.api.statuses import (
     Reason,
     TpuNodeGroupStatus,
     condition_of,
+    is_true,
     not_ready,
 )
 from provisioner.nodegroups.api.types import Child, Kind, TpuNodeGroup
@@ -117,7 +118,7 @@ def _of_child(kind: Kind, child: Child | None) -> Condition:
     if child is None:
         return not_ready(Reason.PROVISIONING, f"{kind} does not exist yet", condition_type)
     own = condition_of(child.status.conditions, ConditionType.READY)
-    if own is not None and own.status is ConditionStatus.TRUE and child.status.url:
+    if own is not None and is_true(own) and child.status.url:
         return Condition(type=condition_type, status=ConditionStatus.TRUE, reason=Reason.READY, message=own.message)
     return not_ready(Reason.PROVISIONING, own.message if own is not None else "", condition_type)
 
@@ -185,7 +186,7 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
     message = before.message if before is not None else ""
     if manager is not None and manager.meta.deleting:
         own = condition_of(manager.status.conditions, ConditionType.READY)
-        if own is not None and own.status is not ConditionStatus.TRUE and own.message:
+        if own is not None and not is_true(own) and own.message:
             message = f"all machines are recreated: {own.message}"
     elif manager is None:
         failed = _failed(sightings)
@@ -225,7 +226,7 @@ def _failed(sightings: Sightings) -> Condition | None:
     """Say which child cannot be made; None where none has failed."""
     for kind, child in sightings.children.items():
         own = condition_of(child.status.conditions, ConditionType.READY)
-        if own is not None and own.status is not ConditionStatus.TRUE and own.reason in _FAILURES:
+        if own is not None and not is_true(own) and own.reason in _FAILURES:
             return not_ready(Reason(own.reason), f"{kind} {child.meta.name}: {own.message}")
     return None
 

@@ -9,13 +9,13 @@ from datetime import datetime
 from provisioner.model.workloads import ObjectRef
 from provisioner.nodegroups.api.statuses import (
     Condition,
-    ConditionStatus,
     ConditionType,
     OperationType,
     Reason,
     ResourceStatus,
     TpuNodeGroupStatus,
     condition_of,
+    is_true,
     with_condition,
 )
 from provisioner.nodegroups.api.types import API_VERSION, Record
@@ -80,7 +80,7 @@ def _of_child(target: ObjectRef, old: ResourceStatus, new: ResourceStatus) -> tu
         reason = PROVISIONING if making else CLEANUP
         events.append(Event(object=target, reason=reason, message=f"Compute Engine has {words} {target.name}"))
     before, after = _ready(old.conditions), _ready(new.conditions)
-    if after is not None and _is_true(after) and not _is_true(before):
+    if after is not None and is_true(after) and not is_true(before):
         events.append(Event(object=target, reason=PROVISIONED, message=f"{target.name} exists: {new.url}"))
     return (*events, *_warning(target, before, after))
 
@@ -88,14 +88,14 @@ def _of_child(target: ObjectRef, old: ResourceStatus, new: ResourceStatus) -> tu
 def _of_group(target: ObjectRef, old: TpuNodeGroupStatus, new: TpuNodeGroupStatus) -> tuple[Event, ...]:
     events = []
     manager = ConditionType.MANAGED_INSTANCE_GROUP_READY
-    if _is_true(condition_of(new.conditions, manager)) and not _is_true(condition_of(old.conditions, manager)):
+    if is_true(condition_of(new.conditions, manager)) and not is_true(condition_of(old.conditions, manager)):
         message = "the resources in Compute Engine exist"
         events.append(Event(object=target, reason=CHILD_RESOURCES_PROVISIONED, message=message))
     before, after = _ready(old.conditions), _ready(new.conditions)
     joined = new.node_summary.ready if new.node_summary is not None else 0
-    if joined > (old.node_summary.ready if old.node_summary is not None else 0) and not _is_true(after):
+    if joined > (old.node_summary.ready if old.node_summary is not None else 0) and not is_true(after):
         events.append(Event(object=target, reason=NODES_JOINING, message=f"{new.nodes} nodes are ready"))
-    if after is not None and _is_true(after) and not _is_true(before):
+    if after is not None and is_true(after) and not is_true(before):
         events.append(Event(object=target, reason=PROVISIONED, message=after.message or f"{new.nodes} nodes are ready"))
     if after is not None and after.reason in _CLEANING_UP and (before is None or before.reason not in _CLEANING_UP):
         events.append(Event(object=target, reason=CLEANUP, message=after.message))
@@ -115,7 +115,3 @@ def _warning(target: ObjectRef, before: Condition | None, after: Condition | Non
 
 def _ready(conditions: tuple[Condition, ...]) -> Condition | None:
     return condition_of(conditions, ConditionType.READY)
-
-
-def _is_true(condition: Condition | None) -> bool:
-    return condition is not None and condition.status is ConditionStatus.TRUE

@@ -4,9 +4,8 @@ Children are made in order, each as soon as what it refers to is there; what the
 status. A child whose specification is not as it should be (a new startup script, somebody's edit) is recreated with the
 slice, since Compute Engine changes none of these resources, and until then the group says so.
 
-It goes in this order: machines, template, policy, nodes and tokens, device plugin. Each round looks at what is left and
-takes the next step; a finalizer is removed when nothing of its step is left. So it goes on after a crash at any line,
-and ends where everything is gone already.
+It goes in this order: machines, template, policy, nodes and tokens, device plugin. A finalizer is removed when nothing
+of its step is left, so that it goes on after a crash at any line.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from provisioner.nodegroups.api.specs import (
     ProvisioningModel,
     WorkloadPolicySpec,
 )
-from provisioner.nodegroups.api.statuses import Condition, ConditionType, Reason, condition_of, not_ready
+from provisioner.nodegroups.api.statuses import Condition, ConditionType, Reason, condition_of, is_true, not_ready
 from provisioner.nodegroups.api.types import (
     Child,
     InstanceTemplate,
@@ -122,18 +121,13 @@ def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
     """Find out what machines the group is made of: from its own specification, or from its user's template."""
     config = group.spec.instance_config
     if config is not None:
-        try:
-            resolved = shape.resolve(group.spec, config.machine_type)
-        except ShapeError as error:
-            return Sightings(group=group, refusal=invalid(str(error)))
-        return Sightings(group=group, shape=resolved, model=config.effective_provisioning_model)
+        return _shaped(Sightings(group=group, model=config.effective_provisioning_model), config.machine_type)
     target = external_target(group.meta, group.spec.instance_template_uri)
     if target is None:
         return Sightings(group=group, refusal=invalid("neither instanceConfig nor instanceTemplateURI is set"))
+    addresses = {"instanceTemplateURI": group.spec.instance_template_uri}
     refusal = not_allowed(group.meta, target.scope.project, round_)
-    refusal = refusal or names_others(
-        group.meta.namespace, {"instanceTemplateURI": group.spec.instance_template_uri}, round_
-    )
+    refusal = refusal or names_others(group.meta.namespace, addresses, round_)
     if refusal is not None:
         return Sightings(group=group, refusal=refusal)
     known = round_.known(group)
@@ -143,20 +137,23 @@ def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
     step = want(known, READ, actions.Read(target=target), due_at, round_)
     if template is None:
         return Sightings(group=group, problem_of_template=problem, step=step)
-    try:
-        resolved = shape.resolve(group.spec, template.machine_type)
-    except ShapeError as error:
-        return Sightings(group=group, refusal=invalid(str(error)), step=step)
     # Nothing is made of a template with a problem.
     model = template.provisioning_model if not problem else ""
-    return Sightings(
+    seen = Sightings(
         group=group,
-        shape=resolved,
         model=ProvisioningModel(model or ProvisioningModel.STANDARD),
         external_url=template.url or group.spec.instance_template_uri,
         problem_of_template=problem,
         step=step,
     )
+    return _shaped(seen, template.machine_type)
+
+
+def _shaped(seen: Sightings, machine_type: str) -> Sightings:
+    try:
+        return replace(seen, shape=shape.resolve(seen.group.spec, machine_type))
+    except ShapeError as error:
+        return replace(seen, refusal=invalid(str(error)))
 
 
 def _external(known: ResourceMemory) -> tuple[Template | None, str]:
@@ -357,7 +354,7 @@ def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round
         own = condition_of(child.status.conditions, ConditionType.READY)
         if own is not None and own.reason == Reason.DRAINING_NODES:
             reason = Reason.DRAINING_NODES
-        if own is not None and own.status.value != "True" and own.message:
+        if own is not None and not is_true(own) and own.message:
             message = f"{message}: {own.message}"
     return step + conditions.say(group, not_ready(reason, message), round_.now)
 

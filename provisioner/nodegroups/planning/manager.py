@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 from provisioner.kube.fields import format_time
 from provisioner.model import waits
-from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.capacity import FailureKind
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.statuses import Condition, ConditionType, Reason, condition_of, created, not_ready
@@ -65,7 +65,9 @@ def sight(
     if fleet is None:
         due_at = known.changed_at
     else:
-        seconds = max(again, _LIST_PLACEHOLDERS_SECONDS) if _only_waits(resource, fleet) else again
+        making = resource.bulk is not None and resource.bulk.in_progress
+        only_waits = making and not any(member.machine.has_machine for member in fleet.members)
+        seconds = max(again, _LIST_PLACEHOLDERS_SECONDS) if only_waits else again
         due_at = later(fleet.asked_at, seconds, child.meta.uid)
     step = want(known, LIST, ListMachines(target=target_of(child)), due_at, round_)
     return _condition(child, resource, fleet), again, step
@@ -80,9 +82,10 @@ def _condition(child: ManagedInstanceGroup, resource: Manager, fleet: Fleet | No
     )
     bulk = resource.bulk
     if bulk is not None and bulk.failures and (bulk.in_progress or not resource.is_stable):
+        said = "; ".join(dict.fromkeys(failure.message for failure in bulk.failures[:_MOST_FAILURES]))
         return not_ready(
             Reason.INSTANCES_CREATION_FAILED,
-            f"waiting for capacity{_since(resource.created_at)}, Google says: {_words(bulk.failures)}",
+            f"waiting for capacity{_since(resource.created_at)}, Google says: {said}",
         )
     if failures:
         name, failure = failures[0]
@@ -251,14 +254,5 @@ def _again_seconds(resource: Manager, fleet: Fleet | None, now: datetime) -> flo
     return min(_LATEST_SECONDS, max(_SOONEST_SECONDS, age * _SHARE_OF_AGE))
 
 
-def _only_waits(resource: Manager, fleet: Fleet) -> bool:
-    making = resource.bulk is not None and resource.bulk.in_progress
-    return making and not any(member.machine.has_machine for member in fleet.members)
-
-
 def _since(moment: datetime | None) -> str:
     return "" if moment is None else f" since {format_time(moment)}"
-
-
-def _words(failures: tuple[Failure, ...]) -> str:
-    return "; ".join(dict.fromkeys(failure.message for failure in failures[:_MOST_FAILURES]))

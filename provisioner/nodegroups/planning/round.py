@@ -12,7 +12,7 @@ from provisioner.model import waits
 from provisioner.model.capacity import Taint
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.statuses import ConditionStatus, ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of, is_true
 from provisioner.nodegroups.api.types import (
     Child,
     InstanceTemplate,
@@ -342,7 +342,7 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
 def was_whole(group: TpuNodeGroup) -> bool:
     """Whether all nodes have been ready: else one that is not may never have been, or be about to go."""
     ready = condition_of(group.status.conditions, ConditionType.READY)
-    return ready is not None and (ready.status is ConditionStatus.TRUE or ready.reason == Reason.NODE_LOST)
+    return is_true(ready) or (ready is not None and ready.reason == Reason.NODE_LOST)
 
 
 def _doubtful_zones(
@@ -375,8 +375,5 @@ def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, round_:
 
 
 def later(moment: datetime, seconds: float, key: str) -> datetime:
-    """Return a moment some time later, by up to a tenth sooner: what was read together is not all read again at once.
-
-    Which tenth follows from the key.
-    """
+    """Return a moment some time later, up to a tenth sooner by the key: what was read together is read apart again."""
     return moment + timedelta(seconds=seconds * (1 - 0.1 * waits.share_of(key)))

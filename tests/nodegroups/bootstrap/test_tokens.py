@@ -296,8 +296,6 @@ WRITTEN = {
             {"kube-labels": f"{WRITTEN_LABELS},zone=a"},
             id="beside those of others, and in place of what is none",
         ),
-        pytest.param({}, join(ca_hash=""), {"kube-labels": WRITTEN_LABELS}, id="half of it is nothing"),
-        pytest.param({}, join(token=""), {"kube-labels": WRITTEN_LABELS}, id="without a token there is nothing"),
     ],
 )
 def test_items(have: dict[str, str], given_join: Join | None, want: dict[str, str] | None) -> None:

@@ -12,9 +12,8 @@ from urllib.parse import quote
 from google.auth import credentials as auth_credentials
 from google.auth import exceptions as auth_exceptions
 
-import provisioner
 from provisioner.google import failures
-from provisioner.google.errors import Call
+from provisioner.google.errors import Call, remedy_of
 from provisioner.google.session import ApiSession, find_credentials
 from provisioner.model.capacity import (
     ClusterName,
@@ -27,19 +26,19 @@ from provisioner.model.capacity import (
 )
 from provisioner.settings.forms import region_of
 from provisioner.slices.suppliers.gke import translate
-from provisioner.slices.suppliers.gke.errors import GkeError, kind_of_answer, remedy_of
+from provisioner.slices.suppliers.gke.errors import GkeError, kind_of_answer
 from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 
 GKE_ADDRESS = "https://container.googleapis.com"
 COMPUTE_ADDRESS = "https://compute.googleapis.com"
 RESOURCE_MANAGER_ADDRESS = "https://cloudresourcemanager.googleapis.com"
 IAM_ADDRESS = "https://iam.googleapis.com"
-#: So many threads can call at once without opening connections anew.
-_CONNECTIONS = 32
 _READ_SECONDS = 10.0
 _LIST_SECONDS = 20.0
 #: No longer than the controller wants to have of its lease (`provisioner.slices.act.CALL_TIMEOUT_SECONDS`).
 _CHANGE_SECONDS = 10.0
+#: Where the service accounts of nodes are named.
+_ACCOUNTS = "GCP_NODE_SERVICE_ACCOUNT or the pod's annotation"
 _POLICY_GRANT_HELP = (
     "Grant the provisioner's identity the optional role with compute.resourcePolicies.get and "
     "compute.resourcePolicies.create on the project of the cluster."
@@ -67,7 +66,7 @@ def to_gke_error(
         name="GKE",
         address_option="GKE_ENDPOINT",
         kind_of_answer=lambda answer: kind_of_answer(answer, call, values),
-        help_of=lambda words: remedy_of(words, grant_help),
+        help_of=lambda words: remedy_of(words, accounts=_ACCOUNTS, again="create is retried", otherwise=grant_help),
     )
     found = failures.read(error, api, call)
     return GkeError(found.failure, subject, code=found.code)
@@ -103,12 +102,7 @@ class GkeClient:
         self._policies_url = f"{self._compute_projects_url}/{quote(region)}/resourcePolicies"
         if credentials is None:
             credentials = auth_credentials.AnonymousCredentials() if endpoint else default_credentials()  # type: ignore[no-untyped-call]
-        self._session = ApiSession(
-            credentials,
-            connections=_CONNECTIONS,
-            user_agent=f"tpu-provisioner/{provisioner.__version__}",
-            base_url=gke_url,
-        )
+        self._session = ApiSession(credentials, base_url=gke_url)
         #: What the creates said whose operations may be read, the latest last.
         self._said: OrderedDict[OperationName, tuple[str, ...]] = OrderedDict()
         self._lock = threading.Lock()

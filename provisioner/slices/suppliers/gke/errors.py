@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from provisioner.google.errors import (
-    ACT_AS,
     GAP,
-    NO_SUCH_ACCOUNT,
     PASSING,
     TEXTS,
     Answer,
@@ -47,18 +45,6 @@ _TABLE = Table(
         text_rule(r"cluster byte size limit", FailureKind.QUOTA),
         *TEXTS,
     )
-)
-
-#: What to do about refusals of permission that a role on the project does not mend.
-_REMEDIES = (
-    (
-        re.compile(ACT_AS, re.IGNORECASE),
-        "Grant the provisioner's identity roles/iam.serviceAccountUser on that service account; the create is retried.",
-    ),
-    (
-        re.compile(NO_SUCH_ACCOUNT, re.IGNORECASE),
-        "Create it, or name another in GCP_NODE_SERVICE_ACCOUNT or the pod's annotation; the create is retried.",
-    ),
 )
 
 #: What the codes of google.rpc.Code mean, in the order of their numbers from 1 on, for texts that say nothing.
@@ -114,11 +100,6 @@ def blames(failure: Failure, name: str) -> bool:
 def says_missing(failure: Failure, name: str) -> bool:
     """Whether a create was refused because something of this name, which it refers to, is not there (yet)."""
     return blames(failure, name) and _MISSING.search(failure.message) is not None
-
-
-def remedy_of(text: str, otherwise: str) -> str:
-    """Say what to do about a refusal of permission; `otherwise` where a role on the project mends it."""
-    return next((remedy for pattern, remedy in _REMEDIES if pattern.search(text)), otherwise)
 
 
 def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> FailureKind:

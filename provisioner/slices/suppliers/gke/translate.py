@@ -52,7 +52,6 @@ NODE_POOL_FIELDS = (
     "networkConfig.additionalNodeNetworkConfigs",
 )
 LIST_FIELDS = tuple(f"nodePools.{field}" for field in NODE_POOL_FIELDS)
-#: Exactly what a Cluster is made from.
 CLUSTER_FIELDS = (
     "name",
     "status",

@@ -48,7 +48,7 @@ from provisioner.nodegroups.api.specs import (
     ServiceAccount,
     TpuNodeGroupSpec,
 )
-from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.statuses import Condition, ConditionType, Reason, condition_of, is_true
 from provisioner.nodegroups.api.types import API_VERSION, Kind, TpuNodeGroup
 from provisioner.settings import Settings
 from provisioner.slices.supplier import SupplierError
@@ -183,7 +183,7 @@ def _progress_of(
     if group.meta.deleting:
         return PoolStatus.STOPPING, None
     ready = condition_of(group.status.conditions, ConditionType.READY)
-    if _is_true(ready):
+    if is_true(ready):
         return PoolStatus.RUNNING, None
     patience_seconds = max(capacity_wait_seconds, _PATIENCE_SECONDS)
     if ready is None:
@@ -191,7 +191,7 @@ def _progress_of(
         return (PoolStatus.ERROR, NOT_TAKEN) if overdue else (PoolStatus.PROVISIONING, None)
     if ready.reason == Reason.RECREATING:
         return PoolStatus.RECONCILING, None
-    if _is_true(condition_of(group.status.conditions, ConditionType.MANAGED_INSTANCE_GROUP_READY)):
+    if is_true(condition_of(group.status.conditions, ConditionType.MANAGED_INSTANCE_GROUP_READY)):
         # The machines are there; nodes tell the rest.
         return PoolStatus.RUNNING, None
     failure = failure_of(group, ready)
@@ -207,10 +207,6 @@ def _progress_of(
     return PoolStatus.RECONCILING if group.status.recreated_at else PoolStatus.PROVISIONING, None
 
 
-def _is_true(condition: Condition | None) -> bool:
-    return condition is not None and condition.status is ConditionStatus.TRUE
-
-
 def _is_late(group: TpuNodeGroup) -> bool:
     config = group.spec.instance_config
     return config is not None and config.effective_provisioning_model is ProvisioningModel.FLEX_START
@@ -220,7 +216,7 @@ def _lacks_machines_alone(group: TpuNodeGroup) -> bool:
     template = condition_of(group.status.conditions, ConditionType.INSTANCE_TEMPLATE_READY)
     # Only slices of several machines have a policy.
     policy = condition_of(group.status.conditions, ConditionType.WORKLOAD_POLICY_READY)
-    return _is_true(template) and (policy is None or _is_true(policy))
+    return is_true(template) and (policy is None or is_true(policy))
 
 
 def _waited_seconds(group: TpuNodeGroup, now: datetime) -> float:
