@@ -32,8 +32,7 @@ from provisioner.slices.app import choose
 from provisioner.slices.planning.launch.specification import Ownership, read_ownership
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
-from provisioner.workloads import live
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.pods import get_workload, list_pods_on_node, parse_pod
 
 _LOOK_SECONDS = 10.0
 #: While it waits it says something this often: connections on which nothing comes are closed on the way.
@@ -176,7 +175,7 @@ class Look:
         if pool.status is PoolStatus.ERROR:
             return "failed; the controller deletes it"
         try:
-            workload = live.get_workload(self.api, kind, namespace, name)
+            workload = get_workload(self.api, kind, namespace, name)
             if workload is not None and owner.workload_uid in ("", workload.uid):
                 if workload.lives:
                     return _needed_by(kind, namespace, name)
@@ -184,7 +183,7 @@ class Look:
                     setting = "KEEP_POOLS_OF_SUSPENDED_JOBSETS"
                     return f"{named} is suspended and keeps it; delete the {kind.value}, or unset {setting}"
             for node in list_nodes_of_pool(self.api, pool.name, self.settings.node_selector):
-                for pod in live.list_pods_on_node(self.api, node.name):
+                for pod in list_pods_on_node(self.api, node.name):
                     if pod.has_devices and not pod.finished:
                         if pod.kind is not None and pod.deletion_deadline is None:
                             # Not the one that it was created for.

@@ -43,8 +43,6 @@ _WORDS_SECONDS = 15.0
 
 
 class _Rejection(NamedTuple):
-    """What is known of a node whose change is rejected."""
-
     since: float
     failures: int
     retry_at: float
@@ -204,16 +202,13 @@ class Actor(CallingActor[Answer]):
             change()
         except ClusterError as error:
             # A later round sees the node as it is, and tries again.
-            now, before = self.monotonic(), self._rejected.get(node)
-            if before is None:
+            now = self.monotonic()
+            before = self._rejected.get(node, _Rejection(since=now, failures=0, retry_at=now, error=""))
+            if not before.failures:
                 _log.warning("node.change_failed", node=node, error=str(error))
-            failures = before.failures + 1 if before is not None else 1
-            self._rejected[node] = _Rejection(
-                since=before.since if before is not None else now,
-                failures=failures,
-                retry_at=now + doubled_seconds(_FIRST_SECONDS, _CAP_SECONDS, failures, node),
-                error=str(error),
-            )
+            failures = before.failures + 1
+            retry_at = now + doubled_seconds(_FIRST_SECONDS, _CAP_SECONDS, failures, node)
+            self._rejected[node] = _Rejection(before.since, failures, retry_at, str(error))
         else:
             if self._rejected.pop(node, None) is not None:
                 _log.info("node.change_recovered", node=node)

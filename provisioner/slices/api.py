@@ -24,8 +24,6 @@ _ENCODER = msgspec.json.Encoder()
 
 
 class _Part(NamedTuple):
-    """A part of the document that is served at a path of its own."""
-
     summary: str
     #: What it has beside the version.
     fields: Mapping[str, Any]

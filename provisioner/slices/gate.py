@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import structlog
 
-from provisioner.kube import live as kube_live
+from provisioner.kube import live
 from provisioner.kube.errors import ClusterError
 from provisioner.kube.live import KeptError, list_nodes_of_pool, look_last
 from provisioner.kube.protocol import Api
@@ -28,7 +28,7 @@ from provisioner.model.wording import first_of
 from provisioner.model.workloads import Pod, Workload
 from provisioner.runtime.parallel import ForEach, one_by_one
 from provisioner.slices.planning.plan import Delete, DeleteReason
-from provisioner.workloads import live
+from provisioner.workloads.pods import BoundPod, get_workload, list_pods_of_workload, list_pods_on_node
 
 _log = structlog.get_logger(__name__)
 
@@ -70,7 +70,6 @@ class Gate:
     monotonic: Callable[[], float] = time.monotonic
     #: A suspended workload keeps its pools.
     keep_suspended: bool = False
-    #: As `Settings.node_selector`.
     node_selector: str = ""
     #: How the nodes of a pool are gone through: there may be thousands.
     for_each: ForEach = one_by_one
@@ -81,10 +80,9 @@ class Gate:
 
     def forget_all_but(self, asked_for: Collection[PoolName]) -> None:
         """Forget the pools whose delete nobody asks for any more."""
-        for name in {*list(self._kept_on), *list(self._closed)}:
-            if name not in asked_for:
-                self._kept_on.pop(name, None)
-                self._closed.pop(name, None)
+        for name in {*list(self._kept_on), *list(self._closed)}.difference(asked_for):
+            self._kept_on.pop(name, None)
+            self._closed.pop(name, None)
 
     def pass_through(self, delete: Delete) -> None:
         """Prove the reason, close the pool for new pods, and make sure that none is on it."""
@@ -102,7 +100,7 @@ class Gate:
         def close(name: str) -> None:
             # Noted before the call: a cordon whose answer is lost has to be undone as well.
             closed.append(name)
-            kube_live.cordon(self.api, name)
+            live.cordon(self.api, name)
 
         try:
             if opened:
@@ -155,7 +153,7 @@ class Gate:
         if not delete.namespace:
             raise KeptError("its labels do not say in which namespace its workload is; delete it by hand")
         named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
-        workload = live.get_workload(self.api, *named)
+        workload = get_workload(self.api, *named)
         same = workload is not None and delete.workload_uid in ("", workload.uid)
         keeps = same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
         living = workload if keeps else None
@@ -170,7 +168,7 @@ class Gate:
         now = self.clock()
         return [
             f"{pod.namespace}/{pod.name} on {node}"
-            for pod in live.list_pods_on_node(self.api, node)
+            for pod in list_pods_on_node(self.api, node)
             if (pod.has_devices or _is_of(living, pod))
             and not pod.finished
             and (pod.deletion_deadline is None or pod.deletion_deadline > now)
@@ -180,25 +178,25 @@ class Gate:
     def _still_stuck(self, delete: Delete) -> bool:
         return any(
             pod.unschedulable_since is not None and pod.deletion_deadline is None
-            for pod in live.list_pods_of_workload(self.api, delete.kind, delete.namespace, delete.workload_name)
+            for pod in list_pods_of_workload(self.api, delete.kind, delete.namespace, delete.workload_name)
             if _spared(delete, pod)
         )
 
     def _uncordon(self, node: str) -> None:
         try:
-            kube_live.uncordon(self.api, node)
+            live.uncordon(self.api, node)
         except ClusterError as error:
             # The next round sees a pool that is kept with a cordon of ours, and tries again.
             _log.warning("node.uncordon_failed", node=node, error=str(error))
 
 
-def _spared(delete: Delete, pod: live.BoundPod | Pod) -> bool:
+def _spared(delete: Delete, pod: BoundPod | Pod) -> bool:
     """Whether the pod is of the stuck job that the pool is replaced for; only an explicit setting leads here."""
     of_the_job = bool(delete.spared_group) and (pod.namespace, pod.group_key) == (delete.namespace, delete.spared_group)
     return of_the_job and pod.kind == delete.kind and pod.workload_uid in ("", delete.workload_uid)
 
 
-def _is_of(living: Workload | None, pod: live.BoundPod) -> bool:
+def _is_of(living: Workload | None, pod: BoundPod) -> bool:
     """Whether a pod, with chips or without, is the living workload's: of its namespace, its name, its UID and a Job."""
     if living is None or not pod.group_key:
         return False

@@ -31,7 +31,6 @@ from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 
 #: A create may be decided on a list of pools this old; a delete needs one of the same round.
 _CREATE_LIST_AGE_SECONDS = 5.0
-#: Hints are written at most this often.
 _HINTS_GAP_SECONDS = 2.0
 #: When nothing can be decided for this long, owners of waiting slices are told; looked at so often.
 _STALLED_SECONDS = 60.0
@@ -64,9 +63,7 @@ class Loop(RoundLoop[answers.Answer]):
     #: Since when nothing could be decided, and when owners were last told.
     _stalled_since: float | None = None
     _told_stalled: float | None = None
-    #: What the next decision takes over from the last.
     _derived: Derived | None = None
-    #: What the catalogue is extended by.
     _machine_configs: Listed = field(default_factory=dict)
 
     def run(self) -> None:
@@ -124,7 +121,6 @@ class Loop(RoundLoop[answers.Answer]):
         return self._pause(plan)
 
     def _tell_stalled(self, snapshot: Snapshot) -> None:
-        """Tell the owners of waiting slices, where it lasts that nothing can be decided."""
         now = self.monotonic()
         if self._stalled_since is None:
             self._stalled_since = now
@@ -155,7 +151,6 @@ class Loop(RoundLoop[answers.Answer]):
         self.board.timeline.shift(by)
 
     def _follow_catalogue(self) -> None:
-        """Extend the catalogue by what the cluster lists, where that has changed."""
         watch = self.watches.machine_configs
         listed = watch.records() if watch is not None else {}
         if listed != self._machine_configs:

@@ -123,7 +123,6 @@ class Meter:
     metrics: Metrics
     monotonic: Callable[[], float] = time.monotonic
     _waiting: Mapping[SliceId, Startup] = field(default_factory=dict)
-    #: What chips were doing in the last round.
     _uses: tuple[PoolUse, ...] = ()
     #: Those that have a counter, and until when they are counted.
     _accounts: set[Account] = field(default_factory=set)
@@ -177,7 +176,6 @@ class Meter:
         self.metrics.overdue.set(max(0.0, (now - since).total_seconds() - self.settings.deletion_delay_seconds))
 
     def _measure_usage(self, states: tuple[PoolState, ...], supply: Mapping[PoolName, Supply]) -> None:
-        """Count the time since the last round for what chips were doing then."""
         prices, now = self.settings.prices, self.monotonic()
         for before in self._uses:
             seconds = before.chips * (now - self._counted_monotonic)

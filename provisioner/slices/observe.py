@@ -86,22 +86,17 @@ class Watches:
 
     def named(self) -> dict[str, Watch[Any]]:
         """All of them, by the name of what they watch."""
-        named: dict[str, Watch[Any]] = {
+        named: dict[str, Watch[Any] | None] = {
             **{KINDS[kind].resource: watch for kind, watch in self.workloads.items()},
             "pods": self.pods,
             "nodes": self.nodes,
+            "podtemplates": self.templates,
+            _DEVICES.resource: self.devices,
+            "namespaces": self.namespaces,
+            "configmaps": self.pause,
+            MACHINE_CONFIGS.resource: self.machine_configs,
         }
-        if self.templates is not None:
-            named["podtemplates"] = self.templates
-        if self.devices is not None:
-            named[_DEVICES.resource] = self.devices
-        if self.namespaces is not None:
-            named["namespaces"] = self.namespaces
-        if self.pause is not None:
-            named["configmaps"] = self.pause
-        if self.machine_configs is not None:
-            named[MACHINE_CONFIGS.resource] = self.machine_configs
-        return named
+        return {name: watch for name, watch in named.items() if watch is not None}
 
 
 def make_watches(

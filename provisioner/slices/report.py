@@ -248,7 +248,6 @@ class Reporter:
     def _write(
         self, kind: str, message: str, pool: PoolName, *, warning: bool = False, state: PoolState | None = None
     ) -> None:
-        """Put one sentence about a pool into the journal."""
         state = state or self._states.get(pool)
         workload = workload_of_pool(state) if state is not None else ""
         self.journal.write(self.clock(), kind, message, warning=warning, pool=pool, workload=workload)

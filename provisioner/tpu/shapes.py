@@ -16,7 +16,6 @@ from provisioner.tpu.catalogue import ACCELERATORS, LONGEST_AXIS, Accelerator, M
 
 #: Chips a VM of multi-host slices; an accelerator without such a machine type (Google documents none) uses its largest.
 _MULTI_HOST_VM_CHIPS = 4
-#: How many valid values an error names.
 _SUGGESTIONS = 3
 
 
@@ -60,14 +59,10 @@ class Shape:
             f"slices of whole 4x4x4 cubes, and GKE decides whether it creates the slice"
         )
 
-    @cached_property
-    def _hosts(self) -> int:
-        return self.topology.chips // self.machine_type.chips
-
     def nodes(self, pods: int) -> int:
         """Nodes of the pool: exactly the hosts of a multi-host slice, else what `pods` pods fill, at least one."""
         if self.multi_host:
-            return self._hosts
+            return self.topology.chips // self.machine_type.chips
         return max(1, -(-pods * self.chips_per_pod // self.machine_type.chips))
 
 
@@ -100,10 +95,9 @@ def shapes_of(offer: Accelerator, grid: Topology) -> Iterator[Shape]:
 
 def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: str = "") -> Shape:
     """Find the slice that a pod asks for, of a machine type that it may pin; raise ShapeError where there is none."""
-    if max(len(accelerator), len(topology), len(machine_type)) > bounds.LABEL_VALUE:
-        texts = (("accelerator", accelerator), ("topology", topology), ("machine type", machine_type))
-        what, text = next(each for each in texts if len(each[1]) > bounds.LABEL_VALUE)
-        raise ShapeError(bounds.too_long(what, text, bounds.LABEL_VALUE))
+    for what, text in (("accelerator", accelerator), ("topology", topology), ("machine type", machine_type)):
+        if len(text) > bounds.LABEL_VALUE:
+            raise ShapeError(bounds.too_long(what, text, bounds.LABEL_VALUE))
     found = _outcome(accelerator, topology, chips_per_pod, machine_type)
     if isinstance(found, Shape):
         return found

@@ -8,7 +8,7 @@ from provisioner.settings import Settings
 from provisioner.workloads.asks import CAPACITY_BUFFER, PROVISIONING_REQUEST
 from provisioner.workloads.job import PLAIN_JOB
 from provisioner.workloads.jobset import JOBSET
-from provisioner.workloads.kind import Claim, Kind
+from provisioner.workloads.kind import Kind
 from provisioner.workloads.leaderworkerset import LEADER_WORKER_SET
 from provisioner.workloads.raycluster import RAY_CLUSTER
 
@@ -25,14 +25,12 @@ def kinds_served(settings: Settings) -> dict[WorkloadKind, Kind]:
 
 
 __all__ = [
-    "CAPACITY_BUFFER",
     "JOBSET",
     "KINDS",
     "LEADER_WORKER_SET",
     "PLAIN_JOB",
     "PROVISIONING_REQUEST",
     "RAY_CLUSTER",
-    "Claim",
     "Kind",
     "kinds_served",
 ]

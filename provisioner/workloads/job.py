@@ -12,7 +12,7 @@ from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Workload, WorkloadKind
-from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of
+from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of, too_much
 
 #: API version and kind, as in owner references.
 JOB = (WorkloadKind.JOB.api_version, WorkloadKind.JOB.value)
@@ -34,9 +34,6 @@ def parse_job(raw: object) -> Workload | None:
     pods = min(parallelism, fields.count(spec.get("completions"), default=parallelism))
     what = f"Job {found.namespace}/{found.name}"
     template = template_of(what, spec.get("template"), podspec.reader_of_pod(within=reader))
-    problem = reader.problem
-    if not problem and template.chips > 0:
-        problem = template.problem or _not_served(spec, owner.kind if owner else "") or _too_many_pods(pods)
     group = PodGroup(
         name="",
         replicas=1,
@@ -46,6 +43,9 @@ def parse_job(raw: object) -> Workload | None:
         parallelism=pods,
         template=template,
     )
+    problem = reader.problem
+    if not problem and template.chips > 0:
+        problem = _not_served(spec, owner.kind if owner else "") or too_much(found.kind, [group])
     # The Job controller deletes all pods of one that is suspended, and of one without parallelism.
     return replace(found, groups=(group,), suspended=found.suspended or parallelism == 0, problem=problem)
 
@@ -64,7 +64,6 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
 
 
 def _not_served(spec: dict[str, Any], owner_kind: str) -> str:
-    """Say why a Job that asks to be served is not; empty where it is."""
     if owner_kind:
         return f"a {bounds.cut(owner_kind)} controls it; annotate only Jobs that no other object controls"
     if spec.get("completionMode") != "Indexed":
@@ -74,12 +73,6 @@ def _not_served(spec: dict[str, Any], owner_kind: str) -> str:
         )
     if marked(fields.mapping(fields.mapping(spec.get("template")).get("metadata")), constants.JOBSET_NAME):
         return f"its pod template has {constants.JOBSET_NAME}, so its pods count as a JobSet's; remove that"
-    return ""
-
-
-def _too_many_pods(pods: int) -> str:
-    if pods > bounds.PARALLELISM:
-        return f"it has {pods:,} pods at once, and at most {bounds.PARALLELISM:,} are served; no slice has more hosts"
     return ""
 
 

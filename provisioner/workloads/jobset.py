@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from provisioner.kube import fields, podspec
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, group_key
 from provisioner.workloads.job import JOB
-from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of
+from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of, too_much
 
 _LABELS = "jobset.sigs.k8s.io/"
 #: That of replicated jobs without groupName.
@@ -24,7 +24,6 @@ DEFAULT_GROUP = "default"
 class ReplicatedJob:
     """A replicated job of a JobSet, and what its controller counts over all of them."""
 
-    #: In spec.replicatedJobs.
     place: int
     name: str
     replicas: int
@@ -135,7 +134,8 @@ def parse_jobset(raw: object) -> Workload:
                 template=template_of(what, job_spec.get("template"), of_pod),
             )
         )
-    return replace(found, groups=tuple(groups), problem=reader.problem or _too_much_work(groups))
+    problem = reader.problem or too_much(found.kind, groups, part="replicated job")
+    return replace(found, groups=tuple(groups), problem=problem)
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
@@ -152,26 +152,6 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
         group_name=job.name if job is not None else "",
         index=fields.index(marked(metadata, constants.COMPLETION_INDEX)),
     )
-
-
-def _too_much_work(jobs: Iterable[PodGroup]) -> str:
-    """Say what there is too much of in a JobSet; child Jobs without chips are no work here."""
-    with_chips = [job for job in jobs if job.template.chips > 0]
-    for job in with_chips:
-        if job.template.problem:
-            return f"replicated job {bounds.cut(job.name)}: {job.template.problem}"
-        if job.parallelism > bounds.PARALLELISM:
-            return (
-                f"replicated job {bounds.cut(job.name)} has parallelism {job.parallelism:,}, and at most "
-                f"{bounds.PARALLELISM:,} pods of one child Job are served; no slice has more hosts"
-            )
-    children = sum(job.replicas for job in with_chips)
-    if children > bounds.CHILD_JOBS:
-        return (
-            f"it has {children:,} child Jobs that request chips, and at most {bounds.CHILD_JOBS:,} are served; split "
-            f"it into several JobSets"
-        )
-    return ""
 
 
 JOBSET = Kind(

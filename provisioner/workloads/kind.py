@@ -13,7 +13,7 @@ from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.kube.fields import BoundedReader
 from provisioner.model import bounds
-from provisioner.model.workloads import Requirements, Workload, WorkloadKind, WorkloadUid
+from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
 
 #: What a decision needs of a workload that is rejected for having too many labels.
@@ -61,7 +61,6 @@ class Kind:
     selector: str = ""
     #: Where the API server does not know it, or does not let us read it, all other kinds are served as ever.
     optional: bool = False
-    #: Whether the settings ask for it.
     served: Callable[[Settings], bool] = lambda _settings: True
 
     @property
@@ -133,6 +132,27 @@ def template_of(what: str, raw: object, reader: BoundedReader) -> Requirements:
     template = fields.mapping(raw)
     spec, metadata = fields.mapping(template.get("spec")), fields.mapping(template.get("metadata"))
     return podspec.requirements(what, spec, metadata, reader=reader)
+
+
+def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") -> str:
+    """Say what there is too much of, empty for nothing; groups without chips are no work. `part` is a named group."""
+    with_chips = [group for group in groups if group.template.chips > 0]
+    for group in with_chips:
+        where = f"{part} {bounds.cut(group.name)}: " if group.name else ""
+        if group.template.problem:
+            return f"{where}{group.template.problem}"
+        if group.parallelism > bounds.PARALLELISM:
+            return (
+                f"{where}{kind.size_field} is {group.parallelism:,}, and at most {bounds.PARALLELISM:,} pods of a "
+                f"{kind.group_title} are served; no slice has more hosts"
+            )
+    replicas = sum(group.replicas for group in with_chips)
+    if replicas > bounds.CHILD_JOBS:
+        return (
+            f"it has {replicas:,} {kind.group_title}s that request chips, and at most {bounds.CHILD_JOBS:,} are served;"
+            f" split it into several {kind}s"
+        )
+    return ""
 
 
 #: API version and kind, as in owner references.

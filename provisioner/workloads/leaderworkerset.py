@@ -17,7 +17,7 @@ from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind
-from provisioner.workloads.kind import STATEFUL_SET, Claim, Kind, begin, controller_of, template_of
+from provisioner.workloads.kind import STATEFUL_SET, Claim, Kind, begin, controller_of, template_of, too_much
 
 KIND = WorkloadKind.LEADER_WORKER_SET.value
 
@@ -44,11 +44,11 @@ def parse_leaderworkerset(raw: object) -> Workload:
         surge=_surge(spec, replicas),
         parallelism=size,
         # A leader without chips starts nothing; what its workers ask for tells that the set is work all the same.
-        template=leader if leader.chips > 0 else worker,
+        template=leader if leader.chips > 0 or size == 1 else worker,
     )
     problem = (
         reader.problem
-        or _too_much_work(leader, worker, replicas=replicas, size=size)
+        or too_much(found.kind, [group])
         or _several_slices(leader, worker, size=size, subgroup_size=subgroup_size)
         or _shares_pools(fields.mapping(pods.get("workerTemplate")))
     )
@@ -88,9 +88,10 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
 
 
 def _several_slices(leader: Requirements, worker: Requirements, *, size: int, subgroup_size: int) -> str:
-    """Say why a group is not one slice, empty where it is."""
     if size == 1 or worker.chips == 0 == leader.chips:
         return ""
+    if problem := leader.problem or worker.problem:
+        return problem
     if leader.chips != worker.chips:
         return (
             f"its leader template requests {leader.chips} chips and its worker template {worker.chips}; they are "
@@ -127,26 +128,6 @@ def _surge(spec: dict[str, Any], replicas: int) -> int:
         percent = fields.index(digits) if raw.endswith("%") and len(digits) <= _PERCENT_DIGITS else None
         return min(-(-replicas * (percent or 0) // 100), replicas)
     return min(fields.count(raw, default=0), replicas)
-
-
-def _too_much_work(leader: Requirements, worker: Requirements, *, replicas: int, size: int) -> str:
-    """Say what there is too much of; a set without chips is no work here."""
-    asked = leader if size == 1 else worker
-    if leader.chips == 0 and asked.chips == 0:
-        return ""
-    if problem := leader.problem or asked.problem:
-        return problem
-    if size > bounds.PARALLELISM:
-        return (
-            f"its groups have {size:,} pods, and at most {bounds.PARALLELISM:,} pods of one group are served; no slice "
-            f"has more hosts"
-        )
-    if replicas > bounds.CHILD_JOBS:
-        return (
-            f"it has {replicas:,} groups that request chips, and at most {bounds.CHILD_JOBS:,} are served; split it "
-            f"into several LeaderWorkerSets"
-        )
-    return ""
 
 
 def _ordinal(name: str, parent: str) -> int | None:

@@ -15,7 +15,7 @@ from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Workload, WorkloadKind
-from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of
+from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of, too_much
 
 #: API version and kind, as in owner references.
 RAY_CLUSTER_TYPE = (WorkloadKind.RAY_CLUSTER.api_version, WorkloadKind.RAY_CLUSTER.value)
@@ -41,7 +41,7 @@ def parse_raycluster(raw: object) -> Workload:
                 template=template_of(what, entry.get("template"), podspec.reader_of_pod(within=reader)),
             )
         )
-    problem = reader.problem or _too_much_work(groups)
+    problem = reader.problem or too_much(found.kind, groups, part="worker group")
     return replace(found, groups=tuple(groups), terminal_state="", problem=problem)
 
 
@@ -52,23 +52,6 @@ def replicas_of(entry: dict[str, Any]) -> int:
     least, most = fields.count(entry.get("minReplicas"), default=0), entry.get("maxReplicas")
     replicas = max(least, fields.count(entry.get("replicas"), default=least))
     return replicas if most is None else min(replicas, fields.count(most, default=replicas))
-
-
-def _too_much_work(groups: list[PodGroup]) -> str:
-    """Say what there is too much of; groups without chips are no work here."""
-    with_chips = [group for group in groups if group.template.chips > 0]
-    for group in with_chips:
-        if problem := group.template.problem:
-            return problem
-        if group.parallelism > bounds.PARALLELISM:
-            return (
-                f"numOfHosts of worker group {bounds.cut(group.name)} is {group.parallelism:,}, and at most "
-                f"{bounds.PARALLELISM:,} are served; no slice has more hosts"
-            )
-    replicas = sum(group.replicas for group in with_chips)
-    if replicas > bounds.CHILD_JOBS:
-        return f"it has {replicas:,} replicas that request chips, and at most {bounds.CHILD_JOBS:,} are served"
-    return ""
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:

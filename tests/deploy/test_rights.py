@@ -16,7 +16,8 @@ from provisioner.kube.live import cordon, uncordon
 from provisioner.kube.machineconfigs import MACHINE_CONFIGS
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.model.workloads import WorkloadKind
-from provisioner.workloads import KINDS, live
+from provisioner.workloads import KINDS
+from provisioner.workloads.pods import get_workload
 from rehearsal.demos import Rehearsal
 from tests.deploy.kit import NAMESPACE, Recorder, rights, try_events
 from tests.deploy.mainjob import do_the_main_job, used_rights
@@ -67,7 +68,7 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
         _cordon(api, rehearsal)
         # The main job is a JobSet's; other kinds are only watched meanwhile.
         for kind in (WorkloadKind.LEADER_WORKER_SET, WorkloadKind.RAY_CLUSTER):
-            assert live.get_workload(api, kind, "default", "absent") is None
+            assert get_workload(api, kind, "default", "absent") is None
         _ask(api)
         api.close()
     _forget(rehearsal, _ORIGINAL_LEASE)

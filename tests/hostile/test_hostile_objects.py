@@ -271,11 +271,11 @@ def test_a_pod_costs_what_it_weighs_and_changes_nothing_for_others(name: str) ->
 @pytest.mark.parametrize(
     ("job", "count", "words"),
     [
-        pytest.param({"replicas": 500_000}, 1, "it has 500,000 child Jobs that request chips", id="half a million"),
+        pytest.param({"replicas": 500_000}, 1, "it has 500,000 jobs that request chips", id="half a million"),
         pytest.param({"replicas": 4_096}, 1, "", id="as many child Jobs as are served"),
-        pytest.param({"replicas": 10**4000}, 1, "it has 2,147,483,647 child Jobs", id="more than can be counted"),
+        pytest.param({"replicas": 10**4000}, 1, "it has 2,147,483,647 jobs", id="more than can be counted"),
         pytest.param({"replicas": 10**6, "chips": "0"}, 1, "", id="a million without chips"),
-        pytest.param({"parallelism": 10**9}, 1, "has parallelism 1,000,000,000", id="a billion pods"),
+        pytest.param({"parallelism": 10**9}, 1, "parallelism is 1,000,000,000", id="a billion pods"),
         pytest.param({}, 3_000, "has 3,000 entries, and at most 256 are read", id="thousands of replicated jobs"),
         pytest.param({"replicas": 16}, 256, "", id="as many replicated jobs as are read"),
         pytest.param({"name": "n" * 1_000_000}, 1, "the name of a replicated job", id="a long name"),

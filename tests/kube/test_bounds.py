@@ -113,17 +113,15 @@ def jobset_of(
     ("fields", "problem"),
     [
         pytest.param({"replicas": 4096}, "", id="as many child Jobs as are served"),
-        pytest.param(
-            {"replicas": 4097}, "it has 4,097 child Jobs that request chips, and at most 4,096", id="one more"
-        ),
-        pytest.param({"replicas": 17, "count": 256}, "it has 4,352 child Jobs", id="of several replicated jobs"),
+        pytest.param({"replicas": 4097}, "it has 4,097 jobs that request chips, and at most 4,096", id="one more"),
+        pytest.param({"replicas": 17, "count": 256}, "it has 4,352 jobs", id="of several replicated jobs"),
         pytest.param({"replicas": 10**6, "chips": 0}, "", id="a million child Jobs without chips"),
-        pytest.param({"replicas": 10**5000}, "it has 2,147,483,647 child Jobs", id="more than can be counted"),
+        pytest.param({"replicas": 10**5000}, "it has 2,147,483,647 jobs", id="more than can be counted"),
         pytest.param({"count": 256}, "", id="as many replicated jobs as are read"),
         pytest.param(
             {"count": 257}, "spec.replicatedJobs has 257 entries, and at most 256 are read", id="one more job"
         ),
-        pytest.param({"parallelism": 65_537}, "replicated job j0 has parallelism 65,537", id="more pods than hosts"),
+        pytest.param({"parallelism": 65_537}, "replicated job j0: parallelism is 65,537", id="more pods than hosts"),
         pytest.param({"parallelism": 65_537, "chips": 0}, "", id="as many pods without chips"),
         pytest.param({"nodeSelector": {"a": "b" * 64}}, "replicated job j0: nodeSelector a", id="a long selector"),
         pytest.param({"nodeSelector": {"a": "b" * 64}, "chips": 0}, "", id="a long selector without chips"),

@@ -71,7 +71,7 @@ def test_nothing_is_kept_of_other_jobs(metadata: dict[str, Any]) -> None:
             "a CronJob controls it",
             id="a Job of a CronJob",
         ),
-        pytest.param({"parallelism": 10**6, "completions": 10**6}, "1,000,000 pods at once", id="too many pods"),
+        pytest.param({"parallelism": 10**6, "completions": 10**6}, "parallelism is 1,000,000", id="too many pods"),
         pytest.param(
             {"metadata": {"labels": {f"k{n}": "v" for n in range(200)}}}, "labels has 200 entries", id="too many labels"
         ),

@@ -17,7 +17,8 @@ from provisioner import constants
 from provisioner.kube.fields import mapping
 from provisioner.model import bounds
 from provisioner.model.workloads import WorkloadKind
-from provisioner.workloads import LEADER_WORKER_SET, Claim
+from provisioner.workloads import LEADER_WORKER_SET
+from provisioner.workloads.kind import Claim
 from provisioner.workloads.leaderworkerset import parse_leaderworkerset
 from provisioner.workloads.pods import claim_of, parse_pod
 
@@ -179,7 +180,7 @@ def test_groups_of_a_rolling_update(replicas: int, surge: Any, want: int) -> Non
     ("change", "words"),
     [
         pytest.param({"replicas": bounds.CHILD_JOBS + 1}, "it has 4,097 groups that request chips", id="groups"),
-        pytest.param({"size": bounds.PARALLELISM + 1}, "its groups have 65,537 pods", id="pods of a group"),
+        pytest.param({"size": bounds.PARALLELISM + 1}, "size is 65,537", id="pods of a group"),
         pytest.param({"selector": {f"k{n}": "v" for n in range(200)}}, "nodeSelector has 202 entries", id="selectors"),
     ],
 )

@@ -37,7 +37,6 @@ class JobChanges:
     job_key: bool = False
     #: The value of a selector; empty for none.
     location_hint: str = ""
-    #: Selectors of other capacity are removed.
     on_demand: bool = False
 
 

@@ -18,7 +18,7 @@ from provisioner.admission.review import Answer, Request
 from provisioner.kube import fields, podspec
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings import Settings
-from provisioner.slices.demand.allowlists import NO_SELECTORS, NO_TOPOLOGY
+from provisioner.slices.demand.allowlists import NO_SELECTORS, NO_TOPOLOGY, asks_for_slices
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, value_at
 from provisioner.slices.offline.expand import Template, templates_of
 from provisioner.slices.offline.forecast import NOT_SERVED, forecast_of
@@ -41,8 +41,6 @@ _KINDS = {each.value: each for each in WorkloadKind}
 
 
 class _Pods(NamedTuple):
-    """Pods that are alike, and how many of them there are."""
-
     template: Template
     #: None: nothing tells, or it is not theirs alone to fill a slice.
     number: int | None = None
@@ -122,8 +120,7 @@ def _is_left_alone(metadata: Mapping[str, Any]) -> bool:
     return (
         "true" in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE))
         or constants.SLICE_TOPOLOGY in annotations
-        or labels.get(constants.SLICE_AUTOPROVISIONING) in ("sync", "async")
-        or annotations.get(constants.SLICE_AUTOPROVISIONING) == "true"
+        or asks_for_slices(labels, annotations)
     )
 
 
@@ -233,7 +230,6 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
 
 
 def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Finding]:
-    """List what is wrong with an object, whatever it was before."""
     document = Document(dict(raw))
     own = fields.text(fields.mapping(raw.get("metadata")).get("namespace"))
     namespace = request.namespace or own or "default"

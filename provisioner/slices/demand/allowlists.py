@@ -49,13 +49,13 @@ class ServingPolicy:
 
     def why_not(self, workload: Workload, requirements: Requirements) -> NotServed | None:
         """Say why a pod with these requirements may not buy a pool; None where it may."""
-        if asks_for_slices(workload):
+        if asks_for_slices(workload.labels, workload.annotations):
             return NotServed(f"{constants.SLICE_AUTOPROVISIONING} requests Slice resources", meant=True)
         return self._not_for_us(workload, requirements)
 
     def leaves_to_slices(self, workload: Workload) -> bool:
         """Whether a workload would be served, if it did not ask for Slice resources."""
-        return asks_for_slices(workload) and any(
+        return asks_for_slices(workload.labels, workload.annotations) and any(
             job.template.chips and not self._not_for_us(workload, job.template, dynamic=True) for job in workload.groups
         )
 
@@ -80,12 +80,10 @@ class ServingPolicy:
         return NotServed(f"neither its pods nor its namespace have{known} the label {key}={value}")
 
 
-def asks_for_slices(workload: Workload) -> bool:
-    """Whether a JobSet asks for Slice resources in place of node pools."""
-    return (
-        workload.labels.get(constants.SLICE_AUTOPROVISIONING) in ("sync", "async")
-        or workload.annotations.get(constants.SLICE_AUTOPROVISIONING) == "true"
-    )
+def asks_for_slices(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
+    """Whether a JobSet, or its template, asks for Slice resources in place of node pools."""
+    asked = labels.get(constants.SLICE_AUTOPROVISIONING) in ("sync", "async")
+    return asked or annotations.get(constants.SLICE_AUTOPROVISIONING) == "true"
 
 
 def namespace_problem(namespace: str, settings: Settings) -> str:

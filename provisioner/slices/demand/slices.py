@@ -221,16 +221,13 @@ class Slice:
     deadline_seconds: int
     #: Its child Job has succeeded: it wants no pool any more.
     ended: bool
-    #: Slices of its workload, itself included.
     siblings: int
     wishes: Wishes
     #: The ProvisioningRequest that lives and asks for it; empty for none.
     request: str = ""
-    #: May buy.
     served: bool
     #: None where the request is no valid slice.
     shape: tpu.Shape | None
-    #: Why there is no shape, for the user.
     shape_problem: str
 
     @property
@@ -399,7 +396,6 @@ def slice_id_of(pod: Pod, workloads: Workloads) -> SliceId | None:
 
 
 def _alive(workload: Workload) -> bool:
-    """Whether a workload has work to run here."""
     return not workload.managed_by and workload.lives
 
 

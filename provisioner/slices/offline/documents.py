@@ -28,7 +28,6 @@ class Severity(Enum):
     NOT_SERVED = "not_served"
     #: There is a node pool, and something about it is probably not meant.
     WARNING = "warning"
-    #: Nothing has to be done.
     NOTE = "note"
 
     @property
@@ -51,7 +50,6 @@ class Finding(NamedTuple):
     reason: str = ""
     #: The slice that it is about; empty where it is about all.
     group_name: str = ""
-    #: How many slices it is about.
     slices: int = 1
     #: Nobody's nodes serve it: Google sells none like that, or the object contradicts itself.
     impossible: bool = False

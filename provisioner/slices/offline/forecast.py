@@ -56,7 +56,6 @@ class PlannedPool(NamedTuple):
     options: tuple[Option, ...]
     #: The name is what it will be, because the manifest has the UID of the object.
     named: bool
-    #: Of the whole pool.
     chips: int
 
     @property
@@ -164,7 +163,6 @@ def _pools(reading: Reading, plan: Plan, slices: Mapping[SliceId, Slice], rules:
 
 
 def _options(candidates: Candidates, slice_: Slice, request: NodePoolRequest) -> Iterator[Option]:
-    """List what is tried for a slice, best first."""
     for choice in candidates.choices(slice_, request.zone).open:
         try:
             candidates.specification(slice_, choice)
@@ -175,7 +173,6 @@ def _options(candidates: Candidates, slice_: Slice, request: NodePoolRequest) ->
 
 
 def _named(subject: Subject, message: str) -> Template | None:
-    """Find the template that a message about the whole workload names."""
     if len(subject.templates) == 1:
         return subject.templates[0]
     return next((each for each in subject.templates if f"replicated job {each.name}" in message), None)
@@ -186,7 +183,6 @@ class _Verdicts:
     """Says what the decision came to for each slice: in the words of its notices, and where it has none in its own."""
 
     reading: Reading
-    #: Whom the decision was about.
     subjects: Mapping[WorkloadUid, Subject]
     plan: Plan
     slices: Mapping[SliceId, Slice]

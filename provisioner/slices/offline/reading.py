@@ -31,7 +31,6 @@ MOST_KEYS = 100
 #: How like a key an unknown one is that was meant to be it.
 _LIKE = 0.85
 _NAMESPACE = "Namespace"
-#: API group and kind.
 _KINDS = {(described.root.split("/")[2], kind.value): kind for kind, described in workloads.KINDS.items()}
 _PREFIX = "tpu-provisioner.cloud.google.com/"
 #: Of pods with IPUs, which other rules are for.
@@ -60,11 +59,11 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "nodeSelector": ("nodeSelector",),
     "tolerations": ("toleration", "tolerate"),
     "affinity": ("affinity",),
-    "parallelism": ("parallelism", "pods at once", "pods of one"),
+    "parallelism": ("parallelism", "pods of a job"),
     "completions": ("completions",),
     "completionMode": ("completionMode",),
     "size": ("size", "have "),
-    "replicas": ("child Jobs", "groups that request", "replicas"),
+    "replicas": ("that request chips, and", "replicas"),
     "replicatedJobs": ("replicatedJobs",),
     "managedBy": ("managedBy",),
     "namespace": ("namespace",),
@@ -89,7 +88,6 @@ def path_of(message: str, raw: Mapping[str, Any], template: Template | None) -> 
 
 
 def _candidates(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[str, Path, object]]:
-    """Yield words, and the field that they stand for with its value: in the template, and around it."""
     for path, found in _around(raw, template):
         # More are read of none.
         for key, value in islice(found.items(), bounds.MAP_ENTRIES):
@@ -137,7 +135,6 @@ class Reading:
     subjects: dict[WorkloadUid, Subject] = field(default_factory=dict)
     remarks: list[Finding] = field(default_factory=list)
     namespace_labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    #: Of PodTemplates, by namespace and name.
     pod_templates: dict[tuple[str, str], Requirements] = field(default_factory=dict)
     #: Kind, namespace and name -> where.
     seen: dict[tuple[str, str, str], Document] = field(default_factory=dict)
@@ -285,7 +282,6 @@ def _is_for_us(reading: Reading, document: Document, metadata: dict[str, Any], n
 
 
 def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[str, Any], template: Template) -> None:
-    """Make the leader pods of one template that request chips."""
     workload = subject.workload
     if workload.problem or template.place >= len(workload.groups):
         # It is told once, and no pod of it is served.

@@ -21,6 +21,7 @@ from provisioner.model.wording import clock
 from provisioner.model.workloads import Ask, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import limits
+from provisioner.slices.planning.launch.specification import is_held
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import Blocked, StatusWrite
@@ -32,8 +33,6 @@ _USUAL = timedelta(minutes=5)
 
 
 class _New(NamedTuple):
-    """A condition as it is to be."""
-
     type: str
     true: bool
     reason: str
@@ -85,7 +84,6 @@ def _of_request(
     round_: Round,
     matching: Matching,
 ) -> Iterator[_New]:
-    """Yield the conditions of a request that lives."""
     if ask.is_true(constants.PROVISIONED):
         yield from _of_booking(workload, ask, round_, matching)
         return
@@ -105,8 +103,7 @@ def _of_request(
 
 
 def _is_free(each: Supply) -> bool:
-    """Whether pods can be bound to a pool now."""
-    return each.ready and not any(taint.key in constants.HELD_KEYS for node in each.nodes for taint in node.taints)
+    return each.ready and not any(is_held(node.taints) for node in each.nodes)
 
 
 def _of_booking(workload: Workload, ask: Ask, round_: Round, matching: Matching) -> Iterator[_New]:
@@ -196,7 +193,6 @@ def _of_buffer(
     place: Mapping[SliceId, Supply],
     blocked: Mapping[SliceId, Blocked],
 ) -> tuple[tuple[_New, ...], dict[str, Any]]:
-    """Return the conditions of a buffer, and the rest of its status."""
     known = bool(workload.groups) and not workload.problem
     missing = "the PodTemplate or the object of scalableRef does not exist"
     ready = sum(each.id in place and place[each.id].ready for each in slices)
@@ -224,33 +220,27 @@ def _of_buffer(
 def _write(
     workload: Workload, ask: Ask, conditions: Iterable[_New], rest: Mapping[str, Any], now: datetime
 ) -> Iterator[StatusWrite]:
-    """Yield the write of a status, where its conditions change."""
     new = {each.type: each._replace(message=bounds.cut(each.message, bounds.SCHEDULER_MESSAGE)) for each in conditions}
     old = {name: _New(name, *each[:3]) for name, each in ask.conditions.items()}
     if all(old.get(name) == each for name, each in new.items()):
         return
-    merged = []
-    for name in dict.fromkeys((*ask.conditions, *new)):
-        before, after = ask.conditions.get(name), new.get(name)
-        if after is None and before is not None:
-            true, reason, message, since = before
-        elif after is not None:
-            true, reason, message = after[1:]
-            since = before.since if before is not None and before.true is true else now
-        merged.append(
-            {
-                "type": name,
-                "status": str(true),
-                "reason": reason,
-                "message": message,
-                "lastTransitionTime": fields.format_time(since or now),
-            }
-        )
+    merged = {**old, **new}
+    since = {name: each.since for name, each in ask.conditions.items() if each.true is merged[name].true}
+    conditions_now = [
+        {
+            "type": name,
+            "status": str(each.true),
+            "reason": each.reason,
+            "message": each.message,
+            "lastTransitionTime": fields.format_time(since.get(name) or now),
+        }
+        for name, each in merged.items()
+    ]
     yield StatusWrite(
         kind=workload.kind,
         namespace=workload.namespace,
         name=workload.name,
         resource_version=ask.resource_version,
-        status={**rest, "conditions": merged},
+        status={**rest, "conditions": conditions_now},
         minor=all(name in old and old[name][:3] == each[:3] for name, each in new.items()),
     )

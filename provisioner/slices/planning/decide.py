@@ -165,7 +165,6 @@ def _came_up(step: Transition) -> bool:
 def _phases(
     round_: Round, matching: Matching, launches: Launches, due: Mapping[PoolName, Due]
 ) -> tuple[tuple[PoolState, ...], dict[PoolName, PhaseEntry], tuple[Transition, ...]]:
-    """Observe where each pool is in its life, and what changed since the last round."""
     supply, now = round_.supply, round_.now
     observed = {name: phase_of(each, matching) for name, each in supply.items()}
     observed |= {state.name: state.phase for state in launches.wanted}
@@ -175,16 +174,13 @@ def _phases(
         state_of(each, entries[name], round_, matching, _note(each, round_.memory), due.get(name))
         for name, each in supply.items()
     ]
-    for state in launches.wanted:
-        since = entries[state.name].since
-        states.append(state if state.since == since else replace(state, since=since))
+    states += [replace(state, since=entries[state.name].since) for state in launches.wanted]
     return tuple(states), entries, transitions
 
 
 def _remember(
     round_: Round, matching: Matching, launches: Launches, deletes: Sequence[Delete], unneeded: Unneeded
 ) -> Memory:
-    """Return the memory with what was decided, and without what is over."""
     memory, slices, supply, now = round_.memory, round_.slices, round_.supply, round_.now
     started = {
         create.request.name: CreateCall(

@@ -84,7 +84,6 @@ def find_stuck(
 
 
 def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, matching: Matching) -> Stuck | None:
-    """Say why pods of a slice stay unschedulable although it has its pool."""
     name, limit = pool.name, round_.now - timedelta(seconds=_STUCK_SECONDS)
     # Of the last round: what this one finds of a pool says nothing of how long it has been so.
     entry = round_.memory.phases.get(name)

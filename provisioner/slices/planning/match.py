@@ -67,8 +67,6 @@ class Matching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Use:
-    """Who is bound where."""
-
     holders: Mapping[PoolName, frozenset[SliceId | None]]
     #: Like holders, and with the pods that have been terminating past their grace: chips that are not free yet.
     occupants: Mapping[PoolName, frozenset[SliceId | None]]

@@ -121,7 +121,6 @@ class Transition:
     old: Phase | None
     new: Phase
     at: datetime
-    #: When `old` was entered.
     since: datetime | None
 
 
@@ -132,7 +131,6 @@ class Blocked:
     message: str
     #: In the read model, where its details stand beside it; empty: the message.
     brief: str = ""
-    #: Of the Event.
     reason: str = constants.CREATION_WAITING
     #: What stays the same when only numbers or times in the message change; empty: the message.
     key: str = ""
@@ -181,7 +179,6 @@ class PoolState:
     since: datetime
     #: The slice that holds or claims it; of several holders the first.
     slice_id: SliceId | None
-    #: Of that slice.
     leader: Pod | None
     workload: Workload | None
     #: The workload of that slice; where there is none, the one that the pool was made for. Likewise the group.
@@ -231,9 +228,7 @@ class Plan:
     alerts: tuple[Alert, ...] = ()
     transitions: tuple[Transition, ...] = ()
     pools: tuple[PoolState, ...] = ()
-    #: How much of each limit that is set is used.
     limits: tuple[LimitUse, ...] = ()
-    #: For the next decision.
     derived: Derived = field(default_factory=Derived)
     #: How old the list of pools may become before it is fetched again, in seconds.
     poll_seconds: float = 60.0

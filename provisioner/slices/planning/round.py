@@ -38,23 +38,18 @@ class Round:
 
     snapshot: Snapshot
     settings: Settings
-    #: What the supplier's pools are like.
     rules: PoolRules
     now: datetime
     memory: Memory
     workloads: Workloads
-    #: Whose pods are served.
     policy: ServingPolicy
     slices: Mapping[SliceId, Slice]
     #: Our pools: those that are listed, and creates that no list shows yet.
     supply: Mapping[PoolName, Supply]
     #: Slice -> the pools that were made for it.
     owned: Mapping[SliceId, Sequence[Supply]]
-    #: The other way round.
     made_for: Mapping[PoolName, SliceId]
-    #: The pools that could be created.
     candidates: Candidates
-    #: For the next round.
     derived: Derived
 
 
@@ -127,7 +122,6 @@ class Supply:
     name: PoolName
     pool: NodePool
     rules: PoolRules
-    #: What its labels say of whose it is.
     ownership: Ownership
     nodes: tuple[Node, ...]
     #: GKE lists it; else it is a create that the list does not confirm yet.
@@ -136,7 +130,6 @@ class Supply:
     leaving: bool
     #: A delete of it was tried and failed: nodes that it took do not come back.
     half_deleted: bool
-    #: Nodes that are ready and show all their chips.
     ready_nodes: int
     #: Since when GKE says that it is up although not all its nodes are ready; None: it is not so.
     unready_since: datetime | None
@@ -306,7 +299,6 @@ def _chips_of_node(pool: NodePool) -> int:
 
 
 def _is_ready(node: Node, chips: int) -> bool:
-    """Whether a node is ready and shows all its chips."""
     return node.ready and node.allocatable_chips >= chips
 
 

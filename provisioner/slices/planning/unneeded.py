@@ -17,6 +17,7 @@ from provisioner import constants
 from provisioner.model.capacity import Node, PoolName, PoolStatus
 from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadUid, workload_ref
 from provisioner.slices.demand import SliceId
+from provisioner.slices.planning.launch.specification import is_held
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Alert, Delete, DeleteReason
@@ -32,7 +33,6 @@ _Selected = tuple[str, str]
 _VANISHED_AT_ONCE = 3
 #: Then such pools go so far apart.
 _PAUSE = timedelta(seconds=60)
-#: What such a pool waits for.
 _HELD_BACK = (
     "its turn: the workloads of many node pools vanished at once, so one node pool every "
     f"{_PAUSE.total_seconds():.0f} s is deleted"
@@ -59,10 +59,8 @@ class Unneeded:
     since: Mapping[PoolName, datetime]
     #: Nodes that we cordoned and whose pool stays after all.
     uncordons: tuple[str, ...]
-    #: Moments at which the next pools are due.
     due_at: tuple[datetime, ...]
     alerts: tuple[Alert, ...] = ()
-    #: For `Memory.braked_delete_at`.
     braked_delete_at: datetime | None
 
 
@@ -109,7 +107,7 @@ def find_unneeded(
         due = _due(each, since[each.name], round_, at_once=at_once)
         delete = _delete(each, stuck, round_, matching)
         # Our taint is never put on a node again.
-        held = all(any(taint.key in constants.HELD_KEYS for taint in node.taints) for node in each.nodes)
+        held = all(is_held(node.taints) for node in each.nodes)
         if not failed and _selected(each.view.labels) in awaited and not held:
             delete = replace(delete, settle=True)
         if back and delete.reason is DeleteReason.NOT_NEEDED:

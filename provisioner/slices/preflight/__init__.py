@@ -25,7 +25,6 @@ class Finding:
     #: Of the check, such as "release channel".
     name: str = ""
     status: Status
-    #: What was found, one line.
     message: str
     #: What to do; empty where nothing has to be done.
     advice: str = ""

@@ -104,7 +104,6 @@ def _of_kubernetes(api: Api, subject: Subject) -> Iterator[_Check]:
 
 
 def _of_cluster(read: Callable[[], Cluster], api: Api | None, subject: Subject) -> Iterator[_Check]:
-    """Yield the checks that judge the cluster as it was read."""
     settings, ca_pem = subject.settings, subject.trusted_ca_pem
     assume, auto_upgrade = settings.assume_same_cluster, settings.auto_upgrade
     yield "cluster identity", lambda: in_google.check_identity(read(), api, ca_pem, assume=assume)

@@ -39,9 +39,6 @@ POLICY_PERMISSIONS = ("compute.resourcePolicies.get", "compute.resourcePolicies.
 READ_RESERVATION = "compute.reservations.get"
 
 
-# --- the cluster as it is described -----------------------------------------------------------------------------------
-
-
 def check_status(found: Cluster) -> Finding:
     """Judge GKE's word for the cluster."""
     if found.status in _HEALTHY:
@@ -98,9 +95,6 @@ def check_workload_identity(found: Cluster) -> Finding:
         "off: a controller that is installed in the cluster has the permissions of its node, if any.",
         f"Enable it: gcloud container clusters update {found.name} --workload-pool=PROJECT_ID.svc.id.goog",
     )
-
-
-# --- what may be done -------------------------------------------------------------------------------------------------
 
 
 def check_node_pools(gke: GkeClient) -> Finding:
@@ -179,9 +173,6 @@ def _ask_by_gcloud(error: GkeError, project: str, service: str) -> str:
     if error.failure.kind is FailureKind.PERMISSION:
         return f"If the API is not enabled: gcloud services enable {service} --project={project}"
     return "Try again later."
-
-
-# --- what the settings name -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -44,7 +44,6 @@ class Right:
     optional: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
-        """Return it as people would say it."""
         where = f" in {self.namespace}" if self.namespace else ""
         return f"{self.verb} {self.resource}{f' {self.name}' if self.name else ''}{where}"
 
@@ -90,7 +89,6 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
             Right(_NODE_GROUPS, _PLURAL, verb, settings.node_groups_in) for verb in ("get", "list", "create", "delete")
         ]
     if settings.opt_in_label is not None:
-        # The label may be on namespaces.
         used += [Right("", "namespaces", "list"), Right("", "namespaces", "watch")]
     return tuple(used)
 

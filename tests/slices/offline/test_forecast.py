@@ -204,7 +204,7 @@ MISTAKES = [
         "millicores of CPU",
         id="more CPU than a host has",
     ),
-    pytest.param(raw_jobset(replicas=5000), "replicas: 5000", "5,000 child Jobs", id="too many child Jobs"),
+    pytest.param(raw_jobset(replicas=5000), "replicas: 5000", "5,000 jobs", id="too many child Jobs"),
     pytest.param(
         raw_job(spec={"completionMode": "NonIndexed"}), "NonIndexed", "completionMode is not Indexed", id="no index"
     ),

@@ -158,7 +158,7 @@ def test_an_unknown_quota_is_used_up_with_few_rejected_calls(quota: int, slices:
 def test_a_request_that_is_refused_after_its_pool_has_failed_waits_as_at_first() -> None:
     """And the other way round: neither says anything of the other."""
     failed = backoff.pool_failed({}, failure(FailureKind.UNAVAILABLE), KEY, DIGEST, NOW)
-    refused = backoff.refused(failed, SLICE, DIGEST, failure(FailureKind.INVALID), after(5))[DIGEST]
+    refused = backoff.pool_failed(failed, failure(FailureKind.INVALID), KEY, DIGEST, after(5), SLICE)[DIGEST]
     assert (refused.failures, refused.slice_id) == (1, SLICE)
     again = backoff.pool_failed({DIGEST: refused}, failure(FailureKind.UNAVAILABLE), KEY, DIGEST, after(10))[DIGEST]
     assert (again.failures, again.slice_id) == (1, None)

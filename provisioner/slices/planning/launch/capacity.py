@@ -33,7 +33,6 @@ class Choices:
 
     #: Best first, each with its zone; never empty.
     open: tuple[CapacityChoice, ...]
-    #: Why others are not tried, in words.
     left_out: tuple[str, ...] = ()
 
 

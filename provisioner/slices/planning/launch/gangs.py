@@ -22,6 +22,7 @@ from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch.blocked import problem_of_all
 from provisioner.slices.planning.launch.capacity import wants_all_or_nothing
+from provisioner.slices.planning.launch.specification import is_held
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.backoff import probing
 from provisioner.slices.planning.memory.state import Gang, Memory
@@ -62,7 +63,6 @@ class Turns:
     unsatisfiable: frozenset[WorkloadUid]
     #: Those that are sidelined after they gave back what they had.
     giving_back: frozenset[WorkloadUid]
-    #: When the next turn or pause begins.
     wake_at: tuple[datetime, ...]
 
 
@@ -74,7 +74,6 @@ class Progress:
     gangs: Mapping[WorkloadUid, Gang]
     turns: Mapping[str, Turn]
     last_turns: LastTurns
-    #: Nodes whose taint is to be taken off.
     releases: tuple[str, ...]
     #: Workloads of which some slices are ready and held back for the others.
     held: frozenset[WorkloadUid]
@@ -338,7 +337,7 @@ def _releases(
     partial: Iterable[WorkloadUid],
 ) -> Iterable[str]:
     waiting = set(partial)
-    used = [(slice_id, name) for slice_id, name in place.items()]
+    used = [*place.items()]
     used += [(slice_id, name) for slice_id, names in matching.held.items() for name in names]
     for slice_id, name in used:
         if slice_id not in slices or slice_id.workload_uid in waiting or name not in supply:
@@ -346,11 +345,7 @@ def _releases(
         if slices[slice_id].workload.suspended:
             # Nobody knows whether all are there before it is resumed.
             continue
-        for node in supply[name].nodes:
-            for taint in node.taints:
-                if taint.key in constants.HELD_KEYS:
-                    yield node.name
-                    break
+        yield from (node.name for node in supply[name].nodes if is_held(node.taints))
 
 
 def _notices(
@@ -360,8 +355,7 @@ def _notices(
     partial: Mapping[WorkloadUid, tuple[int, int]],
 ) -> Iterable[Notice]:
     for slice_id, name in place.items():
-        waits = slice_id in slices and slices[slice_id].pending
-        if waits and slice_id.workload_uid in partial and supply[name].ready:
+        if slices[slice_id].pending and slice_id.workload_uid in partial and supply[name].ready:
             there, wanted = partial[slice_id.workload_uid]
             message = (
                 f"Node pool {name} is ready and is held until all slices of the {slices[slice_id].workload.kind} are "

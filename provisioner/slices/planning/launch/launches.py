@@ -187,7 +187,6 @@ class Launches:
     #: The zone of workloads whose pools are all to be in one zone.
     zones: dict[WorkloadUid, Zone]
     budget: Budget
-    #: The slices that want a pool.
     unserved: Collection[Slice]
     #: By capacity that was out of stock: who tries it first.
     queues: Mapping[str, Mapping[Unit, int]] = field(default_factory=dict)
@@ -204,7 +203,6 @@ class Launches:
     #: Turns on limits from now on, who waits for which, and which units had a turn, for `Memory`.
     turns: Mapping[str, Turn] = field(default_factory=dict)
     waits_for: Mapping[Unit, str] = field(default_factory=dict)
-    #: What is in the way of each slice that waits.
     blocked: dict[SliceId, Blocked] = field(default_factory=dict)
     last_turns: dict[tuple[str, tuple[str, ...]], datetime] = field(default_factory=dict)
     tallies: Mapping[str, Tally]
@@ -298,8 +296,7 @@ class Launches:
         self._state(slice_, name, phase, blocked.brief or blocked.message, next_at=blocked.until)
         key = f"{blocked.key} {name}" if blocked.key else ""
         if not blocked.silent:
-            said = notice(slice_, blocked.reason, blocked.message, key=key, warning=blocked.warning)
-            self.notices.append(said)
+            self.notices.append(notice(slice_, blocked.reason, blocked.message, key=key, warning=blocked.warning))
         self.wake_at += [blocked.until] if blocked.until is not None else []
 
     def _too_many_failures(self, slice_: Slice, name: PoolName) -> Blocked | None:
@@ -337,7 +334,6 @@ class Launches:
         return Blocked(message=message, key="operations", warning=False, silent=passes)
 
     def _create(self, slice_: Slice, offer: Specification, request: NodePoolRequest, choices: Choices) -> None:
-        """Decide on a create, and tell what its owner has to know of it."""
         capacity = offer.blueprint.capacity
         if slice_.leader is None:
             raise ValueError(f"slice {slice_.id} has no leader pod and cannot be pending")
@@ -349,7 +345,7 @@ class Launches:
         self.notices += (*underused(slice_), *_unlisted(slice_))
         self.notices += [notice(slice_, constants.INVALID_REQUEST, each) for each in left_out if each]
         self.notices += _unknown_selectors(slice_, request, self.round_.rules)
-        self.notices += _not_separate(slice_) if is_held(request) and slice_.workload.kind.has_pods else ()
+        self.notices += _not_separate(slice_) if is_held(request.taints) and slice_.workload.kind.has_pods else ()
         self.names.add(request.name)
         self.zones.setdefault(slice_.workload.uid, request.zone)
         self.budget.take(slice_)
@@ -373,7 +369,6 @@ class Launches:
     def _state(
         self, slice_: Slice, name: PoolName, phase: Phase, note: str, *, next_at: datetime | None = None
     ) -> None:
-        """Write the line of a pool that is wanted, or that something is in the way of."""
         shape, nodes = slice_.shape, slice_.nodes
         self.wanted.append(
             PoolState(
@@ -401,7 +396,6 @@ def _too_much(name: PoolName, refusal: Blocked) -> Blocked:
 
 
 def _unlisted(slice_: Slice) -> tuple[Notice, ...]:
-    """Say that Google's lists do not have the topology, although it follows their rule."""
     if slice_.shape is None or not slice_.shape.warning:
         return ()
     return (notice(slice_, constants.UNLISTED_TOPOLOGY, slice_.shape.warning),)

@@ -24,9 +24,7 @@ from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.turns import Unit, unit_of
 
 HOUR = timedelta(hours=1)
-#: The scope of MAX_CHIPS.
 ALL = "all pools together"
-#: The scope of MAX_CREATES_PER_HOUR.
 CREATES_PER_HOUR = "creates"
 _PAUSE = "PAUSE_CREATION"
 _POOLS = "MAX_POOLS_PER_JOBSET"
@@ -41,7 +39,6 @@ def _refusal(limit: str, message: str, until: datetime | None = None) -> Blocked
 class Charge(NamedTuple):
     """For whom one pool counts."""
 
-    #: Chips by namespace.
     chips: Mapping[str, int]
     accelerator: str
     #: Whose pool it is for the limit on pools.
@@ -69,10 +66,8 @@ class Budget:
     #: Chips, or creates, by scope, and chips by scope and the workload that has them.
     used: Counter[str] = field(default_factory=Counter)
     chips_of_workloads: Counter[tuple[str, WorkloadUid]] = field(default_factory=Counter)
-    #: Pools by their workload.
     pools: Counter[WorkloadName] = field(default_factory=Counter)
     charges: dict[PoolName, Charge] = field(default_factory=dict)
-    #: The creates of the last hour, oldest first.
     created: list[datetime] = field(default_factory=list)
     #: By scope.
     reserved: dict[str, Reserved] = field(default_factory=dict)
@@ -108,8 +103,6 @@ class Budget:
             created=self.created.copy(),
             reserved=self.reserved.copy(),
         )
-
-    # --- creates
 
     def refusal(self, slice_: Slice) -> Blocked | None:
         """Return what forbids one more pool for this slice, by the setting's name; None where nothing does."""
@@ -160,8 +153,6 @@ class Budget:
         charge = self.charges.get(each.name)
         return charge is not None and scope in _scopes(charge)
 
-    # --- claims
-
     def allows_claim(self, slice_: Slice, each: Supply, *, again: bool = False) -> bool:
         """Whether a slice may count on a pool that another had, or was created for: its chips then count for the slice.
 
@@ -194,8 +185,6 @@ class Budget:
             self._count(charge, -1)
             chips = {workload.namespace: each.chips}
             self._charge(each.name, Charge(chips, charge.accelerator, workload.full_name, workload.uid))
-
-    # --- turns
 
     def scope_to_reserve(self, slices: Collection[Slice]) -> str:
         """Return the narrowest limit that keeps out slices that wait for each other: what becomes free there may help.
@@ -244,8 +233,6 @@ class Budget:
         if settings.max_creates_per_hour is not None:
             uses.append(LimitUse("MAX_CREATES_PER_HOUR", "all", len(self.created), settings.max_creates_per_hour))
         return tuple(uses)
-
-    # --- inside
 
     def _charge(self, name: PoolName, charge: Charge) -> None:
         self.charges[name] = charge

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
@@ -228,9 +228,9 @@ def check_fit(slice_: Slice, request: NodePoolRequest, settings: Settings, rules
         raise (ImpossibleError if no_room else UnmeetableError)(f"no node of a pool would fit the pod: {reason}{hint}")
 
 
-def is_held(request: NodePoolRequest) -> bool:
-    """Whether the nodes wait for the other slices of their workload."""
-    return any(taint.key in constants.HELD_KEYS for taint in request.taints)
+def is_held(taints: Iterable[Taint]) -> bool:
+    """Whether nodes with these taints wait for the other slices of their workload."""
+    return any(taint.key in constants.HELD_KEYS for taint in taints)
 
 
 def check_shape(slice_: Slice) -> tpu.Shape:
@@ -301,7 +301,6 @@ def labels_left_out(slice_: Slice, settings: Settings, rules: PoolRules) -> str:
 
 
 def _asked_labels(slice_: Slice) -> set[str]:
-    """Return the labels of the pod that its annotation asks to have copied."""
     annotation = slice_.requirements.annotations.get(constants.COPY_LABELS, "")
     if not annotation:
         return set()

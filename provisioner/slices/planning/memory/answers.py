@@ -144,10 +144,9 @@ def _failed_create(without: Memory, memory: Memory, name: PoolName, failure: Fai
     if failure.kind is FailureKind.TOO_MANY_OPERATIONS:
         # It says nothing of the slice: it tries again when there is room.
         return replace(without, operations=replace(without.operations, rejected=True))
-    without = _counted(without, call, at)
     if failure.kind is FailureKind.INVALID:
-        backoffs = backoff.refused(without.backoffs, call.slice_id, call.request.digest, failure, at)
-        return replace(without, backoffs=backoffs)
+        return _operation_failed(without, call, failure, at)
+    without = _counted(without, call, at)
     capacity = capacity_key(call.request)
     if backoff.concerns_capacity(failure):
         return replace(without, backoffs=backoff.create_failed(without.backoffs, failure, capacity, at))
@@ -190,8 +189,7 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
 
 def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> Memory:
     look_up, name = answer.look_up, answer.look_up.name
-    unknown = answer.failure is not None and answer.failure.kind is FailureKind.NOT_FOUND
-    if answer.failure is not None and not unknown:
+    if answer.failure is not None:
         return memory
     create, making, delete = memory.creates.get(name), memory.in_making.get(name), memory.deletes.get(name)
     if create is not None and create.state is CallState.UNDER_WAY:
@@ -199,7 +197,7 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
         return memory
     if not look_up.operation:
         return memory if answer.exists or create is None else _never_made(memory, create, answer.at)
-    operation = None if unknown else answer.operation
+    operation = answer.operation
     if create is not None and create.operation == look_up.operation:
         if operation is None:
             # GKE has forgotten the operation: the pool itself is asked for next.
@@ -211,8 +209,8 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
     if making is not None and making.operation == look_up.operation:
         return _operation_failed(memory, making, operation.failure if operation is not None else None, answer.at)
     if delete is not None and delete.operation == look_up.operation and (operation is None or operation.done):
-        failed = operation is not None and operation.failure is not None
-        reason = operation.failure.message if operation and failed and operation.failure else "the pool is still there"
+        failure = operation.failure if operation is not None else None
+        reason = failure.message if failure is not None else "the pool is still there"
         return replace(memory, deletes={**memory.deletes, name: postpone(name, delete, pool, answer.at, reason)})
     return memory
 

@@ -115,18 +115,11 @@ def pool_failed(
     provisioner's pools have none; then the capacity stands for it.
     """
     if failure.kind is FailureKind.INVALID and owner is not None:
-        return refused(backoffs, owner, digest, failure, now)
+        return _with(backoffs, digest, REFUSAL_DELAY, failure, now, owner)
     if concerns_capacity(failure):
         # It explains what had no reason before.
         return create_failed(forget(backoffs, digest), failure, capacity, now)
     return _with(backoffs, digest or capacity, FAILED_POOL_DELAY, failure, now)
-
-
-def refused(
-    backoffs: Mapping[str, Backoff], slice_id: SliceId, digest: str, failure: Failure, now: datetime
-) -> Mapping[str, Backoff]:
-    """Return the back-offs after a request, known by its digest, that GKE has called invalid (again)."""
-    return _with(backoffs, digest, REFUSAL_DELAY, failure, now, slice_id)
 
 
 def _with(

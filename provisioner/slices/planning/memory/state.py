@@ -31,7 +31,6 @@ class Phase(Enum):
     PROVISIONING = "provisioning"
     #: All nodes ready, kept for a slice, no pod on it.
     READY = "ready"
-    #: Pods run on it.
     IN_USE = "in_use"
     #: Nothing needs it; the deletion delay runs.
     IDLE = "idle"
@@ -39,7 +38,6 @@ class Phase(Enum):
     DELETING = "deleting"
     #: GKE says ERROR, or it has no use: hosts that do not come.
     FAILED = "failed"
-    #: Not there (any more).
     GONE = "gone"
 
     @property
