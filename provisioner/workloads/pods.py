@@ -112,12 +112,10 @@ class BoundPod:
 
 
 def get_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> Workload | None:
-    """Read a workload, without its templates; None where it does not exist.
+    """Read a workload; None where it does not exist. Templates that cannot be read do not keep a pool for ever.
 
     Its name may be cut to what a label holds, which those of objects without pods exceed: these are found by their UID.
-
-    Templates that cannot be read are no reason to keep a pool for ever. A cluster without the kind answers 404 too, but
-    without a Status object that says NotFound: that is raised, because it says nothing about this workload.
+    A cluster without the kind answers 404 too, but without a Status object that says NotFound: that is raised.
     """
     described = KINDS[kind]
     if uid and not kind.has_pods:

@@ -3,7 +3,7 @@
 RayJobs and RayServices make RayClusters, and end them. KubeRay numbers replicas and their hosts by labels from release
 1.6 on, in 1.5 with its feature gate RayMultiHostIndexing: a replica that is made anew, because a host was lost, has
 another name and the number that became free, so that it is the same slice. Pods without the labels are served by nobody
-(`demand.slices.unnumbered`).
+(`planning.plan.notices_of_workloads`).
 """
 
 from __future__ import annotations

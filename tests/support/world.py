@@ -27,8 +27,8 @@ from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, Memory
-from provisioner.slices.planning.plan import Create, Delete, LookUp, Notice, Plan
-from provisioner.slices.planning.round import Derived
+from provisioner.slices.planning.plan import Create, Delete, LookUp, Notice, Plan, notices_of_workloads
+from provisioner.slices.planning.round import Derived, begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
 from tests.support.models import make_node, make_nodes, make_pod
@@ -302,3 +302,10 @@ def running(workload: Workload) -> World:
     world.look()
     assert len(world.pools) == workload.groups[0].replicas
     return world
+
+
+def told_of(*workloads: Workload, **changes: Any) -> list[str]:
+    """Return the names of the workloads whose owners are told that there are no node pools for them at all."""
+    snapshot = Snapshot(workloads={each.uid: each for each in workloads}, pools_listed_at=NOW)
+    round_ = begin_round(snapshot, Memory(), settings(**changes), GKE_RULES, NOW)
+    return [notice.objects[0].name for notice in notices_of_workloads(round_)]

@@ -113,9 +113,8 @@ def _groups_by_key(
 ) -> Mapping[GroupKey, tuple[str, int, str]]:
     """Return the name of the entry in the spec, the index and the name of each group, by its key.
 
-    `listed` are the name, the replicas and whether groups are numbered of each entry. No more groups are named than a
-    workload may have with chips. Needed only for what names no group: what the memory holds of slices without pods, and
-    pools with long names.
+    `listed` are the name, the replicas and whether groups are numbered of each entry. Needed only for what names no
+    group: what the memory holds of slices without pods, and pools with long names.
     """
     groups = (
         (name, index, name_of_group(workload_name, name, index, numbered=numbered))
@@ -283,9 +282,7 @@ def find_by_workload(
     keep_suspended: bool = False,
     last: Mapping[WorkloadUid, Found] = MappingProxyType({}),
 ) -> dict[WorkloadUid, Found]:
-    """List the slices of each living workload: not finished, not suspended, not being deleted.
-
-    With `keep_suspended` also those of suspended ones, which buy nothing, as far as something refers to them.
+    """List the slices of each living workload; with `keep_suspended` of suspended ones those that something refers to.
 
     Those that have pods; those of `referred`, with the name of the group where it is known; and one of the others of
     each template, which says what that asks for. What was found last time, by the same policy, is taken over where
@@ -348,55 +345,10 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
     return slices
 
 
-def rejected(workloads: Workloads, policy: ServingPolicy) -> list[Workload]:
-    """List the living workloads that would be served, if they did not exceed a bound."""
-    return [
-        workload
-        for workload in workloads.by_uid.values()
-        if workload.problem
-        and _alive(workload)
-        and any(policy.serves(workload, group.template) for group in workload.groups if group.template.chips > 0)
-    ]
-
-
-def unnumbered(workloads: Workloads, pods: Iterable[Pod]) -> list[Workload]:
-    """List the workloads with pods that wait and do not say of which group they are."""
-    waiting = (pod for pod in pods if not pod.group_key and pod.unschedulable_since is not None and pod.workload_uid)
-    found = dict.fromkeys(filter(None, (workloads.uid_of(pod) for pod in waiting)))
-    return [workloads.by_uid[uid] for uid in found]
-
-
-def never_starting(found: Mapping[WorkloadUid, Found]) -> list[Workload]:
-    """List the workloads whose pods wait for each other: followers for a scheduled leader, and that for its gang."""
-    key = constants.EXCLUSIVE_TOPOLOGY
-    return [
-        each.workload
-        for each in found.values()
-        if any(
-            slice_.leader is not None
-            and slice_.leader.gated
-            and slice_.pending
-            and (key in each.workload.annotations or key in slice_.requirements.annotations)
-            for slice_ in each.slices.values()
-        )
-    ]
-
-
-def left_to_slices(workloads: Workloads, policy: ServingPolicy) -> list[Workload]:
-    """List the living workloads that would be served, if they did not ask for Slice resources."""
-    return [
-        workload for workload in workloads.by_uid.values() if _alive(workload) and policy.leaves_to_slices(workload)
-    ]
-
-
 def slice_id_of(pod: Pod, workloads: Workloads) -> SliceId | None:
     """Tell which slice a pod belongs to; None where its workload cannot be told, or no Job controls it."""
     uid = workloads.uid_of(pod)
     return SliceId(workload_uid=uid, group_key=pod.group_key) if uid and pod.group_key else None
-
-
-def _alive(workload: Workload) -> bool:
-    return not workload.managed_by and workload.lives
 
 
 def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: int, policy: ServingPolicy) -> Slice:
@@ -420,7 +372,7 @@ def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: i
         ended=group.complete and not pods,
         siblings=siblings,
         wishes=read_wishes(requirements.annotations, workload.annotations),
-        # One that exceeds a bound is told once, on the workload (`rejected`), and not for each slice.
+        # One that exceeds a bound is told once, on the workload, and not for each slice.
         served=not workload.problem and not workload.suspended and policy.serves(workload, requirements),
         shape=shape,
         shape_problem=problem,

@@ -227,7 +227,7 @@ class _Verdicts:
                 # No Event says so, for it is not served for other reasons as well.
                 asked = next((group.template for group in workload.groups if group.template.chips > 0), None)
                 if asked is not None and self._say_not_served(workload, asked):
-                    self._say(workload, too_large(workload).message)
+                    self._say(workload, too_large(workload))
 
     def _say_not_served(self, about: Slice | Workload, requirements: Requirements) -> bool:
         """Say why pods are left alone; return whether that may be a mistake."""

@@ -14,8 +14,7 @@ from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
-from provisioner.slices.demand import SliceId, left_to_slices, rejected
-from provisioner.slices.demand.slices import never_starting, unnumbered
+from provisioner.slices.demand import SliceId
 from provisioner.slices.planning import asks, failing
 from provisioner.slices.planning.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
 from provisioner.slices.planning.launch import gangs, limits, reserving
@@ -25,17 +24,7 @@ from provisioner.slices.planning.launch.reserving import to_evict
 from provisioner.slices.planning.match import Matching, match
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, Phase, PhaseEntry
-from provisioner.slices.planning.plan import (
-    Delete,
-    Plan,
-    PoolState,
-    Transition,
-    never_starts,
-    not_numbered,
-    slices_not_served,
-    too_large,
-    underused,
-)
+from provisioner.slices.planning.plan import Delete, Plan, PoolState, Transition, notices_of_workloads, underused
 from provisioner.slices.planning.round import Derived, Round, Supply, begin_round
 from provisioner.slices.planning.turns import had_turn, still_of_use, unit_of
 from provisioner.slices.planning.unneeded import Due, Unneeded, find_unneeded
@@ -117,10 +106,7 @@ def decide(
             *failing.find_leaderless(round_, matching),
             *failing.find_maintained(round_, matching),
             *failing.find_ending(round_, matching),
-            *map(too_large, rejected(round_.workloads, round_.policy)),
-            *map(slices_not_served, left_to_slices(round_.workloads, round_.policy)),
-            *map(not_numbered, unnumbered(round_.workloads, snapshot.pods)),
-            *map(never_starts, never_starting(round_.derived.found)),
+            *notices_of_workloads(round_),
             *(each for slice_ in map(round_.slices.get, matching.held) if slice_ for each in underused(slice_)),
         ),
         statuses=statuses,

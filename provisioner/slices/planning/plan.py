@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -24,7 +24,7 @@ from provisioner.model.workloads import (
 )
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.memory.state import Memory, Phase
-from provisioner.slices.planning.round import Derived
+from provisioner.slices.planning.round import Derived, Round
 
 
 class DeleteReason(Enum):
@@ -259,39 +259,55 @@ def underused(slice_: Slice) -> tuple[Notice, ...]:
     return (notice(slice_, constants.UNDERUSED, message),)
 
 
-def too_large(workload: Workload) -> Notice:
+def too_large(workload: Workload) -> str:
     """Say that a workload asks for more than is read of one."""
-    message = f"No TPU node pools are created for this {workload.kind.value}: {workload.problem}"
-    return Notice(objects=(workload_ref(workload),), reason=constants.INVALID_REQUEST, message=message)
+    return f"No TPU node pools are created for this {workload.kind.value}: {workload.problem}"
 
 
-def not_numbered(workload: Workload) -> Notice:
-    """Say that the pods of a RayCluster lack the labels that tell its slices."""
-    message = (
-        f"No TPU node pools are created for this {workload.kind.value}: its pods lack the label "
-        f"{constants.RAY_REPLICA_INDEX}; install KubeRay 1.6 or newer, or enable its feature gate RayMultiHostIndexing"
+def notices_of_workloads(round_: Round) -> Iterator[Notice]:
+    """Say which workloads get no node pools at all, or never start, and why."""
+    by_uid, policy = round_.workloads.by_uid, round_.policy
+    alive = [each for each in by_uid.values() if not each.managed_by and each.lives]
+    for each in alive:
+        with_chips = (group.template for group in each.groups if group.template.chips > 0)
+        if each.problem and any(policy.serves(each, template) for template in with_chips):
+            yield _of_workload(each, constants.INVALID_REQUEST, too_large(each))
+    for each in alive:
+        if policy.leaves_to_slices(each):
+            marks = (*each.labels.items(), *each.annotations.items())
+            value = next(value for key, value in marks if key == constants.SLICE_AUTOPROVISIONING)
+            message = (
+                f"No TPU node pools are created for this {each.kind.value}: "
+                f"{constants.SLICE_AUTOPROVISIONING}={bounds.cut(value)} requests Slice resources, which this "
+                "provisioner does not create yet; remove it to get node pools, or let the Go provisioner (1.0 or "
+                f"later, with ENABLE_SLICE_CONTROLLER) serve this {each.kind.value}"
+            )
+            yield _of_workload(each, constants.SLICES_NOT_SERVED, message)
+    waiting = (
+        pod for pod in round_.snapshot.pods if not pod.group_key and pod.unschedulable_since and pod.workload_uid
     )
-    return Notice(objects=(workload_ref(workload),), reason=constants.NOT_NUMBERED, message=message)
+    for uid in dict.fromkeys(filter(None, map(round_.workloads.uid_of, waiting))):
+        message = (
+            f"No TPU node pools are created for this {by_uid[uid].kind.value}: its pods lack the label "
+            f"{constants.RAY_REPLICA_INDEX}; install KubeRay 1.6 or newer, or enable its feature gate "
+            "RayMultiHostIndexing"
+        )
+        yield _of_workload(by_uid[uid], constants.NOT_NUMBERED, message)
+    for found in round_.derived.found.values():
+        if any(_waits_for_its_followers(each) for each in found.slices.values()):
+            message = (
+                f"The pods of this {found.workload.kind.value} are never scheduled: {constants.EXCLUSIVE_TOPOLOGY} "
+                "holds followers back until their leader is scheduled, and the scheduler holds the leader back until "
+                "all pods of its gang exist; remove the annotation, or the gang"
+            )
+            yield _of_workload(found.workload, constants.NEVER_STARTS, message)
 
 
-def never_starts(workload: Workload) -> Notice:
-    """Say that the pods of a workload wait for each other."""
-    message = (
-        f"The pods of this {workload.kind.value} are never scheduled: {constants.EXCLUSIVE_TOPOLOGY} holds followers "
-        "back until their leader is scheduled, and the scheduler holds the leader back until all pods of its gang "
-        "exist; remove the annotation, or the gang"
-    )
-    return Notice(objects=(workload_ref(workload),), reason=constants.NEVER_STARTS, message=message)
+def _of_workload(workload: Workload, reason: str, message: str) -> Notice:
+    return Notice(objects=(workload_ref(workload),), reason=reason, message=message)
 
 
-def slices_not_served(workload: Workload) -> Notice:
-    """Say that a JobSet asks for Slice resources, which nobody makes here."""
-    marks = (*workload.labels.items(), *workload.annotations.items())
-    value = next(value for key, value in marks if key == constants.SLICE_AUTOPROVISIONING)
-    message = (
-        f"No TPU node pools are created for this {workload.kind.value}: "
-        f"{constants.SLICE_AUTOPROVISIONING}={bounds.cut(value)} requests Slice resources, which this provisioner does "
-        f"not create yet; remove it to get node pools, or let the Go provisioner (1.0 or later, with "
-        f"ENABLE_SLICE_CONTROLLER) serve this {workload.kind.value}"
-    )
-    return Notice(objects=(workload_ref(workload),), reason=constants.SLICES_NOT_SERVED, message=message)
+def _waits_for_its_followers(slice_: Slice) -> bool:
+    placed = (slice_.workload.annotations, slice_.requirements.annotations)
+    gated = slice_.leader is not None and slice_.leader.gated and slice_.pending
+    return gated and any(constants.EXCLUSIVE_TOPOLOGY in annotations for annotations in placed)

@@ -1,7 +1,6 @@
 """What is looked at before the first JobSet: `tpu-provisioner check`, and the same findings in the log of `run`.
 
-Nothing is changed. Each check is a small function that reads and judges; the reading stops at the first answer that
-tells, and whatever goes wrong with a check is a finding, never an exception.
+Nothing is changed, and whatever goes wrong with a check is a finding, never an exception.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from provisioner import constants
 from provisioner.model.workloads import Workloads
 from provisioner.slices.demand import Slice, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
-from provisioner.slices.demand.slices import left_to_slices
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
 from tests.support.models import find_slices, make_jobset, make_requirements
 from tests.support.objects import raw_jobset, raw_pod
+from tests.support.world import told_of
 
 ON, OFF = {constants.DISABLE: "true"}, {constants.DISABLE: "false"}
 OPT_IN = ("team", "ml")
@@ -83,7 +83,7 @@ def test_why_a_pod_that_does_not_opt_in_is_not_served() -> None:
         pytest.param({"annotations": {constants.SLICE_AUTOPROVISIONING: "true"}}, {}, True, id="so is the early form"),
         pytest.param(
             {"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}},
-            {"namespaces": frozenset({"other"})},
+            {"namespaces": ("other",)},
             False,
             id="of an unlisted namespace nobody is told",
         ),
@@ -109,15 +109,14 @@ def test_a_jobset_that_asks_for_slice_resources_gets_no_pools(
     changes = {"node_selector": {}, "annotations": {constants.SLICE_TOPOLOGY: "4x4x4"}} if dynamic else {}
     owner = make_jobset(template=make_requirements(**changes), **workload)
     assert not ServingPolicy(**policy).serves(owner, make_requirements())
-    found = left_to_slices(Workloads.of({owner.uid: owner}), ServingPolicy(**policy))
-    assert found == ([owner] if told else [])
+    assert told_of(owner, **policy) == ([owner.name] if told else [])
 
 
 @pytest.mark.parametrize("value", ["", "off", "true"])
 def test_another_value_of_the_label_asks_for_nothing(value: str) -> None:
     owner = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: value})
     assert ServingPolicy().serves(owner, make_requirements())
-    assert left_to_slices(Workloads.of({owner.uid: owner}), ServingPolicy()) == []
+    assert told_of(owner) == []
 
 
 GATE = {"name": "kueue.x-k8s.io/topology"}

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from provisioner import constants
 from provisioner.model.workloads import GroupKey, Pod, PodGroup, Workload, Workloads
-from provisioner.slices.demand import Slice, SliceId, group_key, rejected
+from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.slices import slice_id_of
 from tests.support.clock import after
 from tests.support.counting import counted
 from tests.support.models import CHIP_TOLERATION, find_slices, make_jobset, make_lws, make_pod, make_requirements
+from tests.support.world import told_of
 
 
 def slices_of(
@@ -147,9 +148,8 @@ def test_a_jobset_that_exceeds_a_bound_wants_nothing_and_is_listed_once() -> Non
     driver = make_jobset("driver", problem="it is too large", template=make_requirements(chips=0))
     found = slices_of(workload, pods=(make_pod(workload),))
     assert [(each.group_name, each.pending) for each in found] == [("train-slice-0", False)]
-    policy = ServingPolicy()
-    assert rejected(Workloads.of({each.uid: each for each in (workload, ended, driver)}), policy) == [workload]
-    assert rejected(Workloads.of({workload.uid: workload}), replace(policy, namespaces=frozenset({"other"}))) == []
+    assert told_of(workload, ended, driver) == [workload.name]
+    assert told_of(workload, namespaces=("other",)) == []
 
 
 def test_a_pod_that_exceeds_a_bound_wants_and_cannot_have() -> None:

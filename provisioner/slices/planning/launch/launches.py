@@ -130,12 +130,7 @@ def _find_unsatisfiable(
 
 
 def _taken_names(round_: Round) -> set[PoolName]:
-    """List the names that are in use.
-
-    A name is free only when nothing of an earlier pool of that name is left. A delete of ours that is not closed yet,
-    or nodes in the cache with others' pods on them, would be taken for the new pool's: its slice would not count on it
-    and buy another, and the delete might even hit it.
-    """
+    """List the names of which anything is left: open deletes and cached nodes would be taken for the new pool's."""
     listed = (pool.name for pool in round_.snapshot.pools)
     with_nodes = (node.pool_name for node in round_.snapshot.nodes)
     return {*listed, *round_.memory.creates, *round_.memory.deletes, *with_nodes}
