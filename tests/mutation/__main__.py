@@ -43,15 +43,22 @@ _PACKAGES = {
 #: The simulations run in processes of their own, and are the last resort.
 _SIMULATIONS = ("--ignore=tests/nodegroups/simulation", "--ignore=tests/partitions/simulation")
 _OPTIONS = ("-m", "not e2e", "--hypothesis-seed=0", *_SIMULATIONS)
+
+
+def _as_recorded(simulation: str, seeds: int) -> tuple[str, ...]:
+    """Play some of the seeds whose histories the tests compare with the recorded ones."""
+    return ("-m", "tests.support.simulations.histories", simulation, "--seeds", str(seeds), "--jobs", "1")
+
+
 _PROJECT = Project(
     root=_ROOT,
     packages=_PACKAGES,
     pytest_options=(*_OPTIONS, "--hypothesis-profile=mutation"),
     recording_options=(*_OPTIONS, "--hypothesis-profile=mutation-map", "--numprocesses=auto"),
-    last_resort=("-m", "tests.simulation", "--seeds", "15", "--jobs", "1"),
+    last_resort=_as_recorded("slices", 20),
     last_resorts={
-        f"provisioner/{product}/{room}": ("-m", f"tests.{product}.simulation", "--seeds", seeds)
-        for product, seeds, rooms in (("nodegroups", "6", ("planning", "api")), ("partitions", "60", ("planning",)))
+        f"provisioner/{product}/{room}": _as_recorded(product, seeds)
+        for product, seeds, rooms in (("nodegroups", 20, ("planning", "api")), ("partitions", 60, ("planning",)))
         for room in rooms
     },
 )

@@ -46,10 +46,11 @@ def false_of_decision(process: Process, plan: Plan) -> Iterator[str]:
             yield f"pool {pool.name} is {pool.state}, the timeline says {last[pool.name]}"
     # Names as people have them at hand: of what is shown, and of the pools that Events name before they exist.
     names = [*(each.id for each in view.slices), *(f"pool/{each.name}" for each in plan.pools)]
-    for name in names:
-        found = [each.id for each in explain(view, view.at, tracks, (), name)]
-        if found != [name.removeprefix("pool/")]:
-            yield f"asked for {name}, {found} are explained"
+    explained = {name: explain(view, view.at, tracks, (), name) for name in names}
+    for name, found in explained.items():
+        if [each.id for each in found] != [name.removeprefix("pool/")]:
+            yield f"asked for {name}, {[each.id for each in found]} are explained"
+    process.stage.note_digest(process.name, "shows", view, explained)
 
 
 def false_of_world(simulation: Simulation) -> Iterator[str]:

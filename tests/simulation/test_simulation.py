@@ -10,6 +10,7 @@ class TestSimulation(SimulationContract):
     """JobSets, faults, crashes and changes of leader settle as they should."""
 
     module = "tests.simulation"
+    name = "slices"
     bugs = len(BUGS)
     #: Each is shown by the seed that it is searched from, or where a change has moved it by one of about a hundred.
     seeds_for_a_bug = 400

@@ -10,5 +10,6 @@ class TestSimulation(SimulationContract):
     """Groups become ready, settled ones are silent, and nothing is left of those that go, whatever befalls them."""
 
     module = "tests.nodegroups.simulation"
+    name = "nodegroups"
     bugs = len(BUGS)
     seeds_for_a_bug = 12

@@ -134,6 +134,7 @@ class Checks:
         tells_sizes = {address: server.tells_sizes for address, server in self.servers.items()}
         for fault in faults_of(snapshot, plan, self.settings, tells_sizes=tells_sizes):
             self.stage.violate(fault)
+        self.stage.note_digest("controller", "shows", plan.view)
 
     # --- at the end
 

@@ -10,5 +10,6 @@ class TestSimulation(SimulationContract):
     """Whoever asks is served in turn, nothing is left of those that go, and nobody else's is touched."""
 
     module = "tests.partitions.simulation"
+    name = "partitions"
     bugs = len(BUGS)
     seeds_for_a_bug = 6

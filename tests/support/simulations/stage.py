@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import itertools
 import random
@@ -131,6 +132,11 @@ class Stage:
         """Write a line of history, where somebody is going to read it."""
         if self.recording:
             self.history.append(f"{self.agenda.now:10.3f}  {who:<{self.who_width}} {what % values if values else what}")
+
+    def note_digest(self, who: str, what: str, *values: object) -> None:
+        """Write a line of history with a hash of what is too long for it."""
+        if self.recording:
+            self.note(who, "%s %s", what, hashlib.sha256(repr(values).encode()).hexdigest()[:16])
 
     def fault(self, kind: str, what: str, *values: object) -> None:
         """Count a fault."""
