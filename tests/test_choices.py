@@ -63,6 +63,11 @@ def reserved(path: str, zone: str = "") -> CapacityChoice:
             id="one kind in one zone, in another, and anywhere, are three choices",
         ),
         pytest.param("reservation/r1@us-east5-a", (reserved("r1", "us-east5-a"),), id="a reservation in one zone"),
+        pytest.param(
+            ",".join(f"reservation/r{number}" for number in range(32)),
+            tuple(reserved(f"r{number}") for number in range(32)),
+            id="as many as are read",
+        ),
     ],
 )
 def test_choices_that_are_understood(text: str, want: tuple[CapacityChoice, ...]) -> None:

@@ -103,9 +103,9 @@ def test_slices_that_do_not_work_together():
 
 
 def test_pods_beyond_the_last_whole_slice_are_of_one_that_is_not_whole_yet():
-    owner = stateful_set(replicas=6)
+    owner = stateful_set(replicas=9)
     [found], _ = injected(pod_of(owner, "train-5"), owner)
-    assert (found["MEGASCALE_NUM_SLICES"], found["MEGASCALE_SLICE_ID"]) == ("2", "1")
+    assert (found["MEGASCALE_NUM_SLICES"], found["MEGASCALE_SLICE_ID"]) == ("3", "1")
 
 
 def test_slices_of_one_host_that_work_together_because_the_pod_says_so():

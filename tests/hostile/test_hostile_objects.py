@@ -43,7 +43,7 @@ CALLS = 60_000
 CALLS_PER_KB = 1_600
 #: Bytes while it is read and decided on, and bytes that its records and its slices keep from round to round.
 PEAK_BYTES_PER_KB = 6_000
-KEPT_BYTES = 500_000
+KEPT_BYTES = 550_000
 #: The longest message, in characters; an Event shows the first 1,024 bytes.
 MESSAGE = 2_000
 FREE_POOLS = 10
