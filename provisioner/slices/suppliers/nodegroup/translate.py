@@ -204,7 +204,8 @@ def _progress_of(
     if _waited_seconds(group, now) > (capacity_wait_seconds if told else patience_seconds):
         kind = FailureKind.STOCKOUT if asked else FailureKind.UNAVAILABLE
         return PoolStatus.ERROR, failure or Failure(kind=kind, message=words(ready))
-    return PoolStatus.RECONCILING if group.status.recreated_at else PoolStatus.PROVISIONING, None
+    # Also where a slice is recreated: for how long its old nodes have been gone must not count against new machines.
+    return PoolStatus.PROVISIONING, None
 
 
 def _is_late(group: TpuNodeGroup) -> bool:
