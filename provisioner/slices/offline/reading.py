@@ -117,11 +117,11 @@ class Subject:
     document: Document
     workload: Workload
     templates: list[Template]
+    #: The API server takes it.
+    accepted: bool
     pods: list[Pod] = field(default_factory=list)
     #: By the name of a group, what it is made from.
     template_of: dict[str, Template] = field(default_factory=dict)
-    #: The API server takes it.
-    accepted: bool = True
 
 
 @dataclass(slots=True)
@@ -235,7 +235,7 @@ def _read_workload(
         if workload is None:
             reading.ignore(document, kind.value)
             return
-        subject = Subject(document, workload, templates, accepted=accepted)
+        subject = Subject(document, workload, templates, accepted)
         for template in templates:
             _expand(reading, subject, kind, raw, template)
     except fields.MalformedObject as error:
