@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from provisioner import constants
 from provisioner.environment.pods import read_pod
 from provisioner.environment.review import inject, owner_is_asked, wanted
 from provisioner.kube.fields import MalformedObject
@@ -106,6 +107,13 @@ def test_pods_beyond_the_last_whole_slice_are_of_one_that_is_not_whole_yet():
     owner = stateful_set(replicas=9)
     [found], _ = injected(pod_of(owner, "train-5"), owner)
     assert (found["MEGASCALE_NUM_SLICES"], found["MEGASCALE_SLICE_ID"]) == ("3", "1")
+
+
+def test_a_part_that_is_smaller_than_a_host_is_one_pod():
+    owner = stateful_set(replicas=2)
+    together = {constants.SLICE_TOPOLOGY: "1x1", constants.MULTISLICE: "true"}
+    [found], _ = injected(pod_of(owner, "train-1", metadata={"annotations": together}), owner)
+    assert (found["MEGASCALE_NUM_SLICES"], found["MEGASCALE_SLICE_ID"]) == ("2", "1")
 
 
 def test_slices_of_one_host_that_work_together_because_the_pod_says_so():

@@ -121,6 +121,7 @@ def jobset_of(
         pytest.param(
             {"count": 257}, "spec.replicatedJobs has 257 entries, and at most 256 are read", id="one more job"
         ),
+        pytest.param({"parallelism": 65_536}, "", id="as many pods as hosts"),
         pytest.param({"parallelism": 65_537}, "replicated job j0: parallelism is 65,537", id="more pods than hosts"),
         pytest.param({"parallelism": 65_537, "chips": 0}, "", id="as many pods without chips"),
         pytest.param({"nodeSelector": {"a": "b" * 64}}, "replicated job j0: nodeSelector a", id="a long selector"),

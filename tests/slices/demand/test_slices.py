@@ -55,6 +55,13 @@ def test_each_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
     assert {(each.nodes, each.parallelism) for each in found} == {(2, workload.groups[0].parallelism)}
 
 
+def test_a_child_job_that_nothing_names_hides_none_that_is_named() -> None:
+    workload = make_jobset(replicas=4)
+    first, _, third, _ = ids_of(workload)
+    found = slices_of(workload, referred={first: "", third: "train-slice-2"})
+    assert [each.group_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
+
+
 def test_of_child_jobs_that_nothing_refers_to_one_stands_for_all() -> None:
     """It says what the template asks for; the others cost nothing, and count as siblings all the same."""
     workload = make_jobset(replicas=2_000_000)
