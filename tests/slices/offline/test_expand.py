@@ -139,8 +139,10 @@ def test_pods_tolerate_the_taint_of_tpu_nodes() -> None:
     ]
 
 
-def test_a_group_without_a_size_has_a_leader() -> None:
+def test_a_group_without_a_size_has_a_leader_and_so_has_a_job_without_parallelism() -> None:
     """The API server sets 1."""
+    (template,) = templates_of(WorkloadKind.JOB, raw_job(parallelism=None))
+    assert template.pods == 1
     raw = raw_lws()
     del raw["spec"]["leaderWorkerTemplate"]["size"]
     assert len(leaders(WorkloadKind.LEADER_WORKER_SET, raw)) == 2
