@@ -156,7 +156,7 @@ _CLIENTS = {"cryptography", "google", "kubernetes", "msgspec", "requests", "rich
         pytest.param(["topologies"], _CLIENTS, id="topologies"),
         pytest.param(
             ["plan", "-f", "examples/jobset.yaml"],
-            {*_CLIENTS, "email", "http", "json", "shutil", "ssl", "urllib.request", "urllib3"},
+            {*_CLIENTS, "email", "http.client", "json", "shutil", "ssl", "urllib.request", "urllib3"},
             id="plan",
         ),
     ],

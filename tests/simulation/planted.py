@@ -91,11 +91,12 @@ def _new_name_after_unknown_outcome(original: Any) -> Any:
 def _refused_for_good(original: Any) -> Any:
     """Never sends again what was refused once."""
 
-    def refused(backoffs: Any, slice_id: Any, digest: str, *rest: Any) -> Any:
-        found = original(backoffs, slice_id, digest, *rest)
-        return {**found, digest: replace(found[digest], until=found[digest].until + timedelta(hours=3))}
+    def with_(backoffs: Any, key: str, delay: Any, *rest: Any) -> Any:
+        found = original(backoffs, key, delay, *rest)
+        late = found[key].until + timedelta(hours=3)
+        return {**found, key: replace(found[key], until=late)} if delay is backoff.REFUSAL_DELAY else found
 
-    return refused
+    return with_
 
 
 def _never_idle_for_long(original: Any) -> Any:
@@ -392,7 +393,7 @@ BUGS: tuple[Bug, ...] = (
         mutate=lambda original: lambda _all, memory, *rest: original(_all, replace(memory, creates={}), *rest),
     ),
     Bug(name="back-off-never-lets-go", at=(backoff, "wait_seconds"), mutate=always(1e7), search_from=4),
-    Bug(name="refused-for-good", at=(backoff, "refused"), mutate=_refused_for_good, search_from=76),
+    Bug(name="refused-for-good", at=(backoff, "_with"), mutate=_refused_for_good, search_from=76),
     Bug(
         name="full-reservation-is-a-rate-limit",
         at=(google_errors, "SURER_THAN_REASONS"),
