@@ -8,11 +8,13 @@ with them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest
 from provisioner.model.fit import NodeView
+from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
 from provisioner.settings import Settings
 from provisioner.settings.forms import region_of
@@ -32,6 +34,7 @@ _OF_KUBELET = {constants.OS: "linux", constants.ARCH: "amd64"}
 DERIVED = frozenset(
     {
         constants.NODE_POOL,
+        names.GROUP_NAME,
         constants.TPU_ACCELERATOR,
         constants.TPU_TOPOLOGY,
         constants.ACCELERATOR_COUNT,
@@ -46,7 +49,7 @@ DERIVED = frozenset(
 
 def derived_labels(pool: NodePool) -> dict[str, str]:
     """Return the labels that its nodes carry beside those that the pool was asked for."""
-    labels = {constants.NODE_POOL: pool.name, **_OF_CAPACITY.get(pool.capacity, {})}
+    labels = {constants.NODE_POOL: pool.name, names.GROUP_NAME: pool.name, **_OF_CAPACITY.get(pool.capacity, {})}
     known = tpu.machine_type(pool.machine_type)
     if known is not None:
         accelerator, machine = known
@@ -60,7 +63,15 @@ def derived_labels(pool: NodePool) -> dict[str, str]:
 
 def expected_node(pool: NodePool) -> NodeView:
     """Predict how the scheduler will see a node of a pool."""
-    return nodes.expected_node(pool, lambda *_: {**_OF_KUBELET, **pool.labels, **derived_labels(pool)})
+    return nodes.expected_node(
+        pool, lambda *_: {**_OF_KUBELET, **_set_by_controller(pool), **pool.labels, **derived_labels(pool)}
+    )
+
+
+def _set_by_controller(pool: NodePool) -> dict[str, str]:
+    """Return the labels that no kubelet registers with; pods for groups of other namespaces select by them."""
+    namespace = pool.labels.get(names.GROUP_NAMESPACE, "")
+    return {names.TRUSTED_NAMESPACE: namespace, names.GROUP: f"{namespace}-{pool.name}"}
 
 
 def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
@@ -90,7 +101,8 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
             f"kubelet set labels of {' and '.join(_DOMAINS_OF_KUBERNETES)}; remove it from {constants.COPY_LABELS} and "
             f"GCP_POD_TO_NODE_LABELS"
         )
-    return nodes.complete(request, slice_, shape, settings)
+    labels = {**request.labels, names.GROUP_NAMESPACE: settings.node_groups_in}
+    return nodes.complete(replace(request, labels=labels), slice_, shape, settings)
 
 
 def _is_of_kubernetes(key: str) -> bool:

@@ -18,6 +18,7 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.shape import resolve
 from provisioner.nodegroups.api.types import TpuNodeGroup
+from provisioner.nodegroups.planning.nodes import labels_of
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.launch.specification import Candidates, Specification, pool_name, read_ownership
 from provisioner.slices.supplier import UnmeetableError
@@ -116,27 +117,24 @@ def test_what_slices_do_not_say_comes_from_the_settings() -> None:
 
 
 def test_machines_register_with_the_labels_that_planning_expects() -> None:
-    """All that nodes are expected to carry, but for what each kubelet says of itself."""
-    metadata = made(replace(REQUEST, capacity=CapacityKind.SPOT))["spec"]["instanceConfig"]["metadata"]
+    """All that nodes are expected to carry, but for what each kubelet says of itself, and the controller sets later."""
+    labels = {**REQUEST.labels, names.GROUP_NAMESPACE: "slices"}
+    request = replace(REQUEST, capacity=CapacityKind.SPOT, labels=labels)
+    group, expected = parse(TpuNodeGroup, made(request)), expected_node(expected_pool(request)).labels
+    metadata = made(request)["spec"]["instanceConfig"]["metadata"]
     registered = dict(each.split("=", 1) for each in metadata["kube-labels"].split(","))
-    expected = expected_node(expected_pool(replace(REQUEST, capacity=CapacityKind.SPOT))).labels
-    assert registered.items() <= expected.items()
-    assert expected.keys() - registered.keys() == {constants.OS, constants.ARCH}
-    assert registered[constants.NODE_POOL] == REQUEST.name
-    assert registered[constants.SPOT] == "true"
+    set_later = {**labels_of(group, resolve(group.spec, REQUEST.machine_type)), names.TRUSTED_NAMESPACE: "slices"}
+    assert (registered | set_later).items() <= expected.items()
+    assert expected.keys() - registered.keys() - set_later.keys() == {constants.OS, constants.ARCH}
+    assert (registered[constants.NODE_POOL], registered[constants.SPOT]) == (REQUEST.name, "true")
     assert metadata["kube-taints"] == "a=b:NoSchedule,c=:NoExecute"
 
 
 def test_every_label_that_follows_from_a_group_is_known_as_such() -> None:
     """Else a pool would be listed with labels that nobody asked for."""
-    for kind in (CapacityKind.ON_DEMAND, CapacityKind.SPOT, CapacityKind.FLEX_START):
-        assert derived_labels(expected_pool(replace(REQUEST, capacity=kind))).keys() <= DERIVED
-    reserved = replace(
-        REQUEST,
-        capacity=CapacityKind.RESERVATION,
-        reservation="projects/p/reservations/r/reservationBlocks/b/reservationSubBlocks/s",
-    )
-    assert derived_labels(expected_pool(reserved)).keys() <= DERIVED
+    blocks = "projects/p/reservations/r/reservationBlocks/b/reservationSubBlocks/s"
+    for kind in CapacityKind:
+        assert derived_labels(expected_pool(replace(REQUEST, capacity=kind, reservation=blocks))).keys() <= DERIVED
 
 
 def test_whose_a_pool_is_cannot_be_changed_by_the_labels_of_the_object() -> None:
@@ -171,7 +169,7 @@ def specified(
     """Specify a pool for a slice of two machines."""
     asked = make_requirements(accelerator=accelerator, **{"tolerations": (CHIP_TOLERATION, SPOT_TOLERATION), **pod})
     slice_ = make_slice(make_jobset("train", template=asked), requirements=asked)
-    candidates = Candidates(settings(**(changes or {})), NODE_GROUP_RULES)
+    candidates = Candidates(settings(**{"node_group_namespace": "slices", **(changes or {})}), NODE_GROUP_RULES)
     return candidates.specification(slice_, CapacityChoice(kind=kind, zone=ZONE))
 
 
@@ -193,6 +191,8 @@ def specified(
         pytest.param(
             {"selector": {constants.PLACEMENT_POLICY: "mine"}}, constants.PLACEMENT_POLICY, id="a policy of one's own"
         ),
+        pytest.param({"selector": {names.GROUP_NAME: "by-hand"}}, names.GROUP_NAME, id="a group of somebody's"),
+        pytest.param({"selector": {names.TRUSTED_NAMESPACE: "team"}}, names.TRUSTED_NAMESPACE, id="groups elsewhere"),
         pytest.param({"tolerations": ()}, "google.com/tpu", id="no toleration, which GKE would add"),
         pytest.param(
             {"kind": CapacityKind.SPOT, "tolerations": (CHIP_TOLERATION,)}, constants.SPOT, id="no toleration for spot"
@@ -207,11 +207,9 @@ def test_what_no_node_group_can_be_is_not_asked_for(parts: dict[str, Any], words
 @pytest.mark.parametrize(
     "selector",
     [
-        {constants.ZONE: ZONE},
-        {constants.GKE_ZONE: ZONE},
-        {constants.REGION: "us-central2"},
-        {constants.PROVISIONING: "spot"},
-        {constants.SPOT: "true"},
+        {constants.ZONE: ZONE, constants.GKE_ZONE: ZONE, constants.REGION: "us-central2"},
+        {constants.PROVISIONING: "spot", constants.SPOT: "true"},
+        dict.fromkeys((names.GROUP_NAMESPACE, names.TRUSTED_NAMESPACE), "slices"),
         {constants.TPU_TOPOLOGY: "2x2x2", constants.ACCELERATOR_COUNT: "4"},
         {constants.OS: "linux"},
     ],
