@@ -106,8 +106,7 @@ test-versions: setup ## Run a few tests on each pair of versions of Kubernetes a
 	@for kubernetes in 1.35 pinned 1.37; do for jobset in pinned 0.12; do \
 	  echo "Kubernetes $$kubernetes, JobSet $$jobset"; \
 	  export REHEARSAL_KUBERNETES="$${kubernetes#pinned}" REHEARSAL_JOBSET="$${jobset#pinned}"; \
-	  $(BIN)/tpu-rehearsal build --lws > /dev/null; \
-	  $(BIN)/pytest $(VERSIONS_TESTS); \
+	  $(BIN)/tpu-rehearsal build --lws > /dev/null && $(BIN)/pytest $(VERSIONS_TESTS) || exit 1; \
 	done; done
 
 # Tracing makes most tests two to three times as slow, so their time limit is longer, too.
