@@ -77,7 +77,14 @@ class GkeSupplier:
 
     def list_pools(self) -> tuple[NodePool, ...]:
         """Implement `Supplier.list_pools`: one call however many there are, and now and then one per reservation."""
-        pools = self._call("list_node_pools", self.gke.list_node_pools)
+        pools, now = self._call("list_node_pools", self.gke.list_node_pools), self.clock()
+        used = {choice_of(pool) for pool in pools}
+        # Users name reservations: what Compute Engine does not know is not remembered for ever.
+        self._ends = {
+            choice: (read_at, end)
+            for choice, (read_at, end) in list(self._ends.items())
+            if end is not None or choice in used or now - read_at < _END_KNOWN
+        }
         return tuple(
             replace(pool, ends_at=self._end_of(pool)) if constants.NODEPOOL_MANAGER in pool.labels else pool
             for pool in pools

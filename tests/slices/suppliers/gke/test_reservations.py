@@ -74,6 +74,19 @@ def test_an_end_that_cannot_be_read_is_not_known_and_is_told_once(kind: FailureK
     assert [each["event"] for each in logs] == ["reservation.not_read"]
 
 
+def test_reservations_that_users_invent_are_not_remembered() -> None:
+    """Only of those that pools are in, and of ends that Compute Engine has told, anything is kept."""
+    world = Reserved()
+    world.gke.fail_always("create_node_pool", FailureKind.INVALID)
+    for number in range(20):
+        request = replace(REQUEST, name=PoolName("next"), reservation=f"projects/q/reservations/invented-{number}")
+        with pytest.raises(GkeError):
+            world.supplier.create_pool(request, lambda: None)
+    assert len(world.supplier._ends) == 20
+    assert world.listed(601) == world.ends_at
+    assert len(world.supplier._ends) == 1
+
+
 def test_pools_of_others_and_without_reservations_are_not_asked_about() -> None:
     world = Reserved()
     world.gke.set_pool(replace(world.gke.pools[SLICE.name], labels={}))
