@@ -13,6 +13,8 @@ from provisioner.nodegroups.api.specs import SizePolicyMode
 
 #: The API server reads bounds as floating-point numbers, which know all whole numbers up to this one.
 LARGEST_GENERATION = 2**53 - 1
+#: Statuses of machines that are starting or run: their metadata can be set, and will be read.
+STARTING_OR_RUNNING = frozenset({"PROVISIONING", "STAGING", "RUNNING"})
 
 
 class ConditionType(StrEnum):

@@ -35,8 +35,6 @@ DELETE = "DELETE"
 
 #: The status of a resource policy that may be used.
 READY = "READY"
-#: Statuses of machines that are starting or run: their metadata can be set, and will be read.
-STARTING_OR_RUNNING = frozenset({"PROVISIONING", "STAGING", "RUNNING"})
 #: The status of a machine with TPUs that waits for capacity, for hours with flex-start.
 PENDING = "PENDING"
 #: The current action of a machine that its manager leaves alone.

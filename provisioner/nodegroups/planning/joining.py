@@ -15,9 +15,10 @@ from datetime import datetime
 from provisioner.model import waits
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
+from provisioner.nodegroups.api.statuses import STARTING_OR_RUNNING
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import metadata, tokens
-from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING, ManagedInstance
+from provisioner.nodegroups.compute.records import ManagedInstance
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.memory import LONG_AGO
 from provisioner.nodegroups.planning.nodes import Fleet, Member, is_marked, labels_of, provider_id

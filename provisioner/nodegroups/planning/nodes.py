@@ -10,8 +10,9 @@ from provisioner.constants import TPU_RESOURCE
 from provisioner.model.capacity import FailureKind, Taint
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
+from provisioner.nodegroups.api.statuses import STARTING_OR_RUNNING
 from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
-from provisioner.nodegroups.compute.records import NO_ACTION, STARTING_OR_RUNNING, ManagedInstance
+from provisioner.nodegroups.compute.records import NO_ACTION, ManagedInstance
 from provisioner.nodegroups.planning.actions import DeleteNode, PatchNode
 from provisioner.nodegroups.planning.ownership import is_ours
 from provisioner.nodegroups.planning.round import Node, Round, Step, merged, to_write

@@ -12,7 +12,7 @@ from provisioner.model import waits
 from provisioner.model.capacity import Taint
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of, is_true
+from provisioner.nodegroups.api.statuses import STARTING_OR_RUNNING, ConditionType, Reason, condition_of, is_true
 from provisioner.nodegroups.api.types import (
     Child,
     InstanceTemplate,
@@ -23,7 +23,6 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicy,
 )
 from provisioner.nodegroups.bootstrap.tokens import Request, Token
-from provisioner.nodegroups.compute.records import STARTING_OR_RUNNING
 from provisioner.nodegroups.planning.actions import Call, DeleteChild, Event, SetFinalizers, Write
 from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from google.cloud import compute_v1
 
+from provisioner.nodegroups.api import statuses
 from provisioner.nodegroups.api.specs import (
     FailureAction,
     InstanceConfig,
@@ -112,9 +113,9 @@ def test_google_knows_every_field_that_is_asked_for(mask: str, kind: Any) -> Non
         ),
         pytest.param({records.READY}, compute_v1.ResourcePolicy.Status, id="statuses of policies"),
         pytest.param(
-            records.STARTING_OR_RUNNING, compute_v1.ManagedInstance.InstanceStatus, id="statuses of managed instances"
+            statuses.STARTING_OR_RUNNING, compute_v1.ManagedInstance.InstanceStatus, id="statuses of managed instances"
         ),
-        pytest.param(records.STARTING_OR_RUNNING, compute_v1.Instance.Status, id="statuses of machines"),
+        pytest.param(statuses.STARTING_OR_RUNNING, compute_v1.Instance.Status, id="statuses of machines"),
         pytest.param({records.NO_ACTION}, compute_v1.ManagedInstance.CurrentAction, id="actions"),
         pytest.param({"DONE"}, compute_v1.Operation.Status, id="statuses of operations"),
     ],

@@ -48,7 +48,14 @@ from provisioner.nodegroups.api.specs import (
     ServiceAccount,
     TpuNodeGroupSpec,
 )
-from provisioner.nodegroups.api.statuses import Condition, ConditionType, Reason, condition_of, is_true
+from provisioner.nodegroups.api.statuses import (
+    STARTING_OR_RUNNING,
+    Condition,
+    ConditionType,
+    Reason,
+    condition_of,
+    is_true,
+)
 from provisioner.nodegroups.api.types import API_VERSION, Kind, TpuNodeGroup
 from provisioner.settings import Settings
 from provisioner.slices.supplier import SupplierError
@@ -71,8 +78,6 @@ _OTHERS = "*"
 #: What somebody has to change, or what another place may have.
 _FAILS_AT_ONCE = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 
-#: States of machines that have got their capacity.
-_STARTED = frozenset({"PROVISIONING", "STAGING", "RUNNING"})
 #: What nobody says a word of, and what is not about capacity, is waited for at least so long.
 _PATIENCE_SECONDS = 600.0
 _TABLE = Table(
@@ -224,7 +229,7 @@ def _waited_seconds(group: TpuNodeGroup, now: datetime) -> float:
     """Return for how long nothing that it needs has come or gone: a slice that is recreated may be old."""
     conditions = (each for each in group.status.conditions if each.type != ConditionType.READY)
     # Machines that got their capacity late are not given up while they start.
-    started = (each for each in group.status.machines if each.state in _STARTED)
+    started = (each for each in group.status.machines if each.state in STARTING_OR_RUNNING)
     moments = [*(each.last_transition_time for each in conditions), *(each.since for each in started)]
     latest = max((moment for moment in moments if moment is not None), default=group.meta.created_at or now)
     return (now - latest).total_seconds()
