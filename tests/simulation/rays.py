@@ -17,11 +17,12 @@ from provisioner import constants
 from provisioner.kube.protocol import JsonObject
 from provisioner.workloads import RAY_CLUSTER
 from tests.simulation.objects import PodRun, WorkloadRun
+from tests.simulation.sets import ScalingController
 from tests.simulation.team import Team
 from tests.support.simulations.stage import Agenda
 
 if TYPE_CHECKING:
-    from tests.simulation.workloads import Cluster
+    pass
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -69,34 +70,15 @@ class RayRun(WorkloadRun):
         return marks | ({"ownerReferences": [{**owner, "name": self.name, "uid": self.uid}]} if controlled else {})
 
 
-class RayController:
+class RayController(ScalingController):
     """What happens to the replicas of all RayClusters."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.stage = cluster.stage
-
-    # --- what people do
-
-    def delete(self, run: RayRun, *, foreground: bool) -> None:
-        """Delete a cluster; in the background, which is the default, the object goes before its pods."""
+    def delete(self, run: WorkloadRun, *, foreground: bool) -> None:
+        """Delete a cluster, in the foreground as other workloads."""
         if foreground:
             self.cluster.delete(run)
-            return
-        run.deleting = True
-        run.touch(self.stage.agenda.now)
-        self.stage.note("user", "deletes %s %s (%s) in the background", run.kind, run.name, run.uid)
-        self.cluster.remove(run)
-        self.cluster.kick(run)
-
-    def scale(self, run: RayRun, replicas: int) -> None:
-        """Change how many replicas there are."""
-        run.touch(self.stage.agenda.now)
-        run.replicas = replicas
-        run.touch(self.stage.agenda.now)
-        self.stage.note("user", "scales %s %s to %d", run.kind, run.name, replicas)
-        self.cluster.write(run)
-        self.cluster.kick(run)
+        else:
+            super().delete(run, foreground=False)
 
     # --- the controller
 

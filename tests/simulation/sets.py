@@ -95,17 +95,15 @@ class SetRun(WorkloadRun):
         return marks | ({"ownerReferences": [owner]} if controlled else {})
 
 
-class SetController:
-    """What happens to the groups of all sets."""
+class ScalingController:
+    """What people do to workloads that can be scaled."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.stage = cluster.stage
 
-    # --- what people do
-
-    def delete(self, run: SetRun, *, foreground: bool) -> None:
-        """Delete a set; in the background, which is the default, the object goes before its pods."""
+    def delete(self, run: WorkloadRun, *, foreground: bool) -> None:
+        """Delete a workload; in the background, which is the default, the object goes before its pods."""
         run.deleting = True
         run.touch(self.stage.agenda.now)
         how = "in the foreground" if foreground else "in the background"
@@ -116,14 +114,20 @@ class SetController:
             self.cluster.remove(run)
         self.cluster.kick(run)
 
-    def scale(self, run: SetRun, replicas: int) -> None:
-        """Change how many groups there are."""
+    def scale(self, run: WorkloadRun, replicas: int) -> None:
+        """Change how many slices there are."""
         run.touch(self.stage.agenda.now)
         run.replicas = replicas
         run.touch(self.stage.agenda.now)
         self.stage.note("user", "scales %s %s to %d", run.kind, run.name, replicas)
         self.cluster.write(run)
         self.cluster.kick(run)
+
+
+class SetController(ScalingController):
+    """What happens to the groups of all sets."""
+
+    # --- what people do
 
     def update(self, run: SetRun, shape: Shape) -> None:
         """Change the template, so that every group is replaced; its pods may ask for something else."""
