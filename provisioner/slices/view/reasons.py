@@ -78,9 +78,11 @@ def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) 
     if state.phase not in (Phase.PROVISIONING, Phase.IN_USE):
         return words
     for node in known.supply[state.name].nodes:
+        if not node.ready or node.allocatable_chips:
+            continue
         pod = next((f"pod {pod.name}" for pod in slice_.pods if pod.node_name == node.name), "a pod")
         is_new = known.now - node.created_at < _CHIPS_SHOWN and pod == "a pod"
-        if node.ready and not node.allocatable_chips and not is_new:
+        if not is_new:
             return (
                 f"{words.rstrip('.')}. Node {node.name} is ready without its chips, as after maintenance of its host: "
                 f'{pod} that is admitted there again fails with "no healthy devices present" until they are back.'
