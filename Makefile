@@ -159,7 +159,7 @@ mutate: $(SETUP) ## Try SAMPLE random mutations of the code, drawn by SEED: the 
 	@$(BIN)/python -m tests.mutation --sample $(SAMPLE) --seed $(SEED) --goal $(GOAL)
 
 .PHONY: histories
-histories: $(SETUP) ## Say which of 200 seeds of each simulation have another history than recorded; ARGS=--write records them.
+histories: $(SETUP) ## Say which of 200 seeds of each simulation, and of drawn manifests, have another history than recorded; ARGS=--write records them.
 	@$(BIN)/python -m tests.support.simulations.histories $(ARGS)
 
 .PHONY: bench

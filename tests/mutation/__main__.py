@@ -45,9 +45,9 @@ _SIMULATIONS = ("--ignore=tests/nodegroups/simulation", "--ignore=tests/partitio
 _OPTIONS = ("-m", "not e2e", "--hypothesis-seed=0", *_SIMULATIONS)
 
 
-def _as_recorded(simulation: str, seeds: int) -> tuple[str, ...]:
-    """Play some of the seeds whose histories the tests compare with the recorded ones."""
-    return ("-m", "tests.support.simulations.histories", simulation, "--seeds", str(seeds), "--jobs", "1")
+def _as_recorded(*names: str) -> tuple[str, ...]:
+    """Play the seeds whose histories the tests compare with the recorded ones."""
+    return ("-m", "tests.support.simulations.histories", *names, "--seeds", "100", "--jobs", "1")
 
 
 _PROJECT = Project(
@@ -55,11 +55,13 @@ _PROJECT = Project(
     packages=_PACKAGES,
     pytest_options=(*_OPTIONS, "--hypothesis-profile=mutation"),
     recording_options=(*_OPTIONS, "--hypothesis-profile=mutation-map", "--numprocesses=auto"),
-    last_resort=_as_recorded("slices", 20),
+    last_resort=_as_recorded("manifests", "slices"),
     last_resorts={
-        f"provisioner/{product}/{room}": _as_recorded(product, seeds)
-        for product, seeds, rooms in (("nodegroups", 20, ("planning", "api")), ("partitions", 60, ("planning",)))
-        for room in rooms
+        "provisioner/environment": _as_recorded("manifests"),
+        "provisioner/slices/offline": _as_recorded("manifests"),
+        "provisioner/nodegroups/planning": _as_recorded("nodegroups"),
+        "provisioner/nodegroups/api": _as_recorded("nodegroups"),
+        "provisioner/partitions/planning": _as_recorded("partitions"),
     },
 )
 

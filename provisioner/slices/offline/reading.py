@@ -5,6 +5,7 @@ Not handled: of several amounts of one object that are no quantities, only the f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -70,8 +71,9 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "subGroupPolicy": ("subgroups",),
     "leaderTemplate": ("leader template",),
 }
-#: Their keys are anybody's.
+#: Their keys are anybody's, and may be parts of other words.
 _MAPS = ("nodeSelector", "labels", "annotations")
+_WORD = re.compile(r"[\w/-]+(?:\.[\w/-]+)*")
 
 
 def path_of(message: str, raw: Mapping[str, Any], template: Template | None) -> Path:
@@ -81,18 +83,20 @@ def path_of(message: str, raw: Mapping[str, Any], template: Template | None) -> 
     """
     found = [
         (not (isinstance(value, str) and f"'{value}'" in message), message.index(words), -len(words), place, path)
-        for place, (words, path, value) in enumerate(_candidates(raw, template))
+        for place, (words, path, value) in enumerate(_candidates(set(_WORD.findall(message)), raw, template))
         if words in message
     ]
     return min(found)[-1] if found else template.path if template is not None else ()
 
 
-def _candidates(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[str, Path, object]]:
+def _candidates(
+    whole_words: set[str], raw: Mapping[str, Any], template: Template | None
+) -> Iterator[tuple[str, Path, object]]:
     for path, found in _around(raw, template):
         # More are read of none.
         for key, value in islice(found.items(), bounds.MAP_ENTRIES):
             words = _WORDS.get(key, ())
-            named = (key,) if path[-1:] and path[-1] in _MAPS else ()
+            named = (key,) if path[-1:] and path[-1] in _MAPS and key in whole_words else ()
             yield from ((each, (*path, key), value) for each in (*words, *named))
 
 

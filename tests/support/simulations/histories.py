@@ -21,6 +21,7 @@ from provisioner.runtime import process
 
 _FOLDER = Path(__file__).resolve().parents[2] / "data" / "histories"
 _MODULES = {
+    "manifests": "tests.slices.offline.drawn",
     "slices": "tests.simulation.run",
     "nodegroups": "tests.nodegroups.simulation.run",
     "partitions": "tests.partitions.simulation.run",
