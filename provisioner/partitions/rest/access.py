@@ -1,7 +1,6 @@
 """What is asked on behalf of callers, each question once for all who ask it at the same time.
 
-A client has two questions to the API server under way at a time, and a slow V-IPU server holds up its own callers
-alone.
+A client that asks much waits behind the others, and a slow V-IPU server holds up its own callers alone.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Any, TypeVar
@@ -21,13 +19,12 @@ from provisioner.kube.protocol import Api, Timeouts
 from provisioner.partitions.rest import wire
 from provisioner.partitions.rest.wire import Caller, Refused
 from provisioner.partitions.vipu.protocol import PartitionState, Vipu
+from provisioner.runtime.resources import Busy, Lane
 
 _T = TypeVar("_T")
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
-_AT_ONCE, _EACH_AT_ONCE = 8, 2
-#: Of one client, questions that wait for their turn.
-_EACH_WAITING = 32
-_PATIENCE_SECONDS = 4.0
+#: Questions to the API server under way, and with those that wait for their turn.
+_AT_ONCE, _MOST = 8, 256
 #: So long an answer counts. A token of a pod that was deleted is taken for as long.
 _KEPT_SECONDS = 10.0
 _MOST_KEPT = 4096
@@ -35,11 +32,6 @@ _MOST_KEPT = 4096
 _READS_AT_ONCE, _MOST_READS = 2, 128
 #: A read goes on when nobody waits any more, and its answer is kept for whoever comes again.
 _READ_PATIENCE_SECONDS, _READ_KEPT_SECONDS = 15.0, 5.0
-
-
-def _busy() -> Refused:
-    """Return what is said where there is no turn for a question, or no answer to it, soon."""
-    return Refused(503, "too many requests at once; try again", retry_after_seconds=1)
 
 
 class Shared:
@@ -52,7 +44,7 @@ class Shared:
         self._asked: dict[Hashable, asyncio.Future[Any]] = {}
 
     async def once(self, key: Hashable, ask: Callable[[], Awaitable[tuple[float, _T]]]) -> _T:
-        """Return a kept answer, or what `ask` returns beside the moment from which it counts; raise Refused, too."""
+        """Return a kept answer, or what `ask` returns beside the moment from which it counts; raise Busy, too."""
         kept = self._kept.get(key)
         if kept is not None and self._counts(kept):
             found: _T = kept[1]
@@ -60,7 +52,7 @@ class Shared:
         task: asyncio.Future[_T] | None = self._asked.get(key)
         if task is None:
             if len(self._asked) >= self._most:
-                raise _busy()
+                raise Busy
             task = self._asked[key] = asyncio.ensure_future(self._ask(key, ask))
             task.add_done_callback(partial(self._forget, key))
         # Whoever goes does not end it for the others.
@@ -83,25 +75,17 @@ class Shared:
         return kept[1]
 
 
-@dataclass(slots=True)
-class _Queue:
-    places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_EACH_AT_ONCE))
-    waiting: int = 0
-
-
 class Access:
     """Knows callers by their tokens, and their rights; used from one event loop."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        #: Places for questions, so that no client takes them all.
-        self._places = asyncio.Semaphore(_AT_ONCE)
-        self._queues: dict[str, _Queue] = {}
+        self._lane = Lane(places=_AT_ONCE, room=_MOST)
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="access")
         self._shared = Shared(_KEPT_SECONDS)
 
     async def identify(self, authorization: str, client: str) -> Caller:
-        """Return who sent a header; raise Refused, or ClusterError where the API server does not say."""
+        """Return who sent a header; raise Refused, Busy, or ClusterError where the API server does not say."""
         token = wire.token_of(authorization, time.time())
         # Nobody finds a token in this memory.
         key = hashlib.sha256(token.encode()).digest()
@@ -113,7 +97,7 @@ class Access:
         return found
 
     async def may(self, caller: Caller, verb: str, pod: tuple[str, str], client: str) -> bool:
-        """Return whether a caller has a right to a pod (namespace, name); raise Refused or ClusterError."""
+        """Return whether a caller has a right to a pod (namespace, name); raise Busy or ClusterError."""
         key = (caller.username, caller.uid, caller.groups, repr(caller.extra), verb, pod)
         body = wire.access_review(caller, verb, *pod)
         ask = partial(self._api.post, wire.ACCESS_REVIEWS, body, timeouts=_TIMEOUTS)
@@ -124,23 +108,10 @@ class Access:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def in_turn(self, ask: Callable[[], _T], client: str) -> tuple[float, _T]:
-        """Ask or write in a thread; return the moment and the answer, or raise Refused without a place in time."""
-        queue = self._queues.setdefault(client, _Queue())
-        if queue.waiting >= _EACH_WAITING:
-            raise _busy()
-        queue.waiting += 1
-        try:
-            async with asyncio.timeout(_PATIENCE_SECONDS) as patience, queue.places, self._places:
-                # What is asked has its own time.
-                patience.reschedule(None)
-                asked_at = time.monotonic()
-                return asked_at, await asyncio.get_running_loop().run_in_executor(self._threads, ask)
-        except TimeoutError as error:
-            raise _busy() from error
-        finally:
-            queue.waiting -= 1
-            if not queue.waiting:
-                self._queues.pop(client, None)
+        """Ask or write in a thread; return the moment and the answer, or raise Busy without a place in time."""
+        async with self._lane.place(flow=client):
+            asked_at = time.monotonic()
+            return asked_at, await asyncio.get_running_loop().run_in_executor(self._threads, ask)
 
 
 class Servers:
@@ -150,7 +121,7 @@ class Servers:
         self._by_address: dict[str, tuple[ThreadPoolExecutor, Shared]] = {}
 
     async def find(self, address: str, vipu: Vipu, partition_id: str) -> tuple[str, str]:
-        """Return how a partition is, and its configuration, empty unless it is active; raise VipuError or Refused."""
+        """Return how a partition is, and its configuration, empty unless it is active; raise VipuError or Busy."""
         if address not in self._by_address:
             threads = ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="vipu-read")
             self._by_address[address] = threads, Shared(_READ_KEPT_SECONDS, most=_MOST_READS)
@@ -164,7 +135,7 @@ class Servers:
         try:
             return await asyncio.wait_for(shared.once(partition_id, ask), _READ_PATIENCE_SECONDS)
         except TimeoutError as error:
-            raise _busy() from error
+            raise Busy from error
 
     def close(self) -> None:
         """Let the threads end."""

@@ -27,7 +27,7 @@ from provisioner.partitions.rest.wire import Caller, PodIdentity, Refused
 from provisioner.partitions.vipu.protocol import Vipu, VipuError
 from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
 from provisioner.runtime.repeats import Repeats
-from provisioner.runtime.resources import NAME, Call, Content, Resource, ResourceApp
+from provisioner.runtime.resources import NAME, Busy, Call, Content, Resource, ResourceApp
 
 _log = structlog.get_logger(__name__)
 
@@ -88,6 +88,8 @@ class PartitionsApi:
                 return await handle(call, caller)
             except Refused as refused:
                 return wire.refusal(refused)
+            except Busy:
+                return wire.refusal(Refused(503, "too many requests at once; try again", retry_after_seconds=1))
             except errors.ClusterError as error:
                 return self._unavailable("the API server does not say whether you may ask", error)
             except VipuError as error:
