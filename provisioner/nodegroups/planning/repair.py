@@ -20,7 +20,7 @@ from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, Manager
 from provisioner.nodegroups.planning import joining, nodes
-from provisioner.nodegroups.planning.memory import LONG_AGO, Lost
+from provisioner.nodegroups.planning.memory import Lost
 from provisioner.nodegroups.planning.nodes import Fleet, Member, provider_id
 from provisioner.nodegroups.planning.round import Node, Round, was_whole, zone_of
 
@@ -101,8 +101,8 @@ def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], round_: Round)
     """Return since when each machine is lost: what comes back in time is no loss, whatever others are lost."""
     before = round_.memory.lost.get(group.meta.uid, {})
     # The process that saw it first may be another one. A slice that would be recreated by now was held back, as by a
-    # zone in doubt, which may just have ended.
-    long_ago = _long_ago(round_) if was_whole(group) else LONG_AGO
+    # zone in doubt, which may just have ended, or nobody was there to give its machines their tokens.
+    long_ago = _long_ago(round_)
     told = {
         machine.name: machine.since
         for machine in group.status.machines
