@@ -60,6 +60,15 @@ def refused_token(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> st
     return ""
 
 
+def may_join(group: TpuNodeGroup, member: Member, round_: Round) -> bool:
+    """Whether a machine has joined, or is known to have what it joins with."""
+    if member.node is not None or group.spec.bootstrap_kubernetes is None:
+        return not member.refusal
+    known = round_.memory.machines.get(member.machine.provider_id)
+    items = known.items if known is not None and known.id == member.machine.id else None
+    return items is not None and metadata.TOKEN in items
+
+
 def join_machines(
     group: TpuNodeGroup, manager: ManagedInstanceGroup, shape: GroupShape, fleet: Fleet, round_: Round
 ) -> Step:

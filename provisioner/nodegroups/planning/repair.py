@@ -167,13 +167,11 @@ def joins_until(group: TpuNodeGroup, member: Member, round_: Round) -> datetime 
 
 
 def _lost(group: TpuNodeGroup, fleet: Fleet, round_: Round) -> list[tuple[Member, str]]:
-    whole = was_whole(group)
-    in_vain = bool(joining.problem_of(group, round_) or joining.refused_token(group, fleet, round_))
-    told = ((member, _why_lost(group, member, round_, whole=whole, in_vain=in_vain)) for member in fleet.members)
+    told = ((member, _why_lost(group, member, round_)) for member in fleet.members)
     return [(member, words) for member, words in told if words]
 
 
-def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool, in_vain: bool) -> str:
+def _why_lost(group: TpuNodeGroup, member: Member, round_: Round) -> str:
     """Say why a machine counts as lost; empty where it does not.
 
     Without all nodes having been ready, one that is not is on its way, for a long while.
@@ -186,9 +184,9 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round, *, whole: bool
         return f"machine {name} is gone" if member.machine.action == NO_ACTION and not member.machine.status else ""
     if member.ready:
         return ""
-    if not whole:
-        if member.refusal or (in_vain and member.node is None):
-            # Another machine in its place could not be told how to join either.
+    if not was_whole(group):
+        if not joining.may_join(group, member, round_):
+            # Another machine in its place could not either.
             return ""
         until = joins_until(group, member, round_)
         if until is None or until > round_.now:

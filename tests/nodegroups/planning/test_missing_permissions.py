@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from provisioner.model.capacity import Failure, FailureKind
 from provisioner.nodegroups.api.statuses import Reason
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.errors import GRANT_HELP
+from provisioner.nodegroups.compute.records import ComputeError
 from rehearsal.simulators.compute.api import PERMISSIONS
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 from tests.support.nodegroup_rights import ACT_AS, METHODS, NEEDED
@@ -98,3 +100,18 @@ def test_machines_that_may_be_made_and_not_told_how_to_join(permission: str) -> 
     assert group.status.recreated_at == ()
     world.deny()
     world.wait_until(lambda: world.is_ready("train"), within_seconds=900.0)
+
+
+def test_machines_that_cannot_be_told_how_to_join_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others in their place could not be told either: no slice is recreated for an outage of Compute Engine."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise ComputeError(Failure(kind=FailureKind.UNAVAILABLE, message="try again"))
+
+    world = World(settings=replace(SETTINGS, join_seconds=300.0))
+    monkeypatch.setattr(world.cloud.client, "set_metadata", fail)
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait(1200.0)
+    monkeypatch.undo()
+    world.wait_until(lambda: world.is_ready("train"))
+    assert not world.group("train").status.recreated_at
