@@ -19,6 +19,7 @@ from provisioner.settings import Settings
 from provisioner.slices.offline.documents import objects_of
 from provisioner.slices.offline.expand import cluster_of
 from provisioner.slices.offline.forecast import Forecast, forecast
+from provisioner.slices.offline.reading import MOST_KEYS
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.slices.suppliers.gke.translate import create_request_json
 from tests.support.any_json import spoilt
@@ -136,6 +137,11 @@ def asking(key: str, value: Any) -> dict[str, Any]:
     return raw_jobset(metadata={"annotations": {key: value}})
 
 
+def _jobs_of(**options: Any) -> list[dict[str, Any]]:
+    jobs: list[dict[str, Any]] = raw_jobset(**options)["spec"]["replicatedJobs"]
+    return jobs
+
+
 TEMPLATE = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "template", "namespace": "default"}}
 FOUR = {"containers": [{"resources": {"limits": {constants.TPU_RESOURCE: "four"}}}]}
 #: Object, the text that stands in the line of the mistake, and words of what is said of it.
@@ -206,6 +212,14 @@ MISTAKES = [
     ),
     pytest.param(raw_jobset(replicas=5000), "replicas: 5000", "5,000 jobs", id="too many child Jobs"),
     pytest.param(
+        raw_jobset(
+            spec={"replicatedJobs": [*_jobs_of(replicas=2), {**_jobs_of(parallelism=100_000)[0], "name": "big"}]}
+        ),
+        "parallelism: 100000",
+        "replicated job big: parallelism is 100,000",
+        id="more pods than any slice has in the second of two jobs",
+    ),
+    pytest.param(
         raw_job(spec={"completionMode": "NonIndexed"}), "NonIndexed", "completionMode is not Indexed", id="no index"
     ),
     pytest.param(
@@ -248,6 +262,8 @@ def test_a_key_that_nobody_reads_is_told_but_for_those_of_namespaces() -> None:
     assert found.all_served
     [remark] = found.remarks
     assert remark.message.endswith("is not read; did you mean tpu-provisioner.cloud.google.com/zones?")
+    many = {f"tpu-provisioner.cloud.google.com/x-{number}": "" for number in range(MOST_KEYS + 1)}
+    assert len(plan(raw_jobset(metadata={"labels": many})).remarks) == MOST_KEYS == 100
 
 
 def test_all_wishes_that_cannot_be_read_are_found_in_one_run_and_the_first_mistake_in_the_rest() -> None:

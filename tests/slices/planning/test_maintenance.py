@@ -43,6 +43,10 @@ def test_the_owner_of_a_slice_is_told(labels: dict[str, str], taints: tuple[Tain
     world = running(make_jobset("train"))
     (name,) = world.pools
     announce(world, name, labels, taints=taints)
+    if labels and words:
+        # A later one of another host.
+        other = next(each for each in reversed(world.nodes.values()) if each.pool_name == name)
+        world.put(replace(other, labels={**other.labels, constants.SCHEDULED_MAINTENANCE: "1896134400"}))
     world.run(2)
     told = world.told(constants.HOST_MAINTENANCE)
     assert [words in each.message for each in told] == [True] * len(told)
