@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from generators import overlay
 from provisioner.workloads import LEADER_WORKER_SET, RAY_CLUSTER
 from rehearsal.demos import Rehearsal
 from tests.deploy import mainjob
-from tests.deploy.kit import DEPLOY, FOREIGN_KINDS, VALUES
+from tests.deploy.kit import FOREIGN_KINDS, VALUES, copy_of_deploy
 from tests.e2e.kit import Ground, simulator_settings
 
 #: The first test that uses a tool (helm, kustomize, ...) builds it.
@@ -44,9 +43,7 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a copy of deploy/, for overlays."""
-    copy = tmp_path_factory.mktemp("checkout") / "deploy"
-    shutil.copytree(DEPLOY, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    return copy
+    return copy_of_deploy(tmp_path_factory.mktemp("checkout"))
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import http.client
+import json
 import re
+import shutil
 import ssl
 import threading
 import time
@@ -73,6 +75,42 @@ def rights(documents: Iterable[dict[str, Any]]) -> set[Right]:
         for verb in rule["verbs"]
         for name in rule.get("resourceNames", [""])
     }
+
+
+def bare(documents: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return objects by kind and name, without what a packager may name as he likes, and without the settings."""
+    found = {}
+    for document in documents:
+        copied: dict[str, Any] = json.loads(json.dumps(document))
+        copied["metadata"] = {key: value for key, value in copied["metadata"].items() if value and key != "labels"}
+        if copied["kind"] == "Deployment":
+            template = copied["spec"]["template"]
+            template["metadata"].pop("annotations", None)
+            (container,) = template["spec"]["containers"]
+            for key in ("image", "imagePullPolicy", "envFrom"):
+                container.pop(key, None)
+            container["env"] = [each for each in container["env"] if "value" not in each]
+        found[key_of(copied)] = copied
+    return found
+
+
+def key_of(document: dict[str, Any]) -> tuple[str, str]:
+    """Return kind and name."""
+    return document["kind"], document["metadata"]["name"]
+
+
+def copy_of_deploy(folder: Path) -> Path:
+    """Return a copy of deploy/ in a folder, which may be written to."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    return Path(shutil.copytree(DEPLOY, folder / "deploy", ignore=ignored))
+
+
+def example(folder: Path, name: str, *, options: str = "") -> Path:
+    """Return a copy of one of the examples of overlays, with the lines enabled that begin as a pattern says."""
+    path = copy_of_deploy(folder) / "example-project" / name / "kustomization.yaml"
+    if options:
+        path.write_text(re.sub(rf"(?m)^# ({options})", r"\1", path.read_text("utf-8")), encoding="utf-8")
+    return path.parent
 
 
 def only(documents: Iterable[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:

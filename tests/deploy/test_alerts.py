@@ -21,17 +21,32 @@ from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, only
 
 _ROOT = DEPLOY.parent
-#: A replica that leads and is well, and one that waits for the Lease: a sample a minute; "1x90" is one and 90 more.
-_LEADER = {
-    'build_info{pod="a",version="1"}': "1x90",
-    'leader{pod="a"}': "1x90",
-    'cluster_proven{pod="a"}': "1x90",
-    'loop_last_round_timestamp_seconds{pod="a"}': "0+60x90",
-    'watch_last_contact_age_seconds{pod="a",resource="pods"}': "20x90",
+
+
+def _controller(prefix: str, pods: tuple[str, str], known: str, watched: str) -> dict[str, str]:
+    """Return series of a replica that leads and is well, and of one that waits: a sample a minute.
+
+    "1x90" is one and 90 more.
+    """
+    leads, waits = pods
+    return {
+        f'{prefix}build_info{{pod="{leads}",version="1"}}': "1x90",
+        f'{prefix}leader{{pod="{leads}"}}': "1x90",
+        f'{prefix}{known}{{pod="{leads}"}}': "1x90",
+        f'{prefix}loop_last_round_timestamp_seconds{{pod="{leads}"}}': "0+60x90",
+        f'{prefix}watch_last_contact_age_seconds{{pod="{leads}",resource="{watched}"}}': "20x90",
+        f'{prefix}leader{{pod="{waits}"}}': "0x90",
+        f'{prefix}{known}{{pod="{waits}"}}': "0x90",
+        f'{prefix}loop_last_round_timestamp_seconds{{pod="{waits}"}}': "0x90",
+    }
+
+
+_SLICES = _controller("", ("a", "b"), "cluster_proven", "pods") | {
     'alerts{pod="a",kind="mass_disappearance"}': "0x90",
     'alerts{pod="a",kind="pool_stuck"}': "0x90",
     'alerts{pod="a",kind="node_change_rejected"}': "0x90",
     'unneeded_overdue_seconds{pod="a"}': "0x90",
+    'unneeded_overdue_seconds{pod="b"}': "0x90",
     'notices{pod="a",reason="SliceStuck"}': "0x90",
     'notices{pod="a",reason="NodePoolCreationWaiting"}': "3x90",
     'backoff_oldest_seconds{pod="a",kind="stockout"}': "9999x90",
@@ -40,15 +55,6 @@ _LEADER = {
     'waiting_oldest_seconds{pod="a",cause="quota"}': "99999x90",
     'waiting_oldest_seconds{pod="a",cause="MAX_CHIPS"}': "9999x90",
     'limit_waiting_slices{pod="a",limit="MAX_CHIPS"}': "5x90",
-}
-_FOLLOWER = {
-    'build_info{pod="b",version="1"}': "1x90",
-    'leader{pod="b"}': "0x90",
-    'cluster_proven{pod="b"}': "0x90",
-    'loop_last_round_timestamp_seconds{pod="b"}': "0x90",
-    'watch_last_contact_age_seconds{pod="b",resource="pods"}': "20x90",
-    'unneeded_overdue_seconds{pod="b"}': "0x90",
-    'longest_wait_seconds{pod="b"}': "0x90",
 }
 _WEBHOOK = {
     'webhook_build_info{pod="w",version="1"}': "1x90",
@@ -59,24 +65,11 @@ _WEBHOOK = {
     'webhook_review_duration_seconds_bucket{pod="w",hook="environment",le="5.0"}': "0+100x90",
     'webhook_review_duration_seconds_bucket{pod="w",hook="environment",le="+Inf"}': "0+100x90",
 }
-_NODE_GROUPS = {
-    'nodegroups_build_info{pod="n",version="1"}': "1x90",
-    'nodegroups_leader{pod="n"}': "1x90",
-    'nodegroups_cluster_known{pod="n"}': "1x90",
-    'nodegroups_loop_last_round_timestamp_seconds{pod="n"}': "0+60x90",
-    'nodegroups_watch_last_contact_age_seconds{pod="n",resource="secrets"}': "20x90",
+_NODE_GROUPS = _controller("nodegroups_", ("n", "o"), "cluster_known", "secrets") | {
     'nodegroups_groups{pod="n",reason="Ready"}': "3x90",
     'nodegroups_decisions_crashed_total{pod="n"}': "0x90",
-    'nodegroups_leader{pod="o"}': "0x90",
-    'nodegroups_cluster_known{pod="o"}': "0x90",
-    'nodegroups_loop_last_round_timestamp_seconds{pod="o"}': "0x90",
 }
-_PARTITIONS = {
-    'partitions_build_info{pod="i",version="1"}': "1x90",
-    'partitions_leader{pod="i"}': "1x90",
-    'partitions_ledger_known{pod="i"}': "1x90",
-    'partitions_loop_last_round_timestamp_seconds{pod="i"}': "0+60x90",
-    'partitions_watch_last_contact_age_seconds{pod="i",resource="pods"}': "20x90",
+_PARTITIONS = _controller("partitions_", ("i", "j"), "ledger_known", "pods") | {
     'partitions_server_readable{pod="i",server="vipu-1:8090"}': "1x90",
     'partitions_server_readable{pod="i",server="vipu-2:8090"}': "1x90",
     'partitions_oldest_wait_seconds{pod="i"}': "0x90",
@@ -86,13 +79,10 @@ _PARTITIONS = {
     'partitions_partitions{pod="i",phase="active"}': "5x90",
     'partitions_partitions{pod="i",phase="orphan"}': "0x90",
     'partitions_decision_faults_total{pod="i"}': "0x90",
-    'partitions_leader{pod="j"}': "0x90",
-    'partitions_ledger_known{pod="j"}': "0x90",
-    'partitions_loop_last_round_timestamp_seconds{pod="j"}': "0x90",
     'partitions_oldest_wait_seconds{pod="j"}': "0x90",
     'partitions_oldest_wait_ipus{pod="j"}': "0x90",
 }
-_WELL = _LEADER | _FOLLOWER | _WEBHOOK | _NODE_GROUPS | _PARTITIONS
+_WELL = _SLICES | _WEBHOOK | _NODE_GROUPS | _PARTITIONS
 #: Of an alert that fires to the end.
 _END = 1000
 
@@ -110,40 +100,73 @@ class _Case:
     minutes: int = 50
 
 
+def _of_every_controller(
+    alert: str, prefix: str, pod: str, known: str, unknown: str, watched: str
+) -> tuple[_Case, ...]:
+    leader, is_known = f'{prefix}leader{{pod="{pod}"}}', f'{prefix}{known}{{pod="{pod}"}}'
+    rounds = f'{prefix}loop_last_round_timestamp_seconds{{pod="{pod}"}}'
+    age = f'{prefix}watch_last_contact_age_seconds{{pod="{pod}",resource="{watched}"}}'
+    return (
+        _Case(f"{alert}: nobody leads for ten minutes", {leader: "1x5 0x9 1x80"}, {f"{alert}WithoutLeader": (11, 16)}),
+        _Case(
+            f"{alert}: who leads does not know what it has to",
+            {is_known: "1x4 0x85"},
+            {f"{alert}{unknown}": (15, _END)},
+        ),
+        # More than five minutes old at minute 11, and that for five minutes.
+        _Case(f"{alert}: rounds end at minute 5", {rounds: "0+60x5 300x85"}, {f"{alert}LoopStalled": (16, _END)}),
+        # Silent for more than 150 s at minute 8.
+        _Case(
+            f"{alert}: a watch falls silent at minute 5",
+            {age: "20x4 0+60x40 20x44"},
+            {f"{alert}WatchStale": (13, 46)},
+            {"pod": pod, "resource": watched},
+        ),
+    )
+
+
+#: By a counter of what failed.
+_FAULTS: dict[str, tuple[str, dict[str, str]]] = {
+    'partitions_decision_faults_total{pod="i"}': ("IPUPartitionsDecisionFaults", {}),
+    'nodegroups_decisions_crashed_total{pod="n"}': ("TPUNodeGroupsDecisionFaults", {}),
+    'webhook_reviews_total{pod="w",hook="environment",outcome="failed"}': (
+        "TPUProvisionerWebhookFailing",
+        {"hook": "environment"},
+    ),
+}
 _CASES = (
+    *_of_every_controller("TPUProvisioner", "", "a", "cluster_proven", "ClusterNotProven", "pods"),
+    *_of_every_controller("TPUNodeGroups", "nodegroups_", "n", "cluster_known", "ClusterUnknown", "secrets"),
+    *_of_every_controller("IPUPartitions", "partitions_", "i", "ledger_known", "LedgerUnknown", "pods"),
+    *(
+        _Case(
+            f"{alert}: what was there within a day goes at minute 5",
+            {f'{prefix}_build_info{{pod="{pod}",version="1"}}': "1x5"},
+            {alert: (20, _END)},
+        )
+        for alert, prefix, pod in (
+            ("IPUPartitionsAbsent", "partitions", "i"),
+            ("TPUNodeGroupsAbsent", "nodegroups", "n"),
+            ("TPUProvisionerWebhookAbsent", "webhook", "w"),
+        )
+    ),
+    # Seen from minute 10 to 18, and that for a minute.
+    *(
+        _Case(f"{alert}: three faults within a minute", {series: "0x9 3x80"}, {alert: (11, 19)}, labels)
+        for series, (alert, labels) in _FAULTS.items()
+    ),
     _Case("a leader and a follower that are well", {}),
     _Case(
         "nothing is scraped",
-        dict.fromkeys(_LEADER | _FOLLOWER | _NODE_GROUPS | _PARTITIONS, ""),
+        dict.fromkeys(_SLICES | _NODE_GROUPS | _PARTITIONS, ""),
         {"TPUProvisionerAbsent": (10, _END)},
     ),
-    _Case("node groups alone, for more than a day", dict.fromkeys(_LEADER | _FOLLOWER | _PARTITIONS, "")),
+    _Case("node groups alone, for more than a day", dict.fromkeys(_SLICES | _PARTITIONS, "")),
     _Case("no node groups, ever", dict.fromkeys(_NODE_GROUPS, "")),
     _Case(
-        "the controller of partitions goes at minute 5, and was there within a day",
-        {'partitions_build_info{pod="i",version="1"}': "1x5"},
-        {"IPUPartitionsAbsent": (20, _END)},
-    ),
-    _Case(
-        "nobody leads partitions for ten minutes, nor knows their ledger",
-        {'partitions_leader{pod="i"}': "1x5 0x19 1x70", 'partitions_ledger_known{pod="i"}': "1x5 0x19 1x70"},
-        {"IPUPartitionsWithoutLeader": (11, 26)},
-    ),
-    _Case(
-        "rounds of partitions end at minute 5",
-        {'partitions_loop_last_round_timestamp_seconds{pod="i"}': "0+60x5 300x85"},
-        {"IPUPartitionsLoopStalled": (16, _END)},
-    ),
-    _Case(
-        "partitions' watch of pods falls silent at minute 5",
-        {'partitions_watch_last_contact_age_seconds{pod="i",resource="pods"}': "20x4 0+60x40 20x44"},
-        {"IPUPartitionsWatchStale": (13, 46)},
-        {"pod": "i", "resource": "pods"},
-    ),
-    _Case(
-        "who leads does not know the ledger",
-        {'partitions_ledger_known{pod="i"}': "1x4 0x85"},
-        {"IPUPartitionsLedgerUnknown": (15, _END)},
+        "nobody leads partitions, nor knows their ledger",
+        {'partitions_leader{pod="i"}': "0x90", 'partitions_ledger_known{pod="i"}': "0x90"},
+        {"IPUPartitionsWithoutLeader": (5, _END)},
     ),
     _Case(
         "one of two V-IPU servers cannot be read for half an hour",
@@ -162,38 +185,6 @@ _CASES = (
         "orphans that stay",
         {'partitions_partitions{pod="i",phase="orphan"}': "0x4 2x85"},
         {"IPUPartitionsOrphans": (35, _END)},
-    ),
-    _Case(
-        "a pod about which nothing can be decided in three rounds",
-        {'partitions_decision_faults_total{pod="i"}': "0x9 3x80"},
-        # Seen from minute 10 to 18, and that for a minute.
-        {"IPUPartitionsDecisionFaults": (11, 19)},
-    ),
-    _Case(
-        "the controller of node groups goes at minute 5, and was there within a day",
-        {'nodegroups_build_info{pod="n",version="1"}': "1x5"},
-        {"TPUNodeGroupsAbsent": (20, _END)},
-    ),
-    _Case(
-        "nobody leads node groups for ten minutes",
-        {'nodegroups_leader{pod="n"}': "1x5 0x9 1x80"},
-        {"TPUNodeGroupsWithoutLeader": (11, 16)},
-    ),
-    _Case(
-        "rounds of node groups end at minute 5",
-        {'nodegroups_loop_last_round_timestamp_seconds{pod="n"}': "0+60x5 300x85"},
-        {"TPUNodeGroupsLoopStalled": (16, _END)},
-    ),
-    _Case(
-        "node groups' watch of tokens falls silent at minute 5",
-        {'nodegroups_watch_last_contact_age_seconds{pod="n",resource="secrets"}': "20x4 0+60x40 20x44"},
-        {"TPUNodeGroupsWatchStale": (13, 46)},
-        {"pod": "n", "resource": "secrets"},
-    ),
-    _Case(
-        "the cluster does not say what machines have to know",
-        {'nodegroups_cluster_known{pod="n"}': "0x90"},
-        {"TPUNodeGroupsClusterUnknown": (10, _END)},
     ),
     _Case(
         "a group that Google rejects",
@@ -234,34 +225,7 @@ _CASES = (
         {"reason": "Recreating"},
         minutes=150,
     ),
-    _Case(
-        "a group that could not be decided on three times within a minute",
-        {'nodegroups_decisions_crashed_total{pod="n"}': "0x9 3x80"},
-        # Seen from minute 10 to 18, and that for a minute.
-        {"TPUNodeGroupsDecisionFaults": (11, 19)},
-    ),
     _Case("a restart of four minutes without a leader", {'leader{pod="a"}': "1x5 0x3 1x80"}),
-    _Case(
-        "nobody leads for ten minutes", {'leader{pod="a"}': "1x5 0x9 1x80"}, {"TPUProvisionerWithoutLeader": (11, 16)}
-    ),
-    _Case(
-        "the leader cannot prove its cluster",
-        {'cluster_proven{pod="a"}': "0x90"},
-        {"TPUProvisionerClusterNotProven": (10, _END)},
-    ),
-    _Case(
-        "rounds end at minute 5",
-        {'loop_last_round_timestamp_seconds{pod="a"}': "0+60x5 300x85"},
-        # More than five minutes old at minute 11, and that for five minutes.
-        {"TPUProvisionerLoopStalled": (16, _END)},
-    ),
-    _Case(
-        "a watch that falls silent at minute 5",
-        {'watch_last_contact_age_seconds{pod="a",resource="pods"}': "20x4 0+60x40 20x44"},
-        # Silent for more than 150 s at minute 8.
-        {"TPUProvisionerWatchStale": (13, 46)},
-        {"pod": "a", "resource": "pods"},
-    ),
     _Case(
         "the brake holds for ten minutes",
         {'alerts{pod="a",kind="mass_disappearance"}': "0x4 2x9 0x76"},
@@ -303,23 +267,11 @@ _CASES = (
         {"cause": "MAX_CHIPS"},
         minutes=80,
     ),
-    _Case(
-        "the webhook server goes at minute 5, and was there within a day",
-        {'webhook_build_info{pod="w",version="1"}': "1x5"},
-        {"TPUProvisionerWebhookAbsent": (20, _END)},
-    ),
     _Case("no webhook server, ever", dict.fromkeys(_WEBHOOK, "")),
     _Case(
         "certificates with a problem for forty minutes",
         {'webhook_certificates_problem{pod="w"}': "0x4 1x39 0x46"},
         {"TPUProvisionerWebhookCertificates": (35, 45)},
-    ),
-    _Case(
-        "three reviews that failed within a minute",
-        {'webhook_reviews_total{pod="w",hook="environment",outcome="failed"}': "0x9 3x80"},
-        # Seen from minute 10 to 18, and that for a minute.
-        {"TPUProvisionerWebhookFailing": (11, 19)},
-        {"hook": "environment"},
     ),
     _Case(
         "reviews of which one in fifty takes four seconds",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from provisioner.settings.nodegroups import OPTIONS as NODE_GROUP_OPTIONS
 from provisioner.slices.preflight.in_kubernetes import rights_used
 from rehearsal.demos import Rehearsal
 from tests.deploy import tools
-from tests.deploy.kit import NAMESPACE, only, rights
+from tests.deploy.kit import NAMESPACE, bare, container_of, only, rights
 from tests.support.settings import settings as make_settings
 
 pytestmark = pytest.mark.e2e
@@ -98,27 +97,13 @@ def test_lint() -> None:
     tools.run("helm", "lint", "--strict", str(chart.CHART))
 
 
-def _bare(document: dict[str, Any]) -> dict[str, Any]:
-    """Return an object without what a packager may name as he likes."""
-    copied: dict[str, Any] = json.loads(json.dumps(document))
-    copied["metadata"] = {"name": copied["metadata"]["name"], "namespace": copied["metadata"].get("namespace")}
-    if copied["kind"] == "Deployment":
-        template = copied["spec"]["template"]
-        template["metadata"]["annotations"] = None
-        (container,) = template["spec"]["containers"]
-        container["image"] = container["imagePullPolicy"] = container["envFrom"] = None
-        # The chart's settings stand among these; here it has none.
-        assert {each["name"] for each in container["env"]} == chart.OF_THE_POD
-    return copied
-
-
 def test_the_same_objects_as_the_base(installed: list[dict[str, Any]], tmp_path: Path) -> None:
     """With the default values the chart makes what the kustomize base makes, but the namespace and the labels."""
-    by_kustomize = [_bare(each) for each in installed if each["kind"] not in ("Namespace", "ConfigMap")]
-    by_helm = [_bare(each) for each in _template(_IMAGE) if each["kind"] != "ConfigMap"]
-    assert {each["kind"] for each in by_helm} == {each["kind"] for each in by_kustomize}
-    for want in by_kustomize:
-        assert _bare(only(by_helm, want["kind"])) == want
+    by_kustomize = bare(each for each in installed if each["kind"] not in ("Namespace", "ConfigMap"))
+    by_helm = _template(_IMAGE)
+    assert bare(each for each in by_helm if each["kind"] != "ConfigMap") == by_kustomize
+    # The chart's settings stand among these; here it has none.
+    assert {each["name"] for each in container_of(by_helm)["env"]} == chart.OF_THE_POD
 
 
 @pytest.mark.parametrize(

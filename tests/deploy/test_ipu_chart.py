@@ -11,6 +11,7 @@ import yaml
 import provisioner
 from generators import alerts
 from tests.deploy import tools
+from tests.deploy.kit import only
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -219,25 +220,27 @@ def test_credentials_are_mounted_for_the_controller_alone() -> None:
     assert "keys" not in str(objects["Deployment", "ipu-ipu-partitions-webhook"])
 
 
-def test_the_rights_are_those_of_the_manifests() -> None:
-    """One truth about what the controller may do."""
-    objects = render()
-    manifests = _ROOT / "deploy" / "partitions"
-    for file, kind in (("cluster-role.yaml", "ClusterRole"), ("role.yaml", "Role")):
-        documents = yaml.safe_load_all((manifests / file).read_text("utf-8"))
-        rules = next(each["rules"] for each in documents if each["kind"] == kind)
-        assert objects[kind, "ipu-ipu-partitions"]["rules"] == rules
+def _manifest(file: str, kind: str) -> dict[str, Any]:
+    """Return an object of the manifests as it is to be for the account of this release."""
+    text = (_ROOT / "deploy" / file).read_text("utf-8")
+    text = text.replace("tpu-provisioner-system:tpu-provisioner-partitions", "ipus:ipu-ipu-partitions")
+    return only(yaml.safe_load_all(text), kind)
 
 
-def test_the_policy_on_pods_is_that_of_the_manifests() -> None:
-    """It names the account of this release."""
+def test_rights_policy_and_registration_are_those_of_the_manifests() -> None:
     objects = render()
-    text = (_ROOT / "deploy" / "partitions" / "pod-guard.yaml").read_text("utf-8")
-    account = "system:serviceaccount:tpu-provisioner-system:tpu-provisioner-partitions"
-    policy, binding = yaml.safe_load_all(text.replace(account, "system:serviceaccount:ipus:ipu-ipu-partitions"))
-    assert objects["ValidatingAdmissionPolicy", "ipu-ipu-partitions"]["spec"] == policy["spec"]
+    for file, kind, part in (
+        ("cluster-role", "ClusterRole", "rules"),
+        ("role", "Role", "rules"),
+        ("pod-guard", "ValidatingAdmissionPolicy", "spec"),
+    ):
+        assert objects[kind, "ipu-ipu-partitions"][part] == _manifest(f"partitions/{file}.yaml", kind)[part]
+    binding = _manifest("partitions/pod-guard.yaml", "ValidatingAdmissionPolicyBinding")["spec"]
     bound = objects["ValidatingAdmissionPolicyBinding", "ipu-ipu-partitions"]["spec"]
-    assert bound == {**binding["spec"], "policyName": "ipu-ipu-partitions"}
+    assert bound == {**binding, "policyName": "ipu-ipu-partitions"}
+    (ours,) = objects[_HOOKS]["webhooks"]
+    (theirs,) = _manifest("components/webhook-partitions/mutating-webhook-configuration.yaml", _HOOKS[0])["webhooks"]
+    assert (ours["rules"], ours["matchConditions"]) == (theirs["rules"], theirs["matchConditions"])
 
 
 def test_the_network_leads_to_the_servers_that_are_named() -> None:
@@ -246,20 +249,6 @@ def test_the_network_leads_to_the_servers_that_are_named() -> None:
     rules = objects["NetworkPolicy", "ipu-ipu-partitions"]["spec"]["egress"]
     assert {8090, 8191, 9000} <= {port["port"] for rule in rules for port in rule["ports"]}
     assert not [kind for kind, _ in render(networkPolicy={"enabled": False}) if kind == "NetworkPolicy"]
-
-
-def test_the_registration_is_that_of_the_component() -> None:
-    """The same expressions decide which pods are sent."""
-    component = _ROOT / "deploy" / "components" / "webhook-partitions" / "mutating-webhook-configuration.yaml"
-    (theirs,) = yaml.safe_load(component.read_text("utf-8"))["webhooks"]
-    (ours,) = render()["MutatingWebhookConfiguration", "ipu-ipu-partitions-webhook"]["webhooks"]
-    assert ours["rules"] == theirs["rules"]
-    for mine, other in zip(ours["matchConditions"], theirs["matchConditions"], strict=True):
-        expected = other["expression"].replace(
-            "system:serviceaccount:tpu-provisioner-system:tpu-provisioner-partitions",
-            "system:serviceaccount:ipus:ipu-ipu-partitions",
-        )
-        assert mine["expression"] == expected
 
 
 def test_the_alerts_are_those_about_what_the_chart_installs() -> None:

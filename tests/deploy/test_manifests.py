@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,9 @@ from tests.deploy.kit import (
     SERVICE_ACCOUNT,
     VALUES,
     container_of,
+    copy_of_deploy,
     enable_component,
+    key_of,
     only,
     rights,
     rule_of_component,
@@ -65,17 +66,12 @@ def _render(rehearsal: Rehearsal, folder: Path) -> list[dict[str, Any]]:
     return tools.documents(rehearsal.kubectl("kustomize", str(folder)))
 
 
-def _named(each: dict[str, Any]) -> tuple[str, str]:
-    return each["kind"], each["metadata"]["name"]
-
-
 @pytest.fixture(scope="module")
 def full(
     rehearsal: Rehearsal, installed: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
     """Give an overlay with every component that goes with the others."""
-    deploy = tmp_path_factory.mktemp("full") / "deploy"
-    shutil.copytree(DEPLOY, deploy, ignore=shutil.ignore_patterns("__pycache__"))
+    deploy = copy_of_deploy(tmp_path_factory.mktemp("full"))
     account = "tpu-provisioner@rehearsal-project.iam.gserviceaccount.com"
     folder = overlay.make_overlay(deploy, VALUES, overlay.Choices(google_service_account=account))
     tools.run("kustomize", "edit", "set", "image", f"controller={_IMAGE}", cwd=folder)
@@ -86,8 +82,8 @@ def full(
             tools.run("kustomize", "edit", "set", "image", f"controller={_IMAGE}", cwd=folder)
     yield folder
     # Other tests go by the base's rights, and count what is left of an installation.
-    kept = {_named(each) for each in installed}
-    extra = [each for each in _render(rehearsal, folder) if _named(each) not in kept]
+    kept = {key_of(each) for each in installed}
+    extra = [each for each in _render(rehearsal, folder) if key_of(each) not in kept]
     rehearsal.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(extra))
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(installed))
 

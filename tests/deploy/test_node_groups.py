@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,12 +14,11 @@ from provisioner.settings import read as read_options
 from provisioner.settings.nodegroups import OPTIONS, NodeGroupSettings
 from rehearsal.demos import Rehearsal
 from tests.deploy import tools
-from tests.deploy.kit import DEPLOY, NAMESPACE, REPOSITORY, container_of, only
+from tests.deploy.kit import DEPLOY, NAMESPACE, REPOSITORY, bare, container_of, example, key_of, only
 from tests.deploy.mainjob import uninstalled
 from tests.deploy.pages import read_blocks
 
 _FOLDER = DEPLOY / "nodegroups"
-_EXAMPLE = DEPLOY / "example-project" / "self-managed-cluster"
 _NAME = app.LEASE_NAME
 _VALUES = {"image": {"repository": "controller", "tag": "latest"}, "nodegroups": {"enabled": True}}
 
@@ -51,14 +47,9 @@ def test_what_the_device_plugin_runs_as(written: list[dict[str, Any]]) -> None:
 # --- a cluster without GKE
 
 
-def _example(tmp_path: Path, *, components: bool = False) -> list[dict[str, Any]]:
-    deploy = tmp_path / "deploy"
-    shutil.copytree(DEPLOY, deploy, ignore=shutil.ignore_patterns("__pycache__"))
-    path = deploy / "example-project" / _EXAMPLE.name / "kustomization.yaml"
-    if components:
-        text = path.read_text(encoding="utf-8")
-        path.write_text(re.sub(r"(?m)^# (components:|- \.\./\.\./components/)", r"\1", text), encoding="utf-8")
-    return tools.documents(tools.run("kustomize", "build", str(path.parent)))
+def _example(tmp_path: Path, *, options: str = "") -> list[dict[str, Any]]:
+    folder = example(tmp_path, "self-managed-cluster", options=options)
+    return tools.documents(tools.run("kustomize", "build", str(folder)))
 
 
 @pytest.mark.e2e
@@ -92,7 +83,7 @@ def _mounts(documents: list[dict[str, Any]]) -> tuple[Any, ...]:
 @pytest.mark.e2e
 def test_credentials_from_a_secret(tmp_path: Path) -> None:
     """Component and chart mount the same Secret, and a token for Workload Identity Federation, read-only."""
-    documents = _example(tmp_path, components=True)
+    documents = _example(tmp_path, options=r"components:|- \.\./\.\./components/")
     path, volumes, mounts, _ = _mounts(documents)
     assert path == "/etc/gcp/key.json"
     assert [list(volume.keys() - {"name"}) for volume in volumes] == [["projected"], ["secret"]]
@@ -109,35 +100,19 @@ def _template(values: dict[str, Any]) -> list[dict[str, Any]]:
     return tools.template(chart.CHART, values, namespace=NAMESPACE)
 
 
-def _bare(document: dict[str, Any]) -> dict[str, Any]:
-    """Return an object without what a packager may name as he likes."""
-    copied: dict[str, Any] = json.loads(json.dumps(document))
-    metadata = copied["metadata"]
-    copied["metadata"] = {"name": metadata["name"], "namespace": metadata.get("namespace")}
-    if copied["kind"] == "Deployment":
-        (container,) = copied["spec"]["template"]["spec"]["containers"]
-        container["imagePullPolicy"] = container["envFrom"] = None
-    return copied
-
-
-def _key(document: dict[str, Any]) -> tuple[str, str, str]:
-    metadata = document["metadata"]
-    return document["kind"], metadata.get("namespace", ""), metadata["name"]
-
-
 @pytest.mark.e2e
 def test_the_chart_makes_the_same_objects(written: list[dict[str, Any]]) -> None:
     """With the switch on the chart makes what kustomize does, and the definitions; with it off nothing of it."""
-    without = {_key(each) for each in _template({**_VALUES, "nodegroups": {}})}
-    more = {_key(each): each for each in _template(_VALUES) if _key(each) not in without}
+    without = {key_of(each) for each in _template({**_VALUES, "nodegroups": {}})}
+    more = {key_of(each): each for each in _template(_VALUES) if key_of(each) not in without}
     definitions = {key: more.pop(key) for key in list(more) if key[0] == "CustomResourceDefinition"}
-    assert {key: _bare(each) for key, each in more.items()} == {_key(each): _bare(each) for each in written}
+    assert bare(more.values()) == bare(written)
     for each in more.values():
         assert each["metadata"]["labels"]["app.kubernetes.io/instance"] == "test"
     kept = {each["metadata"]["annotations"]["helm.sh/resource-policy"] for each in definitions.values()}
     assert kept == {"keep"}
     made = [tools.documents(text)[0] for text in crds.definitions().values()]
-    assert {_key(each): each["spec"] for each in made} == {key: each["spec"] for key, each in definitions.items()}
+    assert {key_of(each): each["spec"] for each in made} == {key: each["spec"] for key, each in definitions.items()}
 
 
 @pytest.mark.e2e

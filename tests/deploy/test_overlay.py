@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import yaml
 from generators import overlay
 from provisioner import settings
 from tests.deploy import tools
-from tests.deploy.kit import DEPLOY, REPOSITORY
+from tests.deploy.kit import DEPLOY, REPOSITORY, copy_of_deploy
 
 _TEMPLATE = DEPLOY / "example-project" / "example-cluster"
 _VALUES = {
@@ -28,8 +27,7 @@ _VALUES = {
 @pytest.fixture
 def deploy(tmp_path: Path) -> Path:
     """Give a copy of deploy/ that may be written to."""
-    shutil.copytree(DEPLOY, tmp_path / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path / "deploy"
+    return copy_of_deploy(tmp_path)
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from provisioner.settings.webhook import OPTIONS as OF_WEBHOOK
 from provisioner.settings.webhook import read_webhook_settings
 from rehearsal.demos import Rehearsal
 from tests.deploy import tools
-from tests.deploy.kit import DEPLOY, NAMESPACE, container_of, only
+from tests.deploy.kit import DEPLOY, NAMESPACE, container_of, example, only
 
 _NAME = "tpu-provisioner-partitions"
 
@@ -24,30 +23,24 @@ _NAME = "tpu-provisioner-partitions"
 # --- a cluster with IPUs alone
 
 
-def _copied(tmp_path: Path, *, options: bool = False) -> Path:
-    """Return a copy of the example, with all its options that go together enabled."""
-    deploy = tmp_path / "deploy"
-    shutil.copytree(DEPLOY, deploy, ignore=shutil.ignore_patterns("__pycache__"))
-    path = deploy / "example-project" / "ipu-cluster" / "kustomization.yaml"
-    if options:
-        text = path.read_text(encoding="utf-8")
-        # Certificates are either the server's own or those of cert-manager.
-        optional = r"(?m)^# (patches:|- path: |- \.\./\.\./components/(?!webhook-cert-manager))"
-        path.write_text(re.sub(optional, r"\1", text), encoding="utf-8")
-    return path.parent
+#: Certificates are either the server's own or those of cert-manager.
+_OPTIONS = r"patches:|- path: |- \.\./\.\./components/(?!webhook-cert-manager)"
+
+
+def _built(folder: Path, options: str = "") -> list[dict[str, Any]]:
+    return tools.documents(tools.run("kustomize", "build", str(example(folder, "ipu-cluster", options=options))))
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Give the objects of the example."""
-    return tools.documents(tools.run("kustomize", "build", str(_copied(tmp_path_factory.mktemp("plain")))))
+    return _built(tmp_path_factory.mktemp("plain"))
 
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Give the objects of the example with its options."""
-    folder = _copied(tmp_path_factory.mktemp("full"), options=True)
-    return tools.documents(tools.run("kustomize", "build", str(folder)))
+    """Give the objects of the example with all its options that go together."""
+    return _built(tmp_path_factory.mktemp("full"), _OPTIONS)
 
 
 def _variables(documents: list[dict[str, Any]], name: str) -> dict[str, str]:
@@ -77,7 +70,7 @@ def test_the_example_of_a_cluster_with_ipus(plain: list[dict[str, Any]]) -> None
 @pytest.mark.usefixtures("installed")
 def test_an_api_server_takes_the_example(rehearsal: Rehearsal, tmp_path: Path) -> None:
     """Fields that it does not know would be an error; names, references and expressions are checked as well."""
-    folder = _copied(tmp_path, options=True)
+    folder = example(tmp_path, "ipu-cluster", options=_OPTIONS)
     said = rehearsal.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "-k", str(folder))
     taken = {line.split()[0] for line in said.splitlines()}
     assert {f"deployment.apps/{_NAME}", f"networkpolicy.networking.k8s.io/{_NAME}"} <= taken

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +19,7 @@ from provisioner.kube.protocol import object_path
 from provisioner.slices.preflight.in_google import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
 from rehearsal.demos import Rehearsal
 from tests.deploy import tools
-from tests.deploy.kit import DEPLOY, REPOSITORY, container_of
+from tests.deploy.kit import DEPLOY, REPOSITORY, container_of, copy_of_deploy
 from tests.deploy.mainjob import uninstalled
 from tests.deploy.pages import read_blocks
 from tests.support import nodegroup_rights
@@ -188,9 +187,7 @@ def test_the_manifest_of_a_release(product: str, tmp_path: Path) -> None:
 
 def _released(tmp_path: Path, product: str) -> tuple[str, str]:
     """Return what a release ships of a product: what is installed, and its settings."""
-    deploy = tmp_path / product / "deploy"
-    shutil.copytree(DEPLOY, deploy, ignore=shutil.ignore_patterns("__pycache__"))
-    folder = deploy / "release" / product
+    folder = copy_of_deploy(tmp_path / product) / "release" / product
     assert release.main([product, _RELEASED, str(folder)]) == 0
     return tools.run("kustomize", "build", str(folder)), tools.run("kustomize", "build", str(folder / "settings"))
 

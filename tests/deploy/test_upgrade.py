@@ -6,7 +6,6 @@ The Go provisioner is played: a thread that renews its Lease as client-go does.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import threading
@@ -29,7 +28,7 @@ from provisioner.slices.hints import HintsStore
 from rehearsal.demos import Rehearsal
 from rehearsal.demos.world import CLUSTER, LOCATION, PROJECT, ZONE
 from tests.deploy import mainjob, tools
-from tests.deploy.kit import DEPLOY, NAMESPACE, REPOSITORY, kubeconfig_of_service_account, provisioner_as
+from tests.deploy.kit import NAMESPACE, REPOSITORY, copy_of_deploy, kubeconfig_of_service_account, provisioner_as
 from tests.deploy.pages import read_blocks
 from tests.deploy.pods import PlayedPod
 from tests.e2e.kit import Ground, logged
@@ -165,7 +164,7 @@ class Reader:
 def reader(rehearsal: Rehearsal, tmp_path: Path) -> Reader:
     """Give somebody who has the names of docs/install.md in his shell."""
     folder, programs = tmp_path / "clone", tmp_path / "bin"
-    shutil.copytree(DEPLOY, folder / "deploy", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_of_deploy(folder)
     for name in ("Makefile", "generators", "provisioner", "examples"):
         (folder / name).symlink_to(REPOSITORY / name)
     programs.mkdir()

@@ -33,8 +33,10 @@ from tests.deploy.kit import (
     DEPLOY,
     NAMESPACE,
     Recorder,
+    bare,
     container_of,
     environment_of,
+    key_of,
     kubeconfig_of_service_account,
     only,
     rights,
@@ -59,10 +61,6 @@ _Documents = list[Json]
 
 def _configurations(documents: _Documents) -> _Documents:
     return [only(documents, f"{each}WebhookConfiguration") for each in ("Mutating", "Validating")]
-
-
-def _key(document: Json) -> tuple[str, str]:
-    return document["kind"], document["metadata"]["name"]
 
 
 @pytest.fixture(scope="module")
@@ -166,26 +164,11 @@ def _rendered(**values: Any) -> _Documents:
     return [each for each in documents if each["metadata"]["name"].startswith(_NAME)]
 
 
-def _bare(documents: _Documents) -> dict[tuple[str, str], Json]:
-    """Return objects without what a packager may name as he likes, and without the settings."""
-    found = {}
-    for document in documents:
-        copied: Json = json.loads(json.dumps(document))
-        del copied["metadata"]["labels"]
-        if copied["kind"] == "Deployment":
-            (container,) = copied["spec"]["template"]["spec"]["containers"]
-            for key in ("image", "imagePullPolicy", "envFrom"):
-                container.pop(key, None)
-            container["env"] = [each for each in container["env"] if "value" not in each]
-        found[_key(copied)] = copied
-    return found
-
-
 @pytest.mark.parametrize("managed", [False, True], ids=["own certificates", "cert-manager"])
 def test_the_chart_makes_the_same_objects(managed: bool, component: _Documents, with_cert_manager: _Documents) -> None:
     """With the default values, and with cert-manager."""
     made = _rendered(certManager={"enabled": managed})
-    assert _bare(made) == _bare(with_cert_manager if managed else component)
+    assert bare(made) == bare(with_cert_manager if managed else component)
 
 
 def test_pods_with_ipus_are_registered_by_a_component_or_a_value(with_partitions: _Documents) -> None:
@@ -252,8 +235,8 @@ def test_an_overlay_installs_the_server_alone(component: _Documents) -> None:
     """The component in a namespace, with settings that the server takes."""
     folder = DEPLOY / "example-project" / "webhook-cluster"
     documents = tools.documents(tools.run("kustomize", "build", str(folder)))
-    assert {_key(each) for each in documents if each["kind"] not in ("Namespace", "ConfigMap")} == {
-        _key(each) for each in component
+    assert {key_of(each) for each in documents if each["kind"] not in ("Namespace", "ConfigMap")} == {
+        key_of(each) for each in component
     }
     assert rights(documents) == rights(component)
     assert read_webhook_settings(environment_of(documents, _NAME)).validation == "off"
@@ -267,7 +250,7 @@ def _image_of(folder: Path) -> str:
 
 def test_a_value_of_the_chart_installs_the_server_alone(component: _Documents) -> None:
     """The same objects; its warnings, which are about node pools, are off unless they are set."""
-    assert _bare(_alone()) == _bare(component)
+    assert bare(_alone()) == bare(component)
     assert environment_of(_alone(), _NAME) == {"VALIDATION": "off"}
     documents = _alone(webhook={"only": True, "settings": {"VALIDATION": "warn"}})
     assert environment_of(documents, _NAME) == {"VALIDATION": "warn"}
@@ -305,7 +288,7 @@ _DEFAULTS_OF_OLD: Json = {
 
 def test_values_of_env_injector_are_taken(component: _Documents, with_cert_manager: _Documents) -> None:
     """Its defaults as they are, and each value that has a counterpart, under its old name."""
-    made, want = _bare(_alone(**_DEFAULTS_OF_OLD)), _bare(component)
+    made, want = bare(_alone(**_DEFAULTS_OF_OLD)), bare(component)
     want["Deployment", _NAME]["spec"]["replicas"] = 1
     assert made == want
     changed: Json = {
@@ -318,7 +301,7 @@ def test_values_of_env_injector_are_taken(component: _Documents, with_cert_manag
         "cert-manager": {"enabled": True},
     }
     documents = _alone(**_DEFAULTS_OF_OLD | changed)
-    assert {_key(each) for each in documents} == {_key(each) for each in with_cert_manager}
+    assert {key_of(each) for each in documents} == {key_of(each) for each in with_cert_manager}
     deployment = only(documents, "Deployment")["spec"]
     pod = deployment["template"]["spec"]
     assert deployment["replicas"] == 3

@@ -14,12 +14,12 @@ from provisioner.controller import Addresses, Controller
 from provisioner.nodegroups import app
 from provisioner.nodegroups.act import Actor, DryActor
 from provisioner.nodegroups.bootstrap.metadata import startup_script
+from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.device_plugin import version_of
 from provisioner.settings import read as read_options
 from provisioner.settings.nodegroups import NodeGroupSettings
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
-from tests.support.nodegroup_world import FakeCompute
 from tests.support.waiting import wait_for
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/tpu-provisioner-system/leases/tpu-provisioner-nodegroups"
@@ -38,7 +38,7 @@ class Process:
     """A controller whose exit is only written down."""
 
     def __init__(self, settings: NodeGroupSettings = SETTINGS, **addresses: Any) -> None:
-        self.kube, self.compute, self.clock = Kube(), FakeCompute(), FakeClock()
+        self.kube, self.compute, self.clock = Kube(), ComputeClient(endpoint="http://127.0.0.1:1"), FakeClock()
         self.kube.put_object("/api/v1/namespaces/kube-system", {"metadata": {"name": "kube-system", "uid": "c"}})
         self.kube.put_object("/version", {"gitVersion": "v1.31.0"})
         self.exit_codes: list[int] = []

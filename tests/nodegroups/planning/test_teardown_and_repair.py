@@ -16,7 +16,6 @@ from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.compute.records import ManagedInstance, Scope, Template
 from provisioner.nodegroups.planning.actions import SetFinalizers
-from provisioner.nodegroups.planning.events import CLEANUP
 from provisioner.nodegroups.planning.group import differs as child_differs
 from provisioner.nodegroups.planning.group import instance_template
 from provisioner.nodegroups.planning.round import Node
@@ -54,17 +53,6 @@ def test_pods_without_chips_keep_the_machines_until_the_deadline() -> None:
     assert SETTINGS.drain_seconds - 10 < took < SETTINGS.drain_seconds + 5
 
 
-def test_pods_that_may_be_evicted_leave_before_the_machines_go() -> None:
-    """Without a budget the group is gone soon, and every pod was asked first."""
-    world = ready_world(topology="2x4")
-    world.run_pods("train")
-    world.take_down("train", within_seconds=600.0)
-    assert world.process.writes["EvictPod"] == 2
-    on_group = [event.reason for event in world.process.events if event.object.kind == Kind.TPU_NODE_GROUP.value]
-    assert on_group.count(CLEANUP) == 1
-    world.check_nothing_left()
-
-
 def test_a_child_that_shows_up_after_its_turn_goes_too() -> None:
     """One that was being created when the group was deleted would keep the template, and so the group, for ever."""
     world = ready_world(topology="2x4")
@@ -96,19 +84,6 @@ def test_a_slice_is_not_made_anew_where_the_setting_says_never() -> None:
     world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
     world.wait(2 * SETTINGS.repair_after_seconds)
     assert world.reason("train") == Reason.NODE_LOST
-
-
-def test_a_chip_that_is_gone_waits_for_the_work_beside_it() -> None:
-    """Pods that run go on with the chips that they have; the slice is recreated when they have ended."""
-    world = ready_world(topology="2x4")
-    pods = world.run_pods("train")
-    world.kube.change_node(world.machines("train")[0].name, allocatable_chips=3)
-    world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)
-    assert "has 3 of 4 chips" in world.message("train")
-    world.wait(3600.0)
-    assert world.process.writes["EvictPod"] == 0
-    world.kube.finish_pods(*pods)
-    world.wait_until(lambda: world.reason("train") == Reason.RECREATING, within_seconds=600.0)
 
 
 def test_the_status_has_as_many_moments_as_the_definition_takes() -> None:
@@ -161,20 +136,6 @@ def test_nodes_of_machines_that_are_not_listed_any_more_go_and_stop_no_repair(mo
         world.kube.change_node(machine.name, ready=False)
     world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
     assert [node for node in world.kube.all("Node") if node.name.startswith("each-")] == []
-
-
-@pytest.mark.parametrize("machines", [4, 2], ids=["each once", "two in turn"])
-def test_outages_of_different_machines_do_not_add_up(machines: int) -> None:
-    """As when kubelets are restarted one after the other: each is back long before REPAIR_AFTER."""
-    world = ready_world(topology="4x4")
-    world.run_pods("train")
-    order = sorted(machine.name for machine in world.machines("train"))[:machines] * (4 // machines)
-    for turn, name in enumerate(order):
-        world.stage.after(100.0 * turn, partial(world.kube.change_node, name, ready=False))
-        world.stage.after(100.0 * turn + 120.0, partial(world.kube.change_node, name, ready=True))
-    world.wait(3600.0)
-    assert world.is_ready("train")
-    assert not world.group().status.recreated_at
 
 
 @pytest.mark.parametrize("deleted", [False, True])

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from provisioner.model.capacity import FailureKind
-from provisioner.model.writes import LOST_SECONDS, WriteFailure
+from provisioner.model.writes import WriteFailure
 from provisioner.partitions.planning.actions import CreatePartition, OpenGate, ReadServer, RemovePartition, SaveLedger
 from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
@@ -48,112 +48,6 @@ def test_a_pod_gets_its_partition_and_its_gate_is_opened_and_it_gives_it_back() 
     assert (plan.writes, plan.calls) == ((), ())
 
 
-def test_nothing_is_made_before_the_ledger_has_it() -> None:
-    """Whoever leads next knows of every partition that may exist."""
-    story = Story(pods=[make_pod("a")])
-    story.read()
-    (save,) = story.wants(SaveLedger)
-    assert story.calls(CreatePartition) == []
-    assert story.wants(CreatePartition) == []
-    story.write(save)
-    assert [call.request.id for call in story.wants(CreatePartition)] == [id_of(story.pods[0])]
-
-
-def test_a_gate_is_opened_only_after_a_reading_shows_the_partition_active() -> None:
-    """What was listed before the create was answered says nothing about it."""
-    pod = make_pod("a")
-    story = held(pod, state=None)
-    story.read()
-    (create,) = story.wants(CreatePartition)
-    story.answer(create)
-    assert story.wants(OpenGate) == []
-    story.put(make_partition(pod, PartitionState.OTHER))
-    story.pass_time(2)
-    story.read()
-    assert story.wants(OpenGate) == []
-    story.put(make_partition(pod))
-    story.pass_time(6)
-    story.read()
-    assert [gate.partition_id for gate in story.wants(OpenGate)] == [id_of(pod)]
-
-
-@pytest.mark.parametrize(
-    "failure",
-    [FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS],
-)
-def test_a_create_of_unknown_outcome_is_followed_by_a_reading(failure: FailureKind) -> None:
-    """Only where the reading shows nothing it is sent again."""
-    pod = make_pod("a")
-    story = held(pod, state=None)
-    story.read()
-    story.answer(story.wants(CreatePartition)[0], failure)
-    story.pass_time(10)
-    assert story.wants(CreatePartition) == []
-    assert story.memory.refusals == {}
-    for call in story.calls(ReadServer):
-        story.answer(call)
-    (again,) = story.wants(CreatePartition)
-    story.pass_time(LOST_SECONDS)
-    assert again.key not in story.decide().memory.calls, "nobody makes it"
-    story.memory = Memory()
-    story.answer(again, failure)
-    assert story.memory == Memory()
-
-
-def test_a_partition_that_vanishes_under_its_pod_is_made_again_where_it_was() -> None:
-    """The pod is told, and the IPUs stay its own."""
-    pod = make_pod("a", size=64, gated=False, told_server=SERVER.address)
-    story = held(pod, make_pod("b", size=4), state=None)
-    plans = story.settle(rounds=4)
-    assert "PartitionLost" in reasons(plans)
-    assert list(story.at()) == [id_of(pod)]
-    assert "b" not in story.entries()
-
-
-def test_a_pod_moves_on_where_its_place_is_fragmented() -> None:
-    """Its entry goes only after a reading shows that nothing was made, and the other allocation takes it."""
-    story = Story(
-        pods=[make_pod("a", size=8)],
-        servers={SERVER: (Allocation(name="a", ipus=8), Allocation(name="b", ipus=16))},
-    )
-    story.read()
-    story.write(story.wants(SaveLedger)[0])
-    assert story.entries()["a"].allocation == "a"
-    story.answer(story.wants(CreatePartition)[0], FailureKind.STOCKOUT)
-    assert story.wants(SaveLedger) == []
-    story.pass_time(1)
-    story.read()
-    story.write(story.wants(SaveLedger)[0])
-    assert story.entries()["a"].allocation == "b"
-    story.settle()
-    assert (story.pods[0].gated, story.memory.refusals) == (False, {})
-
-
-@pytest.mark.parametrize("fits", [True, False])
-def test_a_pod_tries_all_allocations_of_unknown_size_before_it_tries_one_again(fits: bool) -> None:
-    """It does not go to and fro between two that are too small, as fast as the servers answer."""
-    allocations = tuple(Allocation(name=each, ipus=None) for each in "abc")
-    story = Story(pods=[make_pod("a", size=16)], servers={SERVER: allocations})
-    plans = story.settle(40, seconds=0.5, fails=refusing(lambda tried: not fits or tried.allocation != "c"))
-    assert [each.request.allocation for each in creates_of(plans)] == ["a", "b", "c"]
-    assert story.pods[0].gated is not fits
-
-
-def test_pods_that_are_refused_together_are_not_tried_again_and_again() -> None:
-    """That the other one is not tried any more changes nothing on the server."""
-    story = Story(pods=[make_pod("a", size=16, age_seconds=1), make_pod("b", size=16)])
-    assert 4 <= len(creates_of(story.settle(300, fails=refusing(lambda _: True)))) <= 12
-    allocations = tuple(Allocation(name=each, ipus=16) for each in "abc")
-    story = Story(pods=[make_pod("a", size=16, age_seconds=1), make_pod("b", size=16)], servers={SERVER: allocations})
-    first, others = refusing(lambda of: of.allocation == "a", FailureKind.PERMISSION), refusing(lambda _: True)
-    assert 4 <= len(creates_of(story.settle(60, seconds=2, fails=lambda call: first(call) or others(call)))) <= 15
-
-
-def test_a_pod_is_told_why_its_partition_could_not_be_created() -> None:
-    plans = Story(pods=[make_pod("a")]).settle(9, fails=refusing(lambda _: True, FailureKind.PERMISSION))
-    assert events_of(plans)[-1].message.startswith("Its partition could not be created: ")
-
-
 @pytest.mark.parametrize("ipus", [64, None], ids=["known", "unknown"])
 def test_a_pod_that_is_refused_where_nothing_is_keeps_nobody_waiting_for_ever(ipus: int | None) -> None:
     """The server has less than it shows, or does not say what it has."""
@@ -162,57 +56,6 @@ def test_a_pod_that_is_refused_where_nothing_is_keeps_nobody_waiting_for_ever(ip
     plans = story.settle(300, fails=refusing(lambda tried: tried.size == old.size))
     assert story.entries().keys() == {"younger"}
     assert 3 <= sum(each.request.size == old.size for each in creates_of(plans)) <= 8
-
-
-def test_the_clock_of_a_node_that_is_ahead_makes_no_end_come_later() -> None:
-    """What the node says it has begun in an hour began when it was recorded."""
-    pod = make_pod(
-        "a", size=32, gated=False, told_server=SERVER.address, node="host-1", active_deadline_seconds=3600.0,
-        started_at=NOW + timedelta(hours=1),
-    )  # fmt: skip
-    story = Story(pods=[pod, make_pod("b", size=64)])
-    story.record(make_entry(pod, at=NOW - timedelta(seconds=3000)))
-    story.put(make_partition(pod))
-    story.read()
-    (waiting,) = story.decide().view.waiting
-    assert "600 s" in waiting.why
-
-
-def test_a_broken_partition_is_made_anew_as_long_as_its_pod_was_told_nothing() -> None:
-    """Where it did not break, with a proof that goes by the gate."""
-    pod = make_pod("a")
-    story = held(pod, state=PartitionState.ERROR, servers=dict(BOTH))
-    story.read()
-    (remove,) = story.wants(RemovePartition)
-    assert remove.unused
-    story.answer(remove)
-    assert "PartitionCreated" in reasons(story.settle(seconds=5))
-    assert story.pods[0].told_server == OTHER.address
-
-
-@pytest.mark.parametrize(
-    ("begun", "told", "state"),
-    [
-        pytest.param(False, ["PartitionFailed", "PartitionLost"], PartitionState.ACTIVE, id="its init container waits"),
-        pytest.param(True, ["PartitionFailed"], PartitionState.ERROR, id="the pod may use it"),
-    ],
-)
-def test_a_broken_partition_of_a_pod_whose_gate_is_open(begun: bool, told: list[str], state: PartitionState) -> None:
-    """It is recreated as long as nothing else of the pod has run, and left to the pod afterwards."""
-    pod = make_pod("a", gated=False, told_server=SERVER.address, node="host-1", begun=begun)
-    story = held(pod, state=PartitionState.ERROR)
-    assert reasons(story.settle())[:2] == told
-    assert story.at()[id_of(pod)].state is state
-
-
-def test_a_partition_that_was_active_has_its_time_again_to_become_so() -> None:
-    """As when a program resets it: nobody knows all words for that."""
-    pod = make_pod("a", gated=False, told_server=SERVER.address)
-    story = held(pod)
-    story.settle(rounds=3, seconds=story.settings.stuck_seconds)
-    story.put(make_partition(pod, PartitionState.OTHER))
-    assert reasons(story.settle(rounds=10, seconds=60)) == []
-    assert reasons(story.settle(rounds=10, seconds=60))[:2] == ["PartitionFailed", "PartitionLost"]
 
 
 @pytest.mark.parametrize(
@@ -229,23 +72,6 @@ def test_who_loses_its_partition(fields: dict[str, object], want_removed: bool) 
     story = held(pod)
     story.read()
     assert bool(story.wants(RemovePartition)) is want_removed
-
-
-@pytest.mark.parametrize("hours", [-2, 0, 2], ids=["ahead", "right", "behind"])
-def test_a_pod_that_is_being_deleted_has_its_grace_however_wrong_the_clock_is(hours: int) -> None:
-    """And half a minute more; then it may be on a host that is dead."""
-    pod = make_pod(
-        "a",
-        gated=False,
-        told_server=SERVER.address,
-        deletion_deadline=NOW + timedelta(hours=hours),
-        deletion_grace_seconds=60.0,
-    )
-    story = held(pod)
-    story.settle(rounds=18, seconds=5)
-    assert list(story.at()) == [id_of(pod)]
-    story.settle(rounds=3, seconds=5)
-    assert list(story.at()) == []
 
 
 def test_a_pod_that_is_deleted_again_has_its_new_grace() -> None:
