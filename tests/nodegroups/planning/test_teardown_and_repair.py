@@ -343,15 +343,6 @@ def test_a_node_that_is_not_ready_is_not_taken_for_that_of_the_machine_there_is(
     world.wait_until(lambda: world.kube.objects["Node", "", node.name].labels == node.labels, within_seconds=60.0)
 
 
-def test_a_node_that_joins_has_the_number_of_its_machine_before_it_is_ready() -> None:
-    """By the token that it joined with: the machine may be lost before its node has ever been ready."""
-    world = World()
-    world.kube.create_group(make_group("train", topology="2x2"))
-    world.wait_until(lambda: bool(world.kube.all("Node")), step_seconds=0.1)
-    world.wait_until(lambda: names.MACHINE_ID in world.kube.all("Node")[0].labels, step_seconds=0.1)
-    assert not world.kube.all("Node")[0].ready
-
-
 def test_a_template_that_names_its_subnetwork_without_a_path_stays() -> None:
     """tpu-operator wrote such ones; one of our own has the path, for Compute Engine takes no bare name."""
     group = make_group("train")

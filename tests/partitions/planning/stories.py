@@ -28,7 +28,7 @@ from provisioner.partitions.planning.events import Event
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.planning.memory import Memory, fold
 from provisioner.partitions.planning.round import PlanningSettings, ServerView, Snapshot
-from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState, Reading
+from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState, Reading
 from provisioner.settings.partitions import Server
 
 CLUSTER = "cluster-uid"
@@ -248,18 +248,6 @@ def held(
     if state is not None:
         story.put(make_partition(pod, state))
     return story
-
-
-def refusing(
-    refuses: Callable[[PartitionRequest], bool], kind: FailureKind = FailureKind.STOCKOUT
-) -> Callable[[Call], FailureKind | None]:
-    """Return how calls end where the server has no place for some partitions."""
-    return lambda call: kind if isinstance(call, CreatePartition) and refuses(call.request) else None
-
-
-def creates_of(plans: Iterable[Plan]) -> list[CreatePartition]:
-    """Return all creates of plans."""
-    return [call for plan in plans for call in plan.calls if isinstance(call, CreatePartition)]
 
 
 def events_of(plans: Iterable[Plan]) -> list[Event]:

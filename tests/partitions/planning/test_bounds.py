@@ -50,22 +50,6 @@ def test_a_pod_that_brings_out_a_mistake_costs_nobody_else_its_turn(monkeypatch:
     assert any("ZeroDivisionError" in fault.error for plan in plans for fault in plan.faults)
 
 
-def test_a_namespace_at_its_limit_holds_nobody_up_and_does_not_pass_itself() -> None:
-    """Its own younger pods wait behind the one that does not fit."""
-    story = Story(
-        pods=[
-            make_pod("a", size=4, age_seconds=9),
-            make_pod("b", size=8, age_seconds=8),
-            make_pod("c", size=2, age_seconds=7),
-            make_pod("d", size=4, namespace="other"),
-            make_pod("e", size=16, age_seconds=10),
-        ],
-        settings=PlanningSettings(namespace_limits={"team": 8}),
-    )
-    story.settle()
-    assert story.entries().keys() == {"a", "d"}
-
-
 def test_a_pod_that_the_webhook_holds_and_the_controller_does_not_serve_is_told_so() -> None:
     """The two may be set up differently, and nobody else would say why it waits for ever."""
     pods = {

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from provisioner.model.capacity import FailureKind
-from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.actions import Call, CreatePartition, RemovePartition, TakeBack
+from provisioner.partitions.planning.actions import Call, CreatePartition, RemovePartition
 from provisioner.partitions.planning.decide import Plan
-from provisioner.partitions.planning.ledger import MOST_CHARACTERS, Ledger
+from provisioner.partitions.planning.ledger import MOST_CHARACTERS
 from provisioner.partitions.planning.round import PlanningSettings
-from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState
+from provisioner.partitions.vipu.protocol import Allocation, PartitionRequest, PartitionState
 from provisioner.settings.partitions import Server
 from tests.partitions.planning.stories import (
     BOTH,
@@ -32,18 +31,6 @@ from tests.partitions.planning.stories import (
 )
 
 
-def test_a_pod_whose_node_selector_is_narrowed_gets_its_partition_where_it_may_run() -> None:
-    """Of a pod with a gate anybody who may change it can add a node selector; its IPUs would be of no use for ever."""
-    pod = make_pod("train")
-    story = held(pod, servers=dict(BOTH))
-    story.change(pod, servers=frozenset({OTHER.address}))
-    plans = story.settle()
-    assert any("nodes" in event.message for event in events_of(plans) if event.reason == "PartitionFailed")
-    assert story.at() == {}
-    assert story.entries()["train"].server == OTHER.address
-    assert story.pods[0].told_server == OTHER.address
-
-
 def test_a_pod_that_may_run_nowhere_any_more_gives_its_ipus_to_others() -> None:
     """And is told why it waits."""
     pod = make_pod("train", size=64, age_seconds=9)
@@ -52,43 +39,6 @@ def test_a_pod_that_may_run_nowhere_any_more_gives_its_ipus_to_others() -> None:
     plans = story.settle()
     assert "next" in story.entries()
     assert any("node selector" in event.message for event in events_of(plans) if event.pod.name == "train")
-
-
-def test_a_partition_that_is_being_made_for_a_narrowed_pod_is_not_forgotten() -> None:
-    """The entry stays until the answer is there and a reading shows what there is."""
-    pod = make_pod("train")
-    story = held(pod, state=None, servers=dict(BOTH))
-    story.read()
-    (create,) = story.wants(CreatePartition)
-    story.change(pod, servers=frozenset({OTHER.address}))
-    story.pass_time(5)
-    story.live = frozenset({create.key})
-    plan = story.decide()
-    assert plan.writes == ()
-    for call in plan.calls:
-        story.answer(call)
-    story.live = frozenset()
-    story.answer(create, FailureKind.UNKNOWN_OUTCOME)
-    story.put(make_partition(pod))
-    story.settle()
-    assert story.at() == {}
-    assert story.entries()["train"].server == OTHER.address
-
-
-def test_a_partition_that_is_being_made_for_a_pod_that_is_gone_is_not_forgotten() -> None:
-    """Its IPUs are not free, although no reading shows it."""
-    pod = make_pod("train")
-    story = held(pod, state=None)
-    story.read()
-    (create,) = story.wants(CreatePartition)
-    story.live = frozenset({create.key})
-    story.pods.clear()
-    story.settle(5)
-    assert story.entries().keys() == {"train"}
-    story.live = frozenset()
-    story.answer(create)
-    story.settle(5)
-    assert (story.at(), story.entries()) == ({}, {})
 
 
 def test_a_narrowed_pod_keeps_what_it_was_told_of() -> None:
@@ -114,24 +64,6 @@ def _settle_without_server(story: Story, minutes: int) -> list[Plan]:
         seconds=20,
         fails=lambda call: FailureKind.UNAVAILABLE if call.server == SERVER.address else None,
     )
-
-
-def test_a_pod_does_not_wait_for_ever_for_a_server_that_is_down() -> None:
-    """Others have room: after a quarter of an hour it goes there, and its people know why it waited."""
-    story, pod = _away()
-    plans = _settle_without_server(story, 15)
-    assert story.entries()["train"].server == SERVER.address
-    told = events_of(plans)[-1]
-    assert (told.reason, told.warning, "After 15 minutes" in told.message) == ("PartitionFailed", True, True)
-    assert [each.why for each in plans[-1].view.partitions] == [f"V-IPU server {SERVER.address} cannot be read."]
-    _settle_without_server(story, 4)
-    assert story.entries()["train"].server == OTHER.address
-    assert story.pods[0].told_server == OTHER.address
-    # What was made there all the same goes when the server is back.
-    story.put(make_partition(pod, allocation="b"))
-    story.servers[SERVER] = (Allocation(name="b", ipus=64),)
-    story.settle(rounds=10, seconds=60)
-    assert list(story.at()) == []
 
 
 def test_a_pod_that_only_a_server_can_serve_that_is_down_waits_for_it() -> None:
@@ -162,18 +94,6 @@ def test_whose_ipus_on_a_server_that_is_down_count(fields: dict[str, Any], kept:
     story.settings = PlanningSettings(namespace_limits={"*": 16})
     _settle_without_server(story, 18)
     assert ("train" in story.entries(), "next" in story.entries()) == (kept, not kept)
-
-
-def test_a_pod_moves_on_where_its_partition_cannot_be_made_for_long() -> None:
-    """Its server can be read, and creates end in nothing that tells why."""
-    story, _ = _away()
-
-    def fails(call: Call) -> FailureKind | None:
-        is_lost = isinstance(call, CreatePartition) and call.server == SERVER.address
-        return FailureKind.UNKNOWN_OUTCOME if is_lost else None
-
-    story.settle(400, seconds=3, fails=fails)
-    assert story.pods[0].told_server == OTHER.address
 
 
 def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> list[Plan]:
@@ -209,26 +129,6 @@ def test_a_pod_whose_useless_partition_cannot_be_removed_has_another_one(misplac
     _carry_out(alone, 0.5, lambda call: isinstance(call, RemovePartition))
     (waiting,) = alone.decide().view.waiting
     assert waiting.why == f"Partition {id_of(pod)} cannot be removed: no"
-
-
-def test_what_cannot_be_removed_holds_up_nobody() -> None:
-    """Neither others that find room beside it nor its namespace; whoever needs its IPUs is told so."""
-    gone, big = make_pod("gone"), make_pod("big", size=64, age_seconds=9, namespace="other")
-    settings = PlanningSettings(namespace_limits={"team": 4})
-    story = held(gone, big, make_pod("next"), gone=True, settings=settings)
-    _carry_out(story, 0.5, lambda call: isinstance(call, RemovePartition))
-    assert story.entries().keys() == {"gone", "next"}
-    (waiting,) = story.decide().view.waiting
-    assert (waiting.pod, "cannot be removed" in waiting.why) == ("big", True)
-
-
-def test_a_partition_that_is_removed_after_some_tries_keeps_the_reservation() -> None:
-    """Until a reading shows that it is gone: then the oldest pod has its IPUs."""
-    gone, oldest = make_pod("gone"), make_pod("oldest", size=64, age_seconds=9)
-    story = held(gone, oldest, *(make_pod(f"young{number}") for number in range(3)), gone=True)
-    fails = iter([True, True])
-    _carry_out(story, 0.1, lambda call: isinstance(call, RemovePartition) and next(fails, False))
-    assert story.entries().keys() == {"oldest"}
 
 
 def test_one_refusal_long_ago_takes_no_reservation_from_others() -> None:
@@ -307,34 +207,6 @@ def test_who_was_refused_where_nothing_was_holds_up_nobody_beside_others_either(
     assert story.entries().keys() >= {"p0", "p1", "p2"}
 
 
-def test_whoever_needs_ipus_of_others_holds_up_nobody() -> None:
-    """Partitions of another cluster may stay for ever, and one pod that asks for all IPUs would close what is free."""
-    stranger = Partition(id="theirs", size=4, state=PartitionState.ACTIVE, allocation="a")
-    story = Story(pods=[make_pod("all", size=64, age_seconds=99), make_pod("small", size=8)])
-    story.put(stranger)
-    story.read()
-    plans = story.settle()
-    assert story.entries().keys() == {"small"}
-    (told,) = [event for event in events_of(plans) if event.pod.name == "all"]
-    assert (told.warning, "others" in told.message) == (True, True)
-    story.at().pop(stranger.id)
-    story.pass_time(10)
-    story.read()
-    story.pods.append(make_pod("late", size=8))
-    story.settle(seconds=5)
-    assert story.entries().keys() == {"small"}
-
-
-def test_whoever_needs_ipus_of_an_orphan_waits_for_them() -> None:
-    """It is removed soon, so nobody passes."""
-    story = Story(pods=[make_pod("all", size=64, age_seconds=99), make_pod("small", size=8)])
-    story.put(make_partition(make_pod("gone")))
-    story.settle(rounds=5)
-    assert story.entries() == {}
-    story.settle(rounds=40, seconds=5)
-    assert story.entries().keys() == {"all"}
-
-
 def test_a_partition_that_is_recorded_again_is_to_be_as_large_as_its_pod_asks() -> None:
     """Somebody may have made one of this id with another size while the ledger was lost."""
     pod = make_pod("train", size=4)
@@ -343,29 +215,6 @@ def test_a_partition_that_is_recorded_again_is_to_be_as_large_as_its_pod_asks() 
     story.settle()
     assert story.entries()["train"].size == 4
     assert story.at()[id_of(pod)].size == 4
-
-
-def test_an_entry_that_cannot_be_read_keeps_its_partition_and_its_text_and_its_pod_is_told() -> None:
-    """Whose it is nobody knows, so nothing is removed, and the pod waits until somebody repairs the ledger."""
-    pod = make_pod("train")
-    story = Story(pods=[pod])
-    story.record(unreadable={id_of(pod): "{"})
-    story.put(make_partition(pod))
-    plans = story.settle(rounds=60, seconds=5)
-    assert list(story.at()) == [id_of(pod)]
-    assert story.ledger == Ledger(resource_version="1", unreadable={id_of(pod): "{"})
-    (told,) = events_of(plans)
-    assert (told.reason, id_of(pod) in told.message) == ("PartitionRejected", True)
-    assert [each.pod for each in plans[-1].view.rejected] == [pod.name]
-
-
-def test_a_pod_that_gave_its_partition_back_before_it_ran_is_told_that_it_gets_no_other() -> None:
-    """Its gate stays shut, and nothing else would say why."""
-    pod = make_pod("train", released=True)
-    story = held(pod)
-    plans = story.settle()
-    assert (story.at(), story.entries()) == ({}, {})
-    assert reasons(plans) == ["PartitionReleased", "PartitionRejected"]
 
 
 def test_a_pod_that_the_ledger_cannot_take_is_told_so() -> None:
@@ -441,19 +290,6 @@ def test_a_pod_keeps_its_ipus(fields: dict[str, Any], others: bool, seconds: flo
     if not others:
         story.pods.pop()
     story.settle(rounds=30, seconds=5)
-    assert (list(story.at()), story.pods[0].released) == ([id_of(pod)], False)
-
-
-def test_a_pod_that_got_a_node_meanwhile_keeps_its_ipus() -> None:
-    """The write has the resource version of the pod without one as its condition."""
-    story, pod = _unscheduled()
-    story.settle(rounds=11, seconds=5)
-    story.pass_time(20)
-    (write,) = story.wants(TakeBack)
-    assert write.pod.resource_version == pod.resource_version
-    story.change(pod, node="host-1")
-    story.write(write, WriteFailure.CONFLICT)
-    story.settle(rounds=10, seconds=5)
     assert (list(story.at()), story.pods[0].released) == ([id_of(pod)], False)
 
 
