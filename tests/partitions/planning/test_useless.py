@@ -131,28 +131,6 @@ def test_a_pod_whose_useless_partition_cannot_be_removed_has_another_one(misplac
     assert waiting.why == f"Partition {id_of(pod)} cannot be removed: no"
 
 
-def test_one_refusal_long_ago_takes_no_reservation_from_others() -> None:
-    """The pod that was refused is not tried again, as with a node selector that somebody added since."""
-    run = make_pod("run", gated=False, told_server=SERVER.address, begun=True, node="host-1")
-    refused = make_pod("refused", size=8, age_seconds=9)
-    story = held(run, refused)
-    _carry_out(story, 0.01, lambda call: isinstance(call, CreatePartition))
-    story.change(refused, servers=frozenset())
-    _carry_out(story, 1.1, lambda _: False)
-    story.pods += [make_pod("oldest", size=64, age_seconds=8), make_pod("young")]
-    _carry_out(story, 0.1, lambda _: False)
-    assert story.entries().keys() == {"run"}
-
-
-def test_who_is_refused_for_long_beside_others_keeps_no_reservation() -> None:
-    run = make_pod("run", gated=False, told_server=SERVER.address, begun=True, node="host-1")
-    story, small = held(run, make_pod("never", size=32, age_seconds=9)), make_pod("small")
-    for pods, hours, entries in (([], 0.9, {"run"}), ([small], 0.05, {"run"}), ([], 0.3, {"run", "small"})):
-        story.pods += pods
-        _carry_out(story, hours, lambda call: isinstance(call, CreatePartition) and call.request.size == 32)
-        assert story.entries().keys() == entries
-
-
 def test_a_pod_that_has_a_place_does_not_get_a_second_one_recorded() -> None:
     """Its gate was opened by hand, so that it may be on either server."""
     pod = make_pod("train", gated=False)
@@ -244,18 +222,6 @@ def _unscheduled(**fields: Any) -> tuple[Story, Pod]:
     return story, pod
 
 
-@pytest.mark.parametrize("state", [PartitionState.ACTIVE, PartitionState.ERROR])
-def test_a_pod_that_no_node_is_found_for_gives_its_ipus_to_those_that_wait(state: PartitionState) -> None:
-    """It may ask for more memory than any node has, and would keep them for ever; those that are broken, too."""
-    story, pod = _unscheduled()
-    story.put(make_partition(pod, state))
-    story.settle(rounds=11, seconds=5)
-    assert "stuck" in story.entries()
-    plans = story.settle(rounds=10, seconds=5)
-    assert story.entries().keys() == {"next"}
-    assert [each.pod for each in plans[-1].view.rejected] == ["stuck"]
-
-
 @pytest.mark.parametrize(
     ("namespace", "size", "want"),
     [
@@ -291,20 +257,3 @@ def test_a_pod_keeps_its_ipus(fields: dict[str, Any], others: bool, seconds: flo
         story.pods.pop()
     story.settle(rounds=30, seconds=5)
     assert (list(story.at()), story.pods[0].released) == ([id_of(pod)], False)
-
-
-@pytest.mark.parametrize("hanging", [CreatePartition, RemovePartition])
-def test_a_partition_is_made_beside_calls_that_hang(hanging: type[Any]) -> None:
-    """A server works on four changes at once; some of its IPUs may be out of order for hours."""
-    others = [make_pod(f"other-{number}", size=1, age_seconds=99) for number in range(12)]
-    new = make_pod("new", size=1)
-    story = Story(pods=[new, *(others if hanging is CreatePartition else ())])
-    story.record(*map(make_entry, (*others, new)))
-    if hanging is RemovePartition:
-        story.put(*map(make_partition, others))
-    for _ in range(12):
-        for call in story.decide().calls:
-            fails = isinstance(call, hanging) and id_of(new) not in call.key
-            story.answer(call, FailureKind.UNKNOWN_OUTCOME if fails else None)
-        story.pass_time(70)
-    assert id_of(new) in story.at()
