@@ -15,7 +15,6 @@ from provisioner.kube.live import cordon
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, NodePool, NodePoolRequest, OperationName, PoolName, PoolStatus, Zone
 from provisioner.model.workloads import GroupKey, ObjectRef, WorkloadUid
-from provisioner.slices.act import CALL_TIMEOUT_SECONDS
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import Memory
@@ -48,6 +47,11 @@ def put_pool(world: World) -> None:
     world.kube.put_object(object_path("nodes", NODE), node_of(pool, NODE, world.clock))
 
 
+def put_stray(world: World) -> None:
+    """Put a pod of somebody else on the node."""
+    world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", NODE))
+
+
 def carry_out(world: World, **plan: Any) -> list[Answer]:
     world.actor.carry_out(Plan(**{"memory": Memory()} | plan))
     world.settle()
@@ -57,17 +61,34 @@ def carry_out(world: World, **plan: Any) -> list[Answer]:
     return answers
 
 
-def test_a_create_that_gke_takes(world: World) -> None:
+def created(world: World) -> CreateAnswer:
     (answer,) = carry_out(world, creates=(CREATE,))
-    assert answer == CreateAnswer(name=POOL, at=world.clock.now(), operation=OperationName("operation-1"))
+    assert isinstance(answer, CreateAnswer)
+    return answer
+
+
+def deleted(world: World) -> DeleteAnswer:
+    (answer,) = carry_out(world, deletes=(a_delete(),))
+    assert isinstance(answer, DeleteAnswer)
+    return answer
+
+
+def looked_up(world: World, look_up: LookUp) -> LookUpAnswer:
+    (answer,) = carry_out(world, look_ups=(look_up,))
+    assert isinstance(answer, LookUpAnswer)
+    return answer
+
+
+def test_a_create_that_gke_takes(world: World) -> None:
+    assert created(world) == CreateAnswer(name=POOL, at=world.clock.now(), operation=OperationName("operation-1"))
     assert world.wake.is_set()
 
 
 def test_the_gate_forgets_what_nobody_wants_to_delete_any_more(world: World) -> None:
     """The plan's memory has all deletes that are open."""
     put_pool(world)
-    world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", NODE))
-    carry_out(world, deletes=(a_delete(),))
+    put_stray(world)
+    deleted(world)
     assert world.gate._kept_on == {POOL: NODE}
     carry_out(world)
     assert world.gate._kept_on == {}
@@ -76,49 +97,43 @@ def test_the_gate_forgets_what_nobody_wants_to_delete_any_more(world: World) -> 
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_a_create_that_gke_refuses(world: World, kind: FailureKind) -> None:
     world.gke.fail_next("create_node_pool", kind)
-    (answer,) = carry_out(world, creates=(CREATE,))
-    assert isinstance(answer, CreateAnswer)
-    assert answer.failure is not None
-    assert answer.failure.kind is kind
+    failure = created(world).failure
+    assert failure is not None
+    assert failure.kind is kind
 
 
-def test_a_create_that_crashes_may_have_had_its_effect(world: World) -> None:
-    """A mistake of ours in the middle of a create leaves its outcome unknown, and is never lost."""
+def test_what_crashes_may_have_had_its_effect(world: World) -> None:
+    """A mistake of ours in the middle of a call leaves its outcome unknown, and is never lost."""
+    put_pool(world)
     world.actor.supplier = Broken()  # type: ignore[assignment]
-    (answer,) = carry_out(world, creates=(CREATE,))
-    assert isinstance(answer, CreateAnswer)
-    assert answer.failure is not None
-    assert answer.failure.kind is FailureKind.UNKNOWN_OUTCOME
+    for answer in (created(world), deleted(world)):
+        assert answer.failure is not None
+        assert answer.failure.kind is FailureKind.UNKNOWN_OUTCOME
 
 
 def test_a_delete_that_goes_through(world: World) -> None:
     put_pool(world)
-    (answer,) = carry_out(world, deletes=(a_delete(),))
-    assert isinstance(answer, DeleteAnswer)
+    answer = deleted(world)
     assert (answer.result, answer.operation) == (DeleteResult.ACCEPTED, "operation-1")
 
 
 def test_a_delete_of_a_pool_that_is_gone(world: World) -> None:
-    (answer,) = carry_out(world, deletes=(a_delete(),))
-    assert isinstance(answer, DeleteAnswer)
-    assert answer.result is DeleteResult.GONE
+    assert deleted(world).result is DeleteResult.GONE
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.NOT_FOUND])
 def test_a_delete_that_gke_refuses(world: World, kind: FailureKind) -> None:
     put_pool(world)
     world.gke.fail_next("delete_node_pool", kind, message="not now")
-    (answer,) = carry_out(world, deletes=(a_delete(),))
-    assert isinstance(answer, DeleteAnswer)
+    answer = deleted(world)
     assert answer.failure is not None
     assert (answer.result, answer.failure.kind, answer.reason) == (DeleteResult.FAILED, kind, "not now")
 
 
 def test_a_delete_that_the_gate_stops(world: World) -> None:
     put_pool(world)
-    world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", NODE))
-    (answer,) = carry_out(world, deletes=(a_delete(),))
-    assert isinstance(answer, DeleteAnswer)
+    put_stray(world)
+    answer = deleted(world)
     assert answer.result is DeleteResult.KEPT
     assert "other/stray" in answer.reason
     assert answer.told == "unfinished pods of others are on it"
@@ -128,38 +143,14 @@ def test_a_delete_that_the_gate_stops(world: World) -> None:
 def test_a_delete_whose_reason_is_gone(world: World) -> None:
     put_pool(world)
     world.kube.put_object(jobset_path("train"), jobset_of("train", uid="uid-of-train"))
-    (answer,) = carry_out(world, deletes=(a_delete(),))
-    assert isinstance(answer, DeleteAnswer)
-    assert answer.result is DeleteResult.NEEDED
+    assert deleted(world).result is DeleteResult.NEEDED
 
 
 def test_a_delete_while_kubernetes_fails(world: World) -> None:
     put_pool(world)
     world.kube.fail("GET", "/jobsets/", Unavailable("no answer"))
-    (answer,) = carry_out(world, deletes=(a_delete(),))
-    assert isinstance(answer, DeleteAnswer)
-    assert answer.result is DeleteResult.FAILED
+    assert deleted(world).result is DeleteResult.FAILED
     assert world.gke.names_of("delete_node_pool") == []
-
-
-def test_a_delete_that_crashes(world: World) -> None:
-    put_pool(world)
-    world.actor.supplier = Broken()  # type: ignore[assignment]
-    (answer,) = carry_out(world, deletes=(a_delete(),))
-    assert isinstance(answer, DeleteAnswer)
-    assert answer.failure is not None
-    assert answer.failure.kind is FailureKind.UNKNOWN_OUTCOME
-
-
-def test_without_enough_lease_nothing_is_sent(world: World) -> None:
-    """A lease that may end during a call permits neither creates nor deletes, and not even a cordon."""
-    put_pool(world)
-    world.lease_seconds = CALL_TIMEOUT_SECONDS
-    answers = carry_out(world, creates=(CREATE,), deletes=(a_delete(),))
-    failures = [answer.failure.kind for answer in answers if answer.failure is not None]
-    assert failures == [FailureKind.UNAVAILABLE, FailureKind.UNAVAILABLE]
-    assert world.gke.calls == []
-    assert world.calls("PATCH") == []
 
 
 def test_a_lease_that_ends_at_the_gate_stops_the_delete(world: World) -> None:
@@ -167,9 +158,7 @@ def test_a_lease_that_ends_at_the_gate_stops_the_delete(world: World) -> None:
     put_pool(world)
     left = iter([30.0, 5.0])
     world.actor.lease_seconds = lambda: next(left)
-    (answer,) = carry_out(world, deletes=(a_delete(),))
-    assert isinstance(answer, DeleteAnswer)
-    assert answer.result is DeleteResult.FAILED
+    assert deleted(world).result is DeleteResult.FAILED
     assert world.gke.names_of("delete_node_pool") == []
 
 
@@ -177,32 +166,25 @@ LOOK_UP = LookUp(name=POOL)
 
 
 def test_a_pool_is_looked_up(world: World) -> None:
-    (absent,) = carry_out(world, look_ups=(LOOK_UP,))
+    answers = [looked_up(world, LOOK_UP)]
     put_pool(world)
-    (present,) = carry_out(world, look_ups=(LOOK_UP,))
+    answers.append(looked_up(world, LOOK_UP))
     world.gke.fail_next("get_node_pool", FailureKind.UNAVAILABLE)
-    (unclear,) = carry_out(world, look_ups=(LOOK_UP,))
-    found = [
-        (each.exists, each.failure is None) for each in (absent, present, unclear) if isinstance(each, LookUpAnswer)
-    ]
-    assert found == [(False, True), (True, True), (False, False)]
+    answers.append(looked_up(world, LOOK_UP))
+    assert [(each.exists, each.failure is None) for each in answers] == [(False, True), (True, True), (False, False)]
 
 
 def test_an_operation_is_looked_up(world: World) -> None:
     world.gke.create_node_pool(CREATE.request)
     world.gke.fail_pool(POOL, FailureKind.STOCKOUT)
-    look_up = LookUp(name=POOL, operation=OperationName("operation-1"))
-    (answer,) = carry_out(world, look_ups=(look_up,))
-    assert isinstance(answer, LookUpAnswer)
-    assert answer.operation is not None
-    assert answer.operation.failure is not None
-    assert answer.operation.failure.kind is FailureKind.STOCKOUT
+    operation = looked_up(world, LookUp(name=POOL, operation=OperationName("operation-1"))).operation
+    assert operation is not None
+    assert operation.failure is not None
+    assert operation.failure.kind is FailureKind.STOCKOUT
 
 
 def test_an_operation_that_gke_has_forgotten(world: World) -> None:
-    look_up = LookUp(name=POOL, operation=OperationName("operation-9"))
-    (answer,) = carry_out(world, look_ups=(look_up,))
-    assert isinstance(answer, LookUpAnswer)
+    answer = looked_up(world, LookUp(name=POOL, operation=OperationName("operation-9")))
     assert (answer.operation, answer.failure) == (None, None)
 
 

@@ -10,10 +10,10 @@ from structlog.testing import capture_logs
 
 from provisioner import constants
 from provisioner.kube.protocol import object_path
-from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
+from provisioner.model.capacity import FailureKind, NodePool, PoolName
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
-from tests.support.controller import Told, World, jobset_path
+from tests.support.controller import Told, World
 
 HINTS = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace="tpu-provisioner-system")
 
@@ -21,55 +21,6 @@ HINTS = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace="tpu
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-@pytest.mark.parametrize(("seconds", "lists"), [(4, 1), (10, 2)], ids=["it is young", "it is older than five seconds"])
-def test_before_a_create_the_list_is_fetched_again_unless(world: World, seconds: float, lists: int) -> None:
-    """A create that is decided on an old list is only a reason to look."""
-    world.round()
-    world.put_jobset()
-    world.round(after_seconds=seconds)
-    assert (world.gke.counts()["list_node_pools"], world.gke.counts()["create_node_pool"]) == (lists, 1)
-    assert [call.method for call in world.gke.calls][-1] == "create_node_pool"
-
-
-def test_a_pool_that_the_new_list_shows_is_not_made_again(world: World) -> None:
-    """After a restart with an old list, the pool that somebody's create has made meanwhile is adopted."""
-    world.round()
-    world.put_jobset()
-    other = World()
-    other.put_jobset()
-    other.round()
-    (pool,) = other.gke.pools.values()
-    world.gke.set_pool(pool)
-    world.round(after_seconds=10)
-    assert world.gke.names_of("create_node_pool") == []
-
-
-def test_a_delete_needs_a_list_of_the_same_round(world: World) -> None:
-    """However young the last list is, a delete is decided on one that was asked for in its own round."""
-    pool = world.run_to_use()
-    world.complete()
-    world.round(after_seconds=3)
-    world.clock.advance(29.5)
-    world.loop.pools.fetch()
-    before = world.gke.counts()["list_node_pools"]
-    world.round(after_seconds=0.6)
-    assert world.gke.names_of("delete_node_pool") == [pool]
-    assert world.gke.counts()["list_node_pools"] == before + 1
-    assert [call.method for call in world.gke.calls[-2:]] == ["list_node_pools", "delete_node_pool"]
-
-
-def test_a_pool_that_the_new_list_shows_stopping_is_not_deleted(world: World) -> None:
-    """What somebody else deletes between two lists gets no delete of ours."""
-    pool = world.run_to_use()
-    world.complete()
-    world.round(after_seconds=3)
-    world.clock.advance(29)
-    world.loop.pools.fetch()
-    world.gke.set_pool(_with_status(world, pool, PoolStatus.STOPPING))
-    world.round(after_seconds=1.5)
-    assert world.gke.names_of("delete_node_pool") == []
 
 
 def test_a_list_that_fails_decides_nothing(world: World) -> None:
@@ -129,20 +80,6 @@ def test_distrust_does_nothing(world: World, spoil: Callable[[World], None], wan
     assert world.loop.problems() == ()
 
 
-def test_hints_survive_a_crash(world: World) -> None:
-    """The idle timer of a pool goes on after a crash instead of starting anew."""
-    pool = world.run_to_use()
-    world.complete()
-    world.round(after_seconds=3)
-    world.round(after_seconds=20)
-    assert world.kube.object(HINTS) is not None
-    world.start()
-    world.round(after_seconds=5)
-    assert world.gke.names_of("delete_node_pool") == []
-    world.round(after_seconds=6)
-    assert world.gke.names_of("delete_node_pool") == [pool]
-
-
 @pytest.mark.parametrize("leading", [True, False], ids=["by the leader", "not by a follower"])
 def test_hints_are_written_at_the_end(world: World, *, leading: bool) -> None:
     """A process that ends in good order leaves its newest hints; who has lost the lease leaves them to the next."""
@@ -197,12 +134,6 @@ def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, mo
     assert len(world.loop.memory.in_making) == 2
 
 
-def _with_status(world: World, name: str, status: PoolStatus) -> object:
-    from dataclasses import replace
-
-    return replace(world.gke.pools[name], status=status)  # type: ignore[index]
-
-
 def gke_is_away() -> World:
     """Return a world in which GKE lists nothing."""
     world = World()
@@ -237,32 +168,10 @@ def test_nobody_is_told_whose_pods_do_not_wait() -> None:
     assert told(world) == []
 
 
-def test_when_it_is_over_the_slice_is_served_and_the_next_time_is_told_anew() -> None:
-    world = gke_is_away()
-    world.put_jobset()
-    world.rounds(12, every_seconds=10)
-    world.gke.heal()
-    world.rounds(4, every_seconds=10)
-    assert world.gke.counts()["create_node_pool"] == 1
-    before = len(told(world))
-    world.put_jobset("second")
-    world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="GKE is down again")
-    world.rounds(5, every_seconds=10)
-    assert len(told(world)) == before
-
-
 def test_nothing_is_told_from_caches_that_nobody_trusts() -> None:
     world = gke_is_away()
     world.put_jobset()
     world.pods.silent = True
-    world.rounds(20, every_seconds=10)
-    assert told(world) == []
-
-
-def test_a_follower_tells_nobody() -> None:
-    world = gke_is_away()
-    world.put_jobset()
-    world.leading = False
     world.rounds(20, every_seconds=10)
     assert told(world) == []
 
@@ -283,24 +192,6 @@ class SetClock:
         self._now = world.clock.now
         self.by = timedelta()
         world.clock.now = lambda: self._now() + self.by  # type: ignore[method-assign]
-
-
-@BOTH_WAYS
-def test_the_deletion_delay_is_as_long_as_ever(by: timedelta) -> None:
-    """A pool goes after its delay: not two hours later, and not at once."""
-    world = World()
-    clock = SetClock(world)
-    world.start()
-    pool = world.run_to_use()
-    world.remove_leader()
-    world.kube.remove_object(jobset_path("train"))
-    world.round(after_seconds=3)
-    clock.by = by
-    world.round(after_seconds=3)
-    world.round(after_seconds=3)
-    assert world.gke.pools[pool].status is PoolStatus.RUNNING
-    world.rounds(4, every_seconds=15)
-    assert world.gke.pools[pool].status is PoolStatus.STOPPING
 
 
 @BOTH_WAYS

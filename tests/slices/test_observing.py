@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
@@ -82,22 +82,6 @@ def test_an_old_list_is_kept_and_not_decided_on_while_new_ones_fail() -> None:
     assert "Required 'list'." in problem
     pools.fetch()
     assert take_snapshot(world.watches, pools).not_synced == ()
-
-
-def test_a_clock_that_is_set_leaves_list_and_pause_as_they_were() -> None:
-    """Both moments move along, the second only where it counts."""
-    clock, gke = FakeClock(), FakeGke()
-    pools = PoolList(supplier=GkeSupplier(gke=gke, clock=clock.now), clock=clock.now)
-    by = timedelta(hours=2)
-    pools.clock_set(by)
-    assert pools.listed_at is None
-    pools.fetch()
-    clock.advance(5)
-    gke.fail_next("list_node_pools", FailureKind.UNAVAILABLE)
-    pools.fetch()
-    pools.clock_set(by)
-    assert pools.age_seconds(clock.now() + by) == 5.0
-    assert pools.due_in_seconds(clock.now() + by, every_seconds=60.0) == 1.0
 
 
 _ALWAYS = {

@@ -14,17 +14,6 @@ from provisioner.slices.suppliers.gke.translate import Cluster
 from tests.support.controller import CERTIFICATE, OTHER_CERTIFICATE, World
 
 
-def test_nothing_is_touched_while_the_clusters_differ() -> None:
-    """With another certificate authority, nothing is even listed, whatever there is to do, and readiness says why."""
-    world = World(ca_pem=OTHER_CERTIFICATE)
-    world.put_jobset()
-    world.rounds(10, every_seconds=20)
-    assert set(world.gke.counts()) == {"get_cluster"}
-    assert world.calls("PATCH") == world.calls("PUT") == world.calls("POST") == []
-    (problem,) = world.loop.problems()
-    assert "GCP_CLUSTER" in problem
-
-
 def test_a_gke_that_does_not_answer_proves_nothing_until_it_does() -> None:
     world = World()
     world.put_jobset()
@@ -201,13 +190,4 @@ def test_the_word_of_the_user_is_enough() -> None:
     world = World(ca_pem=OTHER_CERTIFICATE)
     world.proof.assume = True
     world.round()
-    assert world.loop.problems() == ()
-
-
-def test_a_follower_does_nothing_and_has_no_problem() -> None:
-    world = World()
-    world.leading = False
-    world.put_jobset()
-    world.rounds(3, every_seconds=5)
-    assert world.gke.calls == []
     assert world.loop.problems() == ()

@@ -49,17 +49,6 @@ def test_the_events_of_a_whole_life(world: World) -> None:
     assert [each for each in kept if each] == []
 
 
-def test_deletion_is_told_on_a_node_when_the_jobset_is_gone(world: World) -> None:
-    pool = world.run_to_use()
-    world.vanish()
-    world.rounds(8, every_seconds=5)
-    world.finish_deletes()
-    world.rounds(2, every_seconds=3)
-    assert world.recorder.reasons("Node") == ["NodePoolDeletionStarted", "NodePoolDeletionSucceeded"]
-    told = [each.ref.name for each in world.recorder.told if each.ref.kind == "Node"]
-    assert set(told) == {f"gke-test-{pool}-0"}
-
-
 def test_a_postponed_delete_is_told(world: World) -> None:
     """A pool that must stay because of a pod is logged with the pod's name, and counted as blocked.
 
@@ -258,17 +247,6 @@ def test_each_pool_that_is_an_alert_is_logged(world: World) -> None:
         ("alert.ended", "a"),
         ("alert.ended", "b"),
     ]
-
-
-def test_a_failed_pool_of_which_gke_says_nothing(world: World) -> None:
-    world.put_jobset()
-    world.round()
-    (pool,) = world.gke.pools
-    world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))
-    world.round(after_seconds=3)
-    message = f"Node pool {pool} failed; it is deleted and replaced: GKE gives no reason"
-    told = [(each.ref.kind, each.kind, each.key) for each in world.recorder.told if each.message == message]
-    assert told == [("Pod", "Warning", pool), ("JobSet", "Warning", pool)]
 
 
 def test_a_failed_pool_that_pods_of_others_are_on_names_none_of_them(world: World) -> None:

@@ -180,18 +180,6 @@ def test_a_leader_that_is_replaced_while_it_waits_begins_anew() -> None:
     assert world.measure() == [("ready", 10.0)]
 
 
-def test_slices_are_apart() -> None:
-    """Each has its own start, and the longest wait is the longest."""
-    first, second = make_jobset("first"), make_jobset("second")
-    world = Watched(first)
-    world.measure()
-    world.now = after(500)
-    world.add(second)
-    world.put(make_pod(second, unschedulable_since=after(500)))
-    world.measure(seconds=0)
-    assert [each.since for each in world.waiting.values()] == [after(0), after(500)]
-
-
 def test_a_clock_behind_the_api_server_measures_nothing_below_zero() -> None:
     jobset = make_jobset()
     world = Watched(jobset)

@@ -93,19 +93,11 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
             id="a JobSet of a topology that nobody sells, with the nearest ones",
         ),
         pytest.param(
-            raw_jobset(pod=CHIPS),
-            "spec.replicatedJobs[0].template.spec.template.spec.containers[0].resources.requests[google.com/tpu]",
-            "requests 3 chips fits no host",
-            id="a JobSet of pods whose chips fit no host",
-        ),
-        pytest.param(
             raw_jobset(parallelism=3),
             "spec.replicatedJobs[0].template.spec.parallelism",
             "set parallelism to 2",
             id="a JobSet of more pods than hosts",
         ),
-        pytest.param(raw_lws(size=5), "spec.leaderWorkerTemplate.size", "has size 5", id="a group of too many pods"),
-        pytest.param(raw_job(parallelism=3), "spec.parallelism", "set parallelism to 2", id="a Job that is served"),
         pytest.param(
             plain_job(pod=WRONG),
             "spec.template.spec.nodeSelector[cloud.google.com/gke-tpu-topology]",
@@ -162,8 +154,6 @@ def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -
         pytest.param(stateful_set(pod=WRONG, labels={constants.DISABLE: "true"}), id="a StatefulSet that opts out"),
         pytest.param(raw_jobset(pod=WRONG, metadata={"labels": {constants.DISABLE: "true"}}), id="a JobSet that does"),
         pytest.param(raw_jobset(pod=NO_ACCELERATOR, spec={"suspend": True}), id="a JobSet that Kueue completes"),
-        pytest.param(raw_jobset(pod=NO_TOPOLOGY, spec={"suspend": True}), id="another one"),
-        pytest.param(raw_jobset(spec={"suspend": True}), id="a suspended JobSet"),
         pytest.param(raw_pod(spec=WRONG), id="a pod of a Job"),
         pytest.param(
             raw_job(pod=WRONG, metadata={"ownerReferences": [job_reference("train", kind="JobSet")]}), id="a child Job"
@@ -305,7 +295,6 @@ def test_what_is_only_doubtful_is_not_rejected(raw: Json) -> None:
     ("changes", "raw", "words"),
     [
         pytest.param({"max_chips": 16}, raw_jobset(uid="", replicas=3), "MAX_CHIPS", id="more chips than allowed"),
-        pytest.param({"max_pools_per_jobset": 2}, raw_jobset(replicas=3), "MAX_POOLS_PER_JOBSET", id="more pools"),
         pytest.param({"allowed_namespaces": ("prod",)}, raw_jobset(), "namespace", id="a namespace without rights"),
         pytest.param(
             {"allowed_reservations": ("r2",)},

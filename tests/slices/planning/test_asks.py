@@ -109,18 +109,6 @@ def served(*counts: int, **changes: Any) -> Asking:
     return world
 
 
-def test_pods_of_a_request_buy_nothing_while_it_lives() -> None:
-    """Even where its pools do not take them; afterwards they are demand like any other."""
-    world = served(4)
-    world.consume("req", 2)
-    assert world.run(18, seconds=30.0).creates == ()
-    assert world.conditions().keys() == {"Accepted", "Provisioned"}
-    world.run(8, seconds=30.0)
-    assert "on 0 of 2 node pools" in world.conditions()["BookingExpired"]
-    assert world.conditions().keys() == {"Accepted", "Provisioned", "BookingExpired"}
-    assert len(world.deleted) == 0
-
-
 def test_people_are_told_what_a_slice_of_a_request_waits_for() -> None:
     """Before it is served, while its pods come, and while they run."""
     world = Asking(raw_request("req", 2))
@@ -375,21 +363,6 @@ def test_a_slice_that_waits_takes_a_pool_that_a_buffer_waits_for() -> None:
     world.finish_creates()
     world.live(3)
     assert world.bound(job) == 1
-
-
-def test_a_buffer_makes_room_for_work_and_does_not_come_back_while_work_waits() -> None:
-    world = Asking(raw_buffer(replicas=2), max_chips=16)
-    world.live(4)
-    large = make_jobset("large", parallelism=4, template=make_requirements(topology="2x2x4", tolerations=()))
-    world.add(large)
-    world.live(80)
-    assert world.bound(large) == 1
-    assert len(world.pools) == 1
-    words = next(each for each in world.raw["warm"]["status"]["conditions"] if each["type"] == "Provisioning")
-    assert "MAX_CHIPS" in words["message"]
-    world.finish(large)
-    world.live(80)
-    assert len(world.pools) == 2
 
 
 @pytest.mark.parametrize(

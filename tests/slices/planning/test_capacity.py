@@ -452,24 +452,6 @@ def test_when_all_choices_are_out_of_stock_one_event_names_them_all() -> None:
     assert plan.wake_at == min(each.until for each in world.memory.backoffs.values())
 
 
-def test_the_better_choice_is_returned_to_when_its_back_off_is_over() -> None:
-    """By new slices: one tries it first, the others meanwhile take the second."""
-    world = World(jobset_of("first"), settings_=settings(capacity="on-demand, spot"))
-    world.refuse_create = refuse(on_demand=STOCKOUT)
-    world.run(2)
-    world.refuse_create = lambda _: None
-    world.pass_time(60)
-    world.add(*(jobset_of(name) for name in ("a", "b", "c")))
-    world.run(2)
-    kinds = [each.split()[0] for each in bought(world)]
-    assert kinds == ["spot", "on-demand", "spot", "spot"]
-    world.finish_creates()
-    world.run(1)
-    world.add(jobset_of("d"), jobset_of("e"))
-    world.run(1)
-    assert [each.split()[0] for each in bought(world)][4:] == ["on-demand", "on-demand"]
-
-
 def test_a_refused_choice_gives_way_to_the_next_and_is_not_held_against_it() -> None:
     """A refusal concerns one request; out of stock for a moment, the second is tried again."""
     world = World(jobset_of("one"), settings_=settings(capacity="on-demand, spot"))
@@ -482,14 +464,6 @@ def test_a_refused_choice_gives_way_to_the_next_and_is_not_held_against_it() -> 
     world.refuse_create = refuse(on_demand=failure(FailureKind.INVALID, "No such disk."))
     world.run(40)
     assert bought(world) == ["spot in us-central2-b"]
-
-
-def test_what_gke_refuses_one_slice_is_no_obstacle_to_another() -> None:
-    world = World(jobset_of("one"), jobset_of("two"), settings_=settings(capacity="on-demand, spot"))
-    world.refuse_create = lambda create: failure(FailureKind.INVALID) if create.workload.name == "one" else None
-    world.run(3)
-    assert [create.workload.name for plan in world.plans for create in plan.creates] == ["one", "two", "one"]
-    assert bought(world) == ["on-demand in us-central2-b"]
 
 
 def test_all_choices_refused_are_told_as_a_failure() -> None:

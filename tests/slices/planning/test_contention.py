@@ -262,23 +262,6 @@ def test_the_delete_that_somebody_waits_for_goes_before_those_of_another_namespa
     assert world.bound(after_it) == 1
 
 
-@pytest.mark.parametrize("every_seconds", [1, 2, 5])
-def test_deletes_that_end_one_at_a_time_leave_room_for_a_create(every_seconds: int) -> None:
-    """Tries for one operation more, which GKE rejects, must not cost the create its turn at what has ended."""
-    world = World(settings_=settings(deletion_delay_seconds=60.0))
-    many = [jobset_of(f"a{number:03}", "2x2x4", namespace="evil") for number in range(30)]
-    world.add(*many)
-    world.live(6, seconds=5)
-    quota = Market(world, seconds=40, delete_seconds=40, most_operations=2)
-    for workload in many:
-        world.finish(workload)
-    quota.run(100 // every_seconds, seconds=every_seconds)
-    honest = jobset_of("honest", "2x2x1", namespace="honest")
-    world.add(honest)
-    quota.run(120 // every_seconds, seconds=every_seconds)
-    assert any("honest" in name for name in world.created)
-
-
 def test_what_is_missing_in_a_network_of_ones_own_costs_nobody_an_unbound_pool() -> None:
     """The addresses of a tenant's own subnetwork are no stock."""
     world = World(make_jobset("honest", namespace="honest"))

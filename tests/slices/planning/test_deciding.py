@@ -13,9 +13,9 @@ from provisioner.slices.demand import group_key
 from provisioner.slices.planning.memory.state import CallState, DeleteCall, Memory, OperationLimit
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.clock import after
-from tests.support.models import make_jobset, make_node, make_pod, make_pool, make_requirements, strange_taint
+from tests.support.models import make_jobset, make_node, make_pod, make_pool, strange_taint
 from tests.support.settings import settings as base_settings
-from tests.support.world import World, failure, running
+from tests.support.world import World, failure
 
 
 def stocked_out(world: World, name: str) -> None:
@@ -64,26 +64,6 @@ def test_nothing_is_decided_on_what_is_not_to_be_trusted() -> None:
     assert plan.memory is before
 
 
-def test_a_second_look_at_the_same_world_does_nothing() -> None:
-    """Neither while creates are on their way, nor where the process ended between a call and its record."""
-    world = World(make_jobset(replicas=20))
-    assert len(world.look().creates) == 20
-    assert world.look().creates == ()
-    restarted = World(make_jobset(replicas=20))
-    restarted.step()
-    restarted.memory = Memory()
-    assert restarted.look().creates == ()
-
-
-def test_a_slice_whose_own_pool_stops_gets_the_next_attempt_at_once() -> None:
-    """Suspended and resumed, or deleted by hand: a replacement waits for nobody."""
-    workload = make_jobset()
-    world = World(workload)
-    world.put_pool(make_pool(workload, attempt=4, status=PoolStatus.STOPPING))
-    (create,) = world.look().creates
-    assert create.request.labels[constants.POOL_ATTEMPT] == "5"
-
-
 def test_a_jobset_that_asks_for_slice_resources_is_told_and_nothing_is_bought() -> None:
     """The newest Go release serves it by other means, and so must nobody's pools."""
     workload = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: "sync"})
@@ -93,36 +73,6 @@ def test_a_jobset_that_asks_for_slice_resources_is_told_and_nothing_is_bought() 
     assert said.reason == "SliceAutoprovisioningNotServed"
     assert [(each.kind, each.name) for each in said.objects] == [("JobSet", "train")]
     assert "slice-autoprovisioning=sync requests Slice resources" in said.message
-
-
-def test_a_pool_that_fails_as_invalid_is_not_made_again_until_something_changes() -> None:
-    """A workload policy of another topology shows only in the operation."""
-    world = World(make_jobset())
-    world.run(2)
-    pool = world.pools[world.created[0]]
-    world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.INVALID, "Gang size is 8.")))
-    world.run(3)
-    world.finish_deletes()
-    world.run(11, seconds=60)
-    assert len(world.created) == 1
-    assert "Gang size is 8. Next try " in world.plans[-1].notices[0].message
-    world.settings = replace(world.settings, node_tags=("changed",))
-    world.run(1)
-    assert len(world.created) == 2
-
-
-def test_a_failed_pool_that_stays_listed_counts_once() -> None:
-    """Its delete is refused for half an hour; the back-off does not grow by that."""
-    workload = make_jobset()
-    world = World(workload)
-    world.refuse_delete = lambda _: failure(FailureKind.OPERATION_IN_THE_WAY)
-    world.run(2)
-    stocked_out(world, world.created[0])
-    world.run(25)
-    (waiting,) = world.memory.backoffs.values()
-    world.run(100)
-    assert waiting.failures == 1
-    assert len(world.created) == 2
 
 
 def test_an_old_pool_that_loses_a_node_does_not_end_the_back_off() -> None:
@@ -195,20 +145,6 @@ def test_a_pool_with_a_strange_taint_is_not_bought_twice_but_told() -> None:
     assert (len(world.created), world.deleted) == (1, [])
 
 
-def test_followers_that_stay_unschedulable_beside_their_leader_are_told() -> None:
-    """In the scheduler's words, after ten minutes."""
-    workload = make_jobset()
-    world = World(workload)
-    pool = world.put_pool(make_pool(workload))
-    world.put(make_pod(workload, node=make_node(pool).name), make_pod(workload, index=1, unschedulable=True))
-    world.look()
-    world.pass_time(599)
-    assert world.look().notices == ()
-    world.pass_time(2)
-    (notice,) = world.look().notices
-    assert "1 pod(s) of job train-slice-0" in notice.message
-
-
 def stuck_world(**changes: Any) -> World:
     """Return a world in which a leader runs and its follower has been unschedulable for long."""
     workload = make_jobset()
@@ -228,16 +164,6 @@ def test_a_stuck_slice_is_replaced_where_the_settings_say_so(*, replaced: bool) 
     assert [(each.reason, each.spared_group) for each in deletes] == want
 
 
-def test_a_slice_that_waits_for_nodes_that_do_not_come_is_told() -> None:
-    workload = make_jobset()
-    world = World(workload)
-    world.put_pool(make_pool(workload), allocatable_chips=0)
-    world.look()
-    world.pass_time(601)
-    (notice,) = world.look().notices
-    assert "only 0 of 2 nodes are ready" in notice.message
-
-
 @pytest.mark.parametrize("changes", [{"labels": {constants.DISABLE: "true"}}, {}], ids=["unserved", "provisioning"])
 def test_nobody_is_told_of_what_is_not_ours_or_not_late(changes: dict[str, Any]) -> None:
     """Unserved pods get no Event; pools in the making take their time."""
@@ -248,39 +174,6 @@ def test_nobody_is_told_of_what_is_not_ours_or_not_late(changes: dict[str, Any])
     world.look()
     world.pass_time(601)
     assert world.look().notices == ()
-
-
-def test_hosts_that_stay_without_pods_and_topologies_on_no_list_are_told_and_bought() -> None:
-    unlisted = make_jobset(parallelism=96, template=make_requirements(topology="4x4x24"))
-    (notice,) = World(unlisted).look().notices
-    assert notice.reason == constants.UNLISTED_TOPOLOGY
-    (notice,) = World(make_jobset(parallelism=1)).look().notices
-    assert notice.reason == constants.UNDERUSED
-    assert notice.message.startswith("job train-slice-0 has parallelism 1, its slice of topology ")
-    assert "1 of them are paid for but not used" in notice.message
-
-
-@pytest.mark.parametrize("kind", [FailureKind.OPERATION_IN_THE_WAY, FailureKind.UNAVAILABLE])
-def test_what_is_nobodys_fault_is_told_only_when_it_lasts(kind: FailureKind) -> None:
-    world = World(make_jobset())
-    world.refuse_create = lambda _: failure(kind)
-    world.run(55)
-    assert not any(plan.notices for plan in world.plans)
-    world.run(60)
-    told = [notice for plan in world.plans for notice in plan.notices]
-    assert told
-    assert not any(notice.warning for notice in told)
-
-
-def test_a_pool_that_vanishes_and_is_wanted_again_is_gone_in_between() -> None:
-    workload = make_jobset()
-    world = World(workload)
-    pool = world.put_pool(make_pool(workload))
-    world.run(2)
-    world.remove_pool(pool.name)
-    plan = world.look()
-    steps = [(each.old.value if each.old else None, each.new.value) for each in plan.transitions]
-    assert steps == [("ready", "gone"), (None, "wanted")]
 
 
 def test_the_list_is_polled_as_often_as_something_may_change() -> None:
@@ -332,18 +225,6 @@ def test_a_name_is_not_used_again_while_nodes_of_an_earlier_pool_are_seen() -> N
     world.put(left, make_pod(other, node=left.name))
     world.run(4)
     assert world.created == [make_pool(workload, attempt=1).name]
-
-
-def test_where_a_slice_runs_is_remembered_unless_it_is_the_only_pool_that_was_made_for_it() -> None:
-    """Its labels tell of that one; of two they do not tell on which the slice last ran."""
-    workload = make_jobset()
-    world = running(workload)
-    world.run(2)
-    assert world.memory.last_users == {}
-    (held,) = world.pools
-    world.put_pool(make_pool(workload, attempt=1))
-    world.run(1)
-    assert world.memory.last_users.keys() == {held}
 
 
 def test_nobody_counts_on_a_new_pool_because_it_had_an_earlier_one_of_that_name() -> None:

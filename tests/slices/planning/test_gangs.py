@@ -153,16 +153,6 @@ def test_what_is_there_is_given_back_when_no_further_slice_comes() -> None:
     assert world.bound(workload) == 2
 
 
-def test_a_further_slice_begins_the_time_anew() -> None:
-    workload = gang(replicas=4)
-    world = world_of(workload, pools=1)
-    for pools in (1, 2, 3, 4):
-        world.refuse_create = room_for(world, pools)
-        world.live(40, seconds=10)
-    world.live(40, seconds=10)
-    assert (world.deleted, world.bound(workload)) == ([], 4)
-
-
 def test_a_slice_in_the_making_is_waited_for_however_long_gke_takes() -> None:
     """It may be there in a moment; when it fails instead, the time is over."""
     workload = gang(replicas=3)
@@ -211,26 +201,6 @@ def test_no_pod_that_is_bound_is_ever_touched() -> None:
     world.live(60, seconds=60)
     assert world.bound(workload) == 3
     assert held(world) == set()
-
-
-@pytest.mark.parametrize(
-    ("end", "reason"),
-    [
-        pytest.param("delete", DeleteReason.WORKLOAD_GONE, id="deleted"),
-        pytest.param("suspend", DeleteReason.WORKLOAD_SUSPENDED, id="suspended"),
-    ],
-)
-def test_a_jobset_that_ends_while_its_slices_are_held_leaves_nothing(end: str, reason: DeleteReason) -> None:
-    workload = gang()
-    world = world_of(workload, pools=1)
-    world.live(20)
-    if end == "delete":
-        world.remove_jobset(workload)
-    else:
-        world.end_pods(workload)
-        world.workloads[workload.uid] = replace(workload, suspended=True)
-    world.live(40)
-    assert (world.pools, reasons(world), world.memory.gangs) == ({}, [reason], {})
 
 
 def test_a_held_pool_that_nobody_needs_serves_a_jobset_that_does_not_wait() -> None:

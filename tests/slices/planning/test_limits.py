@@ -14,7 +14,7 @@ from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import DeleteReason, Plan
 from tests.support.clock import after
-from tests.support.models import foreign_pool, make_jobset, make_nodes, make_pod, make_pool, make_requirements
+from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure
 
@@ -163,13 +163,6 @@ def test_a_namesake_in_another_namespace_has_a_limit_of_its_own() -> None:
     assert len(World(*both, settings_=settings(max_pools_per_jobset=1)).look().creates) == 2
 
 
-def test_a_smaller_slice_takes_what_a_larger_one_leaves() -> None:
-    world = World(jobset_of("a-large", topology="4x4x4"), jobset_of("small"), settings_=settings(max_chips=63))
-    plan = world.look()
-    assert creates(plan) == ["small"]
-    assert "MAX_CHIPS allows all pools together 63 chips; this slice alone has 64." in plan.notices[0].message
-
-
 @pytest.mark.parametrize("status", list(PoolStatus))
 def test_a_pool_counts_in_whatever_state(status: PoolStatus) -> None:
     """Its chips may be paid for; a slice that fits in beside it is served, the next is not."""
@@ -185,13 +178,6 @@ def test_a_flex_start_pool_counts_with_the_nodes_that_are_yet_to_come() -> None:
     world = World(make_jobset(template=template, replicas=3), settings_=settings(max_chips=2 * CHIPS))
     world.live(5)
     assert [make_nodes(pool) for pool in world.pools.values()] == [(), ()]
-
-
-def test_pools_of_others_do_not_count() -> None:
-    """Nor can they be told apart from what is no TPU."""
-    world = World(make_jobset(), settings_=settings(max_chips=CHIPS))
-    world.put_pool(foreign_pool())
-    assert len(world.look().creates) == 1
 
 
 def test_a_pause_stops_creates_and_nothing_else() -> None:
@@ -388,19 +374,3 @@ def test_no_idle_pool_goes_for_a_jobset_whose_turn_it_is_not() -> None:
     world.live(16, seconds=60)
     assert world.deleted == [given_back, idle.name]
     assert world.bound(workload) == 2
-
-
-@pytest.mark.parametrize("max_chips", [None, CHIPS])
-def test_a_warm_pool_serves_the_next_slice_of_its_shape_at_once(max_chips: int | None) -> None:
-    """Without a create, within an hour, limit or none."""
-    world = World(settings_=limited(max_chips=max_chips))
-    for index in range(5):
-        workload = make_jobset(f"run-{index}")
-        world.add(workload)
-        world.live(3)
-        assert world.bound(workload) == 1
-        world.finish(workload)
-        world.live(3, seconds=300)
-    assert (len(world.created), world.deleted) == (1, [])
-    world.live(61, seconds=60)
-    assert world.pools == {}

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import zlib
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import CapacityKind, NodePool, PoolStatus, Taint
-from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.state import Phase
 from tests.support.clock import after
 from tests.support.models import make_jobset, make_node, make_pod, make_pool, make_requirements, strange_taint
 from tests.support.world import World
-
-
-def shuffled(seed: int, text: str) -> int:
-    """Return a sort key that puts texts into another order for each seed, the same in every run."""
-    return zlib.crc32(f"{seed}/{text}".encode())
 
 
 def pool_of_another(**changes: Any) -> NodePool:
@@ -55,29 +47,6 @@ def test_which_of_its_own_pools_a_waiting_slice_counts_on(*, statuses: list[Pool
     plan = world.look()
     assert plan.creates == ()
     assert [each.name for each in plan.pools if each.phase is not Phase.IDLE] == [pools[taken].name]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_twelve_jobsets_of_one_shape_on_each_others_pools_lose_none_while_it_is_used(seed: int) -> None:
-    """The Go original killed 6 of 12 running jobs here."""
-    workloads = [make_jobset(f"job{index}") for index in range(12)]
-    world = World(*workloads)
-    world.run(2)
-    assert len(world.created) == 12
-    # Pools come up one after another, and leaders take whichever is there.
-    for index, name in enumerate(sorted(world.pools, key=lambda name: shuffled(seed, name))):
-        world.put_pool(replace(world.pools[name], status=PoolStatus.RUNNING), created_at=world.now)
-        world.schedule(order=lambda uid: shuffled(seed, uid))
-        world.run(3)
-        assert world.deleted == []
-        assert sum(bool(pod.node_name) and pod.completion_index == 0 for pod in world.pods.values()) == index + 1
-    for workload in sorted(workloads, key=lambda each: shuffled(seed, each.name)):
-        world.remove_jobset(workload)
-        world.run(40)
-        busy = {world.nodes[pod.node_name].pool_name for pod in world.pods.values()}
-        assert busy.isdisjoint(world.deleted)
-    assert len(world.created) == 12
-    assert sorted(world.deleted) == sorted(world.created)
 
 
 @pytest.mark.parametrize(
@@ -146,22 +115,6 @@ def test_a_pool_with_pods_of_an_unknown_slice_is_taken_by_nobody() -> None:
     assert pool.name not in world.deleted
 
 
-@pytest.mark.parametrize("node", ["", "their-node"], ids=["it waits", "it is bound to a node of others"])
-def test_labels_copied_in_another_namespace_buy_nothing_and_take_nothing(node: str) -> None:
-    """A pod that poses as a JobSet's leader gets no pool for it, and the JobSet's new pool stays."""
-    workload = make_jobset()
-    world = World(workload)
-    (pool,) = (create.request.name for create in world.step().creates)
-    asks_more = make_requirements(topology="4x4x4")
-    fake = make_pod(workload, job=1, uid="fake", requirements=asks_more, node=node)
-    world.put(replace(fake, namespace="elsewhere"))
-    fake = make_pod(workload, uid="fake too", name="a", requirements=asks_more, node=node)
-    world.put(replace(fake, namespace="elsewhere"))
-    world.run(100)
-    assert world.created == [pool]
-    assert world.deleted == []
-
-
 def test_the_smallest_ready_pool_is_taken_first() -> None:
     """Single-host pools may be larger than asked."""
     asked = make_requirements(topology="2x2x1")
@@ -184,59 +137,6 @@ def test_a_single_host_pool_too_small_is_not_taken() -> None:
     assert create.request.hosts == 5
 
 
-def test_who_waits_longest_takes_the_free_pool_and_keeps_it() -> None:
-    world = World(make_jobset("late"), make_jobset("early"))
-    world.put_pool(pool_of_another())
-    early = next(pod for pod in world.pods.values() if pod.workload_name == "early")
-    world.put(replace(early, unschedulable_since=after(-60)))
-    (create,) = world.look().creates
-    assert create.workload.name == "late"
-    older = make_jobset("older")
-    world.add(older)
-    world.put(make_pod(older, unschedulable_since=after(-90)))
-    (create,) = world.look().creates
-    assert create.workload.name == "older"
-
-
-def test_each_pool_is_claimed_once() -> None:
-    """Three slices, two free pools: one create."""
-    world = World(make_jobset(replicas=3))
-    gone = make_jobset("gone", replicas=2)
-    world.put_pool(make_pool(gone, job=0))
-    world.put_pool(make_pool(gone, job=1))
-    assert len(world.look().creates) == 1
-
-
-def restarting(workload: Workload, world: World, pool: NodePool, *, deadline_seconds: float) -> None:
-    """Let the pods on a pool terminate while the new leader waits."""
-    for index in range(2):
-        node = make_node(pool, index).name
-        world.put(
-            make_pod(workload, index=index, node=node, uid=f"old{index}", deletion_deadline=after(deadline_seconds))
-        )
-    world.put(make_pod(workload, name="train-slice-0-0-newer"))
-
-
-def test_a_slice_that_restarts_waits_for_its_own_pods_to_end() -> None:
-    """Its pool is about to be free; no second one is bought."""
-    workload = make_jobset()
-    world = World(workload)
-    pool = world.put_pool(make_pool(workload))
-    restarting(workload, world, pool, deadline_seconds=30)
-    world.run(5)
-    assert world.created == []
-
-
-def test_pods_that_terminate_on_a_pool_keep_others_off_it() -> None:
-    """Chips are free when the pod is gone, not when it has been told to go."""
-    first, second = make_jobset("first"), make_jobset("second")
-    world = World(second)
-    pool = world.put_pool(make_pool(first))
-    world.put(make_pod(first, node=make_node(pool).name, deletion_deadline=after(-600)))
-    (create,) = world.look().creates
-    assert create.workload.name == "second"
-
-
 def test_pods_past_their_grace_hold_no_pool_for_ever() -> None:
     """Their node does not answer; without this an idle pool would be paid for until somebody looks."""
     workload = make_jobset()
@@ -246,39 +146,4 @@ def test_pods_past_their_grace_hold_no_pool_for_ever() -> None:
     world.run(50)
     assert world.deleted == []
     world.run(60)
-    assert world.deleted == [pool.name]
-
-
-def test_a_restart_returns_to_the_pool_that_the_slice_last_had() -> None:
-    """Even one made for another, and even with a node missing just then, which is why jobs restart."""
-    workload = make_jobset()
-    world = World(workload)
-    pool = world.put_pool(pool_of_another())
-    world.put(make_pod(workload, node=make_node(pool).name))
-    world.run(2)
-    world.end_pods(workload)
-    del world.nodes[make_node(pool, 1).name]
-    world.run(100)
-    assert world.states() == {pool.name: "provisioning"}
-    world.start_pods(workload)
-    world.run(2)
-    assert world.created == world.deleted == []
-
-
-def test_a_pool_whose_nodes_are_not_all_seen_is_not_given_back() -> None:
-    workload = make_jobset()
-    world = World(workload)
-    pool = make_pool(workload)
-    world.put(pool, make_node(pool, 0), make_pod(workload, node=make_node(pool, 1).name))
-    world.run(100)
-    assert world.deleted == []
-
-
-def test_a_pool_of_a_look_alike_in_another_namespace_is_not_the_slices_own() -> None:
-    """It is unneeded of its own JobSet while nobody waits for it."""
-    here, there = make_jobset(), make_jobset(namespace="there")
-    world = World(here)
-    world.end_pods(here)
-    pool = world.put_pool(make_pool(there))
-    world.run(40)
     assert world.deleted == [pool.name]

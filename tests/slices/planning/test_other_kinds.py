@@ -22,15 +22,25 @@ def pod_on(world: World, job: Workload, index: int) -> None:
     world.put(make_pod(job, index=index, node=sorted(world.nodes)[index % len(world.nodes)]))
 
 
-def test_a_job_gets_one_pool() -> None:
-    """By its pod of index 0, and of the shape that the template selects."""
-    (create,) = World(make_job()).look().creates
-    assert (create.request.hosts, create.request.topology) == (2, "2x2x2")
-    assert (create.workload.kind, create.workload.api_version) == ("Job", "batch/v1")
-    assert create.request.name.startswith("sweep-")
-    labels = create.request.labels
-    assert labels[constants.POOL_WORKLOAD_KIND] == "Job"
-    assert labels[constants.POOL_WORKLOAD_NAME] == labels[constants.POOL_GROUP_NAME] == "sweep"
+@pytest.mark.parametrize(
+    ("workload", "pools", "api_version", "group"),
+    [
+        pytest.param(make_job(namespace="team"), 1, "batch/v1", "sweep", id="a Job"),
+        pytest.param(make_lws(namespace="team", replicas=2), 2, "leaderworkerset.x-k8s.io/v1", "serve-0", id="a set"),
+    ],
+)
+def test_each_group_gets_a_pool_whose_labels_say_nothing_of_jobsets(
+    workload: Workload, pools: int, api_version: str, group: str
+) -> None:
+    """Of the template's shape; a release that knows JobSets alone must not take it for one of a JobSet that is gone."""
+    creates = World(workload).look().creates
+    assert [(each.request.hosts, each.request.topology) for each in creates] == [(2, "2x2x2")] * pools
+    assert (creates[0].workload.kind, creates[0].workload.api_version) == (workload.kind, api_version)
+    labels = creates[0].request.labels
+    assert labels[constants.POOL_WORKLOAD_KIND] == workload.kind
+    assert labels[constants.POOL_WORKLOAD_NAME] == workload.name
+    assert labels[constants.POOL_WORKLOAD_NAMESPACE] == "team"
+    assert labels[constants.POOL_GROUP_NAME] == group
     assert not labels.keys() & {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_UID, constants.PARENT_NAMESPACE}
 
 
@@ -142,32 +152,6 @@ def test_who_leads(pods: list[dict[str, Any]], want: int | None) -> None:
     workloads = Workloads.of({job.uid: job})
     (found,) = find_slices(workloads, [make_pod(job, **each) for each in pods], ServingPolicy()).values()
     assert (found.leader.completion_index if found.leader is not None else None) == want
-
-
-def test_a_job_that_asks_in_vain_is_told() -> None:
-    world = World(make_job(problem="its completionMode is not Indexed"))
-    plan = world.look()
-    (said,) = plan.notices
-    assert said.message == "No TPU node pools are created for this Job: its completionMode is not Indexed"
-    assert (plan.creates, said.reason) == ((), constants.INVALID_REQUEST)
-
-
-def scaled(workload: Workload, replicas: int) -> Workload:
-    """Return a set with another number of groups."""
-    return replace(workload, groups=(replace(workload.groups[0], replicas=replicas),))
-
-
-def test_each_group_gets_a_pool_whose_labels_say_nothing_of_jobsets() -> None:
-    """Of the template's shape; a release that knows JobSets alone must not take it for one of a JobSet that is gone."""
-    create, other = World(make_lws("serve", namespace="team", replicas=2)).look().creates
-    assert {(each.request.hosts, each.request.topology) for each in (create, other)} == {(2, "2x2x2")}
-    assert (create.workload.kind, create.workload.api_version) == ("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1")
-    labels = create.request.labels
-    assert labels[constants.POOL_WORKLOAD_KIND] == "LeaderWorkerSet"
-    assert labels[constants.POOL_WORKLOAD_NAME] == "serve"
-    assert labels[constants.POOL_WORKLOAD_NAMESPACE] == "team"
-    assert labels[constants.POOL_GROUP_NAME] == "serve-0"
-    assert not labels.keys() & {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_UID, constants.PARENT_NAMESPACE}
 
 
 def test_a_group_that_restarts_keeps_its_pool() -> None:

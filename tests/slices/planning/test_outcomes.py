@@ -53,10 +53,10 @@ def until_look_up(world: World, *, limit: int = 60) -> tuple[LookUp, Plan]:
     raise AssertionError("nothing was looked up")
 
 
-def until_sent(world: World, calls: str, **changes: Any) -> tuple[Any, ...]:
+def until_sent(world: World, calls: str) -> tuple[Any, ...]:
     """Look on until creates or deletes are decided, with a GKE that knows nothing of what is looked up; return them."""
     for _ in range(200):
-        plan = world.look(**changes)
+        plan = world.look()
         sent: tuple[Any, ...] = getattr(plan, calls)
         if sent:
             return sent
@@ -243,28 +243,6 @@ def test_a_failed_pool_that_gives_no_reason_is_explained_by_its_operation() -> N
     assert (waiting.failure.message, waiting.failures) == ("No v4 left.", 1)
 
 
-@pytest.mark.parametrize(
-    ("status", "reason"),
-    [
-        pytest.param(PoolStatus.PROVISIONING, None, id="in the making"),
-        pytest.param(PoolStatus.RUNNING, None, id="running"),
-        pytest.param(PoolStatus.ERROR, FailureKind.STOCKOUT, id="failed for a reason that it gives"),
-    ],
-)
-def test_a_pool_that_needs_no_explanation_is_not_looked_up(status: PoolStatus, reason: FailureKind | None) -> None:
-    """Calls to GKE must not grow with the pools in the making."""
-    world = World(make_jobset())
-    name = asked(world)
-    create_answer(world, name)
-    pool = expected_pool(world.memory.creates[name].request)
-    world.put(pool)
-    world.look()
-    world.put(replace(pool, status=status, failure=failure(reason) if reason is not None else None))
-    for _ in range(3):
-        world.pass_time(1)
-        assert world.look().look_ups == ()
-
-
 def idle_world() -> tuple[World, PoolName]:
     """Return a world with one pool that nothing needs and whose delete is decided."""
     world = World()
@@ -376,25 +354,6 @@ def test_answers_to_calls_that_nobody_remembers_change_nothing() -> None:
     for look_up in (LookUp(name=name), LookUp(name=name, operation=OPERATION)):
         look_up_answer(world, look_up, operation=Operation(name=OPERATION, done=True))
     assert world.memory == before
-
-
-def test_a_create_that_nobody_makes_is_looked_up_and_sent_again() -> None:
-    """Something broke between the decision and the call: a minute later its outcome counts as unknown."""
-    world = World(make_jobset())
-    (create,) = world.look().creates
-    began = world.now
-    (again,) = until_sent(world, "creates", live_calls=frozenset())
-    assert again.request.name == create.request.name
-    assert 60 <= (world.now - began).total_seconds() <= 70
-
-
-def test_a_delete_that_nobody_makes_is_tried_again() -> None:
-    """It would keep the pool for ever otherwise."""
-    world, name = idle_world()
-    began = world.now
-    (again,) = until_sent(world, "deletes", live_calls=frozenset())
-    assert again.name == name
-    assert 59 <= (world.now - began).total_seconds() <= 65
 
 
 def test_calls_that_are_being_made_are_waited_for() -> None:

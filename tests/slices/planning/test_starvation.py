@@ -23,32 +23,6 @@ def named(create: Create) -> str:
     return create.request.labels[constants.POOL_JOBSET_NAME]
 
 
-#: What GKE may say to every create for one JobSet, and to no other.
-REFUSALS = (
-    FailureKind.PERMISSION,
-    FailureKind.UNAVAILABLE,
-    FailureKind.OPERATION_IN_THE_WAY,
-    FailureKind.TOO_MANY_OPERATIONS,
-    FailureKind.NOT_FOUND,
-    FailureKind.QUOTA,
-    FailureKind.STOCKOUT,
-    FailureKind.INVALID,
-)
-
-
-@pytest.mark.parametrize("replicas", [1, 3], ids=["one slice", "three slices"])
-@pytest.mark.parametrize("kind", REFUSALS, ids=lambda kind: kind.value)
-def test_who_is_refused_for_ever_delays_nobody_else(kind: FailureKind, replicas: int) -> None:
-    """Three JobSets that come later run within a minute, though pools of 20 s are made and the refused one is older."""
-    refused = jobset_of("refused", "4x4x4", replicas=replicas)
-    world = World(refused)
-    market = Market(world)
-    world.refuse_create = lambda create: failure(kind) if named(create) == "refused" else None
-    market.run(120, seconds=15)
-    for number, topology in enumerate(("2x2x1", "2x2x2", "2x2x4")):
-        assert market.serves(jobset_of(f"later-{number}", topology), within_seconds=60)
-
-
 @pytest.mark.parametrize("kind", [FailureKind.PERMISSION, FailureKind.UNAVAILABLE, FailureKind.NOT_FOUND])
 def test_whose_pools_fail_for_ever_delays_nobody_of_the_same_shape(kind: FailureKind) -> None:
     """GKE makes them and they end in ERROR, again and again, for a reason that says nothing of the capacity."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import CapacityKind, FailureKind, Operation, OperationName, PoolStatus
+from provisioner.model.capacity import FailureKind, Operation, OperationName, PoolStatus
 from provisioner.model.workloads import Workload
 from provisioner.slices.demand import group_key
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
@@ -240,19 +240,10 @@ def test_a_pool_that_hangs_while_its_delete_is_refused_is_one_alert() -> None:
     assert (alert.kind, "Another operation." in alert.message) == ("pool_stuck", True)
 
 
-@pytest.mark.parametrize(
-    ("changes", "wait_seconds"),
-    [
-        pytest.param({"capacity": CapacityKind.FLEX_START}, 600.0, id="flex-start waits for nodes"),
-        pytest.param({"status": PoolStatus.PROVISIONING}, 86400.0, id="the setting waits for machines for a day"),
-    ],
-)
-def test_a_pool_that_waits_for_capacity_by_design_does_not_hang(
-    changes: dict[str, object], wait_seconds: float
-) -> None:
+def test_a_pool_that_waits_for_capacity_as_long_as_the_setting_says_does_not_hang() -> None:
     workload = make_jobset()
-    world = World(workload, settings_=settings(capacity_wait_seconds=wait_seconds))
-    world.put(replace(make_pool(workload), **changes))  # type: ignore[arg-type]
+    world = World(workload, settings_=settings(capacity_wait_seconds=86400.0))
+    world.put(make_pool(workload, status=PoolStatus.PROVISIONING))
     world.run(24 * 12, seconds=300)
     assert (world.created, world.deleted) == ([], [])
     assert not any(plan.alerts for plan in world.plans)

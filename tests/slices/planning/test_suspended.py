@@ -88,15 +88,6 @@ def test_the_pools_of_a_suspended_jobset_go_when_it_ends(changes: dict[str, Any]
     assert reasons(world) == [reason]
 
 
-def test_a_suspended_jobset_keeps_a_pool_that_is_still_being_made() -> None:
-    workload = make_jobset()
-    world = world_of(workload)
-    world.step()
-    suspend(world, workload)
-    world.run(3, seconds=_LONG)
-    assert (set(world.states().values()), world.deleted) == ({"provisioning"}, [])
-
-
 def _changed(workload: Workload, **changes: Any) -> Workload:
     job = workload.groups[0]
     return replace(workload, groups=(replace(job, template=make_requirements(tolerations=(), **changes)),))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import NodePool, PoolStatus
+from provisioner.model.capacity import NodePool
 from provisioner.model.workloads import Workload
 from tests.support.clock import after
-from tests.support.models import go_pool, make_jobset, make_node, make_pod, make_requirements
+from tests.support.models import go_pool, make_jobset, make_pod, make_requirements
 from tests.support.world import World
 
 #: What a release from before April 2024 put on a pool instead of the JobSet's name and namespace.
@@ -85,26 +84,6 @@ def test_a_pool_is_for_the_jobset_that_it_was_made_for_before_one_that_waits_lon
     (create,) = world.step().creates
     assert create.workload.name == "early"
     assert owner_of(world, pool) == "late"
-
-
-@pytest.mark.parametrize(
-    ("status", "changes"),
-    [
-        pytest.param(PoolStatus.RUNNING, None, id="its JobSet is deleted"),
-        pytest.param(PoolStatus.RUNNING, {"suspended": True}, id="its JobSet is suspended"),
-        pytest.param(PoolStatus.RUNNING, {"terminal_state": "Failed"}, id="its JobSet is finished"),
-        pytest.param(PoolStatus.ERROR, {}, id="GKE calls it ERROR"),
-        pytest.param(PoolStatus.RUNNING_WITH_ERROR, {}, id="GKE calls it RUNNING_WITH_ERROR"),
-    ],
-)
-def test_a_pool_with_unfinished_work_on_it_is_never_touched(status: PoolStatus, changes: dict[str, Any] | None) -> None:
-    workload = make_jobset()
-    world = World(workload)
-    pool = world.put_pool(go_pool(workload, status=status))
-    world.put(*(make_pod(workload, index=index, node=make_node(pool, index).name) for index in range(2)))
-    world.workloads = {workload.uid: replace(workload, **changes)} if changes is not None else {}
-    world.run(50, seconds=60)
-    assert world.deleted == []
 
 
 def test_a_pool_of_an_old_release_is_used_and_collected() -> None:

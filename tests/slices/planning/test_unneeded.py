@@ -50,10 +50,6 @@ def test_a_pool_goes_with_what_its_jobset_has_become(changes: dict[str, Any], re
     assert reasons(due_world(**changes)) == [reason]
 
 
-def test_a_living_jobset_keeps_its_pool() -> None:
-    assert reasons(due_world(), 100_000) == []
-
-
 def test_a_jobset_that_is_not_there_gives_its_pool_up() -> None:
     """The delete carries what the live proof needs."""
     world = due_world()
@@ -65,15 +61,6 @@ def test_a_jobset_that_is_not_there_gives_its_pool_up() -> None:
     assert delete.workload is None
     assert delete.node is not None
     assert delete.node.kind == "Node"
-
-
-def test_a_slice_that_sits_elsewhere_gives_its_own_pool_up() -> None:
-    workload = make_jobset()
-    world = World(workload)
-    world.put_pool(make_pool(workload))
-    other = world.put_pool(make_pool(make_jobset("gone")))
-    world.put(make_pod(workload, node=make_node(other).name))
-    assert reasons(world) == [DeleteReason.SLICE_ELSEWHERE]
 
 
 def test_of_two_pools_of_one_slice_the_newer_stays() -> None:
@@ -168,14 +155,6 @@ def test_a_failed_pool_goes_at_once_though_its_jobset_lives() -> None:
     (pool,) = world.pools.values()
     world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.STOCKOUT)))
     assert [delete.reason for delete in world.look().deletes] == [DeleteReason.POOL_FAILED]
-
-
-def test_a_failed_pool_stays_while_pods_run_on_it() -> None:
-    world = due_world()
-    (pool,) = world.pools.values()
-    (workload,) = world.workloads.values()
-    world.put(replace(pool, status=PoolStatus.ERROR), make_pod(workload, node=make_node(pool).name))
-    assert reasons(world, 10_000) == []
 
 
 def test_a_pool_without_all_its_nodes_ready_for_a_quarter_of_an_hour_is_replaced() -> None:
@@ -328,16 +307,6 @@ def test_a_refused_delete_waits_for_its_next_try_or_for_another_status_of_its_po
     assert len(world.look().deletes) == 1
 
 
-def test_no_pool_goes_while_one_of_its_nodes_is_young() -> None:
-    world = due_world(suspended=True)
-    world.settings = settings(node_min_lifespan_seconds=300.0)
-    (pool,) = world.pools.values()
-    world.put(make_node(pool, 1, created_at=after(0)))
-    assert reasons(world, 299) == []
-    world.pass_time(1)
-    assert len(world.look().deletes) == 1
-
-
 def test_a_moment_in_the_future_keeps_no_pool_for_ever() -> None:
     """A clock ran wrong when the hint was written."""
     world = due_world(suspended=True)
@@ -355,18 +324,6 @@ def test_a_pool_that_is_wanted_again_is_uncordoned() -> None:
     (workload,) = world.workloads.values()
     world.workloads[workload.uid] = replace(workload, suspended=False)
     assert world.look().uncordons == (make_node(pool, 0).name,)
-
-
-def test_a_pool_in_the_making_that_nothing_needs_any_more_goes_when_it_is_listed() -> None:
-    """Not before: there may be nothing to delete."""
-    workload = make_jobset()
-    world = World(workload)
-    (create,) = world.look().creates
-    world.remove_jobset(workload)
-    assert reasons(world, 100) == []
-    world.put(make_pool(workload, status=PoolStatus.PROVISIONING))
-    assert create.request.name in world.pools
-    assert reasons(world) == [DeleteReason.WORKLOAD_GONE]
 
 
 def narrowed_world(count: int = 1) -> World:

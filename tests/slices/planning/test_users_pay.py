@@ -15,7 +15,6 @@ from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.round import begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
-from tests.support.market import Market
 from tests.support.models import CHIP_TOLERATION, make_jobset, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
@@ -62,31 +61,6 @@ def test_namespaces_that_share_nodes_are_charged_for_no_more_than_there_is() -> 
         pod = world.pods[f"b{index}"]
         world.put(replace(pod, requirements=replace(pod.requirements, chips=0)))
     assert charged(world) == {"c": 8}
-
-
-@pytest.mark.parametrize("restarts", [True, False], ids=["it restarts", "its next job comes"])
-def test_who_lends_its_chips_is_not_refused_its_own_limit(*, restarts: bool) -> None:
-    """The scheduler puts another namespace's pod on the pool for which that namespace has no chips."""
-    world = World(settings_=settings(max_chips_per_namespace=(("a", 8), ("b", 0))))
-    lender, borrower = make_jobset("lender", namespace="a"), make_jobset("borrower", namespace="b")
-    world.add(lender)
-    world.live(3)
-    world.add(borrower)
-    world.live(5)
-    assert (world.bound(lender), world.bound(borrower)) == (1, 0)
-    if restarts:
-        world.end_pods(lender)
-    else:
-        world.finish(lender)
-    world.schedule()
-    world.live(3)
-    if restarts:
-        world.start_pods(lender)
-    else:
-        lender = make_jobset("next", namespace="a")
-        world.add(lender)
-    world.live(5, seconds=60)
-    assert (world.bound(lender), world.bound(borrower)) == (1, 1)
 
 
 def test_a_pod_that_is_never_bound_keeps_no_pool_of_another_namespace() -> None:
@@ -201,49 +175,3 @@ def test_the_next_step_of_a_jobset_starts_when_the_one_before_is_over(limits: di
     for _ in range(25):
         world.live(1, seconds=60)
     assert world.pods["b"].node_name
-
-
-@pytest.mark.parametrize("key", [constants.ADDITIONAL_NODE_NETWORKS, constants.NODE_SERVICE_ACCOUNT])
-@pytest.mark.parametrize("at_once", [True, False], ids=["refused at once", "the pool fails"])
-def test_a_lack_of_what_pods_chose_themselves_delays_nobody_else(key: str, *, at_once: bool) -> None:
-    """A subnetwork of one tenant has no addresses left: that looks like an exceeded quota of the same shape."""
-    chosen = {
-        constants.ADDITIONAL_NODE_NETWORKS: "vpc:tiny",
-        constants.NODE_SERVICE_ACCOUNT: "own@p.iam.gserviceaccount.com",
-    }
-    annotations = {key: chosen[key]}
-    world = World()
-    for number in range(3):
-        each = make_jobset(
-            f"private-{number}",
-            namespace="private",
-            template=make_requirements(tolerations=(), annotations=annotations),
-        )
-        world.add(each)
-    for pod in list(world.pods.values()):
-        world.put(replace(pod, requirements=replace(pod.requirements, annotations=annotations)))
-    reason, market = failure(FailureKind.QUOTA, "IP_SPACE_EXHAUSTED"), Market(world, seconds=60)
-    if at_once:
-        world.refuse_create = lambda create: reason if create.workload.namespace == "private" else None
-    market.fails = lambda name: reason if name.startswith("private") else None
-    market.run(360, seconds=30)
-    honest = make_jobset("honest", namespace="b")
-    world.add(honest)
-    market.run(18, seconds=5)
-    assert world.bound(honest) == 1
-
-
-def test_a_request_that_changes_all_the_time_has_its_share_of_creates() -> None:
-    """A tenant patches an annotation of its pending pod every second: nine creates, then one a minute."""
-    world = World(make_jobset("changing", namespace="a"))
-    world.refuse_create = lambda _: failure(FailureKind.INVALID)
-    sent = 0
-    for number in range(3600):
-        (pod,) = world.pods.values()
-        annotations = {constants.ADDITIONAL_NODE_NETWORKS: f"vpc{number}:subnet"}
-        world.put(replace(pod, requirements=replace(pod.requirements, annotations=annotations)))
-        sent += len(world.step().creates)
-        world.plans.clear()
-    assert 60 <= sent <= 9 + 60
-    assert len(world.memory.backoffs) <= sent
-    assert len(world.memory.tallies) == 2

@@ -27,6 +27,18 @@ from tests.support.preflight import ACCOUNT, NOW, ORIGINAL_LEASE, World, describ
 from tests.support.settings import settings
 
 Change = Callable[[World], object]
+#: The checks of any cluster.
+IN_KUBERNETES = (
+    "API server",
+    "JobSet",
+    "LeaderWorkerSet",
+    "RayCluster",
+    "ProvisioningRequest",
+    "CapacityBuffer",
+    "rights in Kubernetes",
+    "pause",
+    "Go provisioner",
+)
 PAUSE = object_path("configmaps", constants.PAUSE_CONFIGMAP_NAME, namespace=constants.DEFAULT_NAMESPACE)
 
 
@@ -35,15 +47,7 @@ def test_where_all_is_well() -> None:
     world.inspector.reservations["project-1", "us-central2-b", "r1"] = "READY"
     found = world.find()
     assert list(found) == [
-        "API server",
-        "JobSet",
-        "LeaderWorkerSet",
-        "RayCluster",
-        "ProvisioningRequest",
-        "CapacityBuffer",
-        "rights in Kubernetes",
-        "pause",
-        "Go provisioner",
+        *IN_KUBERNETES,
         "cluster",
         "cluster identity",
         "release channel",
@@ -116,11 +120,6 @@ CASES = [
         lambda world: world.kube.remove_object(group_of(LEADER_WORKER_SET)),
         "LeaderWorkerSet", OK, "not installed; LeaderWorkerSets are served once it is", id="no LeaderWorkerSet",
     ),
-    pytest.param(
-        lambda world: world.serve(LEADER_WORKER_SET, "v2"),
-        "LeaderWorkerSet", WARNING, "served in v2, and the provisioner reads v1; LeaderWorkerSets are not served",
-        id="another version of LeaderWorkerSet",
-    ),
     # ProvisioningRequest and CapacityBuffer, of one API group
     pytest.param(
         lambda world: world.serve(CAPACITY_BUFFER, "v1", "v1beta1"),
@@ -133,12 +132,6 @@ CASES = [
         "rights in Kubernetes", WARNING,
         "1 of 40 permissions are missing: list podtemplates. ProvisioningRequests and CapacityBuffers are not served",
         id="no right to PodTemplates",
-    ),
-    pytest.param(
-        lambda world: world.kube.denied.update({("list", "resourceslices")}),
-        "rights in Kubernetes", WARNING,
-        "1 of 40 permissions are missing: list resourceslices. Pods with ResourceClaims are not served without them",
-        id="no right to ResourceSlices",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("patch", "nodes"), ("create", "leases")}),
@@ -469,18 +462,7 @@ def found_without_gke(without_gke: World) -> dict[str, Finding]:
 def test_where_all_is_well_without_gke(without_gke: World) -> None:
     """Nothing is said of clusters, pools and permissions of Google's, and nothing is changed."""
     found = found_without_gke(without_gke)
-    assert list(found) == [
-        "API server",
-        "JobSet",
-        "LeaderWorkerSet",
-        "RayCluster",
-        "ProvisioningRequest",
-        "CapacityBuffer",
-        "rights in Kubernetes",
-        "pause",
-        "Go provisioner",
-        "TPUNodeGroups",
-    ]
+    assert list(found) == [*IN_KUBERNETES, "TPUNodeGroups"]
     assert [str(finding) for finding in found.values() if finding.status is not Status.OK] == []
     assert found["TPUNodeGroups"].message == "1 in namespace slices, where the provisioner makes its own"
     assert {call.method for call in without_gke.kube.calls if call.path != ACCESS_REVIEWS} == {"GET"}

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.view.explain import explain
-from provisioner.slices.view.types import QueueView, View
 from provisioner.workloads.jobset import parse_jobset
 from tests.support.board import view_of
 from tests.support.models import make_jobset, make_pool
@@ -62,10 +59,6 @@ def test_a_head_without_room_is_named_where_workers_come_after_it() -> None:
 CHIPS = 8
 
 
-def queue_of(view: View) -> Mapping[str, QueueView | None]:
-    return {each.group: each.queue for each in view.slices}
-
-
 def three_wait() -> World:
     """Let one JobSet have all that may be had, and three of two namespaces wait."""
     world = World(
@@ -78,27 +71,6 @@ def three_wait() -> World:
         world.add(jobset)
         world.live(5)
     return world
-
-
-def test_what_waits_for_a_limit_has_its_place_and_sees_who_uses_it() -> None:
-    """The first of them is served when chips become free; then the second is the first."""
-    world = three_wait()
-    queue = queue_of(view_of(world))
-    assert queue.pop("first-slice-0") is None
-    places = {group: each.place for group, each in queue.items() if each is not None}
-    assert sorted(places.values()) == [1, 2, 3]
-    for group, each in queue.items():
-        assert each is not None, group
-        assert (each.limit, each.length) == ("all pools together", 3)
-        assert each.users == ("JobSet/default/first: 8 chips",)
-    first, second, _ = sorted(places, key=places.__getitem__)
-    world.finish(next(each for each in world.workloads.values() if each.name == "first"))
-    world.live(5)
-    queue = queue_of(view_of(world))
-    assert queue[first] is None
-    after = queue[second]
-    assert after is not None
-    assert (after.place, after.length, after.users) == (1, 2, ("JobSet/default/a: 8 chips",))
 
 
 def test_explain_says_the_place_who_is_next_and_what_would_free_it() -> None:

@@ -39,10 +39,6 @@ def refused(kind: FailureKind, message: str) -> World:
     return world
 
 
-def paused() -> World:
-    return waiting(settings(pause_creation=True))
-
-
 def test_long_words_of_others_are_cut() -> None:
     """They stand in each slice that they concern, and in each notice and back-off."""
     view = view_of(refused(FailureKind.STOCKOUT, 100_000 * "x"))
@@ -59,15 +55,6 @@ def test_what_gke_rejects_is_told_and_is_among_the_back_offs() -> None:
     assert (wait.message, wait.shape) == ("Bad disk.", "all slices that ask for the same")
     (found,) = explain(view, view.at, (), (), only_slice(view).id)
     assert "Bad disk." in dict(found.facts).get("not tried: its request", ""), found.facts
-
-
-def test_the_next_try_is_told() -> None:
-    world = refused(FailureKind.STOCKOUT, STOCKOUT.message)
-    view = view_of(world)
-    (wait,) = view.capacity.backoffs
-    assert only_slice(view).next_try_at == wait.until > world.now
-    assert (wait.zone, wait.machine_type, wait.kind) == ("us-central2-b", "ct4p-hightpu-4t", "stockout")
-    assert (wait.shape, wait.terms, wait.message) == ("2x2x2 on 2", "on-demand", STOCKOUT.message)
 
 
 @pytest.mark.parametrize(
@@ -90,54 +77,6 @@ def test_a_slice_that_gets_no_pool_says_why(change: dict[str, object], words: st
     assert {each.state for each in view.slices} <= {State.NONE}
     assert words in (view.slices or view.workloads)[0].reason
     assert view.workloads[0].state == next((each for each in ("suspended", "deleting") if each in change), "lives")
-
-
-def test_a_leader_that_the_scheduler_has_not_judged_yet() -> None:
-    """No pool is created before the scheduler says so."""
-    world = waiting()
-    (pod,) = world.pods.values()
-    world.put(replace(pod, unschedulable_since=None))
-    found = only_slice(view_of(world))
-    assert found.state is State.NONE
-    assert "has not reported its leader pod as unschedulable" in found.reason
-
-
-def test_the_whole_life() -> None:
-    workload = make_jobset("train", replicas=1)
-    world = World(workload)
-    world.step()
-    view = view_of(world)
-    assert (only_slice(view).state, view.pools[0].hosts) == (State.JOINING, "..")
-    assert only_slice(view).pool == view.pools[0].name
-    world.finish_creates()
-    view = view_of(world)
-    assert (only_slice(view).state, view.pools[0].hosts) == (State.READY, "rr")
-    world.schedule()
-    view = view_of(world)
-    assert (only_slice(view).state, view.pools[0].hosts) == (State.RUNNING, "RR")
-    assert view.capacity.chips == dict.fromkeys(view.capacity.chips, 0) | {"running": 8}
-    assert (view.pools[0].slice, view.pools[0].workload) == (only_slice(view).id, only_slice(view).workload)
-    world.workloads[workload.uid] = replace(workload, terminal_state="Completed")
-    view = view_of(world)
-    assert (view.slices, view.pools[0].state, view.workloads[0].state) == ((), State.DRAINING, "completed")
-    world.end_pods(workload)
-    view = view_of(world)
-    pool = view.pools[0]
-    assert (pool.state, pool.delete_reason) == (State.IDLE, "its workload has finished")
-    assert pool.delete_at is not None
-    assert (pool.delete_at - world.now).total_seconds() == pytest.approx(30, abs=10)
-    world.pass_time(60)
-    world.step()
-    assert view_of(world).pools[0].state is State.DELETING
-
-
-def test_hosts_that_are_not_ready_or_lack_chips_are_seen_and_named() -> None:
-    """A letter for each host, and the names of those that somebody has to look at."""
-    world = running(make_jobset("train", replicas=1))
-    first, second = sorted(world.nodes)
-    world.put(replace(world.nodes[first], ready=False), replace(world.nodes[second], allocatable_chips=3))
-    (pool,) = view_of(world).pools
-    assert (pool.hosts, pool.unready_nodes) == ("jc", (first, second))
 
 
 def test_limits_and_how_much_of_them_is_used() -> None:

@@ -94,14 +94,3 @@ def test_the_status_is_counted_where_there_is_one(status: int, want: str) -> Non
     with pytest.raises(GkeError):
         supplier_of(fake, observe=recorder.observe_gke_call).get_cluster()
     assert [each[3] for each in recorder.seen] == [want]
-
-
-@pytest.mark.parametrize("kind", FailureKind)
-@pytest.mark.parametrize("method", METHODS)
-def test_no_call_is_repeated(method: str, kind: FailureKind) -> None:
-    """The next round asks again."""
-    fake = make_fake()
-    fake.fail_always(method, kind)
-    with pytest.raises(GkeError):
-        CALLS[method](supplier_of(fake))
-    assert fake.counts()[method] == 1
