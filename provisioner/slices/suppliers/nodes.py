@@ -36,9 +36,13 @@ _GIB = 1024**3
 
 
 def complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
-    """Add what machines have at every supplier: the taint of spot capacity, disk, identity and tags."""
+    """Add what machines have at every supplier: the labels and the taint of their capacity, disk, identity and tags."""
+    labels, seconds = request.labels, slice_.requirements.node_selector.get(constants.MAX_RUN_SECONDS)
+    if request.capacity is CapacityKind.FLEX_START and seconds is not None:
+        labels = {**labels, constants.MAX_RUN_SECONDS: seconds}
     return replace(
         request,
+        labels=labels,
         taints=(*_spot_taints(request.capacity), *request.taints),
         disk_type=_disk_type(shape, settings),
         service_account=_service_account(slice_, settings),
@@ -71,6 +75,17 @@ def expected_node(
 
 def _spot_taints(kind: CapacityKind) -> tuple[Taint, ...]:
     return (SPOT_TAINT,) if kind is CapacityKind.SPOT else ()
+
+
+def machine_labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineType) -> dict[str, str]:
+    """Return the labels that tell what machines a pool has, by which pods choose them."""
+    return {
+        constants.TPU_ACCELERATOR: accelerator.label,
+        constants.TPU_TOPOLOGY: pool.topology,
+        constants.ACCELERATOR_COUNT: str(machine.chips),
+        constants.INSTANCE_TYPE: machine.name,
+        constants.MACHINE_FAMILY: machine.name.partition("-")[0],
+    }
 
 
 def topology_of_machine(machine_type: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from provisioner import constants, tpu
-from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest
+from provisioner.model.capacity import Network, NodePool, NodePoolRequest
 from provisioner.settings import Settings
 from provisioner.settings.forms import parse_networks, region_of
 from provisioner.slices.demand import Slice, allowlists
@@ -21,12 +21,8 @@ def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineTy
     labels = {
         **pool.labels,
         constants.NODE_POOL: pool.name,
-        constants.TPU_ACCELERATOR: accelerator.label,
-        constants.TPU_TOPOLOGY: pool.topology,
-        constants.ACCELERATOR_COUNT: str(machine.chips),
-        constants.INSTANCE_TYPE: machine.name,
+        **nodes.machine_labels(pool, accelerator, machine),
         constants.BETA_INSTANCE_TYPE: machine.name,
-        constants.MACHINE_FAMILY: machine.name.partition("-")[0],
         constants.OS: "linux",
         constants.BETA_OS: "linux",
         constants.OS_DISTRIBUTION: "cos",
@@ -54,9 +50,10 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
     if shape.accelerator.workload_policy and shape.multi_host:
         policy_name, placed = slice_.requirements.node_selector.get(constants.PLACEMENT_POLICY) or default_policy, ""
     asked_for = dict(_labels_asked_for(request, slice_, own_policy=policy_name not in ("", default_policy)))
+    made = nodes.complete(request, slice_, shape, settings)
     return replace(
-        nodes.complete(request, slice_, shape, settings),
-        labels={**request.labels, **asked_for},
+        made,
+        labels={**made.labels, **asked_for},
         placement_topology=placed,
         policy_name=policy_name,
         auto_upgrade=bool(settings.auto_upgrade),
@@ -75,8 +72,6 @@ def _labels_asked_for(request: NodePoolRequest, slice_: Slice, *, own_policy: bo
     selector = slice_.requirements.node_selector
     if request.reservation:
         yield constants.RESERVATION_AFFINITY, "specific"
-    if request.capacity is CapacityKind.FLEX_START and constants.MAX_RUN_SECONDS in selector:
-        yield constants.MAX_RUN_SECONDS, selector[constants.MAX_RUN_SECONDS]
     if constants.NETWORK_PROFILE in selector:
         yield constants.NETWORKING_DRA_DRIVER, "true"
     if own_policy:

@@ -38,6 +38,8 @@ DERIVED = frozenset(
         constants.TPU_ACCELERATOR,
         constants.TPU_TOPOLOGY,
         constants.ACCELERATOR_COUNT,
+        constants.INSTANCE_TYPE,
+        constants.MACHINE_FAMILY,
         constants.ZONE,
         constants.GKE_ZONE,
         constants.REGION,
@@ -52,10 +54,7 @@ def derived_labels(pool: NodePool) -> dict[str, str]:
     labels = {constants.NODE_POOL: pool.name, names.GROUP_NAME: pool.name, **_OF_CAPACITY.get(pool.capacity, {})}
     known = tpu.machine_type(pool.machine_type)
     if known is not None:
-        accelerator, machine = known
-        labels[constants.TPU_ACCELERATOR] = accelerator.label
-        labels[constants.ACCELERATOR_COUNT] = str(machine.chips)
-        labels[constants.TPU_TOPOLOGY] = pool.topology
+        labels |= nodes.machine_labels(pool, *known)
     for zone in pool.zones:
         labels |= {constants.ZONE: zone, constants.GKE_ZONE: zone, constants.REGION: region_of(zone)}
     return labels | nodes.reservation_labels(pool)

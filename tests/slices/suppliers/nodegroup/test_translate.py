@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from provisioner import constants
 from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, PoolName, Taint, Zone, expected_pool
 from provisioner.model.choices import CapacityChoice
+from provisioner.model.fit import trusted
 from provisioner.model.workloads import GroupKey, WorkloadUid
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.documents import parse
@@ -103,12 +104,7 @@ def test_what_slices_do_not_say_comes_from_the_settings() -> None:
     )
     assert (config["image"], config["bootDiskSizeGB"]) == ("projects/i/global/images/others", 200)
     assert config["subnetwork"] == "projects/host/regions/us-east5/subnetworks/tpus"
-    assert config["serviceAccounts"] == [
-        {
-            "email": "nodes@research-project.iam.gserviceaccount.com",
-            "scopes": ["https://www.googleapis.com/auth/cloud-platform"],
-        }
-    ]
+    assert config["serviceAccounts"] == [{"email": REQUEST.service_account, "scopes": list(REQUEST.oauth_scopes)}]
     assert (config["networkTags"], config["diskType"]) == (["tpu"], "hyperdisk-balanced")
     newer = replace(REQUEST, machine_type="tpu7x-standard-4t", topology="2x2x2", hosts=2, service_account="")
     config = made(newer)["spec"]["instanceConfig"]
@@ -211,11 +207,14 @@ def test_what_no_node_group_can_be_is_not_asked_for(parts: dict[str, Any], words
         {constants.PROVISIONING: "spot", constants.SPOT: "true"},
         dict.fromkeys((names.GROUP_NAMESPACE, names.TRUSTED_NAMESPACE), "slices"),
         {constants.TPU_TOPOLOGY: "2x2x2", constants.ACCELERATOR_COUNT: "4"},
-        {constants.OS: "linux"},
+        {constants.OS: "linux", constants.INSTANCE_TYPE: "tpu7x-standard-4t", constants.MACHINE_FAMILY: "tpu7x"},
+        {constants.MAX_RUN_SECONDS: "7200"},
     ],
 )
 def test_what_pods_select_on_gke_is_on_the_nodes(selector: dict[str, str]) -> None:
-    assert specified(kind=CapacityKind.SPOT, selector=selector)
+    kind = CapacityKind.FLEX_START if constants.MAX_RUN_SECONDS in selector else CapacityKind.SPOT
+    request = specified(kind=kind, selector=selector).blueprint.request
+    assert trusted(make_requirements(selector=selector), expected_node(expected_pool(request))) == ()
 
 
 def test_the_settings_of_nodes_hold_for_machines() -> None:
