@@ -10,14 +10,13 @@ from datetime import UTC, datetime, timedelta
 
 from provisioner import constants
 from provisioner.model.capacity import Node, PoolStatus, Taint, Zone, expected_pool
-from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, PodGroup, Requirements, Toleration, Workload, WorkloadUid
 from provisioner.runtime import process
 from provisioner.settings import Settings
 from provisioner.slices.demand import group_key
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.round import Derived
+from provisioner.slices.planning.round import Derived, Snapshot
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -18,8 +18,8 @@ from provisioner.cli.frame import Remote, RemoteError
 from provisioner.cli.output import plain
 from provisioner.kube.api import connect
 from provisioner.kube.errors import ClusterError, Forbidden, KubeconfigError, NotFound
-from provisioner.kube.lease import pod_of
-from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_path
+from provisioner.kube.lease import holder_of, pod_of
+from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.partitions import board as partitions_board
 from provisioner.partitions import names
 from provisioner.slices.board import Document
@@ -139,12 +139,7 @@ def _by_proxy(remote: Remote, api: Api, pod: str, path: str) -> Any:
 
 def _holder(remote: Remote, api: Api, lease: str) -> str:
     """Return the pod that leads; empty where no Lease names one."""
-    path = object_path("leases", lease, namespace=remote.namespace, root=LEASES_ROOT)
-    try:
-        found = api.get(path)
-    except NotFound:
-        return ""
-    return pod_of(str((found.get("spec") or {}).get("holderIdentity") or ""))
+    return pod_of(holder_of(api, lease, namespace=remote.namespace)[0])
 
 
 def _any_pod(remote: Remote, api: Api) -> str:

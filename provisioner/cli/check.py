@@ -12,11 +12,11 @@ from provisioner import settings
 from provisioner.cli import output
 from provisioner.cli.frame import FORMATS, Command, format_option, kubeconfig_option
 from provisioner.cli.output import ExitCode
-from provisioner.cli.start import Attempt, attempt, subject_of
+from provisioner.cli.start import Attempt, attempt
 from provisioner.runtime import logs
 from provisioner.slices import preflight
 from provisioner.slices.preflight import Finding, Status
-from provisioner.slices.preflight.checking import run_checks
+from provisioner.slices.preflight.checking import Subject, run_checks
 
 _SETTINGS, _KUBECONFIG, _CREDENTIALS = "settings", "kubeconfig", "credentials for GKE"
 
@@ -58,7 +58,7 @@ def all_findings(tried: Attempt, environment: Mapping[str, str]) -> Iterator[Fin
     if tried.credentials_problem:
         yield preflight.failed(tried.credentials_problem).of(_CREDENTIALS)
     if tried.settings is not None:
-        yield from run_checks(subject_of(tried, tried.settings))
+        yield from run_checks(Subject(settings=tried.settings, api=tried.api, gke=tried.gke))
 
 
 def _judge_settings(tried: Attempt, environment: Mapping[str, str]) -> Finding:

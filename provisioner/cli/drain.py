@@ -15,11 +15,11 @@ from provisioner import constants
 from provisioner.cli.frame import FORMATS, Command, format_option, kubeconfig_option, read_by
 from provisioner.cli.output import ExitCode, write
 from provisioner.cli.start import prepare
-from provisioner.kube import fields
-from provisioner.kube.errors import ClusterError, NotFound
+from provisioner.kube.errors import ClusterError
 from provisioner.kube.fields import MalformedObject
+from provisioner.kube.lease import holder_of
 from provisioner.kube.live import list_all, list_nodes_of_pool
-from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_path
+from provisioner.kube.protocol import Api, collection_path
 from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.wording import first_of
@@ -148,7 +148,8 @@ class Look:
 
     def _messages(self, *, any_left: bool) -> Iterator[str]:
         try:
-            paused = self.settings.pause_creation or self._is_paused()
+            path = collection_path("configmaps", namespace=self.settings.own_namespace)
+            paused = self.settings.pause_creation or any(list_all(self.api, path, PAUSE_QUERY, created_at))
             waiting = "" if paused or any_left else first_of(self._waiting())
         except (ClusterError, MalformedObject) as error:
             paused, waiting = False, f"unknown: {error}"
@@ -194,10 +195,6 @@ class Look:
             return f"cannot tell who needs it (it was created for {named}): {error}"
         return f"not needed (it was created for {named}); the controller deletes it"
 
-    def _is_paused(self) -> bool:
-        path = collection_path("configmaps", namespace=self.settings.own_namespace)
-        return any(list_all(self.api, path, PAUSE_QUERY, created_at))
-
     def _waiting(self) -> list[str]:
         """Name the pods of workloads that request chips and have no node: one of them may be about to get a pool."""
         pods = filter(None, list_all(self.api, collection_path("pods"), _WITHOUT_NODE, parse_pod))
@@ -207,16 +204,12 @@ class Look:
     def _why_nobody_leads(self) -> str:
         """Say why no controller seems to run; empty: one does, or it cannot be told."""
         namespace = self.settings.own_namespace
-        path = object_path("leases", constants.LEASE_NAME, namespace=namespace, root=LEASES_ROOT)
         try:
-            spec = fields.mapping(self.api.get(path).get("spec"))
-        except NotFound:
-            spec = {}
+            holder, renewed = holder_of(self.api, constants.LEASE_NAME, namespace=namespace)
         except ClusterError:
             return ""
-        renewed = fields.parse_timestamp(spec.get("renewTime"))
         old = renewed is not None and (self.now() - renewed).total_seconds() > _LEASE_SECONDS
-        if spec.get("holderIdentity") and not old:
+        if holder and not old:
             return ""
         since = f" since {renewed:%Y-%m-%d %H:%M:%S} UTC" if renewed is not None else ""
         return f"No process has held Lease {namespace}/{constants.LEASE_NAME}{since}"

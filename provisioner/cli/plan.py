@@ -20,9 +20,8 @@ from provisioner.cli.manifests import Manifests, read_documents, read_manifests
 from provisioner.model.capacity import NodePoolRequest, PoolName
 from provisioner.settings import Settings
 from provisioner.settings.forms import Prices, cost_in_words
-from provisioner.slices.offline.assumed import CHANNEL, assumed
 from provisioner.slices.offline.documents import Document
-from provisioner.slices.offline.forecast import Forecast, PlannedPool, forecast
+from provisioner.slices.offline.forecast import CHANNEL, Forecast, PlannedPool, assumed, forecast
 from provisioner.slices.suppliers import rules_of
 from provisioner.slices.suppliers.gke.translate import create_request_json
 from provisioner.slices.suppliers.nodegroup.translate import group_document

@@ -12,7 +12,7 @@ import structlog
 
 from provisioner import settings
 from provisioner.cli.frame import Command, kubeconfig_option, observation_options, read_by, truth_option
-from provisioner.cli.start import inferred_words, prepare, subject_of
+from provisioner.cli.start import inferred_words, prepare
 from provisioner.controller import Addresses
 from provisioner.runtime import logs
 from provisioner.runtime.http import ServerError, parse_address
@@ -92,7 +92,7 @@ def command(
         _log.info("settings.inferred", words=words)
     for warning in (*settings.warnings_about_environment(os.environ), *settings.warnings_about(effective)):
         _log.warning("settings.warning", warning=warning)
-    log_checks(subject_of(tried, effective))
+    log_checks(checking.Subject(settings=effective, api=api, gke=tried.gke))
     return app.run(effective, addresses, api, tried.gke)
 
 

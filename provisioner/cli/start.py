@@ -9,8 +9,6 @@ from provisioner import settings
 from provisioner.google import metadata
 from provisioner.kube.api import KubeApi, connect
 from provisioner.kube.errors import KubeconfigError
-from provisioner.runtime.clock import wall_clock
-from provisioner.slices.preflight.checking import Subject
 from provisioner.slices.suppliers.gke.client import GkeClient, default_credentials
 from provisioner.slices.suppliers.gke.errors import GkeError
 
@@ -82,18 +80,6 @@ def inferred_words(inferred: Mapping[str, str]) -> tuple[str, ...]:
     """Say in words what was taken from where this runs."""
     found = ((variable, value, _INFERRED[variable][1]) for variable, value in inferred.items() if value)
     return tuple(f"{variable} is not set; using {value}, {meaning}" for variable, value, meaning in found)
-
-
-def subject_of(tried: Attempt, effective: settings.Settings) -> Subject:
-    """Return what can be checked of a start under these settings."""
-    return Subject(
-        settings=effective,
-        api=tried.api,
-        server=tried.api.server if tried.api is not None else "",
-        trusted_ca_pem=tried.api.ca_pem if tried.api is not None else None,
-        gke=tried.gke,
-        now=wall_clock,
-    )
 
 
 def _infer(environment: Mapping[str, str]) -> dict[str, str]:

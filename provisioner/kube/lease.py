@@ -47,6 +47,16 @@ def pod_of(holder: str) -> str:
     return holder.partition("_")[0]
 
 
+def holder_of(api: Api, name: str, *, namespace: str) -> tuple[str, datetime | None]:
+    """Return who holds a Lease, empty for nobody, and when it was last renewed. Raises ClusterError."""
+    try:
+        lease = api.get(object_path("leases", name, namespace=namespace, root=LEASES_ROOT))
+    except errors.NotFound:
+        return "", None
+    spec = fields.mapping(lease.get("spec"))
+    return fields.text(spec.get("holderIdentity"))[:_LONGEST_HOLDER], fields.parse_timestamp(spec.get("renewTime"))
+
+
 class LeaseElector:
     """Contends for leadership in a thread, and watches in another, which no hung renewal holds up, that it has it.
 

@@ -95,11 +95,7 @@ def cordon(api: Api, node_name: str) -> bool:
 
 def cordon_open_node(api: Api, node_name: str) -> bool:
     """Cordon a node as `cordon` does, unless it is cordoned already; False where it is, or is gone."""
-
-    def change(node: JsonObject) -> JsonObject | None:
-        return None if (node.get("spec") or {}).get("unschedulable") else _CORDON
-
-    return _change_node(api, node_name, change)
+    return _change_node(api, node_name, lambda node: None if (node.get("spec") or {}).get("unschedulable") else _CORDON)
 
 
 def uncordon(api: Api, node_name: str) -> bool:

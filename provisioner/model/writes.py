@@ -50,11 +50,6 @@ class Answered(Generic[WriteT]):
     #: The API server's words on a failure.
     message: str = ""
 
-    @property
-    def key(self) -> str:
-        """Names what is answered."""
-        return self.write.key
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredCall(Generic[CallT]):
@@ -68,11 +63,6 @@ class AnsweredCall(Generic[CallT]):
     failure: Failure | None = None
     #: Of a delete that was not sent: what keeps the resource, in words.
     kept: str = ""
-
-    @property
-    def key(self) -> str:
-        """Names what is answered."""
-        return self.call.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -32,30 +32,12 @@ class Parallel:
 
     def __call__(self, function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
         """Implement ForEach."""
-        calls: list[Future[R]] = []
-        running: set[Future[R]] = set()
-        try:
-            for item in items:
-                if len(running) >= self.at_once:
-                    running = _go_on(running)
-                call = self.executor.submit(function, item)
-                calls.append(call)
-                running.add(call)
-            while running:
-                running = _go_on(running)
-        finally:
-            for call in running:
-                call.cancel()
-            wait(running)
-        return [call.result() for call in calls]
-
-
-def _go_on(running: set[Future[R]]) -> set[Future[R]]:
-    """Wait for one call at least; return those that are still running."""
-    done, rest = wait(running, return_when=FIRST_COMPLETED)
-    for call in done:
-        if call.exception() is not None:
-            # The others are waited for by the caller.
-            running.difference_update(done)
-            call.result()
-    return rest
+        found: list[R] = []
+        for begin in range(0, len(items), self.at_once):
+            calls: list[Future[R]] = []
+            try:
+                calls.extend(self.executor.submit(function, item) for item in items[begin : begin + self.at_once])
+            finally:
+                wait(calls)
+            found += [call.result() for call in calls]
+        return found

@@ -13,7 +13,6 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from provisioner.model.writes import Keyed
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.metrics import LoopMetrics
 
@@ -49,7 +48,7 @@ class Wake(threading.Event):
         return None if asked_at is None else max(0.0, self._monotonic() - asked_at)
 
 
-A = TypeVar("A", bound=Keyed)
+A = TypeVar("A")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,7 +117,7 @@ class RoundLoop(ABC, Generic[A]):
             try:
                 fold(answer)
             except Exception:  # noqa: BLE001 - one answer's boundary
-                _log.exception("answer.crashed", key=answer.key)
+                _log.exception("answer.crashed", answer=repr(answer))
             self.report(partial(tell, answer))
 
     def report(self, tell: Callable[[], None]) -> None:

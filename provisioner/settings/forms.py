@@ -187,16 +187,6 @@ GKE, GCE = "gke", "gce"
 SUBNETWORK = re.compile(r"[A-Za-z0-9:/._~-]{1,500}")
 
 
-def provider(text: str) -> str:
-    """Read who supplies the capacity."""
-    if text.lower() == "mock":
-        raise ValueError(
-            "requests the mock provider, which is not supported any more: run `tpu-rehearsal simulator` and set "
-            "GKE_ENDPOINT=http://127.0.0.1:8085"
-        )
-    return choice(GKE, GCE)(text)
-
-
 #: Scheme, host and port alone: a path, a query or user information is not matched.
 _ENDPOINT = re.compile(
     r"(?P<scheme>https?)://(\[(?P<v6>[0-9a-f:.]+)\]|(?P<host>[a-z0-9]([-a-z0-9.]*[a-z0-9])?))(:(?P<port>[0-9]{1,5}))?/?",

@@ -33,17 +33,14 @@ _NAMES = dict.fromkeys(option.variable for option in OPTIONS)
 #: Names that differ by a letter or two are as similar as this.
 _NEAR = 0.92
 _NO_SLICES = "Slice resources are not supported"
-_NO_WEBHOOKS = "there are no webhooks"
-_NO_STATIC_POOLS = "static node pools are not supported"
-_OWN_BACKOFF = "the back-off is fixed and grows automatically"
 #: Variables of Go releases that have no counterpart, by name or by the beginning of the name.
 _OF_THE_GO_PROVISIONER = {
     "ENABLE_SLICE_CONTROLLER": _NO_SLICES,
-    "ENABLE_WEBHOOKS": _NO_WEBHOOKS,
+    "ENABLE_WEBHOOKS": "there are no webhooks",
     "ENABLE_IMAGE_STREAMING": "image streaming is not requested",
-    "STATIC_NODEPOOL_": _NO_STATIC_POOLS,
+    "STATIC_NODEPOOL_": "static node pools are not supported",
     "SLICE_": _NO_SLICES,
-    "BACKOFF_": _OWN_BACKOFF,
+    "BACKOFF_": "the back-off is fixed and grows automatically",
 }
 
 

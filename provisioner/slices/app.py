@@ -21,8 +21,7 @@ from provisioner.slices.board import About, Board
 from provisioner.slices.gate import Gate
 from provisioner.slices.hints import HintsStore
 from provisioner.slices.loop import Loop
-from provisioner.slices.meter import Meter
-from provisioner.slices.metrics import Metrics
+from provisioner.slices.metrics import Meter, Metrics
 from provisioner.slices.observe import PoolList, make_watches
 from provisioner.slices.report import Reporter
 from provisioner.slices.supplier import Supplier
@@ -57,8 +56,6 @@ def choose(
         api=api,
         trusted_ca_pem=api.ca_pem,
         assume=settings.assume_same_cluster,
-        auto_upgrade=settings.auto_upgrade,
-        clock=clock,
     )
     return supplier, proof
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -16,10 +16,10 @@ from threading import Lock
 
 import msgspec
 
-from provisioner.model.snapshot import Snapshot
 from provisioner.runtime.clock import wall_clock
 from provisioner.settings import Settings, given
 from provisioner.slices.planning.plan import Plan
+from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.view.build import build_view
 from provisioner.slices.view.timeline import Timeline, Track
 from provisioner.slices.view.types import Entry, View
@@ -42,8 +42,8 @@ class Journal:
     def __init__(self, *, most: int = MOST_ENTRIES) -> None:
         self._most_entries = most
         self._lock = Lock()
-        #: By namespace, oldest first.
-        self._entries: defaultdict[str, deque[Entry]] = defaultdict(deque)
+        #: Oldest first.
+        self._entries: list[Entry] = []
         #: The number of the last entry.
         self._last = 0
 
@@ -51,23 +51,26 @@ class Journal:
         self, at: datetime, kind: str, message: str, *, warning: bool = False, pool: str = "", workload: str = ""
     ) -> None:
         """Add one entry; the workload is kind/namespace/name, empty for none."""
-        namespace = workload.split("/")[1] if workload else ""
         with self._lock:
             self._last += 1
             entry = Entry(
                 number=self._last, at=at, kind=kind, message=message, warning=warning, pool=pool, workload=workload
             )
-            self._entries[namespace].append(entry)
-            if sum(map(len, self._entries.values())) > self._most_entries:
-                most = max(self._entries, key=lambda each: (len(self._entries[each]), -self._entries[each][0].number))
-                self._entries[most].popleft()
-                if not self._entries[most]:
-                    del self._entries[most]
+            self._entries.append(entry)
+            if len(self._entries) > self._most_entries:
+                # Of namespaces that have as many, the first is that of the oldest entry.
+                counts = Counter(map(_namespace_of, self._entries))
+                most = max(counts, key=counts.__getitem__)
+                self._entries.remove(next(each for each in self._entries if _namespace_of(each) == most))
 
     def entries(self) -> list[Entry]:
         """Return the entries, oldest first."""
         with self._lock:
-            return sorted((entry for each in self._entries.values() for entry in each), key=lambda each: each.number)
+            return list(self._entries)
+
+
+def _namespace_of(entry: Entry) -> str:
+    return entry.workload.split("/")[1] if entry.workload else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from provisioner import constants
 from provisioner.kube.machineconfigs import Listed, extend_catalogue
 from provisioner.model.capacity import NodePool, PoolName
-from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Workloads
 from provisioner.runtime.clock import shifted
 from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
@@ -18,14 +17,13 @@ from provisioner.slices import hints
 from provisioner.slices.act import Actor
 from provisioner.slices.board import Board
 from provisioner.slices.demand.slices import all_slices, find_by_workload
-from provisioner.slices.meter import Meter
-from provisioner.slices.metrics import Metrics
+from provisioner.slices.metrics import Meter, Metrics
 from provisioner.slices.observe import OPTIONAL, PoolList, Watches, not_synced, take_snapshot
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan, notice
-from provisioner.slices.planning.round import Derived, policy_of
+from provisioner.slices.planning.round import Derived, Snapshot, policy_of
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 
@@ -146,8 +144,6 @@ class Loop(RoundLoop[answers.Answer]):
             return
         self.memory = shifted(self.memory, by)
         self.pools.clock_set(by)
-        if self.identity is not None:
-            self.identity.clock_set(by)
         self.board.timeline.shift(by)
 
     def _follow_catalogue(self) -> None:

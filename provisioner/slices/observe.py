@@ -28,11 +28,11 @@ from provisioner.kube.watches import (
     parse_node,
 )
 from provisioner.model.capacity import Node, NodePool, PoolName
-from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadKind
 from provisioner.settings import Settings
 from provisioner.slices.demand.asks import with_slices
 from provisioner.slices.planning.launch.specification import read_ownership
+from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.tpu import Accelerator
 from provisioner.workloads import KINDS, Kind, kinds_served
@@ -43,18 +43,21 @@ _log = structlog.get_logger(__name__)
 
 _T = TypeVar("_T")
 
-_DEVICES = Collection(
+#: What nodes offer to pods with ResourceClaims.
+DEVICES = Collection(
     name="resourceslices",
     resource="resourceslices",
     root="/apis/resource.k8s.io/v1",
     query={"fieldSelector": f"spec.driver={constants.TPU_DRIVER_NAME}"},
     optional=True,
 )
+#: What ProvisioningRequests and CapacityBuffers ask for.
+TEMPLATES = Collection(name="podtemplates", resource="podtemplates", optional=True)
 #: Watches without which everything else is served, by their names.
 OPTIONAL = frozenset(
     {
-        "podtemplates",
-        _DEVICES.resource,
+        TEMPLATES.resource,
+        DEVICES.resource,
         MACHINE_CONFIGS.resource,
         *(kind.resource for kind in KINDS.values() if kind.optional),
     }
@@ -90,8 +93,8 @@ class Watches:
             **{KINDS[kind].resource: watch for kind, watch in self.workloads.items()},
             "pods": self.pods,
             "nodes": self.nodes,
-            "podtemplates": self.templates,
-            _DEVICES.resource: self.devices,
+            TEMPLATES.resource: self.templates,
+            DEVICES.resource: self.devices,
             "namespaces": self.namespaces,
             "configmaps": self.pause,
             MACHINE_CONFIGS.resource: self.machine_configs,
@@ -136,15 +139,14 @@ def make_watches(
     ]
     pause = Collection(name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY)
     # Of the pools that the provisioner made.
-    templates = Collection(name="podtemplates", resource="podtemplates", optional=True)
     ours = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{settings.node_selector}"
     nodes = Collection(name="nodes", resource="nodes", query={"labelSelector": ours})
     return Watches(
         workloads={kind: watch_in_all([each], kinds[kind].parse) for kind, each in workloads.items()},
         pods=watch_in_all(pods, parse_pod),
         nodes=watch(nodes, parse_node),
-        templates=(watch_in_all([templates], parse_pod_template) if any(not kind.has_pods for kind in kinds) else None),
-        devices=watch(_DEVICES, _parse_resource_slice),
+        templates=(watch_in_all([TEMPLATES], parse_pod_template) if any(not kind.has_pods for kind in kinds) else None),
+        devices=watch(DEVICES, _parse_resource_slice),
         namespaces=(
             watch(Collection(name="namespaces", resource="namespaces"), parse_labels)
             if settings.opt_in_label is not None

@@ -36,9 +36,16 @@ from provisioner.runtime.repeats import Repeats
 from provisioner.runtime.resources import Call, Content, Resource, ResourceApp, text
 from provisioner.runtime.status import make_status_server
 from provisioner.settings.webhook import WebhookSettings
-from provisioner.slices.admission.jobs import JobChanges, jobset_to_read, review_job
-from provisioner.slices.admission.validation import Judge, Mode, review_scale, review_workload
-from provisioner.slices.offline.assumed import settings_by_object
+from provisioner.slices.admission import (
+    JobChanges,
+    Judge,
+    Mode,
+    jobset_to_read,
+    review_job,
+    review_scale,
+    review_workload,
+)
+from provisioner.slices.offline.forecast import settings_by_object
 from provisioner.slices.suppliers import rules_of
 from provisioner.workloads.kind import controller_of
 

@@ -20,7 +20,7 @@ from provisioner import constants
 from provisioner.cli import webhook as webhook_command
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.settings.webhook import OPTIONS, WebhookSettings, read_webhook_settings
-from provisioner.slices.admission import validation
+from provisioner.slices import admission
 from provisioner.slices.preflight.in_kubernetes import Right
 from provisioner.webhook.app import Addresses, make_hooks
 from provisioner.workloads import JOBSET, RAY_CLUSTER
@@ -111,11 +111,11 @@ def test_validation_looks_at_the_kinds_that_are_judged_and_at_each_namespace_onc
     named = {}
     for hook in configuration["webhooks"]:
         resources = {name for rule in hook["rules"] for name in rule["resources"]}
-        assert resources == {*(f"{each.lower()}s" for each in validation.KINDS), "statefulsets/scale"}
+        assert resources == {*(f"{each.lower()}s" for each in admission.KINDS), "statefulsets/scale"}
         (label,) = [each for each in hook["namespaceSelector"]["matchExpressions"] if "tpu" in each["key"]]
         named[hook["clientConfig"]["service"]["path"]] = (label["operator"], label["values"])
     assert named == {
-        "/validate": ("NotIn", [mode.value for mode in validation.Mode]),
+        "/validate": ("NotIn", [mode.value for mode in admission.Mode]),
         "/validate/warn": ("In", ["warn"]),
         "/validate/deny": ("In", ["deny"]),
     }

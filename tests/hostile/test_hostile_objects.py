@@ -18,11 +18,11 @@ import pytest
 from provisioner import constants
 from provisioner.kube.fields import MalformedObject
 from provisioner.model.capacity import NodePool, Taint
-from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, Workload
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan
+from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod

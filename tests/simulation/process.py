@@ -150,7 +150,11 @@ class Process:
             watches=watches,
             pools=PoolList(supplier=supplier, clock=clock),
             identity=ClusterProof(
-                get_cluster=supplier.get_cluster, api=api, trusted_ca_pem=ca_pem, assume=False, clock=clock
+                get_cluster=supplier.get_cluster,
+                api=api,
+                trusted_ca_pem=ca_pem,
+                assume=False,
+                monotonic=self._monotonic,
             ),
             actor=self.actor,
             reporter=Reporter(

@@ -53,7 +53,7 @@ class Person:
                 api=world.kube,
                 trusted_ca_pem=self.certificate,
                 assume=False,
-                clock=world.time,
+                monotonic=world.clock,
             ),
             now=world.time,
         )

@@ -12,8 +12,7 @@ from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, PoolStatus
 from provisioner.settings.forms import parse_prices
 from provisioner.slices.demand import SliceId
-from provisioner.slices.meter import PoolUse, Startup, account_of, follow, use_of
-from provisioner.slices.metrics import OTHERS, Account, Stage, Use
+from provisioner.slices.metrics import OTHERS, Account, PoolUse, Stage, Startup, Use, account_of, follow, use_of
 from tests.support.clock import after
 from tests.support.models import make_jobset, make_pod
 from tests.support.world import World

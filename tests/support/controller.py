@@ -23,8 +23,7 @@ from provisioner.slices.act import Actor
 from provisioner.slices.gate import Gate
 from provisioner.slices.hints import HintsStore
 from provisioner.slices.loop import Loop
-from provisioner.slices.meter import Meter
-from provisioner.slices.metrics import Metrics
+from provisioner.slices.metrics import Meter, Metrics
 from provisioner.slices.observe import PoolList, Watches
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.slices.report import Reporter
@@ -190,7 +189,7 @@ class World:
     def choose(self, ca_pem: bytes | None) -> tuple[Supplier, ClusterProof | None]:
         """Return who supplies the pools, and the proof of the cluster."""
         proof = ClusterProof(
-            get_cluster=self.gke.get_cluster, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time
+            get_cluster=self.gke.get_cluster, api=self.kube, trusted_ca_pem=ca_pem, assume=False, monotonic=self.clock
         )
         return GkeSupplier(gke=self.gke, clock=self.time), proof
 

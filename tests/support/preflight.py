@@ -112,11 +112,10 @@ class World:
     @property
     def subject(self) -> Subject:
         """What is checked."""
+        self.kube.server, self.kube.ca_pem = "https://kube.example.com", self.ca_pem
         return Subject(
             settings=settings(**({"node_service_account": ACCOUNT} | self.changes)),
             api=self.kube,
-            server="https://kube.example.com",
-            trusted_ca_pem=self.ca_pem,
             gke=FakeGoogle(self.gke, self.inspector),  # type: ignore[arg-type]
             now=lambda: NOW,
         )

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from provisioner import constants
-from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Workloads, group_key
 from provisioner.slices.planning.plan import DeleteReason, Plan
+from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.view.types import HOST_READY, HOST_RUNNING, RUNS, PoolView, SliceView, State, View
 
 #: A slice that waits has one of these, or is told soon.

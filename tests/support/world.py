@@ -20,7 +20,6 @@ from provisioner.model.capacity import (
     expected_pool,
 )
 from provisioner.model.fit import misfit, view_of_node
-from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, Workload, Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.planning.decide import decide
@@ -28,7 +27,7 @@ from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.planning.plan import Create, Delete, LookUp, Notice, Plan, notices_of_workloads
-from provisioner.slices.planning.round import Derived, begin_round
+from provisioner.slices.planning.round import Derived, Snapshot, begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
 from tests.support.models import make_node, make_nodes, make_pod

@@ -12,7 +12,6 @@ from typing import Any
 
 from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
-from provisioner.model.snapshot import Snapshot
 from provisioner.settings import Settings
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning import asks, failing
@@ -25,7 +24,7 @@ from provisioner.slices.planning.match import Matching, match
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, Phase, PhaseEntry
 from provisioner.slices.planning.plan import Delete, Plan, PoolState, Transition, notices_of_workloads, underused
-from provisioner.slices.planning.round import Derived, Round, Supply, begin_round
+from provisioner.slices.planning.round import Derived, Round, Snapshot, Supply, begin_round
 from provisioner.slices.planning.turns import had_turn, still_of_use, unit_of
 from provisioner.slices.planning.unneeded import Due, Unneeded, find_unneeded
 from provisioner.slices.supplier import PoolRules
@@ -89,7 +88,12 @@ def decide(
             _remember(round_, matching, launches, deletes, unneeded),
             phases=entries,
             usual_creation=next(
-                (each.at - each.since for each in transitions if each.since and _came_up(each)), memory.usual_creation
+                (
+                    each.at - each.since
+                    for each in transitions
+                    if each.since and (each.old, each.new) == (Phase.PROVISIONING, Phase.READY)
+                ),
+                memory.usual_creation,
             ),
             **_turns(round_, progress, launches),
         ),
@@ -142,10 +146,6 @@ def _turns(round_: Round, progress: gangs.Progress, launches: Launches) -> dict[
     there = (unit_of(each) for each in round_.slices.values() if each.pods)
     noted = still_of_use(last, there) if last else last
     return {"gangs": progress.gangs, "turns": turns, "last_turns": noted, "waits_for": launches.waits_for}
-
-
-def _came_up(step: Transition) -> bool:
-    return step.old is Phase.PROVISIONING and step.new is Phase.READY
 
 
 def _phases(

@@ -12,7 +12,7 @@ from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
 from provisioner.model.choices import capacity_key, choice_of
-from provisioner.model.fit import trusted
+from provisioner.model.fit import label_misfit, trusted, view_of_node
 from provisioner.model.wording import clock
 from provisioner.model.workloads import Pod, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
@@ -117,7 +117,8 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
         )
         # What was expected of the nodes without knowing it, where the pod selects none of them as they are.
         asked = slice_.requirements
-        lacking = () if pool.as_is.selected(asked) else trusted(asked, pool.view)
+        selected = any(not label_misfit(asked, view_of_node(node)) for node in pool.nodes)
+        lacking = () if selected else trusted(asked, pool.view)
         if lacking:
             message += f"; its nodes do not have {', '.join(map(bounds.cut, lacking))}: remove that selector"
         # Where the nodes lack a label that nobody sets, another pool would be made again and again. Pods that have a

@@ -24,6 +24,7 @@ from provisioner.slices.planning.launch.limits import Budget, Charge
 from provisioner.slices.planning.memory.state import Claim
 from provisioner.slices.planning.round import Round, Supply, right_size, serves
 
+_Holders = Mapping[PoolName, frozenset[SliceId | None]]
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 #: A slice counts for so long on a ready pool that was made for another and that none of its pods is bound to: within
@@ -65,29 +66,20 @@ class Matching:
         return replace(self, claimed={name: each for name, each in self.claimed.items() if name not in taken})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Use:
-    holders: Mapping[PoolName, frozenset[SliceId | None]]
-    #: Like holders, and with the pods that have been terminating past their grace: chips that are not free yet.
-    occupants: Mapping[PoolName, frozenset[SliceId | None]]
-    held: Mapping[SliceId, frozenset[PoolName]]
-    elsewhere: frozenset[SliceId]
-
-
 def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()) -> Matching:
     """Match slices with pools; each pool serves one slice at most.
 
     A claim has to fit the limits of the slice, and counts there. Workloads that are `sidelined` take no pool.
     """
     slices, supply, owned, last_users = round_.slices, round_.supply, round_.owned, round_.memory.last_users
-    use = _use(round_)
+    holders, occupants, held, elsewhere = _use(round_)
     one_zone = {each.workload.uid for each in slices.values() if wants_one_zone(each, round_.settings)}
     last_held = {user: name for name, user in sorted(last_users.items(), reverse=True)}
     usable = {name: each for name, each in supply.items() if each.usable}
     claims: dict[SliceId, PoolName] = {}
     claimed: dict[PoolName, SliceId] = {}
     zones: dict[WorkloadUid, Zone] = {}
-    waiting = sorted((each for each in slices.values() if not use.held.get(each.id)), key=_queue_order)
+    waiting = sorted((each for each in slices.values() if not held.get(each.id)), key=_queue_order)
 
     def settle(uid: WorkloadUid, pool: NodePool) -> None:
         if uid in one_zone and pool.zones:
@@ -105,7 +97,7 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
         if candidate is None or candidate.name not in usable or candidate.name in claimed:
             return False
         # Its own pods on their way out make room for those that follow them.
-        if use.occupants.get(candidate.name, frozenset()) - {slice_.id}:
+        if occupants.get(candidate.name, frozenset()) - {slice_.id}:
             return False
         warm = slice_.pending and not slice_.workload.kind.has_pods
         doomed = candidate.maintenance
@@ -117,7 +109,7 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
         if not own and not may_borrow(slice_, candidate):
             return False
         # Where all hosts are known, the slice's pods are on none of them: it found a place among foreign nodes.
-        gone = slice_.id in use.elsewhere and len(candidate.nodes) >= candidate.pool.hosts
+        gone = slice_.id in elsewhere and len(candidate.nodes) >= candidate.pool.hosts
         # What a suspended workload's pods will ask for is not known: a queue changes their template before and after.
         return not gone and (slice_.workload.suspended or serves(candidate, slice_))
 
@@ -147,7 +139,7 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
             again = supply.get(counted_on(slice_)) if slice_.id not in claims else None
             claim(slice_, again if returns_to(slice_, again) else None)
 
-    for slice_id, names in use.held.items():
+    for slice_id, names in held.items():
         for name in sorted(names & supply.keys()):
             settle(slice_id.workload_uid, supply[name].pool)
     suspended = [each for each in waiting if each.workload.suspended]
@@ -162,7 +154,7 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
         each
         for each in usable.values()
         # What looks idle may be in use by a workload that nobody watches.
-        if each.name not in claimed and not use.occupants.get(each.name) and not each.unwatched and each.lendable
+        if each.name not in claimed and not occupants.get(each.name) and not each.unwatched and each.lendable
     ]
     # Their taint would come off, and pods of their workloads be bound there that must not run in part.
     given_back = {name for name, owner in round_.made_for.items() if owner.workload_uid in sidelined}
@@ -182,10 +174,10 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
     kept = {each.id: _kept(each, claims.get(each.id), round_) for each in waiting}
     counted = {slice_id: each for slice_id, each in kept.items() if each is not None}
     return Matching(
-        holders=use.holders,
-        held=use.held,
+        holders=holders,
+        held=held,
         claimed=claimed,
-        elsewhere=use.elsewhere,
+        elsewhere=elsewhere,
         unserved=tuple(each for each in waiting if each.pending and not each.spare and each.id not in claims),
         spare=tuple(each for each in spare if each.pending and each.id not in claims),
         zones=zones,
@@ -285,7 +277,13 @@ def _bits(mask: int) -> Iterator[int]:
         mask ^= lowest
 
 
-def _use(round_: Round) -> _Use:
+def _use(
+    round_: Round,
+) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[PoolName]], frozenset[SliceId]]:
+    """Return `Matching.holders`, the same with pods that have been terminating past their grace, `held`, `elsewhere`.
+
+    The chips of such pods are not free yet.
+    """
     workloads, now = round_.workloads, round_.now
     pool_of_node = {node.name: node.pool_name for node in round_.snapshot.nodes}
     holders: dict[PoolName, frozenset[SliceId | None]] = {}
@@ -308,12 +306,8 @@ def _use(round_: Round) -> _Use:
         # A pod on its way out keeps its pool from being deleted, but its slice will need a place again.
         if slice_id is not None and pod.deletion_deadline is None:
             _note(held, slice_id, name)
-    return _Use(
-        holders=holders,
-        occupants={**holders, **{name: ids | holders.get(name, frozenset()) for name, ids in lingering.items()}},
-        held=held,
-        elsewhere=frozenset(elsewhere - held.keys()),
-    )
+    occupants = {**holders, **{name: ids | holders.get(name, frozenset()) for name, ids in lingering.items()}}
+    return holders, occupants, held, frozenset(elsewhere - held.keys())
 
 
 def _note(noted: dict[_K, frozenset[_V]], key: _K, value: _V) -> None:

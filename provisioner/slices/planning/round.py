@@ -13,9 +13,7 @@ from provisioner import constants, tpu
 from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, PoolStatus, expected_pool
 from provisioner.model.choices import LAST_OF_RESERVATION
 from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
-from provisioner.model.fits import Fits
-from provisioner.model.snapshot import Snapshot
-from provisioner.model.workloads import Workloads, WorkloadUid
+from provisioner.model.workloads import Pod, Workload, WorkloadKind, Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
@@ -30,6 +28,31 @@ _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_
 _SUPPLY = _UP | {PoolStatus.PROVISIONING}
 #: A pool of others that came up without nodes is waited for this long, not longer.
 _PATIENCE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The caches of Kubernetes and the last list of node pools."""
+
+    workloads: Mapping[WorkloadUid, Workload] = field(default_factory=dict)
+    #: Kinds that the API server does not show us: of their workloads nothing is known.
+    unknown_kinds: frozenset[WorkloadKind] = frozenset()
+    #: Of the workloads that pools were made for and that are not there: those that were seen to go.
+    deleted_workloads: frozenset[WorkloadUid] = frozenset()
+    pods: tuple[Pod, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    #: All pools of the cluster, foreign ones too: their names are taken.
+    pools: tuple[NodePool, ...] = ()
+    #: When the request for that list was sent.
+    pools_listed_at: datetime
+    #: Pools whose create or delete is being sent, or has been answered and the answer not read.
+    live_calls: frozenset[PoolName] = frozenset()
+    #: Labels of namespaces; only where an opt-in label is set.
+    namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    #: Since when somebody has paused the creation of pools; None: nobody has.
+    paused_since: datetime | None = None
+    #: Why nothing may be decided on this snapshot (a cache not synced or stale, cluster unproven); empty: it may.
+    not_synced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,14 +184,9 @@ class Supply:
         nodes = (node for node in self.nodes if not node.cordoned or node.cordoned_by_us)
         return tuple(_offer(node, self.view) for node in nodes)
 
-    @cached_property
-    def as_is(self) -> Fits:
-        """Which of its nodes fit, with all their taints."""
-        return Fits([view_of_node(node) for node in self.nodes])
-
     def is_ready(self, node: Node) -> bool:
         """Whether one of its nodes counts as ready."""
-        return _is_ready(node, _chips_of_node(self.pool))
+        return node.ready and node.allocatable_chips >= _chips_of_node(self.pool)
 
     @cached_property
     def missing(self) -> int:
@@ -264,9 +282,7 @@ def find_supply(
         if ownership is None:
             continue
         chips = _chips_of_node(pool)
-        ready_nodes = 0
-        for node in here:
-            ready_nodes += _is_ready(node, chips)
+        ready_nodes = sum(node.ready and node.allocatable_chips >= chips for node in here)
         unready_since = late_since = None
         if pool.status in _UP and pool.capacity is CapacityKind.FLEX_START and not here:
             late_since = min(now, memory.late_since.get(pool.name, now))
@@ -296,10 +312,6 @@ def find_supply(
 def _chips_of_node(pool: NodePool) -> int:
     known = tpu.machine_type(pool.machine_type)
     return max(1, known[1].chips) if known is not None else 1
-
-
-def _is_ready(node: Node, chips: int) -> bool:
-    return node.ready and node.allocatable_chips >= chips
 
 
 def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) -> bool:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from provisioner import constants
-from provisioner.model.capacity import Node, PoolName, PoolStatus
+from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadUid, workload_ref
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.launch.specification import is_held
@@ -160,6 +160,7 @@ def _delete(each: Supply, stuck: SliceId | None, round_: Round, matching: Matchi
         named, uid, spared = workload.full_name, workload.uid, stuck.group_key
     else:
         reason = _reason(each, workload, round_, matching)
+    refs = (ObjectRef(kind="Node", api_version="v1", namespace="", name=one.name, uid=one.uid) for one in each.nodes)
     return Delete(
         name=each.name,
         reason=reason,
@@ -168,7 +169,7 @@ def _delete(each: Supply, stuck: SliceId | None, round_: Round, matching: Matchi
         workload_name=named.name,
         workload_uid=uid,
         workload=workload_ref(workload) if workload is not None else None,
-        node=_node_ref(each.nodes),
+        node=next(refs, None),
         spared_group=spared,
     )
 
@@ -212,12 +213,6 @@ def _reason(each: Supply, workload: Workload | None, round_: Round, matching: Ma
     if owner is not None and (matching.held.get(owner) or owner in matching.elsewhere):
         return DeleteReason.SLICE_ELSEWHERE
     return DeleteReason.NOT_NEEDED
-
-
-def _node_ref(nodes: tuple[Node, ...]) -> ObjectRef | None:
-    if not nodes:
-        return None
-    return ObjectRef(kind="Node", api_version="v1", namespace="", name=nodes[0].name, uid=nodes[0].uid)
 
 
 def _braked(round_: Round, found: Unneeded) -> Unneeded:

@@ -11,8 +11,10 @@ from datetime import datetime
 
 import structlog
 
+from provisioner.kube.api import KubeApi
 from provisioner.kube.errors import ClusterError
 from provisioner.kube.protocol import Api
+from provisioner.runtime.clock import wall_clock
 from provisioner.settings import Settings
 from provisioner.slices.preflight import Finding, Status, failed, in_google, in_kubernetes, unknown
 from provisioner.slices.suppliers.gke.client import GkeClient
@@ -24,8 +26,8 @@ _log = structlog.get_logger(__name__)
 
 #: No check begins later than this; each call has its own time-out.
 TIME_LIMIT_SECONDS = 60.0
-#: What the proof of the cluster logs by itself, again and again where that is useful.
-_LOGGED_BY_PROOF = frozenset({"cluster identity", "Autopilot", "release channel", "node auto-provisioning"})
+#: What the proof of the cluster logs by itself.
+_LOGGED_BY_PROOF = frozenset({"cluster identity", "Autopilot"})
 #: Its name, and what makes it.
 _Check = tuple[str, Callable[[], Finding]]
 
@@ -36,13 +38,10 @@ class Subject:
 
     settings: Settings
     #: None where there is no usable kubeconfig; that is a finding of its own.
-    api: Api | None
-    #: The API server's address, for people.
-    server: str
-    trusted_ca_pem: bytes | None
+    api: KubeApi | None
     #: None where there are no credentials for GKE, likewise, or no GKE.
     gke: GkeClient | None
-    now: Callable[[], datetime]
+    now: Callable[[], datetime] = wall_clock
 
 
 def run_checks(
@@ -74,7 +73,7 @@ def run_checks(
     api, gke = subject.api, subject.gke
     serves = False
     if api is not None:
-        server = one("API server", lambda: in_kubernetes.check_api_server(api, subject.server))
+        server = one("API server", lambda: in_kubernetes.check_api_server(api, api.server))
         yield server
         serves = server.status is not Status.FAILED
         yield from each_of(_of_kubernetes(api, subject), impossible="" if serves else "the API server cannot be used")
@@ -86,7 +85,7 @@ def run_checks(
             return in_google.check_status(read[0])
 
         yield one("cluster", describe)
-        of_cluster = _of_cluster(lambda: read[0], api if serves else None, subject)
+        of_cluster = _of_cluster(lambda: read[0], api if serves else None, subject.settings)
         yield from each_of(of_cluster, impossible="" if read else "GKE does not describe the cluster")
         yield one("node pools", lambda: in_google.check_node_pools(gke))
         yield from each_of(_of_project(gke, subject.settings))
@@ -103,10 +102,9 @@ def _of_kubernetes(api: Api, subject: Subject) -> Iterator[_Check]:
         yield "TPUNodeGroups", lambda: in_kubernetes.check_node_groups(api, settings.node_groups_in)
 
 
-def _of_cluster(read: Callable[[], Cluster], api: Api | None, subject: Subject) -> Iterator[_Check]:
-    settings, ca_pem = subject.settings, subject.trusted_ca_pem
+def _of_cluster(read: Callable[[], Cluster], api: KubeApi | None, settings: Settings) -> Iterator[_Check]:
     assume, auto_upgrade = settings.assume_same_cluster, settings.auto_upgrade
-    yield "cluster identity", lambda: in_google.check_identity(read(), api, ca_pem, assume=assume)
+    yield "cluster identity", lambda: in_google.check_identity(read(), api, assume=assume)
     yield "release channel", lambda: in_google.check_channel(read(), auto_upgrade=auto_upgrade)
     yield "Autopilot", lambda: in_google.check_autopilot(read())
     yield "node auto-provisioning", lambda: in_google.check_auto_provisioning(read())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from provisioner.kube.protocol import Api
+from provisioner.kube.api import KubeApi
 from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.model.choices import reservation_parts
 from provisioner.settings import Settings
@@ -16,13 +16,7 @@ from provisioner.slices.planning.launch.specification import read_ownership
 from provisioner.slices.preflight import Finding, failed, ok, unknown, warning
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.identity_check import (
-    CHANNEL_CONSEQUENCE,
-    auto_provisioning_advice,
-    autopilot_refusal,
-    channel_problem,
-    prove,
-)
+from provisioner.slices.suppliers.gke.identity_check import CHANNEL_CONSEQUENCE, autopilot_refusal, prove
 from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 
 _HEALTHY = frozenset({"RUNNING", "RECONCILING"})
@@ -49,22 +43,28 @@ def check_status(found: Cluster) -> Finding:
     )
 
 
-def check_identity(found: Cluster, api: Api | None, trusted_ca_pem: bytes | None, *, assume: bool) -> Finding:
+def check_identity(found: Cluster, api: KubeApi | None, *, assume: bool) -> Finding:
     """Try the proof that `run` makes before it acts."""
     if api is None:
         return unknown("there is no API server to compare it with")
-    proof = prove(found, api, trusted_ca_pem=trusted_ca_pem, assume=assume)
-    return ok(proof.why) if proof.proven else failed(proof.why)
+    proven, why = prove(found, api, trusted_ca_pem=api.ca_pem, assume=assume)
+    return ok(why) if proven else failed(why)
 
 
 def check_channel(found: Cluster, *, auto_upgrade: bool | None) -> Finding:
     """Judge what the release channel means for jobs; `auto_upgrade` as NODEPOOL_AUTO_UPGRADE says, None for auto."""
-    channel = found.release_channel or "none"
-    if problem := channel_problem(found.release_channel, auto_upgrade=auto_upgrade):
-        return warning(channel, f"{problem[0].upper()}{problem[1:]}.")
-    if found.release_channel:
+    if channel := found.release_channel:
+        if auto_upgrade is False:
+            advice = "GKE rejects node pools without auto-upgrade on a release channel; set it to auto."
+            return warning(channel, f"NODEPOOL_AUTO_UPGRADE=off, but {advice}")
         return ok(f"{channel}: {CHANNEL_CONSEQUENCE}")
-    return ok(f"{channel}: node pools are created with auto-upgrade off")
+    if auto_upgrade:
+        return warning(
+            "none",
+            "NODEPOOL_AUTO_UPGRADE=on, but the cluster has no release channel. GKE may then reject the maintenance "
+            "exclusion that prevents upgrades of nodes while their jobs run; set it to auto.",
+        )
+    return ok("none: node pools are created with auto-upgrade off")
 
 
 def check_autopilot(found: Cluster) -> Finding:
@@ -75,7 +75,12 @@ def check_autopilot(found: Cluster) -> Finding:
 def check_auto_provisioning(found: Cluster) -> Finding:
     """Judge whether node auto-provisioning buys TPUs too."""
     if found.auto_provisioned_tpus:
-        return warning("it creates node pools with TPUs too.", auto_provisioning_advice(found))
+        return warning(
+            "it creates node pools with TPUs too.",
+            f"Node auto-provisioning has limits for {', '.join(found.auto_provisioned_tpus)} and acts on the same "
+            "pods, so both may create a slice for one job. Set these limits to 0, or remove the TPU limits from "
+            "auto-provisioning.",
+        )
     return ok("creates no node pools with TPUs")
 
 

@@ -9,12 +9,13 @@ from datetime import datetime
 from provisioner import constants
 from provisioner.kube import fields
 from provisioner.kube.errors import Forbidden, Malformed, NotFound, Unauthorized
-from provisioner.kube.fields import parse_timestamp
+from provisioner.kube.lease import holder_of
 from provisioner.kube.live import list_all
 from provisioner.kube.machineconfigs import MACHINE_CONFIGS
-from provisioner.kube.protocol import LEASES_ROOT, Api, collection_path, object_path
+from provisioner.kube.protocol import Api, collection_path
 from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.settings import Settings
+from provisioner.slices.observe import DEVICES, TEMPLATES
 from provisioner.slices.preflight import Finding, failed, ok, unknown, warning
 from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import Kind, kinds_served
@@ -25,10 +26,6 @@ _LEASE_SECONDS = 60.0
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _COORDINATION = "coordination.k8s.io"
 _NODE_GROUPS, _PLURAL = "tpu.google.com", "tpunodegroups"
-#: What ProvisioningRequests and CapacityBuffers ask for.
-_TEMPLATES = "podtemplates"
-#: What nodes offer to pods with ResourceClaims.
-_DEVICES = "resourceslices"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -62,7 +59,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
             for kind in kinds
             if not kind.kind.has_pods
         ),
-        *(Right("", _TEMPLATES, verb, optional=True) for verb in ("list", "watch")),
+        *(Right("", TEMPLATES.resource, verb, optional=True) for verb in ("list", "watch")),
         Right("", "pods", "watch"),
     ]
     if settings.namespaces:
@@ -71,7 +68,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
     used = [
         *watched,
         Right("", "pods", "list"),
-        *(Right("resource.k8s.io", _DEVICES, verb, optional=True) for verb in ("list", "watch")),
+        *(Right("resource.k8s.io", DEVICES.resource, verb, optional=True) for verb in ("list", "watch")),
         *(Right("", "nodes", verb) for verb in ("get", "list", "watch", "patch")),
         *(Right("cloud.google.com", MACHINE_CONFIGS.resource, verb, optional=True) for verb in ("list", "watch")),
         *(Right("", "events", verb) for verb in ("create", "patch")),
@@ -180,9 +177,9 @@ def check_rights(api: Api, settings: Settings) -> Finding:
             plurals = [
                 kind.plural
                 for kind in kinds_served(settings).values()
-                if kind.resource in resources or (_TEMPLATES in resources and not kind.kind.has_pods)
+                if kind.resource in resources or (TEMPLATES.resource in resources and not kind.kind.has_pods)
             ]
-            plurals += ["Pods with ResourceClaims"] if _DEVICES in resources else []
+            plurals += ["Pods with ResourceClaims"] if DEVICES.resource in resources else []
             if MACHINE_CONFIGS.resource in resources:
                 plurals.append(f"TPU generations that only the {MACHINE_CONFIGS.name} of GKE list")
             return warning(f"{found}. {' and '.join(plurals)} are not served without them", grant)
@@ -205,20 +202,15 @@ def check_go_provisioner(api: Api, namespace: str, now: datetime) -> Finding:
     """Look whether somebody renews the Go provisioner's Lease."""
     name = f"{namespace}/{constants.ORIGINAL_LEASE_NAME}"
     try:
-        lease = api.get(object_path("leases", constants.ORIGINAL_LEASE_NAME, namespace=namespace, root=LEASES_ROOT))
-    except NotFound:
-        return ok(f"there is no Lease {name}")
+        holder, renewed = holder_of(api, constants.ORIGINAL_LEASE_NAME, namespace=namespace)
     except Forbidden as error:
         return unknown(str(error), f"Grant permission to get Lease {name}.")
-    spec = lease.get("spec")
-    holder = spec.get("holderIdentity") if isinstance(spec, dict) else None
-    renewed = parse_timestamp(spec.get("renewTime")) if isinstance(spec, dict) else None
     if not holder:
         return ok(f"no process holds Lease {name}")
     if renewed is None or (now - renewed).total_seconds() > _LEASE_SECONDS:
-        return ok(f"Lease {name} was held by {str(holder)[:100]}, which does not renew it any more")
+        return ok(f"Lease {name} was held by {holder[:100]}, which does not renew it any more")
     return warning(
-        f"it still runs: {str(holder)[:100]} holds Lease {name}. With --leader-elect the provisioner waits until it "
+        f"it still runs: {holder[:100]} holds Lease {name}. With --leader-elect the provisioner waits until it "
         "ends; without --leader-elect both would act.",
         f"Scale it down first: kubectl --namespace={namespace} scale deployment "
         "tpu-provisioner-controller-manager --replicas=0",

@@ -11,7 +11,6 @@ from provisioner import tpu
 from provisioner.model import bounds
 from provisioner.model.capacity import Node
 from provisioner.model.choices import choice_of
-from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, Workload
 from provisioner.settings import Settings
 from provisioner.settings.forms import Prices
@@ -24,7 +23,7 @@ from provisioner.slices.planning.launch.reserving import scope_of
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
-from provisioner.slices.planning.round import Supply
+from provisioner.slices.planning.round import Snapshot, Supply
 from provisioner.slices.planning.turns import Unit, in_order, unit_of, waits_since
 from provisioner.slices.view import reasons
 from provisioner.slices.view.types import (

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from provisioner import constants
 from provisioner.admission.review import Answer, Operation, Request
-from provisioner.slices.admission.jobs import JobChanges, jobset_to_read, review_job
-from provisioner.slices.admission.validation import Judge
+from provisioner.slices.admission import JobChanges, Judge, jobset_to_read, review_job
 from provisioner.slices.offline.documents import Document
 from provisioner.slices.offline.forecast import forecast
 from provisioner.slices.suppliers.gke.rules import GKE_RULES

@@ -18,8 +18,8 @@ from provisioner.admission.review import Answer, Request
 from provisioner.environment.pods import read_pod
 from provisioner.environment.review import inject
 from provisioner.settings.webhook import WebhookSettings
-from provisioner.slices.admission.validation import Judge, Mode, review_workload
-from provisioner.slices.offline.assumed import settings_by_object
+from provisioner.slices.admission import Judge, Mode, review_workload
+from provisioner.slices.offline.forecast import settings_by_object
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.any_json import spoilt
 from tests.support.counting import counted

@@ -19,7 +19,7 @@ from provisioner.model.capacity import PoolStatus
 from provisioner.model.fit import misfit, view_of_node
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings import Settings
-from provisioner.slices.admission.validation import judge
+from provisioner.slices.admission import judge
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity
 from provisioner.slices.offline.forecast import Forecast, forecast
 from provisioner.slices.planning.plan import Create, Notice

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from provisioner import constants
 from provisioner.settings import Settings
-from provisioner.slices.admission.validation import judge
+from provisioner.slices.admission import judge
 from provisioner.slices.offline.documents import Document, Finding, Severity
 from provisioner.slices.offline.forecast import forecast
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
@@ -149,7 +149,7 @@ def test_what_python_cannot_print_is_no_error(where: str, value: Any) -> None:
 
 def test_it_needs_no_yaml_and_no_command_line() -> None:
     script = (
-        "import sys; import provisioner.slices.admission.validation, provisioner.slices.suppliers.gke.rules; "
+        "import sys; import provisioner.slices.admission, provisioner.slices.suppliers.gke.rules; "
         "sys.exit(', '.join({'yaml', 'click', 'google', 'kubernetes', 'structlog'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)

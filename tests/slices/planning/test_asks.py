@@ -9,11 +9,11 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolStatus
-from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Requirements, Workload, WorkloadUid
 from provisioner.slices import hints
 from provisioner.slices.demand.asks import with_slices
 from provisioner.slices.planning.plan import Plan
+from provisioner.slices.planning.round import Snapshot
 from provisioner.workloads.asks import parse_capacity_buffer, parse_provisioning_request
 from tests.support.board import view_of
 from tests.support.models import make_jobset, make_requirements

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
-from provisioner.model.snapshot import Snapshot
 from provisioner.model.workloads import Pod, Workload
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.round import Round, Supply, begin_round, find_supply
+from provisioner.slices.planning.round import Round, Snapshot, Supply, begin_round, find_supply
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW, after
 from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, make_requirements

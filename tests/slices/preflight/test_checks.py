@@ -434,11 +434,12 @@ def test_what_run_logs() -> None:
     with capture_logs() as logs:
         log_findings(world.subject)
     assert [(log["log_level"], log["event"], log.get("check")) for log in logs] == [
+        ("warning", "check.warning", "node auto-provisioning"),
         ("error", "check.failed", "permissions on the project"),
         ("warning", "check.warning", "nodes' service account"),
         ("info", "check.done", None),
     ]
-    assert logs[0]["problem"].startswith("container.clusters.update missing")
+    assert logs[1]["problem"].startswith("container.clusters.update missing")
     assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (15, 2, 2)
 
 
@@ -455,7 +456,8 @@ def without_gke() -> World:
 
 def found_without_gke(without_gke: World) -> dict[str, Finding]:
     """Make all checks; return the findings by name."""
-    subject = replace(without_gke.subject, gke=None, trusted_ca_pem=None)
+    without_gke.ca_pem = None
+    subject = replace(without_gke.subject, gke=None)
     return {finding.name: finding for finding in run_checks(subject)}
 
 

@@ -295,8 +295,6 @@ class Launches:
         self.wake_at += [blocked.until] if blocked.until is not None else []
 
     def _too_many_failures(self, slice_: Slice, name: PoolName) -> Blocked | None:
-        if not self.tallies:
-            return None
         now, namespace = self.round_.now, slice_.workload.namespace
         until = backoff.counted_until(self.tallies, slice_.id, namespace, slice_.siblings)
         if until is None or until <= now:
@@ -336,18 +334,22 @@ class Launches:
         self.creates.append(Create(slice_id=slice_.id, request=request, pod=pod, workload=workload))
         self._state(slice_, request.name, Phase.WANTED, "")
         skipped = f"Some choices of capacity are skipped: {'; '.join(choices.left_out)}" if choices.left_out else ""
-        left_out = (labels_left_out(slice_, self.round_.settings, self.round_.rules), skipped)
-        self.notices += (*underused(slice_), *_unlisted(slice_))
-        self.notices += [notice(slice_, constants.INVALID_REQUEST, each) for each in left_out if each]
+        left_out = labels_left_out(slice_, self.round_.settings, self.round_.rules)
+        told = (
+            (constants.UNLISTED_TOPOLOGY, slice_.shape.warning if slice_.shape is not None else ""),
+            (constants.INVALID_REQUEST, left_out),
+            (constants.INVALID_REQUEST, skipped),
+        )
+        self.notices += underused(slice_)
+        self.notices += [notice(slice_, reason, words) for reason, words in told if words]
         self.notices += _unknown_selectors(slice_, request, self.round_.rules)
         self.notices += _not_separate(slice_) if is_held(request.taints) and slice_.workload.kind.has_pods else ()
         self.names.add(request.name)
         self.zones.setdefault(slice_.workload.uid, request.zone)
         self.budget.take(slice_)
         self.making.add(capacity)
-        if self.tallies:
-            namespace = slice_.workload.namespace
-            self.tallies = backoff.create_sent(self.tallies, slice_.id, namespace, self.round_.now)
+        namespace = slice_.workload.namespace
+        self.tallies = backoff.create_sent(self.tallies, slice_.id, namespace, self.round_.now)
         contended = backoff.probing(self.round_.memory.backoffs, capacity) is not None
         for resource in (CREATES, capacity) if contended else (CREATES,):
             self.last_turns |= had_turn(resource, unit_of(slice_), self.round_.now)
@@ -388,12 +390,6 @@ class Launches:
 
 def _too_much(name: PoolName, refusal: Blocked) -> Blocked:
     return replace(refusal, message=f"Node pool {name} is not created: {refusal.message}")
-
-
-def _unlisted(slice_: Slice) -> tuple[Notice, ...]:
-    if slice_.shape is None or not slice_.shape.warning:
-        return ()
-    return (notice(slice_, constants.UNLISTED_TOPOLOGY, slice_.shape.warning),)
 
 
 def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules) -> tuple[Notice, ...]:

@@ -358,8 +358,6 @@ def _charge_of(each: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid
 def problem_of(slices: Iterable[Slice], settings: Settings) -> str:
     """Say which limit can never allow pools for all of some slices at once, empty where none is in the way."""
     empty = Budget(settings=settings, now=datetime.min.replace(tzinfo=UTC) + 2 * HOUR)
-    if not empty.counts and settings.max_creates_per_hour is None:
-        return ""
     for each in slices:
         refusal = empty.refusal(each)
         if refusal is not None:

@@ -29,11 +29,6 @@ class CreateAnswer:
     #: None: GKE took it.
     failure: Failure | None = None
 
-    @property
-    def key(self) -> str:
-        """Names what is answered."""
-        return self.name
-
 
 class DeleteResult(Enum):
     """How far a delete got."""
@@ -68,11 +63,6 @@ class DeleteAnswer:
     #: For SETTLING: how long it is cordoned before it goes.
     wait_seconds: float | None = None
 
-    @property
-    def key(self) -> str:
-        """Names what is answered."""
-        return self.name
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUpAnswer:
@@ -86,11 +76,6 @@ class LookUpAnswer:
     operation: Operation | None = None
     #: The look-up itself failed.
     failure: Failure | None = None
-
-    @property
-    def key(self) -> str:
-        """Names what is answered."""
-        return self.look_up.name
 
 
 Answer = CreateAnswer | DeleteAnswer | LookUpAnswer

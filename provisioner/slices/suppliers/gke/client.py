@@ -138,8 +138,8 @@ class GkeClient:
 
     def create_node_pool(self, request: NodePoolRequest) -> OperationName:
         """Submit the creation of a node pool: see `Supplier.create_pool`."""
-        said = translate.said_by_request(request)
         body = translate.create_request_json(self._cluster.path, request)
+        said = translate.said_by(body["nodePool"])
         subject, url = f"create of node pool {request.name!r}", f"{self._cluster_url}/nodePools"
         if request.idle_maintenance_seconds:
             # v1 has no hostMaintenancePolicy, and rejects fields that it does not have.

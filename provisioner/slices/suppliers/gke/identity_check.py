@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from itertools import chain
 
 import structlog
@@ -44,16 +44,8 @@ _ADVICE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
-    """Whether the two are one cluster, and what shows it, or what to do."""
-
-    proven: bool
-    why: str
-
-
-def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: bool) -> Proof:
-    """Return whether `api` serves the cluster. Raises ClusterError.
+def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: bool) -> tuple[bool, str]:
+    """Return whether `api` serves the cluster, and what shows it, or what to do. Raises ClusterError.
 
     `trusted_ca_pem` is what the Kubernetes client trusts, None for public roots: then nodes are looked at. GKE names
     group and instances alike (gke-CLUSTER-POOL-HASH-grp, gke-CLUSTER-POOL-HASH-xxxx); the hash tells apart clusters of
@@ -63,7 +55,7 @@ def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: b
     trusted = _certificates(trusted_ca_pem or b"")
     issued = _certificates(cluster.ca_certificate_pem)
     if trusted & issued:
-        return Proof(proven=True, why=f"The Kubernetes client trusts the certificate authority of {name}.")
+        return True, f"The Kubernetes client trusts the certificate authority of {name}."
     if trusted_ca_pem is not None and issued:
         # Two authorities that differ: no node can outweigh that.
         doubt = f"The Kubernetes client does not trust the certificate authority of {name}."
@@ -75,14 +67,14 @@ def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: b
             nodes += 1
             found = _PROVIDER_ID.fullmatch(node)
             if found and found.group("project", "zone", "prefix") in groups:
-                return Proof(proven=True, why=f"Node {node} is in an instance group of {name}.")
+                return True, f"Node {node} is in an instance group of {name}."
         doubt = (
             f"No certificate authority to compare with {name}, and none of the {nodes} nodes "
             f"without TPUs that Kubernetes lists is in one of its {len(urls)} instance groups."
         )
     if assume:
-        return Proof(proven=True, why=f"Assumed because ASSUME_SAME_CLUSTER is set. {doubt}")
-    return Proof(proven=False, why=f"{doubt} {_ADVICE}")
+        return True, f"Assumed because ASSUME_SAME_CLUSTER is set. {doubt}"
+    return False, f"{doubt} {_ADVICE}"
 
 
 def _certificates(pem: bytes) -> frozenset[bytes]:
@@ -107,28 +99,24 @@ class ClusterProof:
     api: Api
     trusted_ca_pem: bytes | None
     assume: bool
-    clock: Callable[[], datetime]
+    monotonic: Callable[[], float] = time.monotonic
     proven: bool = False
     #: Why it is not proven, in words.
     problem: str = "the controller has not tried yet to prove that the kubeconfig and GCP_CLUSTER are one cluster"
-    tried_at: datetime | None = None
-    #: The setting NODEPOOL_AUTO_UPGRADE; None: as the release channel demands.
-    auto_upgrade: bool | None = None
     #: The cluster's; empty for none, and as long as nothing is proven.
     release_channel: str = ""
+    _tried_monotonic: float = float("-inf")
 
     def follow(self) -> float:
         """Look where that is due; return in how many seconds to try again, 0: it is proven."""
-        if self._since_look_seconds() >= (_LOOK_AGAIN_SECONDS if self.proven else _RETRY_SECONDS):
+        every = _LOOK_AGAIN_SECONDS if self.proven else _RETRY_SECONDS
+        if self.monotonic() - self._tried_monotonic >= every:
             self.attempt()
-        return 0.0 if self.proven else max(0.1, _RETRY_SECONDS - self._since_look_seconds())
-
-    def _since_look_seconds(self) -> float:
-        return (self.clock() - self.tried_at).total_seconds() if self.tried_at is not None else float("inf")
+        return 0.0 if self.proven else max(0.1, _RETRY_SECONDS - (self.monotonic() - self._tried_monotonic))
 
     def attempt(self) -> bool:
         """Try to prove it, and return whether it is; of a cluster that is proven, read the release channel again."""
-        self.tried_at = self.clock()
+        self._tried_monotonic = self.monotonic()
         try:
             found = self.get_cluster()
             if not self.proven:
@@ -141,32 +129,17 @@ class ClusterProof:
                 self._set_problem(f"cannot prove that the kubeconfig and GCP_CLUSTER are one cluster: {error}")
         else:
             if self.proven and found.release_channel != self.release_channel:
-                self._set_channel(found)
+                self.release_channel = found.release_channel
+                _log.info("cluster.on_release_channel", channel=found.release_channel, consequence=CHANNEL_CONSEQUENCE)
         return self.proven
 
     def _prove(self, found: Cluster) -> None:
-        proof = prove(found, self.api, trusted_ca_pem=self.trusted_ca_pem, assume=self.assume)
-        if found.autopilot or not proof.proven:
-            self._set_problem(autopilot_refusal(found.name) if found.autopilot else proof.why)
+        proven, why = prove(found, self.api, trusted_ca_pem=self.trusted_ca_pem, assume=self.assume)
+        if found.autopilot or not proven:
+            self._set_problem(autopilot_refusal(found.name) if found.autopilot else why)
             return
         self.proven, self.problem = True, ""
-        _log.info("cluster.proven", cluster=found.name, why=proof.why)
-        self._set_channel(found)
-        if found.auto_provisioned_tpus:
-            _log.warning("cluster.auto_provisions_tpus", advice=auto_provisioning_advice(found))
-
-    def _set_channel(self, found: Cluster) -> None:
-        self.release_channel = found.release_channel
-        problem = channel_problem(found.release_channel, auto_upgrade=self.auto_upgrade)
-        if problem:
-            _log.warning("cluster.on_release_channel", channel=found.release_channel or "none", advice=problem)
-        elif found.release_channel:
-            _log.info("cluster.on_release_channel", channel=found.release_channel, consequence=CHANNEL_CONSEQUENCE)
-
-    def clock_set(self, by: timedelta) -> None:
-        """Take note that the clock was set: the last try was as long ago as it was."""
-        if self.tried_at is not None:
-            self.tried_at += by
+        _log.info("cluster.proven", cluster=found.name, why=why)
 
     def _set_problem(self, problem: str) -> None:
         if problem != self.problem:
@@ -180,26 +153,3 @@ def autopilot_refusal(name: str) -> str:
         f"cluster {name!r} is an Autopilot cluster: GKE creates the nodes there itself and rejects all other node "
         "pools. Run the provisioner on a Standard cluster; on Autopilot, TPU pods do not need it."
     )
-
-
-def auto_provisioning_advice(found: Cluster) -> str:
-    """Say what to do about node auto-provisioning that may buy TPUs too."""
-    return (
-        f"Node auto-provisioning has limits for {', '.join(found.auto_provisioned_tpus)} and acts on the same pods, so "
-        "both may create a slice for one job. Set these limits to 0, or remove the TPU limits from auto-provisioning."
-    )
-
-
-def channel_problem(release_channel: str, *, auto_upgrade: bool | None) -> str:
-    """Say what is wrong with NODEPOOL_AUTO_UPGRADE on a cluster of this release channel; empty for nothing."""
-    if release_channel and auto_upgrade is False:
-        return (
-            "NODEPOOL_AUTO_UPGRADE=off, but GKE rejects node pools without auto-upgrade on a release channel; set it "
-            "to auto"
-        )
-    if not release_channel and auto_upgrade:
-        return (
-            "NODEPOOL_AUTO_UPGRADE=on, but the cluster has no release channel. GKE may then reject the maintenance "
-            "exclusion that prevents upgrades of nodes while their jobs run; set it to auto"
-        )
-    return ""

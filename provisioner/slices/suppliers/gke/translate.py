@@ -208,7 +208,7 @@ def _pool_failure(body: Json) -> Failure:
     text = _joined(_at(body, "statusMessage", ""), text)
     if not text and code is None:
         return Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
-    return Failure(kind=classify_message(code, text, _said_by_pool(body)), message=text)
+    return Failure(kind=classify_message(code, text, said_by(body)), message=text)
 
 
 def _words_of_conditions(conditions: Iterable[Json]) -> tuple[int | None, str]:
@@ -235,7 +235,7 @@ def _joined(words: str, text: str) -> str:
 def operation_of(body: Json, values: Iterable[str] = ()) -> Operation:
     """Return an operation from its JSON; DONE does not mean that it succeeded. Raises ValueError.
 
-    `values` are what its request said of itself (see `said_by_request`).
+    `values` are what its request said of itself (see `said_by`).
     """
     done = _at(body, "status", "") == "DONE"
     failure = _operation_failure(body, values) if done else None
@@ -381,39 +381,21 @@ def _given(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value}
 
 
-def said_by_request(request: NodePoolRequest) -> tuple[str, ...]:
-    """Return all that a create says in words that may be a user's."""
+def said_by(pool: Json) -> tuple[str, ...]:
+    """Return all that a node pool, as it is asked for or listed, says in words that may be a user's."""
+    config, images = _at(pool, "config", _MAP), _at(pool, "config.secondaryBootDisks", _LIST)
+    labels, networks = _at(pool, "config.labels", _MAP), _at(pool, "networkConfig.additionalNodeNetworkConfigs", _LIST)
     return (
-        request.name,
-        request.zone,
-        request.machine_type,
-        request.policy_name,
-        request.reservation,
-        request.disk_type,
-        request.service_account,
-        request.secondary_boot_disk,
-        request.boot_disk_kms_key,
-        *request.tags,
-        *request.labels,
-        *request.labels.values(),
-        *(part for taint in request.taints for part in (taint.key, taint.value)),
-        *(part for one in request.additional_networks for part in (one.network, one.subnetwork)),
-    )
-
-
-def _said_by_pool(body: Json) -> tuple[str, ...]:
-    """Return the same of a node pool."""
-    labels, networks = _at(body, "config.labels", _MAP), _at(body, "networkConfig.additionalNodeNetworkConfigs", _LIST)
-    return (
-        _at(body, "name", ""),
-        *_at(body, "locations", _LIST),
-        _at(body, "placementPolicy.policyName", ""),
-        _at(body, "config.machineType", ""),
-        _at(body, "config.serviceAccount", ""),
-        *_at(body, "config.reservationAffinity.values", _LIST),
+        _at(pool, "name", ""),
+        *_at(pool, "locations", _LIST),
+        _at(pool, "placementPolicy.policyName", ""),
+        *(_at(config, field, "") for field in ("machineType", "diskType", "serviceAccount", "bootDiskKmsKey")),
+        *(_at(each, "diskImage", "") for each in images),
+        *_at(pool, "config.reservationAffinity.values", _LIST),
+        *_at(pool, "config.tags", _LIST),
         *labels,
         *labels.values(),
-        *(part for key, value, _ in _taints(body) for part in (key, value)),
+        *(part for key, value, _ in _taints(pool) for part in (key, value)),
         *(_at(one, part, "") for one in networks for part in ("network", "subnetwork")),
     )
 

@@ -16,7 +16,7 @@ from provisioner.google.failures import SDK_ERRORS
 from provisioner.model.capacity import Failure, FailureKind, Network, NodePoolRequest, PoolName, Zone
 from provisioner.slices.suppliers.gke.client import to_gke_error
 from provisioner.slices.suppliers.gke.errors import GkeError, classify_message, says_missing
-from provisioner.slices.suppliers.gke.translate import said_by_request
+from provisioner.slices.suppliers.gke.translate import create_request_json, said_by
 
 K = FailureKind
 
@@ -138,6 +138,7 @@ REQUEST = NodePoolRequest(
         Network(network="quota-not-exceeded", subnetwork="projects/p/regions/r/subnetworks/INVALID_QUOTA"),
     ),
 )
+SAID = said_by(create_request_json("", REQUEST)["nodePool"])
 STEERED = [
     pytest.param("Network 'quota-not-exceeded' is not right.", id="a network"),
     pytest.param("The resource projects/p/global/networks/GCE_STOCKOUT is odd.", id="a label key in a path"),
@@ -155,9 +156,9 @@ STEERED = [
 @pytest.mark.parametrize("text", STEERED)
 def test_words_of_users_do_not_decide(text: str) -> None:
     """What the request says of itself is taken out before the text is read, and the message is kept whole."""
-    assert classify_message(3, text, said_by_request(REQUEST)) is K.INVALID
+    assert classify_message(3, text, SAID) is K.INVALID
     refused = google(400, "INVALID_ARGUMENT", text)
-    failure = to_gke_error(refused, "it", call=Call.CREATE, values=said_by_request(REQUEST)).failure
+    failure = to_gke_error(refused, "it", call=Call.CREATE, values=SAID).failure
     assert failure == Failure(kind=K.INVALID, message=text)
 
 
@@ -186,7 +187,7 @@ def test_words_of_users_do_not_decide(text: str) -> None:
 )
 def test_words_of_google_decide_though_users_use_them_too(text: str, want: FailureKind) -> None:
     """A plain word is taken out only where it is quoted or in a path."""
-    assert classify_message(None, text, said_by_request(REQUEST)) is want
+    assert classify_message(None, text, SAID) is want
 
 
 @pytest.mark.parametrize("code", [401, 404, 500, 503])

@@ -1,8 +1,12 @@
-"""What is wrong with a workload, said when it is created or changed and not by an Event after it.
+"""What is said of workloads, and changed in them, when they are created. Pure: reviews and settings are handed in.
 
-Only what its owner can mend by changing it is said: what stockouts, a pause or other workloads are in the way of is
-left to Events. Rejected is only what nobody's nodes can serve: somebody else may make those that this provisioner does
-not.
+Only what the owner of a workload can mend by changing it is said: what stockouts, a pause or other workloads are in the
+way of is left to Events. Rejected is only what nobody's nodes can serve: somebody else may make those that this
+provisioner does not.
+
+Selectors of Jobs are changed as the Go provisioner's admission_controller did, and only of those that get a node pool
+with the changed selectors: others would wait for nodes that nobody makes, or lose what they ask somebody else for.
+Bounds and limits on all Jobs of a JobSet together are not looked at. What a Job says itself stays.
 """
 
 from __future__ import annotations
@@ -14,14 +18,14 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from provisioner import constants, tpu
-from provisioner.admission.review import Answer, Request
+from provisioner.admission.review import Answer, Operation, Request, pointer
 from provisioner.kube import fields, podspec
-from provisioner.model.workloads import WorkloadKind
+from provisioner.model.workloads import WorkloadKind, group_key
 from provisioner.settings import Settings
 from provisioner.slices.demand.allowlists import NO_SELECTORS, NO_TOPOLOGY, asks_for_slices
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, value_at
 from provisioner.slices.offline.expand import Template, templates_of
-from provisioner.slices.offline.forecast import NOT_SERVED, forecast_of
+from provisioner.slices.offline.forecast import NOT_SERVED, forecast, forecast_of
 from provisioner.slices.offline.reading import MOST_KEYS, Reading, path_of, read_document, title, unread_keys
 from provisioner.slices.supplier import PoolRules
 from provisioner.workloads.jobset import ended_before
@@ -331,3 +335,97 @@ def _what_is_read(raw: Mapping[str, Any]) -> dict[str, object]:
 
 def _is_no_more(now: object, before: object) -> bool:
     return all(isinstance(each, int) for each in (now, before)) and now <= before  # type: ignore[operator]
+
+
+#: The selector that keeps each job on nodes of its own; the provisioner copies it to them.
+JOB_KEY_SELECTOR = "job-key"
+_AT = ("spec", "template", "spec", "nodeSelector")
+#: What asks for other capacity than on-demand, or is only read with it.
+_NOT_ON_DEMAND = (constants.SPOT, constants.PREEMPTIBLE, constants.FLEX_START, constants.MAX_RUN_SECONDS)
+_RESERVATIONS = "cloud.google.com/reservation-"
+_STANDARD = "standard"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChanges:
+    """What the administrator wants of the Jobs that request chips."""
+
+    #: Child Jobs of JobSets get a selector that no other job has.
+    job_key: bool = False
+    #: The value of a selector; empty for none.
+    location_hint: str = ""
+    on_demand: bool = False
+
+
+def jobset_to_read(request: Request, changes: JobChanges) -> str:
+    """Return the JobSet without which nothing tells whether a child Job is served; empty where nothing would change."""
+    return _jobset_of(request) if _changed(request, changes) is not None else ""
+
+
+def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping[str, Any] | None = None) -> Answer:
+    """Answer the review of a Job that is created, with its JobSet as it was read; all else is admitted as it is."""
+    selectors = _changed(request, changes)
+    if selectors is None or (_jobset_of(request) and jobset is None):
+        return Answer()
+    before, after = selectors
+    document = Document(_alone(_with_selector(request.object, after), jobset))
+    settings = lasting(by.settings_of(document), document.raw)
+    if not forecast([document], settings, by.rules, default_namespace=request.namespace).pools:
+        return Answer()
+    added = (Operation(op="add", path=pointer(*_AT, key), value=after[key]) for key in after if key not in before)
+    removed = (Operation(op="remove", path=pointer(*_AT, key)) for key in before if key not in after)
+    return Answer(patch=(*added, *removed))
+
+
+def _with_selector(job: Mapping[str, Any], selector: Mapping[str, Any]) -> dict[str, Any]:
+    spec = job["spec"]
+    pod_spec = {**spec["template"]["spec"], "nodeSelector": selector}
+    return {**job, "spec": {**spec, "template": {**spec["template"], "spec": pod_spec}}}
+
+
+def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a JobSet with one child Job alone, or a Job of no JobSet as it is."""
+    if jobset is None:
+        return job
+    only = {"name": "only", "replicas": 1, "template": {"spec": job["spec"]}}
+    return {**jobset, "spec": {**fields.mapping(jobset.get("spec")), "replicatedJobs": [only]}}
+
+
+def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return the node selector of a Job that is created, and what it is to be; None where nothing is to change."""
+    if (request.kind, request.operation, request.subresource) != ("Job", "CREATE", ""):
+        return None
+    spec = fields.mapping(fields.mapping(fields.mapping(request.object.get("spec")).get("template")).get("spec"))
+    before = spec.get("nodeSelector")
+    try:
+        chips = podspec.requested_chips("pod template", spec)
+    except fields.MalformedObject:
+        # It is somebody else's to say.
+        return None
+    if chips == 0 or not isinstance(before, dict):
+        return None
+    kept = {key: value for key, value in before.items() if not (changes.on_demand and _is_other(key, value))}
+    after = {**kept, **{key: value for key, value in _additions(request, changes).items() if key not in before}}
+    return (before, after) if after != before else None
+
+
+def _is_other(key: str, value: object) -> bool:
+    """Whether a selector is one of other capacity than on-demand."""
+    other = key in _NOT_ON_DEMAND or (key == constants.PROVISIONING and value != _STANDARD)
+    return other or key.startswith(_RESERVATIONS)
+
+
+def _jobset_of(request: Request) -> str:
+    maker = controller_of(fields.mapping(request.object.get("metadata")))
+    return maker.name if maker is not None and maker.kind == WorkloadKind.JOBSET.value else ""
+
+
+def _additions(request: Request, changes: JobChanges) -> dict[str, str]:
+    added: dict[str, str] = {}
+    metadata = fields.mapping(request.object.get("metadata"))
+    name = fields.name(metadata.get("name"))
+    if changes.job_key and name and _jobset_of(request):
+        added[JOB_KEY_SELECTOR] = group_key(request.namespace or fields.name(metadata.get("namespace")), name)
+    if changes.location_hint:
+        added[constants.LOCATION_HINT] = changes.location_hint
+    return added
