@@ -2,6 +2,9 @@
 
 import sys
 from collections.abc import Iterator
+from typing import NamedTuple
+
+from prometheus_client.metrics import MetricWrapperBase
 
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, FailureKind
@@ -9,7 +12,7 @@ from provisioner.nodegroups.metrics import NODE_STATES, UNKNOWN, WRITE_RESULTS
 from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
 from provisioner.partitions.metrics import PHASES as PARTITION_PHASES
 from provisioner.partitions.metrics import Metrics as PartitionMetrics
-from provisioner.runtime.metrics import Described
+from provisioner.runtime.metrics import Registry
 from provisioner.slices.metrics import CHIP_STATES, NOT_READY, OTHERS, PREFIX, Metrics, Stage, Use
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import DeleteReason
@@ -185,32 +188,57 @@ Exported by `tpu-provisioner {command}`. With the prefix `{prefix}` it also has 
 """
 
 
+class Described(NamedTuple):
+    """What a metric is."""
+
+    #: As queries name it; of a histogram without `_bucket`, `_sum` and `_count`.
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+
+
+def described(registry: Registry) -> list[Described]:
+    """List the metrics of a registry, without what every process tells of itself."""
+    # Nothing public tells the labels of a metric without samples.
+    made = [each for each in registry._collector_to_names if isinstance(each, MetricWrapperBase)]  # noqa: SLF001
+    return [
+        Described(
+            f"{each._name}_total" if each._type == "counter" else each._name,  # noqa: SLF001
+            each._type,  # noqa: SLF001
+            tuple(each._labelnames),  # noqa: SLF001
+            each._documentation,  # noqa: SLF001
+        )
+        for each in made
+    ]
+
+
 def _row(each: Described) -> str:
     labels = f"{{{', '.join(each.labels)}}}" if each.labels else ""
     kind = "Histogram: " if each.kind == "histogram" else ""
     return f"| `{each.name}{labels}` | {kind}{each.text} |\n"
 
 
-def _rows(described: dict[str, Described]) -> Iterator[str]:
-    common = [(each.name.removeprefix(PREFIX), each.kind, each.labels) for each in described.values()]
+def _rows(left: dict[str, Described]) -> Iterator[str]:
+    common = [(each.name.removeprefix(PREFIX), each.kind, each.labels) for each in left.values()]
     for title, text, names in _SECTIONS:
         yield f"\n## {title}\n\n"
         if text:
             yield f"{text}\n\n"
         yield _HEADER
-        yield from (_row(described.pop(PREFIX + name)) for name in names)
+        yield from (_row(left.pop(PREFIX + name)) for name in names)
     for title, command, metrics in (
         ("Node groups", "nodegroups", NodeGroupMetrics(version="")),
         ("Partitions", "partitions", PartitionMetrics(version="")),
     ):
         prefix = f"{PREFIX}{command}_"
-        rows = [(each.name.removeprefix(prefix), each) for each in metrics.registry.described]
+        rows = [(each.name.removeprefix(prefix), each) for each in described(metrics.registry)]
         same = _words(*(short for short, each in rows if (short, each.kind, each.labels) in common))
         yield _OTHERS.format(title=title, command=command, prefix=prefix, same=same)
         yield _HEADER
         yield from (_row(each) for short, each in rows if (short, each.kind, each.labels) not in common)
-    if described:
-        raise LookupError(f"docs/metrics_table.py has no section for {', '.join(described)}")
+    if left:
+        raise LookupError(f"docs/metrics_table.py has no section for {', '.join(left)}")
     yield "\n## Labels\n\n| label | values, meaning |\n|---|---|\n"
     for label, values, meaning in _LABELS:
         yield f"| `{label}` | {f'{values}: ' if values else ''}{meaning} |\n"
@@ -225,8 +253,8 @@ def examples() -> list[str]:
 
 def main() -> None:
     """Print the page."""
-    described = {each.name: each for each in Metrics(version="").registry.described}
-    sys.stdout.write(_HEAD + "".join(_rows(described)))
+    found = {each.name: each for each in described(Metrics(version="").registry)}
+    sys.stdout.write(_HEAD + "".join(_rows(found)))
 
 
 if __name__ == "__main__":

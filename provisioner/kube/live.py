@@ -62,13 +62,13 @@ def list_nodes_of_pool(api: Api, pool_name: str, selector: str = "") -> list[Poo
     return [replace(node, open=name in opened) for name, node in sorted((found | opened).items())]
 
 
-def list_provider_ids_without_tpus(api: Api) -> Iterator[list[str]]:
-    """Yield the provider ids of at most 2,000 nodes without TPUs, page by page; others do not name a cluster."""
+def list_provider_ids_without_tpus(api: Api) -> Iterator[str]:
+    """Yield the provider ids of at most 2,000 nodes without TPUs, read page by page; others do not name a cluster."""
     pager = Pager(api, collection_path("nodes"), _WITHOUT_TPUS, most=_IDENTITY_PAGE_SIZE)
     for page in islice(pager.pages(), _IDENTITY_PAGES):
         specs = (item.get("spec") for item in page.items if isinstance(item, dict))
         found = (spec.get("providerID") for spec in specs if isinstance(spec, dict))
-        yield [provider_id for provider_id in found if isinstance(provider_id, str)]
+        yield from (provider_id for provider_id in found if isinstance(provider_id, str))
 
 
 def _list_metadata(api: Api, query: Mapping[str, str]) -> list[PoolNode]:

@@ -185,6 +185,7 @@ def choice(*values: str) -> Callable[[str], str]:
 GKE, GCE = "gke", "gce"
 #: Its name, or a path to it.
 SUBNETWORK = re.compile(r"[A-Za-z0-9:/._~-]{1,500}")
+provider = choice(GKE, GCE)
 
 
 #: Scheme, host and port alone: a path, a query or user information is not matched.

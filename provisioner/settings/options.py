@@ -394,7 +394,7 @@ class Settings:
     )
     provider: str = _environment(
         "PROVIDER",
-        forms.choice(forms.GKE, forms.GCE),
+        forms.provider,
         forms.GKE,
         "gke creates GKE node pools; gce creates TPUNodeGroups on Compute Engine without GKE.",
     )

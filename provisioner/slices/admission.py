@@ -86,10 +86,7 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
 
 
 def _asked_at(raw: dict[str, Any], template: Path) -> tuple[str, str, int, str]:
-    """Read the accelerator, topology, chips and machine type that the pods of a template ask for.
-
-    Raises MalformedObject where the chips are no whole number.
-    """
+    """Read accelerator, topology, chips and machine type that a template asks for; raise MalformedObject."""
     spec = fields.mapping(value_at(raw, (*template, "spec")))
     selector = fields.mapping(spec.get("nodeSelector"))
     return (

@@ -69,10 +69,7 @@ def build(
     exit_process: Callable[[int], object] = os._exit,
     lease_clock: Callable[[], float] = time.monotonic,
 ) -> Controller[Loop, Actor]:
-    """Put the parts together; raise ServerError where an address cannot be read.
-
-    The client is None where capacity does not come from GKE.
-    """
+    """Put the parts together, the client only where capacity comes from GKE; ServerError: an address cannot be read."""
     metrics = Metrics(version=provisioner.__version__)
     replica = make_replica(
         api,

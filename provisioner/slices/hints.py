@@ -129,10 +129,7 @@ class HintsStore:
         return dict(self._read.get("data") or {})
 
     def save(self, data: Mapping[str, str]) -> bool:
-        """Create or update the hints; False when that failed, which is logged once per cause.
-
-        Keys that are stored and not given stay: another release may know them.
-        """
+        """Create or update the hints; False when that failed, which is logged once per cause."""
         try:
             self._read = self._written(data)
         except ClusterError as error:
@@ -151,11 +148,11 @@ class HintsStore:
         try:
             if self._read is not None:
                 try:
-                    return self._api.put(self._path, _updated(self._read, data))
+                    return self._api.put(self._path, {**self._read, "data": dict(data)})
                 except Conflict:
                     # Somebody else wrote: their metadata is kept.
                     _log.debug("hints.changed_meanwhile", namespace=self._namespace)
-            return self._api.put(self._path, _updated(self._api.get(self._path), data))
+            return self._api.put(self._path, {**self._api.get(self._path), "data": dict(data)})
         except NotFound:
             return self._api.post(
                 collection_path("configmaps", namespace=self._namespace),
@@ -170,7 +167,3 @@ class HintsStore:
                     "data": dict(data),
                 },
             )
-
-
-def _updated(raw: JsonObject, data: Mapping[str, str]) -> JsonObject:
-    return {**raw, "data": {**(raw.get("data") or {}), **data}}

@@ -282,10 +282,7 @@ class PoolUse(NamedTuple):
 def follow(
     before: Mapping[SliceId, Startup], pools: Iterable[PoolState], now: datetime
 ) -> tuple[dict[SliceId, Startup], list[tuple[Stage, float]]]:
-    """Return the slices that wait, and what slices reached since the last round.
-
-    The latter each with the seconds since their leader pod was unschedulable.
-    """
+    """Return the slices that wait, and what was reached since the last round, after how many seconds of a wait."""
     waiting: dict[SliceId, Startup] = {}
     measured: list[tuple[Stage, float]] = []
     started: set[SliceId] = set()

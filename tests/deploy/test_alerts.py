@@ -19,6 +19,7 @@ from provisioner.slices.metrics import PREFIX, Metrics
 from provisioner.webhook.app import Metrics as WebhookMetrics
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, only
+from tests.support.metrics_table import described
 
 _ROOT = DEPLOY.parent
 
@@ -351,7 +352,7 @@ def test_a_query_names_what_is_exported() -> None:
     kinds = (Metrics, WebhookMetrics, NodeGroupMetrics, PartitionMetrics)
     metrics = [kind(version="test") for kind in kinds]
     registries = [each.registry for each in metrics]
-    exported = {each.name: set(each.labels) for registry in registries for each in registry.described}
+    exported = {each.name: set(each.labels) for registry in registries for each in described(registry)}
     for rule in alerts.RULES:
         found = re.findall(rf"({PREFIX}\w+?)(?:_bucket)?\b(?:\{{(\w+)=)?", rule.query)
         assert found

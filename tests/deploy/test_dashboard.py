@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -18,6 +17,7 @@ from provisioner.slices.metrics import PREFIX, Metrics
 from provisioner.webhook.app import Metrics as WebhookMetrics
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, only
+from tests.support.metrics_table import described, examples
 
 #: Labels that Prometheus gives to what it scrapes; `cluster` where it is told to.
 _OF_THE_SCRAPE = {"cluster", "namespace", "pod"}
@@ -48,7 +48,7 @@ _each = pytest.mark.parametrize("board", _METRICS, ids=lambda board: board.uid)
 def _exposed(board: Dashboard) -> dict[str, set[str]]:
     """Return every series that the process of a dashboard can export, with its labels."""
     found: dict[str, set[str]] = {}
-    for each in _METRICS[board](version="test").registry.described:
+    for each in described(_METRICS[board](version="test").registry):
         name, labels = each.name, set(each.labels)
         if each.kind == "histogram":
             found |= {f"{name}_bucket": labels | {"le"}, f"{name}_sum": labels, f"{name}_count": labels}
@@ -63,15 +63,6 @@ def _panels(board: Dashboard) -> list[dict[str, Any]]:
 
 def _queries(board: Dashboard) -> list[tuple[str, str]]:
     return [(target["expr"], target["legendFormat"]) for panel in _panels(board) for target in panel["targets"]]
-
-
-def _of_documentation() -> list[str]:
-    spec = importlib.util.spec_from_file_location("metrics_table", DEPLOY.parent / "docs" / "metrics_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return list(module.examples())
 
 
 @_each
@@ -96,7 +87,7 @@ def test_a_query_names_what_there_is(board: Dashboard) -> None:
 
 def test_prometheus_reads_each_query_and_the_code_has_each_value_that_is_asked_for(tmp_path: Path) -> None:
     """Those of all dashboards and of docs/metrics.md; a mistake in a value would leave a panel empty."""
-    queries = [query for board in _METRICS for query, _ in _queries(board)] + _of_documentation()
+    queries = [query for board in _METRICS for query, _ in _queries(board)] + examples()
     assert len(queries) > 100
     filled = [query.replace("$__rate_interval", "5m").replace("$", "") for query in queries]
     rules = [{"record": f"tried:{number}", "expr": query} for number, query in enumerate(filled)]

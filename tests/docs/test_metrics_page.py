@@ -5,41 +5,22 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
 from provisioner.partitions.metrics import Metrics as PartitionMetrics
 from provisioner.slices.metrics import Metrics
 from provisioner.webhook.app import Metrics as WebhookMetrics
 from tests.docs.shell import PAGES
+from tests.support.metrics_table import described
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = _ROOT / "docs" / "metrics.md"
 _ALL = (Metrics, NodeGroupMetrics, PartitionMetrics)
 
 
-@pytest.mark.parametrize("of", _ALL, ids=["the provisioner", "node groups", "partitions"])
-def test_every_family_is_described_with_its_labels(of: type[Metrics | NodeGroupMetrics | PartitionMetrics]) -> None:
-    """What is told of a metric is what it has: also where no sample shows its labels yet."""
-    metrics = of(version="test")
-    described = {each.name: each for each in metrics.registry.described}
-    families = {
-        f"{family.name}_total" if family.type == "counter" else family.name: family
-        for family in metrics.registry.collect()
-        if not family.name.startswith("process_")
-    }
-
-    assert described.keys() == families.keys()
-    for name, family in families.items():
-        assert (described[name].kind, described[name].text) == (family.type, family.documentation)
-        for sample in family.samples:
-            assert sample.labels.keys() - {"le"} == set(described[name].labels)
-
-
 def test_every_label_is_explained() -> None:
     """With its values, where they are few."""
     explained = set(re.findall(r"^\| `(\w+)` \| (?!counter|gauge|histogram)", _PAGE.read_text("utf-8"), re.MULTILINE))
-    used = {label for of in _ALL for each in of(version="test").registry.described for label in each.labels}
+    used = {label for of in _ALL for each in described(of(version="test").registry) for label in each.labels}
     assert used - explained == {"version", "scope"}
 
 

@@ -59,10 +59,7 @@ class Stuck:
 def find_stuck(
     round_: Round, matching: Matching, held: Collection[WorkloadUid], hanging: Mapping[PoolName, datetime]
 ) -> tuple[Stuck, ...]:
-    """Find slices whose pool hangs, and those whose pods stay unschedulable although they have their pool.
-
-    Slices of workloads in `held` are kept waiting on purpose.
-    """
+    """Find slices whose pool hangs, and those whose pods stay unschedulable on it; `held` are kept so on purpose."""
     place = {slice_id: name for name, slice_id in matching.claimed.items()}
     place |= {slice_id: min(names) for slice_id, names in matching.held.items()}
     found = []

@@ -200,12 +200,6 @@ class Supply:
         return min(doomed, key=lambda node: (node.maintenance_at, node.name), default=None)
 
     @property
-    def calm(self) -> bool:
-        """Whether nothing that it is depends on the time, or on a delete."""
-        since = self.unready_since or self.late_since
-        return since is None and not self.leaving and not self.half_deleted and self.pool.ends_at is None
-
-    @property
     def ready(self) -> bool:
         """Whether all nodes are there and ready."""
         return 0 < self.pool.hosts <= self.ready_nodes
@@ -271,7 +265,11 @@ def find_supply(
         if (
             before is not None
             and delete is None
-            and before.calm
+            and not (before.leaving or before.half_deleted)
+            # Nothing that it is depends on the time.
+            and before.unready_since is None
+            and before.late_since is None
+            and pool.ends_at is None
             and (before.pool, before.nodes, before.listed) == (pool, here, pool.name in listed)
             and before.rules is rules
             and before.unwatched is _is_unwatched(before.ownership, snapshot, settings)

@@ -176,22 +176,20 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
         policy=derived.policy,
         prices=settings.prices,
         occupied={pod.node_name for pod in snapshot.pods if pod.node_name and not pod.finished},
-        known=reasons.Known(
-            memory=plan.memory,
-            now=now,
-            supply=derived.supply,
-            uids={each.full_name: uid for uid, each in snapshot.workloads.items()},
-            lingering={
-                pod.node_name
-                for pod in snapshot.pods
-                if pod.deletion_deadline is not None and pod.deletion_deadline <= now and not pod.finished
-            },
-        ),
+        memory=plan.memory,
+        now=now,
+        supply=derived.supply,
+        uids={each.full_name: uid for uid, each in snapshot.workloads.items()},
+        lingering={
+            pod.node_name
+            for pod in snapshot.pods
+            if pod.deletion_deadline is not None and pod.deletion_deadline <= now and not pod.finished
+        },
     )
     states = _states_of_slices(plan.pools, slices)
     pools = [round_.pool_view(state) for state in plan.pools if state.name in derived.supply]
     queue = _queues(plan.memory, slices, pools, now)
-    slice_views = [round_.slice_view(each, states.get(each.id), queue.get(each.id), now) for each in slices.values()]
+    slice_views = [round_.slice_view(each, states.get(each.id), queue.get(each.id)) for each in slices.values()]
     chips: dict[str, int] = defaultdict(int)
     for each in slice_views:
         chips[each.workload] += each.chips
@@ -258,7 +256,7 @@ def _users(pool: PoolState) -> tuple[SliceId, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Round:
+class _Round(reasons.Known):
     """What the views of all slices and pools of a round have in common."""
 
     slices: Mapping[SliceId, Slice]
@@ -267,15 +265,14 @@ class _Round:
     prices: Prices
     #: Nodes with unfinished pods.
     occupied: Collection[str]
-    known: reasons.Known
 
-    def slice_view(self, slice_: Slice, state: PoolState | None, queue: QueueView | None, now: datetime) -> SliceView:
+    def slice_view(self, slice_: Slice, state: PoolState | None, queue: QueueView | None) -> SliceView:
         """Show one slice, by the pool that tells its state."""
-        shape, leader = slice_.shape, slice_.leader
+        shape, leader, now = slice_.shape, slice_.leader, self.now
         notices = self._told_of(slice_)
         created = state is not None and not state.phase.before_create
         reason = (
-            reasons.of_slice(slice_, state, notices, self.known)
+            reasons.of_slice(slice_, state, notices, self)
             if state is not None
             else reasons.of_slice_without_pool(slice_, self.policy)
         )
@@ -313,7 +310,7 @@ class _Round:
 
     def pool_view(self, state: PoolState) -> PoolView:
         """Show one pool that exists, or whose create has been sent."""
-        supply = self.known.supply[state.name]
+        supply = self.supply[state.name]
         pool, machine = supply.pool, tpu.machine_type(supply.pool.machine_type)
         choice, cost = choice_of(pool), None
         if machine is not None:
@@ -322,13 +319,13 @@ class _Round:
         owner = users[0] if users else None
         hosts = "".join(sorted(_host(node, supply, self.occupied) for node in supply.nodes)[::-1])
         unready = sorted(node.name for node in supply.nodes if not supply.is_ready(node))
-        goes = state.delete_reason is not None and not reasons.is_kept(state, self.known.memory)
+        goes = state.delete_reason is not None and not reasons.is_kept(state, self.memory)
         return PoolView(
             name=state.name,
             state=state_of(state),
             since=state.since,
             since_start=state.since_start,
-            reason=_shortened(reasons.of_pool(state, owner, self._told_of(owner), self.known)),
+            reason=_shortened(reasons.of_pool(state, owner, self._told_of(owner), self)),
             slice=id_of_slice(owner) if owner is not None else "",
             other_slices=tuple(id_of_slice(each) for each in users[1:]),
             workload=workload_of_pool(state),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from provisioner import constants
@@ -46,9 +46,9 @@ class Known:
     now: datetime
     supply: Mapping[PoolName, Supply]
     #: The workloads that are there, by name.
-    uids: Mapping[WorkloadName, WorkloadUid] = field(default_factory=dict)
+    uids: Mapping[WorkloadName, WorkloadUid]
     #: Nodes with unfinished pods that are past their grace.
-    lingering: Collection[str] = ()
+    lingering: Collection[str]
 
 
 def of_workload(workload: Workload, *, has_slices: bool) -> str:

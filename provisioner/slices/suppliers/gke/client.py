@@ -86,10 +86,7 @@ class GkeClient:
         endpoint: str | None = None,
         credentials: auth_credentials.Credentials | None = None,
     ) -> None:
-        """Resolve the credentials, once; raise GkeError where there are none.
-
-        With an endpoint (http:// or https://) calls go there without credentials.
-        """
+        """Resolve the credentials, once, except for an endpoint, which gets none; raise GkeError without any."""
         self._cluster = cluster
         gke_url, compute_url, self._resource_manager_url, self._iam_url = (
             (endpoint or address).rstrip("/")

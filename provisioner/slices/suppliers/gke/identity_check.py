@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
 
 import structlog
 
@@ -62,8 +61,7 @@ def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: b
     else:
         urls, nodes = cluster.instance_group_urls, 0
         groups = {match.group("project", "zone", "prefix") for url in urls if (match := _GROUP.search(url))}
-        pages = list_provider_ids_without_tpus(api) if trusted_ca_pem is None else ()
-        for node in chain.from_iterable(pages):
+        for node in list_provider_ids_without_tpus(api) if trusted_ca_pem is None else ():
             nodes += 1
             found = _PROVIDER_ID.fullmatch(node)
             if found and found.group("project", "zone", "prefix") in groups:

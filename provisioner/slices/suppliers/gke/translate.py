@@ -233,10 +233,7 @@ def _joined(words: str, text: str) -> str:
 
 
 def operation_of(body: Json, values: Iterable[str] = ()) -> Operation:
-    """Return an operation from its JSON; DONE does not mean that it succeeded. Raises ValueError.
-
-    `values` are what its request said of itself (see `said_by`).
-    """
+    """Return an operation from its JSON, and from what its request said of itself (`said_by`). Raises ValueError."""
     done = _at(body, "status", "") == "DONE"
     failure = _operation_failure(body, values) if done else None
     return Operation(name=OperationName(_at(body, "name", "")), done=done, failure=failure)
