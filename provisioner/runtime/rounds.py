@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 import structlog
 
+from provisioner.model import bounds
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.metrics import LoopMetrics
 
@@ -25,6 +26,8 @@ LONGEST_PAUSE_SECONDS = 15.0
 #: Without a round for this long the loop counts as dead; longer than all time-outs of one round together.
 DEAD_AFTER_SECONDS = 300.0
 _CRASHED_PAUSE_SECONDS = 1.0
+#: Of an answer, which says first what it answers; users write the rest.
+_SHOWN_CHARACTERS = 200
 
 
 class Wake(threading.Event):
@@ -117,7 +120,7 @@ class RoundLoop(ABC, Generic[A]):
             try:
                 fold(answer)
             except Exception:  # noqa: BLE001 - one answer's boundary
-                _log.exception("answer.crashed", answer=repr(answer))
+                _log.exception("answer.crashed", answer=bounds.cut(repr(answer), _SHOWN_CHARACTERS))
             self.report(partial(tell, answer))
 
     def report(self, tell: Callable[[], None]) -> None:

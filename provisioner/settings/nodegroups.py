@@ -23,6 +23,7 @@ from provisioner.settings.option import (
 _DEFAULT_PORT = 6443
 _ADDRESS = re.compile(rf"(?P<host>{forms.HOST})(:(?P<port>[0-9]{{1,5}}))?")
 _VERSION = re.compile(r"1\.[0-9]{1,3}")
+_IMAGE = re.compile(r"[a-z0-9][-A-Za-z0-9._/:@]{0,500}")
 _REPOSITORY = re.compile(r"https?://[A-Za-z0-9][-A-Za-z0-9.:/_]{0,500}")
 
 
@@ -38,7 +39,7 @@ def _address(text: str) -> str:
 
 def _image(text: str) -> str:
     """Read an image; the one word "none" means no container."""
-    return "" if text == forms.NONE else forms.matching(forms.IMAGE, 'an image, or "none"')(text)
+    return "" if text == forms.NONE else forms.matching(_IMAGE, 'an image, or "none"')(text)
 
 
 _option = partial(option, Group.NODE_GROUPS)

@@ -128,7 +128,7 @@ def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, mo
     world.put_jobset("tune")
     with capture_logs() as logs:
         world.rounds(40, every_seconds=3)
-    assert {line["answer"] for line in logs if line["event"] == "answer.crashed"} == {refused}
+    assert {line["answer"][:100] for line in logs if line["event"] == "answer.crashed"} == {refused[:100]}
     assert not [line for line in logs if line["event"] == "round.crashed"]
     assert len(world.gke.names_of("create_node_pool")) == 2
     assert len(world.loop.memory.in_making) == 2

@@ -21,7 +21,7 @@ from provisioner.environment.review import review_pod
 from provisioner.model.capacity import CapacityKind, Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.settings.webhook import WebhookSettings
-from provisioner.slices.admission.validation import judge
+from provisioner.slices.admission import judge
 from provisioner.slices.offline.documents import Document, mappings_in
 from provisioner.slices.offline.forecast import forecast
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
