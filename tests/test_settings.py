@@ -240,7 +240,7 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
         ("SINGLE_HOST_PLACEMENT", "maybe", "is not one of none, compact"),
         ("NODEPOOL_AUTO_UPGRADE", "maybe", "is not one of auto, on, off"),
         ("GCP_NODE_OAUTH_SCOPES", "cloud-platform", "which is not an OAuth scope such as https://www.googleapis.com"),
-        ("PROVIDER", "Mock", "GKE_ENDPOINT=http://127.0.0.1:8085"),
+        ("PROVIDER", "Mock", "is not one of gke, gce"),
         ("PROVIDER", "aws", "is not one of gke, gce"),
         ("NODE_GROUP_IMAGES", "v6e", "is not of the form"),
         ("NODE_GROUP_IMAGES", "*=projects/p/global/images/i, *=projects/p/global/images/j", "names '*' twice"),

@@ -56,6 +56,7 @@ def choose(
         api=api,
         trusted_ca_pem=api.ca_pem,
         assume=settings.assume_same_cluster,
+        clock=clock,
     )
     return supplier, proof
 

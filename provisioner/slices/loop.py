@@ -144,6 +144,8 @@ class Loop(RoundLoop[answers.Answer]):
             return
         self.memory = shifted(self.memory, by)
         self.pools.clock_set(by)
+        if self.identity is not None:
+            self.identity.clock_set(by)
         self.board.timeline.shift(by)
 
     def _follow_catalogue(self) -> None:

@@ -154,7 +154,7 @@ class Process:
                 api=api,
                 trusted_ca_pem=ca_pem,
                 assume=False,
-                monotonic=self._monotonic,
+                clock=clock,
             ),
             actor=self.actor,
             reporter=Reporter(

@@ -53,7 +53,7 @@ class Person:
                 api=world.kube,
                 trusted_ca_pem=self.certificate,
                 assume=False,
-                monotonic=world.clock,
+                clock=world.time,
             ),
             now=world.time,
         )

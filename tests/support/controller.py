@@ -189,7 +189,7 @@ class World:
     def choose(self, ca_pem: bytes | None) -> tuple[Supplier, ClusterProof | None]:
         """Return who supplies the pools, and the proof of the cluster."""
         proof = ClusterProof(
-            get_cluster=self.gke.get_cluster, api=self.kube, trusted_ca_pem=ca_pem, assume=False, monotonic=self.clock
+            get_cluster=self.gke.get_cluster, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time
         )
         return GkeSupplier(gke=self.gke, clock=self.time), proof
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -97,24 +97,31 @@ class ClusterProof:
     api: Api
     trusted_ca_pem: bytes | None
     assume: bool
-    monotonic: Callable[[], float] = time.monotonic
+    clock: Callable[[], datetime]
     proven: bool = False
     #: Why it is not proven, in words.
     problem: str = "the controller has not tried yet to prove that the kubeconfig and GCP_CLUSTER are one cluster"
     #: The cluster's; empty for none, and as long as nothing is proven.
     release_channel: str = ""
-    _tried_monotonic: float = float("-inf")
+    tried_at: datetime | None = None
 
     def follow(self) -> float:
         """Look where that is due; return in how many seconds to try again, 0: it is proven."""
-        every = _LOOK_AGAIN_SECONDS if self.proven else _RETRY_SECONDS
-        if self.monotonic() - self._tried_monotonic >= every:
+        if self._since_look_seconds() >= (_LOOK_AGAIN_SECONDS if self.proven else _RETRY_SECONDS):
             self.attempt()
-        return 0.0 if self.proven else max(0.1, _RETRY_SECONDS - (self.monotonic() - self._tried_monotonic))
+        return 0.0 if self.proven else max(0.1, _RETRY_SECONDS - self._since_look_seconds())
+
+    def _since_look_seconds(self) -> float:
+        return (self.clock() - self.tried_at).total_seconds() if self.tried_at is not None else float("inf")
+
+    def clock_set(self, by: timedelta) -> None:
+        """Take note that the clock was set: the last try was as long ago as it was."""
+        if self.tried_at is not None:
+            self.tried_at += by
 
     def attempt(self) -> bool:
         """Try to prove it, and return whether it is; of a cluster that is proven, read the release channel again."""
-        self._tried_monotonic = self.monotonic()
+        self.tried_at = self.clock()
         try:
             found = self.get_cluster()
             if not self.proven:
