@@ -18,8 +18,8 @@ import msgspec
 import structlog
 
 from provisioner import constants
-from provisioner.kube.errors import ClusterError, Conflict, NotFound
-from provisioner.kube.protocol import Api, JsonObject, collection_path, object_path
+from provisioner.kube.errors import ClusterError, NotFound
+from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.slices.demand import SliceId
@@ -113,28 +113,23 @@ class HintsStore:
         self._namespace = namespace
         self._path = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace=namespace)
         self._last_cause = ""
-        #: The object as it was last read or written; None: read it before it is written.
-        self._read: JsonObject | None = None
 
     def load(self) -> dict[str, str]:
         """Return the stored hints; empty where there are none or they can't be read."""
         try:
-            self._read = self._api.get(self._path)
+            return dict(self._api.get(self._path).get("data") or {})
         except NotFound:
             _log.info("hints.not_found", namespace=self._namespace, config_map=constants.HINTS_CONFIGMAP_NAME)
             return {}
         except ClusterError as error:
             _log.warning("hints.load_failed", namespace=self._namespace, error=str(error))
             return {}
-        return dict(self._read.get("data") or {})
 
     def save(self, data: Mapping[str, str]) -> bool:
         """Create or update the hints; False when that failed, which is logged once per cause."""
         try:
-            self._read = self._written(data)
+            self._write(data)
         except ClusterError as error:
-            # What is there now is not known.
-            self._read = None
             cause = f"{type(error).__name__} {error.status} {error.reason}"
             if cause != self._last_cause:
                 self._last_cause = cause
@@ -143,27 +138,15 @@ class HintsStore:
         self._last_cause = ""
         return True
 
-    def _written(self, data: Mapping[str, str]) -> JsonObject:
-        """Update the data and nothing else: labels and annotations belong to whoever installed the object."""
+    def _write(self, data: Mapping[str, str]) -> None:
+        """Write the data and nothing else: labels and annotations belong to whoever installed the object."""
         try:
-            if self._read is not None:
-                try:
-                    return self._api.put(self._path, {**self._read, "data": dict(data)})
-                except Conflict:
-                    # Somebody else wrote: their metadata is kept.
-                    _log.debug("hints.changed_meanwhile", namespace=self._namespace)
-            return self._api.put(self._path, {**self._api.get(self._path), "data": dict(data)})
+            self._api.patch(self._path, {"data": dict(data)})
         except NotFound:
-            return self._api.post(
-                collection_path("configmaps", namespace=self._namespace),
-                {
-                    "apiVersion": "v1",
-                    "kind": "ConfigMap",
-                    "metadata": {
-                        "name": constants.HINTS_CONFIGMAP_NAME,
-                        "namespace": self._namespace,
-                        "labels": {"app.kubernetes.io/managed-by": constants.MANAGER},
-                    },
-                    "data": dict(data),
-                },
-            )
+            metadata = {
+                "name": constants.HINTS_CONFIGMAP_NAME,
+                "namespace": self._namespace,
+                "labels": {"app.kubernetes.io/managed-by": constants.MANAGER},
+            }
+            body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(data)}
+            self._api.post(collection_path("configmaps", namespace=self._namespace), body)

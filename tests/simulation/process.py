@@ -389,7 +389,7 @@ class KubeView(Api):
         path = path.removesuffix("/status")
         if "status" in body and self._process.simulation.checker.asked.refuses(path):
             raise errors.Invalid(f"{path}: admission denied", status=422, reason="Invalid")
-        version = body["metadata"].get("resourceVersion")
+        version = body.get("metadata", {}).get("resourceVersion")
         if version is not None and version != self._store.get(path)["metadata"]["resourceVersion"]:
             raise errors.Conflict(f"{path} was modified", status=409, reason="Conflict")
         if method == "PUT":

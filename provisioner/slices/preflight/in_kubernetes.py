@@ -79,7 +79,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
             for verb in ("get", "update")
         ),
         *(Right("", "configmaps", verb, own_namespace, constants.PAUSE_CONFIGMAP_NAME) for verb in ("list", "watch")),
-        *(Right("", "configmaps", verb, own_namespace, constants.HINTS_CONFIGMAP_NAME) for verb in ("get", "update")),
+        *(Right("", "configmaps", verb, own_namespace, constants.HINTS_CONFIGMAP_NAME) for verb in ("get", "patch")),
     ]
     if settings.on_gce:
         used += [
