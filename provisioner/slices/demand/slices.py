@@ -329,8 +329,8 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
         if group.any_number:
             there = [each for each in listed if each.place == place]
             without = [each for each in there if not wanted[each.key].pods]
-            missing = max(0, group.replicas - len(there) + len(without))
-            surplus = set(without[missing:])
+            with_pods = len(there) - len(without)
+            surplus = set(without[max(0, group.replicas - with_pods) :])
             listed = [each for each in listed if each not in surplus]
     # Those without pods count as well: they will come.
     siblings = others
