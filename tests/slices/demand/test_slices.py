@@ -64,13 +64,13 @@ def test_a_child_job_that_nothing_names_hides_none_that_is_named() -> None:
 
 def test_of_a_group_of_any_numbers_those_with_pods_come_first() -> None:
     """A replica of a RayCluster that is made anew may have another number."""
-    workload = make_jobset(replicas=2)
+    workload = make_jobset(replicas=3)
     workload = replace(workload, groups=(replace(workload.groups[0], any_number=True, surge=8),))
-    names = [f"train-slice-{number}" for number in (0, 1, 5)]
+    names = [f"train-slice-{number}" for number in (0, 1, 2, 5)]
     pod = make_pod(workload, job=5)
     referred = {SliceId(workload.uid, group_key("default", name)): name for name in names}
     found = slices_of(workload, pods=(pod,), referred=referred)
-    assert [each.group_name for each in found] == ["train-slice-0", "train-slice-5"]
+    assert [each.group_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-5"]
 
 
 def test_of_child_jobs_that_nothing_refers_to_one_stands_for_all() -> None:
