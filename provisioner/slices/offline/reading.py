@@ -96,7 +96,7 @@ def _candidates(
         # More are read of none.
         for key, value in islice(found.items(), bounds.MAP_ENTRIES):
             words = _WORDS.get(key, ())
-            named = (key,) if path[-1:] and path[-1] in _MAPS and key in whole_words else ()
+            named = (key,) if path and path[-1] in _MAPS and key in whole_words else ()
             yield from ((each, (*path, key), value) for each in (*words, *named))
 
 
