@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import provisioner
 from provisioner.controller import Addresses, Controller, assemble, make_replica
@@ -131,7 +131,6 @@ def build(
         cluster=ClusterReader(
             api=api,
             clock=clock,
-            project=settings.project_id,
             api_server=settings.api_server,
             kubernetes_version=settings.kubernetes_version,
         ),
@@ -158,16 +157,9 @@ def device_plugin_of(settings: NodeGroupSettings) -> dict[str, object] | None:
 def planning_settings(settings: NodeGroupSettings, plugin: dict[str, object] | None) -> PlanningSettings:
     """Return what decisions go by."""
     return PlanningSettings(
+        **{each.name: getattr(settings, each.name) for each in fields(settings)},
         startup_script=startup_script(settings.packages),
-        projects=frozenset(settings.projects),
-        namespaces=frozenset(settings.namespaces),
-        machines_per_namespace=settings.machines_per_namespace,
         device_plugin_version=version_of(plugin) if plugin is not None else "",
-        repair_after_seconds=settings.repair_after_seconds,
-        repairs_per_day=settings.repairs_per_day,
-        join_seconds=settings.join_seconds,
-        drain_seconds=settings.drain_seconds,
-        calls_per_second=float(settings.calls_per_second),
     )
 
 

@@ -183,8 +183,6 @@ def _wanted_pod(raw: object, nodes: Watch[Node]) -> Pod | None:
 class ClusterReader(Rereading):
     """What machines have to know of the cluster, as last read. Used by the loop's thread alone."""
 
-    #: The project that the provisioner itself runs in.
-    project: str
     #: What settings say instead of the cluster; empty where they do not.
     api_server: str = ""
     kubernetes_version: str = ""
@@ -208,7 +206,6 @@ class ClusterReader(Rereading):
     def _read(self) -> None:
         found = Cluster(
             uid=read_cluster_uid(self.api, timeouts=_TIMEOUTS),
-            project=self.project,
             ca_hash=ca_hash_of(self._config_map(_ROOT_CA)),
             api_server=self.api_server or api_server_of(self._config_map(_CLUSTER_INFO)),
             kubernetes_version=self.kubernetes_version

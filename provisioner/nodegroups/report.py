@@ -160,7 +160,7 @@ class Reporter:
         kinds = ({each.failure.kind.value for each in of.backoffs.values()} for of in memory.resources.values())
         self.metrics.failing.replace(Counter(kind for failing in kinds for kind in failing))
         cluster = snapshot.cluster
-        known = all((cluster.uid, cluster.project, cluster.ca_hash, cluster.api_server, cluster.kubernetes_version))
+        known = all((cluster.uid, cluster.ca_hash, cluster.api_server, cluster.kubernetes_version))
         self.metrics.cluster_known.set(known)
 
 

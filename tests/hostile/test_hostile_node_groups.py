@@ -133,8 +133,8 @@ def _plan(what: str, record: Any) -> Plan:
     seen: dict[str, Any] = {"groups": (honest,)}
     if record is not None:
         seen[what] = (*seen.get(what, ()), record)
-    snapshot = Snapshot(cluster=Cluster(uid="c", project=PROJECT), **seen)
-    return decide(snapshot, Memory(), PlanningSettings(startup_script="#!"), NOW)
+    snapshot = Snapshot(cluster=Cluster(uid="c"), **seen)
+    return decide(snapshot, Memory(), PlanningSettings(project_id=PROJECT, startup_script="#!"), NOW)
 
 
 def _honest(plan: Plan) -> list[str]:

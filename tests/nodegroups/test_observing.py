@@ -44,7 +44,7 @@ class World:
         self.changes = 0
         options = WatchOptions(clock=self.clock)
         self.watches: Watches = make_watches(self.kube, self._changed, options=options)
-        self.reader = ClusterReader(api=self.kube, clock=self.clock.now, project="research-project")
+        self.reader = ClusterReader(api=self.kube, clock=self.clock.now)
         self.kube.put_object(
             "/api/v1/namespaces/kube-system", {"metadata": {"name": "kube-system", "uid": "cluster-uid"}}
         )
@@ -300,7 +300,6 @@ def test_what_machines_have_to_know_is_read_of_the_cluster(world: World) -> None
     world.reader.read()
     assert world.reader.cluster == Cluster(
         uid="cluster-uid",
-        project="research-project",
         ca_hash=ca_hash_of({"data": {"ca.crt": pem}}),
         api_server="10.0.0.2:6443",
         kubernetes_version="1.31",

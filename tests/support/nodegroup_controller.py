@@ -120,7 +120,10 @@ class World:
         self.compute = Compute(simulated, self.clock)
         self.wire = Wire(self.compute.api)
         self.settings = PlanningSettings(
-            startup_script=startup_script(), device_plugin_version=version_of(_PLUGIN), drain_seconds=600.0
+            project_id=PROJECT,
+            startup_script=startup_script(),
+            device_plugin_version=version_of(_PLUGIN),
+            drain_seconds=600.0,
         )
         self.recorder, self.metrics = FakeRecorder(), Metrics(version="test")
         self.leading = True
@@ -153,7 +156,7 @@ class World:
             settings=self.settings,
             watches=self.watches,
             cluster=ClusterReader(
-                api=self.kube, clock=self.time, project=PROJECT, api_server="10.0.0.2:6443", kubernetes_version="1.31"
+                api=self.kube, clock=self.time, api_server="10.0.0.2:6443", kubernetes_version="1.31"
             ),
             actor=self.actor,
             reporter=Reporter(recorder=self.recorder, metrics=self.metrics, dry_run=self.dry_run),

@@ -25,6 +25,7 @@ from provisioner.nodegroups.api.types import (
 from provisioner.nodegroups.bootstrap.tokens import Request, Token
 from provisioner.nodegroups.planning.actions import Call, DeleteChild, Event, SetFinalizers, Write
 from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
+from provisioner.settings.nodegroups import NodeGroupSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +96,6 @@ class Cluster:
 
     #: UID of the namespace kube-system.
     uid: str
-    #: The project that the provisioner itself runs in.
-    project: str = ""
     #: As "sha256:<hex>", of the CA that signs the API server's certificate.
     ca_hash: str = ""
     #: HOST:PORT that machines reach the API server at.
@@ -135,32 +134,15 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanningSettings:
-    """What the administrator decides: lists of what is allowed, times and limits."""
+class PlanningSettings(NodeGroupSettings):
+    """What the administrator decides, and what follows from it."""
 
     #: What machines that are to join the cluster run at each boot (`bootstrap.script`).
     startup_script: str
-    #: Projects in which resources may be made; none: the project that the provisioner runs in.
-    projects: frozenset[str] = frozenset()
-    #: Namespaces whose objects are served; none: all.
-    namespaces: frozenset[str] = frozenset()
-    #: Machines that the objects of one namespace may have together; 0: any number.
-    machines_per_namespace: int = 0
     #: Hash of the manifest that the device plugin is to be applied from; empty: it is not our job.
     device_plugin_version: str = ""
-    #: A slice is recreated when a machine of it has been lost for so long, and so often within a day.
-    repair_after_seconds: float = 300.0
-    repairs_per_day: int = 3
-    #: A machine that runs has so long to become a node that is ready, before it counts as lost.
-    join_seconds: float = 1800.0
-    #: So long pods without chips may keep the machines of a group that is deleted; those with chips always may.
-    drain_seconds: float = 3600.0
-    #: Calls to Compute Engine per second of each sort that it counts (changes, reads, lists, polls of operations) in a
-    #: project, for each region and globally; and so many seconds' worth of them at once. It counts by the minute, and
-    #: allows 1,500 calls unless another quota was agreed on: these are 1,400 at most.
-    calls_per_second: float = 20.0
+    #: So many seconds' worth of `calls_per_second` at once; and calls under way at once.
     burst_seconds: float = 10.0
-    #: Calls under way at once.
     most_calls: int = 64
 
 
@@ -293,7 +275,7 @@ class Round:
     @property
     def projects(self) -> frozenset[str]:
         """The projects in which resources may be made."""
-        return self.settings.projects or frozenset(filter(None, (self.snapshot.cluster.project,)))
+        return frozenset(self.settings.projects or (self.settings.project_id,))
 
 
 def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Round:

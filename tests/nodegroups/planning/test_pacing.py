@@ -26,7 +26,7 @@ from provisioner.nodegroups.planning.round import PlanningSettings, Wanted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(days=1)
-SETTINGS = PlanningSettings(startup_script="#!", calls_per_second=2.0, burst_seconds=5.0)
+SETTINGS = PlanningSettings(project_id="project-1", startup_script="#!", calls_per_second=2, burst_seconds=5.0)
 ZONE = Scope(project="p", zone="us-central1-a")
 
 

@@ -34,7 +34,6 @@ from tests.support.simulations.stage import Stage
 
 FACTS = Cluster(
     uid="cluster-uid",
-    project="project-1",
     ca_hash="sha256:0123",
     api_server="10.0.0.2:6443",
     kubernetes_version="1.34",

@@ -15,16 +15,15 @@ import pickle
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.bootstrap.metadata import startup_script
 from provisioner.nodegroups.planning.actions import Call
-from provisioner.nodegroups.planning.round import PlanningSettings
 from rehearsal.simulators.compute.records import MachineView
-from tests.nodegroups.simulation.world import World, make_group
+from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 
 #: Of 16 machines of four chips each.
 _TOPOLOGY = "8x8"
@@ -70,7 +69,7 @@ class Many:
     """One world with many groups."""
 
     def __init__(self, count: int, *, on_ready: Callable[[World], None] = lambda _world: None) -> None:
-        settings = PlanningSettings(startup_script=startup_script("https://pkgs.k8s.io"), device_plugin_version="v1")
+        settings = replace(SETTINGS, startup_script=startup_script("https://pkgs.k8s.io"))
         self.world = world = World(settings=settings)
         world.cloud.world.change_settings(_LATENCIES)
         world.cloud.on_running = lambda machine: world.stage.after(_BOOT_SECONDS, lambda: self._look(machine, 0.0))

@@ -17,7 +17,7 @@ from tests.nodegroups.simulation.cluster import FACTS, Kube
 from tests.nodegroups.simulation.process import Process
 from tests.support.simulations.stage import Stage
 
-SETTINGS = PlanningSettings(startup_script="#!/bin/bash", device_plugin_version="v1")
+SETTINGS = PlanningSettings(project_id="project-1", startup_script="#!/bin/bash", device_plugin_version="v1")
 READY = ConditionType.READY
 _ROUNDS_OF_A_CRASHING_PROCESS = (2, 5)
 
