@@ -125,8 +125,6 @@ class _Part:
     #: Whether it is written also where it is empty.
     always: bool
     defaulted: bool
-    #: Whether it follows from others.
-    derived: bool
     read: Callable[[Any], Any]
 
 
@@ -177,8 +175,6 @@ def read(cls: Callable[..., T], raw: object) -> T:
     for part in _parts(cls):
         if part.form is None:
             values[part.attribute] = read(_bare(part.hint), given)
-        elif part.derived:
-            continue
         elif given.get(part.name) is not None:
             values[part.attribute] = part.read(given[part.name])
         elif not part.defaulted:
@@ -226,7 +222,6 @@ def _part(cls: Callable[..., Any], each: dataclasses.Field[Any], hint: Any) -> _
         or isinstance(form, Struct)
         or (form is not None and form.default is not None),
         defaulted=default is not dataclasses.MISSING,
-        derived=not each.init,
         read=_reader(hint),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
@@ -233,10 +233,8 @@ class TpuNodeGroupStatus:
     conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
     observed_generation: Annotated[int, _OBSERVED_GENERATION] = 0
     node_summary: NodeSummary | None = None
-    #: Empty until a count is known.
-    nodes: Annotated[str, Text(about="Nodes that are ready, of those that are wanted, as 3/4.", most=16)] = field(
-        init=False, default=""
-    )
+    #: It follows from others; empty until a count is known.
+    nodes: Annotated[str, Text(about="Nodes that are ready, of those that are wanted, as 3/4.", most=16)] = ""
     topology: Annotated[str, Text(about="The topology in effect, given or derived.", most=bounds.LABEL_VALUE)] = ""
     node_count: Annotated[
         int | None, Whole(about="The number of machines in effect, given or derived.", least=1, most=_COUNT)
@@ -264,6 +262,5 @@ class TpuNodeGroupStatus:
     ] = ()
 
     def __post_init__(self) -> None:
-        if self.node_count is not None:
-            ready = self.node_summary.ready if self.node_summary is not None else 0
-            object.__setattr__(self, "nodes", f"{ready}/{self.node_count}")
+        ready = self.node_summary.ready if self.node_summary is not None else 0
+        object.__setattr__(self, "nodes", f"{ready}/{self.node_count}" if self.node_count is not None else "")
