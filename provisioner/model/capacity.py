@@ -122,6 +122,8 @@ class NodePool:
     machine_type: str = ""
     #: Nodes of the whole pool, the ones included that a pool which was made empty has yet to get.
     hosts: int = 0
+    #: All its machines were created: without nodes it does not wait for capacity. Told only of TPUNodeGroups.
+    made: bool = False
     zones: tuple[Zone, ...] = ()
     #: Topology of the slice that it makes; empty where it cannot be told.
     topology: str = ""

@@ -282,7 +282,7 @@ def find_supply(
         chips = _chips_of_node(pool)
         ready_nodes = sum(node.ready and node.allocatable_chips >= chips for node in here)
         unready_since = late_since = None
-        if pool.status in _UP and pool.capacity is CapacityKind.FLEX_START and not here:
+        if pool.status in _UP and pool.capacity is CapacityKind.FLEX_START and not (here or pool.made):
             late_since = min(now, memory.late_since.get(pool.name, now))
         elif pool.status in _UP and ready_nodes < max(1, pool.hosts):
             unready_since = min(now, memory.unready_since.get(pool.name, now))

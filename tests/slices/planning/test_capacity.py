@@ -595,10 +595,13 @@ def test_a_flex_start_pool_without_nodes_serves_the_next_slice_of_its_shape() ->
     assert (world.created, world.deleted) == ([name], [])
 
 
-def test_a_flex_start_pool_with_a_part_of_its_nodes_unready_is_replaced_as_others_are() -> None:
-    """What came and does not work is no capacity that is yet to come."""
+@pytest.mark.parametrize("made", [False, True], ids=["one node came", "the machines came, and no node is left"])
+def test_a_flex_start_pool_that_came_and_is_not_ready_is_replaced_as_others_are(*, made: bool) -> None:
+    """That is no capacity that is yet to come."""
     world, _, name = flex_world(ready_timeout_seconds=600.0)
-    world.bring_nodes(name, 0)
+    world.put(replace(world.pools[name], made=made))
+    if not made:
+        world.bring_nodes(name, 0)
     world.run(9, seconds=60)
     assert world.deleted == []
     world.run(4, seconds=60)

@@ -116,7 +116,8 @@ class SupplierContract:
         )
         assert ground.supplier.get_pool(FIRST) == pool
         ground.finish()
-        assert listed(ground)[FIRST] == replace(pool, status=PoolStatus.RUNNING)
+        up = listed(ground)[FIRST]
+        assert up == replace(pool, status=PoolStatus.RUNNING, made=up.made)
         ground.supplier.delete_pool(FIRST)
         assert listed(ground)[FIRST].status is PoolStatus.STOPPING
         ground.finish()

@@ -196,8 +196,8 @@ def _progress_of(
         return (PoolStatus.ERROR, NOT_TAKEN) if overdue else (PoolStatus.PROVISIONING, None)
     if ready.reason == Reason.RECREATING:
         return PoolStatus.RECONCILING, None
-    if is_true(condition_of(group.status.conditions, ConditionType.MANAGED_INSTANCE_GROUP_READY)):
-        # The machines are there; nodes tell the rest.
+    if _is_made(group):
+        # Nodes tell the rest.
         return PoolStatus.RUNNING, None
     failure = failure_of(group, ready)
     if failure is not None and failure.kind in _FAILS_AT_ONCE:
@@ -211,6 +211,10 @@ def _progress_of(
         return PoolStatus.ERROR, failure or Failure(kind=kind, message=words(ready))
     # Also where a slice is recreated: for how long its old nodes have been gone must not count against new machines.
     return PoolStatus.PROVISIONING, None
+
+
+def _is_made(group: TpuNodeGroup) -> bool:
+    return is_true(condition_of(group.status.conditions, ConditionType.MANAGED_INSTANCE_GROUP_READY))
 
 
 def _is_late(group: TpuNodeGroup) -> bool:
@@ -288,6 +292,7 @@ def pool_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float)
         taints=names.parse_taints(config.metadata.get(names.KUBE_TAINTS, "")),
         machine_type=config.machine_type,
         hosts=spec.node_count or group.status.node_count or 1,
+        made=_is_made(group),
         zones=(Zone(spec.node_location),),
         topology=spec.topology or nodes.topology_of_machine(config.machine_type),
         capacity=_KINDS[config.effective_provisioning_model],
