@@ -204,9 +204,4 @@ class JobTeam(Team[JobRun]):
             case "annotate":
                 jobs.annotate(run, served=not run.served)
             case _:
-                self.simulation.cluster.suspend(run, suspended=True)
-                self.stage.agenda.after(rng.uniform(0.5, 60.0), lambda: self._resume(run))
-
-    def _resume(self, run: JobRun) -> None:
-        if not run.gone:
-            self.simulation.cluster.suspend(run, suspended=False)
+                self._suspend(run)

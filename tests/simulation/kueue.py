@@ -30,8 +30,6 @@ from tests.simulation.team import Team
 if TYPE_CHECKING:
     from tests.simulation.run import Simulation
 
-_RESOURCE = KINDS[REQUEST].resource
-_INSTALLED_LATE = 0.2
 #: Of its JobSets, those whose request can never be served.
 _IMPOSSIBLE = 0.1
 _SEES_AFTER_SECONDS = (0.05, 3.0)
@@ -49,6 +47,7 @@ class Kueue(Team[QueuedRun]):
 
     title, presence, creates = "kueue", 1.0, 0.3
     names = ("queue",)
+    late_kind = REQUEST
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
@@ -59,21 +58,11 @@ class Kueue(Team[QueuedRun]):
         )
 
     def begin(self) -> None:
-        """Come, if this run has Kueue; in some runs only when the kind is installed."""
-        if not self.present:
-            return
-        self.stage.store.listen(_RESOURCE, self._see)
-        self.stage.store.listen(JOBSET.resource, self._see)
-        if self._rng.random() < _INSTALLED_LATE:
-            self.stage.store.absent.add(_RESOURCE)
-            self.stage.agenda.after(self._rng.uniform(0.0, 60.0), self._install)
-        else:
-            super().begin()
-
-    def _install(self) -> None:
-        self.stage.note("user", "installs ProvisioningRequest")
-        self.stage.store.absent.discard(_RESOURCE)
-        self._come()
+        """Come, if this run has Kueue."""
+        if self.present:
+            self.stage.store.listen(KINDS[REQUEST].resource, self._see)
+            self.stage.store.listen(JOBSET.resource, self._see)
+        super().begin()
 
     def runs(self) -> list[QueuedRun]:
         """List all JobSets that are there."""
