@@ -21,12 +21,6 @@ PROJECT = {"GCP_PROJECT_ID": "research-project"}
         ("KUBERNETES_VERSION", "1.31", "kubernetes_version", "1.31"),
         ("KUBERNETES_PACKAGES", "https://mirror.example.com/k8s", "packages", "https://mirror.example.com/k8s"),
         ("DEVICE_PLUGIN_IMAGE", "none", "device_plugin_image", ""),
-        (
-            "DEVICE_PLUGIN_IMAGE",
-            "registry.example.com/plugin:2",
-            "device_plugin_image",
-            "registry.example.com/plugin:2",
-        ),
     ],
 )
 def test_a_value_that_is_set(variable: str, text: str, field: str, want: object) -> None:

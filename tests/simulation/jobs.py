@@ -169,12 +169,12 @@ class JobController:
 class JobTeam(Team[JobRun]):
     """Those who create plain Jobs."""
 
+    run_type = JobRun
     title, presence, creates = "job team", 0.2, 0.3
     names = ("sweep", "sweep", "train")
 
     def _runs(self) -> list[JobRun]:
-        workloads = self.simulation.cluster.workloads.values()
-        return [each for each in workloads if isinstance(each, JobRun) and each.runs]
+        return [each for each in super()._runs() if each.runs]
 
     def _make(self, name: str) -> JobRun:
         rng = self._rng

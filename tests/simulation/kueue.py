@@ -45,6 +45,7 @@ _MOST_FAILURES = (3, 100)
 class Kueue(Team[QueuedRun]):
     """The queue, its controller, and those whose JobSets wait there."""
 
+    run_type = QueuedRun
     title, presence, creates = "kueue", 1.0, 0.3
     names = ("queue",)
     late_kind = REQUEST
@@ -53,9 +54,6 @@ class Kueue(Team[QueuedRun]):
         super().__init__(simulation)
         # Those who have to take turns end at some time here, so that scarcity is no obstacle.
         self.present = REQUEST in simulation.asks and not simulation.hostile.present
-        self._shapes = tuple(
-            replace(shape, parallelism=shape.hosts) for shape in simulation.people.shapes if shape.feasible
-        )
 
     def begin(self) -> None:
         """Come, if this run has Kueue."""
@@ -69,9 +67,6 @@ class Kueue(Team[QueuedRun]):
         return [each for each in self.simulation.cluster.workloads.values() if isinstance(each, QueuedRun)]
 
     # --- what people do
-
-    def _runs(self) -> list[QueuedRun]:
-        return [each for each in self.runs() if not each.deleting]
 
     def _make(self, name: str) -> QueuedRun:
         rng, market = self._rng, self.simulation.market

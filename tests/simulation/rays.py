@@ -115,18 +115,13 @@ class RayController(ScalingController):
 class RayTeam(Team[RayRun]):
     """Those who make RayClusters."""
 
+    run_type = RayRun
     title, presence, creates = "ray team", 0.25, 0.2
     names = ("ray", "ray", "train")
 
-    def _runs(self) -> list[RayRun]:
-        workloads = self.simulation.cluster.workloads.values()
-        return [each for each in workloads if isinstance(each, RayRun) and not each.deleting]
-
     def _make(self, name: str) -> RayRun:
         rng = self._rng
-        shape = rng.choice([each for each in self.simulation.people.shapes if each.feasible])
-        # All pods of a replica are the hosts of one slice.
-        shape = replace(shape, parallelism=shape.hosts)
+        shape = rng.choice(self._shapes)
         # Several single hosts are a pool of as many nodes.
         if shape.hosts > 1 and rng.random() < 0.1:
             shape = replace(shape, parallelism=shape.hosts + 1, feasible=False)

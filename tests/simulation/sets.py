@@ -21,7 +21,6 @@ from tests.simulation.team import Team
 from tests.support.simulations.stage import Agenda
 
 if TYPE_CHECKING:
-    from tests.simulation.run import Simulation
     from tests.simulation.workloads import Cluster
 
 _LWS = "leaderworkerset.sigs.k8s.io"
@@ -269,20 +268,10 @@ class SetController(ScalingController):
 class ServingTeam(Team[SetRun]):
     """Those who make LeaderWorkerSets."""
 
+    run_type = SetRun
     title, presence, creates = "serving team", 0.35, 0.2
     names = ("serve", "serve", "train")
     late_kind = LEADER_WORKER_SET.kind
-
-    def __init__(self, simulation: Simulation) -> None:
-        super().__init__(simulation)
-        #: What this run's sets look like: all pods of a group are the hosts of one slice.
-        self._shapes = tuple(
-            replace(shape, parallelism=shape.hosts) for shape in simulation.people.shapes if shape.feasible
-        )
-
-    def _runs(self) -> list[SetRun]:
-        workloads = self.simulation.cluster.workloads.values()
-        return [each for each in workloads if isinstance(each, SetRun) and not each.deleting]
 
     def _make(self, name: str) -> SetRun:
         rng = self._rng

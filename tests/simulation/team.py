@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from provisioner.model.workloads import WorkloadKind
@@ -24,6 +25,8 @@ _INSTALLED_LATE = 0.2
 class Team(ABC, Generic[_R]):
     """A team of one run."""
 
+    #: What it makes.
+    run_type: type[_R]
     #: Seeds its chance.
     title: ClassVar[str]
     #: Of all runs, those that have it; of what it does, what is a create whatever there is.
@@ -42,6 +45,10 @@ class Team(ABC, Generic[_R]):
         others_wait = simulation.market.scarce or simulation.market.gangs or simulation.hostile.present
         self.present = self._rng.random() < self.presence and not others_wait
         self._names = 0
+        #: What its workloads look like where all pods of a slice are its hosts.
+        self._shapes = tuple(
+            replace(each, parallelism=each.hosts) for each in simulation.people.shapes if each.feasible
+        )
 
     def begin(self) -> None:
         """Come, if this run has the team; in some runs only when the kind is installed."""
@@ -59,9 +66,10 @@ class Team(ABC, Generic[_R]):
             self.stage.store.absent.discard(KINDS[self.late_kind].resource)
         self._come()
 
-    @abstractmethod
     def _runs(self) -> list[_R]:
         """List its workloads."""
+        workloads = self.simulation.cluster.workloads.values()
+        return [each for each in workloads if isinstance(each, self.run_type) and not each.deleting]
 
     @abstractmethod
     def _make(self, name: str) -> _R:
