@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioner.settings import OPTIONS, read_settings, warnings_about_environment
-
-_NEEDED = {
-    "GCP_PROJECT_ID": "a-project",
-    "GCP_CLUSTER_LOCATION": "us-central2",
-    "GCP_ZONE": "us-central2-b",
-    "GCP_CLUSTER": "a-cluster",
-}
+from tests.support.settings import REQUIRED
 
 
 @pytest.mark.parametrize(
@@ -36,7 +30,7 @@ _NEEDED = {
 )
 def test_a_variable_that_is_not_read_is_named_with_what_it_probably_means(name: str, words: str) -> None:
     """What is far from every option is somebody else's."""
-    found = warnings_about_environment({**_NEEDED, name: "x"})
+    found = warnings_about_environment({**REQUIRED, name: "x"})
     assert len(found) == (1 if words else 0)
     assert all(each.startswith(f"{name} is ") and words in each for each in found)
 
@@ -49,6 +43,6 @@ def test_no_option_is_named() -> None:
 @pytest.mark.parametrize(("text", "want"), [("64", 64), ("65", 64), ("9" * 5000, 64), ("007", 7)])
 def test_more_requests_at_once_than_the_maximum_count_as_the_maximum(text: str, want: int) -> None:
     """With a warning."""
-    environment = {**_NEEDED, "CONCURRENCY": text}
+    environment = {**REQUIRED, "CONCURRENCY": text}
     assert read_settings(environment).concurrency == want
     assert len(warnings_about_environment(environment)) == (text.startswith(("65", "9")))

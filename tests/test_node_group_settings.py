@@ -1,4 +1,4 @@
-"""The options of the controller of node groups: defaults, forms, and all mistakes at once."""
+"""The options of the controller of node groups: their forms."""
 
 from __future__ import annotations
 
@@ -15,21 +15,12 @@ PROJECT = {"GCP_PROJECT_ID": "research-project"}
     ("variable", "text", "field", "want"),
     [
         ("ALLOWED_PROJECTS", "one-project, two-project", "projects", ("one-project", "two-project")),
-        ("REPAIR_AFTER", "10m", "repair_after_seconds", 600.0),
-        ("JOIN_TIMEOUT", "2h", "join_seconds", 7200.0),
         ("API_SERVER_ADDRESS", "10.128.0.2", "api_server", "10.128.0.2:6443"),
         ("API_SERVER_ADDRESS", "api.example.com:443", "api_server", "api.example.com:443"),
         ("API_SERVER_ADDRESS", "[fd00::1]", "api_server", "[fd00::1]:6443"),
         ("KUBERNETES_VERSION", "1.31", "kubernetes_version", "1.31"),
         ("KUBERNETES_PACKAGES", "https://mirror.example.com/k8s", "packages", "https://mirror.example.com/k8s"),
         ("DEVICE_PLUGIN_IMAGE", "none", "device_plugin_image", ""),
-        (
-            "DEVICE_PLUGIN_IMAGE",
-            "registry.example.com/plugin:2",
-            "device_plugin_image",
-            "registry.example.com/plugin:2",
-        ),
-        ("CONCURRENCY", "1000", "concurrency", 64),
     ],
 )
 def test_a_value_that_is_set(variable: str, text: str, field: str, want: object) -> None:
@@ -57,11 +48,3 @@ def test_a_value_that_is_wrong_is_named(variable: str, text: str) -> None:
     """With what is wrong, and what it is for."""
     with pytest.raises(SettingsError, match=f"{variable}="):
         read_options(NodeGroupSettings, {**PROJECT, variable: text})
-
-
-def test_all_mistakes_are_told_at_once() -> None:
-    """A project that can be inferred is none."""
-    with pytest.raises(SettingsError) as raised:
-        read_options(NodeGroupSettings, {"REPAIR_AFTER": "soon", "DRY_RUN": "perhaps"})
-    assert len(raised.value.problems) == 3
-    assert read_options(NodeGroupSettings, {}, inferred=PROJECT).project_id == "research-project"

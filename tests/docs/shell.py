@@ -88,11 +88,8 @@ def _without_comments(lexer: shlex.shlex) -> Iterator[str]:
 
 
 def programs(words: list[str]) -> Iterator[list[str]]:
-    """Yield a command, and those that it starts: after `--`, of time and of xargs."""
+    """Yield a command, and those that it starts: after `--`, and of time."""
     yield words
-    if words[0] == "xargs" and words[1:]:
-        # What it adds is not known here; it is one more word.
-        yield from programs([*words[1:], "pod/ADDED"])
     if words[0] == "time" and words[1:]:
         yield from programs(words[1:])
     if words[0] == "kubectl" and "exec" in words and "--" in words:

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from provisioner import constants
-from provisioner.model.capacity import FailureKind, Network
+from provisioner.model.capacity import FailureKind
 from provisioner.settings import OPTIONS
-from provisioner.slices.demand import allowlists
 from provisioner.slices.planning.memory.backoff import DELAYS
 from provisioner.slices.planning.turns import TURN
+from tests.slices.planning.test_allowlists import CHECKS, written
 from tests.support.models import make_jobset
 from tests.support.settings import settings
 from tests.support.world import World
@@ -62,33 +62,12 @@ def test_the_words_of_limits(words: str) -> None:
     assert f"`{_numberless(words)}`" in _numberless(_PAGE)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        pytest.param(
-            allowlists.namespace_problem("team-a", settings(allowed_namespaces=())),
-            id="ALLOWED_NAMESPACES",
-        ),
-        pytest.param(
-            allowlists.reservation_problem("r1", settings(allowed_reservations=())),
-            id="ALLOWED_RESERVATIONS",
-        ),
-        pytest.param(
-            allowlists.service_account_problem(
-                "a@p.iam.gserviceaccount.com", settings(allowed_service_accounts=("b@p.iam.gserviceaccount.com",))
-            ),
-            id="ALLOWED_SERVICE_ACCOUNTS",
-        ),
-        pytest.param(
-            allowlists.network_problem([Network(network="vpc", subnetwork="subnet")], settings(allowed_networks=())),
-            id="ALLOWED_NETWORKS",
-        ),
-        pytest.param(allowlists.label_problem(["role"], settings(allowed_label_keys=())), id="ALLOWED_LABEL_KEYS"),
-    ],
-)
-def test_the_words_of_lists(words: str) -> None:
-    """The page has the first part of them; the second says what to do."""
-    assert f"`{words.partition(';')[0]}`" in _PAGE
+@pytest.mark.parametrize("variable", CHECKS)
+def test_the_words_of_lists(variable: str) -> None:
+    """The page has the first part of them, with a name of its own; the second says what to do."""
+    check, name = CHECKS[variable]
+    words = re.escape(check(name, written({variable: "none"})).partition(";")[0])
+    assert re.search(f"`{words.replace(re.escape(name), '[^`]+')}`", _PAGE)
 
 
 def test_the_buffer_of_the_page_is_the_example() -> None:

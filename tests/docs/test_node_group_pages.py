@@ -1,4 +1,4 @@
-"""What the pages on node groups say is what the code says: reasons, settings, annotations, messages, limits, faults."""
+"""What the pages on node groups say is what the code says: reasons, limits."""
 
 from __future__ import annotations
 
@@ -11,20 +11,12 @@ from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
 from provisioner.nodegroups.api.statuses import Reason
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.planning import memory
-from provisioner.settings.nodegroups import OPTIONS
 
 _ROOT = Path(__file__).parents[2]
-_PAGE, _FROM_UPSTREAM, _TROUBLESHOOTING = (
-    (_ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("node-groups", "from-tpu-operator", "troubleshooting")
+_PAGE, _TROUBLESHOOTING = (
+    (_ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("node-groups", "troubleshooting")
 )
 _SECTION = _TROUBLESHOOTING.partition("## A TPUNodeGroup is not Ready")[2].partition("\n## ")[0]
-_RUNBOOKS = "\n".join(
-    path.read_text(encoding="utf-8") for path in sorted((_ROOT / "docs" / "runbooks").glob("nodegroups-*.md"))
-)
-_ALL = f"{_PAGE}\n{_FROM_UPSTREAM}\n{_SECTION}\n{_RUNBOOKS}"
-_OPTIONS = {option.variable: option for option in OPTIONS}
-_CODE = "".join(path.read_text(encoding="utf-8") for path in (_ROOT / "provisioner" / "nodegroups").rglob("*.py"))
 
 
 def test_every_reason_has_an_entry_in_troubleshooting() -> None:

@@ -40,9 +40,8 @@ def _rows(section: str) -> dict[str, str]:
 
 def _unmatched(patterns: set[str], names: set[str]) -> tuple[list[str], list[str]]:
     """Return what has no entry, and the entries of what is not there."""
-    ordered = sorted(patterns)
-    without = [pattern for pattern in ordered if not any(re.fullmatch(pattern, name) for name in names)]
-    return without, sorted(name for name in names if not vocabulary.matched(ordered, name))
+    without = sorted(each for each in patterns if not any(re.fullmatch(each, name) for name in names))
+    return without, sorted(name for name in names if not any(re.fullmatch(each, name) for each in patterns))
 
 
 def test_each_entry_says_cause_and_what_to_do() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from provisioner import constants
@@ -122,11 +122,6 @@ def literal_reasons() -> set[str]:
         and isinstance(keyword.value.value, str)
         and re.fullmatch(r"[A-Z][A-Za-z]+", keyword.value.value)
     }
-
-
-def matched(patterns: Sequence[str], text: str) -> list[str]:
-    """Return the patterns that a text matches as a whole."""
-    return [pattern for pattern in patterns if re.fullmatch(pattern, text)]
 
 
 @functools.cache

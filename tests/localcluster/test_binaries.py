@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from rehearsal.commands.main import main
 from rehearsal.localcluster import LocalClusterError, resolve_binaries
 from tests.support.localcluster import GoHome
 from tests.support.processes import is_over
@@ -39,26 +38,6 @@ def test_everything_is_built_once_and_then_taken_from_the_cache(go_home: GoHome)
     assert (first.manifests["jobset"] / "crd" / "jobset.yaml").is_file()
     (go_home.root / "bin" / "go").unlink()
     assert go_home.resolve() == first
-
-
-def test_optional_programs_are_built_where_they_are_named_and_nothing_else_is_built_again(go_home: GoHome) -> None:
-    """Whoever does not ask for one neither waits for it nor gets it."""
-    go_home.install_go()
-    assert "lws" not in go_home.resolve().programs
-    binaries = go_home.resolve(optional=["lws"])
-    assert go_home.builds() == [*ALL, "lws"]
-    assert binaries["lws"].read_text() == "built\n"
-    assert (binaries.manifests["lws"] / "webhook" / "lws.yaml").is_file()
-    go_home.resolve(optional=["lws"])
-    assert go_home.builds() == [*ALL, "lws"]
-
-
-def test_a_crd_of_another_module_is_put_beside_the_programs_own(go_home: GoHome) -> None:
-    """Kueue looks for that of ProvisioningRequests at its start."""
-    go_home.install_go()
-    manifests = go_home.resolve(optional=["kueue"]).manifests["kueue"]
-    crds = {path.name for path in (manifests / "crd" / "bases").iterdir()}
-    assert crds == {"own.yaml", "autoscaling.x-k8s.io_provisioningrequests.yaml"}
 
 
 def test_assets_come_before_the_cache_and_the_rest_is_built(go_home: GoHome, tmp_path: Path) -> None:
@@ -144,17 +123,3 @@ def test_two_builders_do_the_work_once(go_home: GoHome) -> None:
         thread.join()
     assert go_home.builds() == ALL
     assert any("another process is building" in line for line in go_home.said)
-
-
-def test_the_build_command_tells_errors_without_a_traceback(
-    go_home: GoHome, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A failed build is exit code 1 and a text."""
-    go_home.install_go(build="echo broken; exit 2")
-    for name, value in go_home.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
-    assert main(["build"]) == 1
-    err = capsys.readouterr().err
-    assert "error: building etcd (1/7) failed" in err
-    assert "broken" in err

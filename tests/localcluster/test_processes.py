@@ -31,15 +31,6 @@ def _started(tmp_path: Path, command: list[str]) -> Process:
     return process
 
 
-def test_a_program_that_ends_early_is_told_with_its_last_words(tmp_path: Path) -> None:
-    """Name, exit code and the end of the log."""
-    process = Process("etcd", ["/bin/sh", "-c", "echo one; echo two >&2; exit 3"], log=tmp_path / "log")
-    process.start()
-    with pytest.raises(LocalClusterError, match="etcd ended with exit code 3 while waiting for a miracle") as caught:
-        wait_until(lambda: False, what="a miracle", timeout_seconds=30, processes=[process])
-    assert caught.value.output == ("one", "two")
-
-
 def test_a_program_that_never_gets_ready_is_told_with_its_last_words(tmp_path: Path) -> None:
     """The time that was waited is in the text."""
     process = _started(tmp_path, SLEEPER)
@@ -99,15 +90,3 @@ def test_a_program_ends_with_a_killed_parent(tmp_path: Path) -> None:
         assert not is_over(child)
         parent.kill()
     wait_for(lambda: is_over(child), what="the child to end")
-
-
-def test_a_program_is_started_again_with_its_log_kept(tmp_path: Path) -> None:
-    """What the first life wrote stays."""
-    process = _started(tmp_path, SLEEPER)
-    process.kill()
-    assert not process.running
-    process.start()
-    wait_for(lambda: process.last_lines(5) == ["up", "up"], what="the second life")
-    with pytest.raises(LocalClusterError, match="already running"):
-        process.start()
-    process.kill()

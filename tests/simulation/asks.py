@@ -174,6 +174,7 @@ def raw_template(name: str, shape: Shape | None) -> JsonObject:
 class BufferTeam(Team[BufferRun]):
     """Those who make CapacityBuffers."""
 
+    run_type = BufferRun
     title, presence, creates = "buffer team", 1.0, 0.2
     names = ("warm",)
 
@@ -181,9 +182,6 @@ class BufferTeam(Team[BufferRun]):
         super().__init__(simulation)
         market = simulation.market
         self.present = BUFFER in simulation.asks and not simulation.hostile.present and market.stock_chips is None
-
-    def _runs(self) -> list[BufferRun]:
-        return [each for each in self.simulation.cluster.workloads.values() if isinstance(each, BufferRun)]
 
     def _make(self, name: str) -> BufferRun:
         rng = self._rng

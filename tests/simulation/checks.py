@@ -81,6 +81,7 @@ class Checker:
         self.created_by: dict[str, tuple[Process, float]] = {}
         self.most_calls_per_minute = 0
         self.changed_at = 0.0
+        self._was_up = self._was_healthy = False
         self._recent: dict[Process, deque[float]] = {}
         self._listed_at: dict[Process, tuple[float, ...]] = {}
         self._notices: dict[str, set[str]] = {}
@@ -116,6 +117,9 @@ class Checker:
             pool = self.simulation.cloud.pools.get(name or "")
             if pool is not None and not is_ours(pool):
                 self.stage.violate(ONE, f"{process.name} deletes {name}, which is none of ours")
+            # Once GKE has taken the delete, the pool is STOPPING.
+            self._was_up = pool is not None and pool.status in _UP
+            self._was_healthy = pool is not None and self.healthy(pool)
 
     def after_change(self, process: Process, method: str, name: str | None, body: JsonObject | None) -> None:
         """Judge a call that GKE took."""
@@ -136,10 +140,10 @@ class Checker:
         elif method == "nodePools.delete":
             pool = self.simulation.cloud.pools[name or ""]
             process.note("deletes node pool %s", name)
-            wrong = self.waiting.taken_away(pool)
+            wrong = self.waiting.taken_away(pool) if self._was_up else ""
             if wrong:
                 self.stage.violate(SERVE, wrong)
-            self.deletes.judge(process, pool)
+            self.deletes.judge(process, pool, healthy=self._was_healthy)
         else:
             self.stage.violate(ONE, f"{process.name} sends {method}, which it never should")
 

@@ -48,7 +48,7 @@ class Deletes:
             promised = delete.name in with_nodes and pools[delete.name].status is not PoolStatus.ERROR
             process.expected[delete.name] = leaders if promised else frozenset()
 
-    def judge(self, process: Process, pool: Pool) -> None:
+    def judge(self, process: Process, pool: Pool, *, healthy: bool) -> None:
         """Judge a delete that GKE took."""
         now = self._stage.agenda.now
         # A clock that runs ahead ends a grace early: there is no other clock to go by.
@@ -66,7 +66,7 @@ class Deletes:
         for pod in _on_their_way(process, pool.name):
             if not opened and pod.assigned_at < unseen:
                 self._stage.violate(KEEP, f"{process.name} deletes {pool.name}, and pod {pod.name} is on its way there")
-        if not self._checker.healthy(pool) or any(self._simulation.cluster.pods_on_pool(pool.name)):
+        if not healthy or any(self._simulation.cluster.pods_on_pool(pool.name)):
             return
         for workload, job in self._checker.slices():
             if not workload.bindable:

@@ -169,12 +169,12 @@ class JobController:
 class JobTeam(Team[JobRun]):
     """Those who create plain Jobs."""
 
+    run_type = JobRun
     title, presence, creates = "job team", 0.2, 0.3
     names = ("sweep", "sweep", "train")
 
     def _runs(self) -> list[JobRun]:
-        workloads = self.simulation.cluster.workloads.values()
-        return [each for each in workloads if isinstance(each, JobRun) and each.runs]
+        return [each for each in super()._runs() if each.runs]
 
     def _make(self, name: str) -> JobRun:
         rng = self._rng
@@ -204,9 +204,4 @@ class JobTeam(Team[JobRun]):
             case "annotate":
                 jobs.annotate(run, served=not run.served)
             case _:
-                self.simulation.cluster.suspend(run, suspended=True)
-                self.stage.agenda.after(rng.uniform(0.5, 60.0), lambda: self._resume(run))
-
-    def _resume(self, run: JobRun) -> None:
-        if not run.gone:
-            self.simulation.cluster.suspend(run, suspended=False)
+                self._suspend(run)

@@ -30,8 +30,6 @@ from tests.simulation.team import Team
 if TYPE_CHECKING:
     from tests.simulation.run import Simulation
 
-_RESOURCE = KINDS[REQUEST].resource
-_INSTALLED_LATE = 0.2
 #: Of its JobSets, those whose request can never be served.
 _IMPOSSIBLE = 0.1
 _SEES_AFTER_SECONDS = (0.05, 3.0)
@@ -47,42 +45,28 @@ _MOST_FAILURES = (3, 100)
 class Kueue(Team[QueuedRun]):
     """The queue, its controller, and those whose JobSets wait there."""
 
+    run_type = QueuedRun
     title, presence, creates = "kueue", 1.0, 0.3
     names = ("queue",)
+    late_kind = REQUEST
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
         # Those who have to take turns end at some time here, so that scarcity is no obstacle.
         self.present = REQUEST in simulation.asks and not simulation.hostile.present
-        self._shapes = tuple(
-            replace(shape, parallelism=shape.hosts) for shape in simulation.people.shapes if shape.feasible
-        )
 
     def begin(self) -> None:
-        """Come, if this run has Kueue; in some runs only when the kind is installed."""
-        if not self.present:
-            return
-        self.stage.store.listen(_RESOURCE, self._see)
-        self.stage.store.listen(JOBSET.resource, self._see)
-        if self._rng.random() < _INSTALLED_LATE:
-            self.stage.store.absent.add(_RESOURCE)
-            self.stage.agenda.after(self._rng.uniform(0.0, 60.0), self._install)
-        else:
-            super().begin()
-
-    def _install(self) -> None:
-        self.stage.note("user", "installs ProvisioningRequest")
-        self.stage.store.absent.discard(_RESOURCE)
-        self._come()
+        """Come, if this run has Kueue."""
+        if self.present:
+            self.stage.store.listen(KINDS[REQUEST].resource, self._see)
+            self.stage.store.listen(JOBSET.resource, self._see)
+        super().begin()
 
     def runs(self) -> list[QueuedRun]:
         """List all JobSets that are there."""
         return [each for each in self.simulation.cluster.workloads.values() if isinstance(each, QueuedRun)]
 
     # --- what people do
-
-    def _runs(self) -> list[QueuedRun]:
-        return [each for each in self.runs() if not each.deleting]
 
     def _make(self, name: str) -> QueuedRun:
         rng, market = self._rng, self.simulation.market

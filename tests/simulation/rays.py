@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
-from typing import TYPE_CHECKING
 
 from provisioner import constants
 from provisioner.kube.protocol import JsonObject
@@ -20,9 +19,6 @@ from tests.simulation.objects import PodRun, WorkloadRun
 from tests.simulation.sets import ScalingController
 from tests.simulation.team import Team
 from tests.support.simulations.stage import Agenda
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -119,18 +115,13 @@ class RayController(ScalingController):
 class RayTeam(Team[RayRun]):
     """Those who make RayClusters."""
 
+    run_type = RayRun
     title, presence, creates = "ray team", 0.25, 0.2
     names = ("ray", "ray", "train")
 
-    def _runs(self) -> list[RayRun]:
-        workloads = self.simulation.cluster.workloads.values()
-        return [each for each in workloads if isinstance(each, RayRun) and not each.deleting]
-
     def _make(self, name: str) -> RayRun:
         rng = self._rng
-        shape = rng.choice([each for each in self.simulation.people.shapes if each.feasible])
-        # All pods of a replica are the hosts of one slice.
-        shape = replace(shape, parallelism=shape.hosts)
+        shape = rng.choice(self._shapes)
         # Several single hosts are a pool of as many nodes.
         if shape.hosts > 1 and rng.random() < 0.1:
             shape = replace(shape, parallelism=shape.hosts + 1, feasible=False)
@@ -162,12 +153,7 @@ class RayTeam(Team[RayRun]):
             case "scale":
                 self.simulation.cluster.rays.scale(run, self._rng.randint(0, 4))
             case _:
-                self.simulation.cluster.suspend(run, suspended=True)
-                self.stage.agenda.after(self._rng.uniform(0.5, 60.0), lambda: self._resume(run))
+                self._suspend(run)
 
     def _delete(self, run: RayRun) -> None:
         self.simulation.cluster.rays.delete(run, foreground=self._rng.random() < 0.3)
-
-    def _resume(self, run: RayRun) -> None:
-        if not run.gone and not run.deleting:
-            self.simulation.cluster.suspend(run, suspended=False)

@@ -21,11 +21,9 @@ from tests.simulation.team import Team
 from tests.support.simulations.stage import Agenda
 
 if TYPE_CHECKING:
-    from tests.simulation.run import Simulation
     from tests.simulation.workloads import Cluster
 
 _LWS = "leaderworkerset.sigs.k8s.io"
-_INSTALLED_LATE = 0.2
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -270,32 +268,10 @@ class SetController(ScalingController):
 class ServingTeam(Team[SetRun]):
     """Those who make LeaderWorkerSets."""
 
+    run_type = SetRun
     title, presence, creates = "serving team", 0.35, 0.2
     names = ("serve", "serve", "train")
-
-    def __init__(self, simulation: Simulation) -> None:
-        super().__init__(simulation)
-        #: What this run's sets look like: all pods of a group are the hosts of one slice.
-        self._shapes = tuple(
-            replace(shape, parallelism=shape.hosts) for shape in simulation.people.shapes if shape.feasible
-        )
-
-    def begin(self) -> None:
-        """Come, if this run has the team; in some runs only when the kind is installed."""
-        if self.present and self._rng.random() < _INSTALLED_LATE:
-            self.stage.store.absent.add(LEADER_WORKER_SET.resource)
-            self.stage.agenda.after(self._rng.uniform(0.0, 60.0), self._install)
-        else:
-            super().begin()
-
-    def _install(self) -> None:
-        self.stage.note("user", "installs LeaderWorkerSet")
-        self.stage.store.absent.discard(LEADER_WORKER_SET.resource)
-        self._come()
-
-    def _runs(self) -> list[SetRun]:
-        workloads = self.simulation.cluster.workloads.values()
-        return [each for each in workloads if isinstance(each, SetRun) and not each.deleting]
+    late_kind = LEADER_WORKER_SET.kind
 
     def _make(self, name: str) -> SetRun:
         rng = self._rng

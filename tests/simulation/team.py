@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
+from provisioner.model.workloads import WorkloadKind
+from provisioner.workloads import KINDS
 from tests.simulation.objects import WorkloadRun
 
 if TYPE_CHECKING:
@@ -16,11 +19,14 @@ if TYPE_CHECKING:
 
 _R = TypeVar("_R", bound=WorkloadRun)
 _MOST = 3
+_INSTALLED_LATE = 0.2
 
 
 class Team(ABC, Generic[_R]):
     """A team of one run."""
 
+    #: What it makes.
+    run_type: type[_R]
     #: Seeds its chance.
     title: ClassVar[str]
     #: Of all runs, those that have it; of what it does, what is a create whatever there is.
@@ -28,6 +34,8 @@ class Team(ABC, Generic[_R]):
     creates: ClassVar[float]
     #: What it names its workloads. The name of a JobSet is free for another kind.
     names: ClassVar[tuple[str, ...]]
+    #: The kind that is installed late in some runs.
+    late_kind: ClassVar[WorkloadKind | None] = None
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -37,15 +45,31 @@ class Team(ABC, Generic[_R]):
         others_wait = simulation.market.scarce or simulation.market.gangs or simulation.hostile.present
         self.present = self._rng.random() < self.presence and not others_wait
         self._names = 0
+        #: What its workloads look like where all pods of a slice are its hosts.
+        self._shapes = tuple(
+            replace(each, parallelism=each.hosts) for each in simulation.people.shapes if each.feasible
+        )
 
     def begin(self) -> None:
-        """Come, if this run has the team."""
-        if self.present:
+        """Come, if this run has the team; in some runs only when the kind is installed."""
+        if not self.present:
+            return
+        if self.late_kind is None or self._rng.random() >= _INSTALLED_LATE:
             self._come()
+            return
+        self.stage.store.absent.add(KINDS[self.late_kind].resource)
+        self.stage.agenda.after(self._rng.uniform(0.0, 60.0), self._install)
 
-    @abstractmethod
+    def _install(self) -> None:
+        self.stage.note("user", "installs %s", self.late_kind)
+        if self.late_kind is not None:
+            self.stage.store.absent.discard(KINDS[self.late_kind].resource)
+        self._come()
+
     def _runs(self) -> list[_R]:
         """List its workloads."""
+        workloads = self.simulation.cluster.workloads.values()
+        return [each for each in workloads if isinstance(each, self.run_type) and not each.deleting]
 
     @abstractmethod
     def _make(self, name: str) -> _R:
@@ -68,6 +92,15 @@ class Team(ABC, Generic[_R]):
         run, cluster = self._make(name), self.simulation.cluster
         if run.path not in cluster.workloads:
             cluster.create(run)
+
+    def _suspend(self, run: _R) -> None:
+        """Suspend a workload for a while."""
+        self.simulation.cluster.suspend(run, suspended=True)
+        self.stage.agenda.after(self._rng.uniform(0.5, 60.0), lambda: self._resume(run))
+
+    def _resume(self, run: _R) -> None:
+        if not run.gone and not run.deleting:
+            self.simulation.cluster.suspend(run, suspended=False)
 
     def _act(self) -> None:
         rng = self._rng

@@ -73,7 +73,7 @@ class Waiting:
         """Take note of a delete; say what is wrong with it, empty for nothing."""
         owner = owner_of(pool.body["config"]["labels"])
         for workload, job in self._waiting():
-            if _key(workload, job) == owner and pool.status in _UP and not self._simulation.stage.stormy:
+            if _key(workload, job) == owner and not self._simulation.stage.stormy:
                 self._taken_away[owner] += 1
                 if self._taken_away[owner] > _MOST_TAKEN_AWAY:
                     return f"slice {workload.group_name(job)} waits, and pool after pool is made for it and deleted"

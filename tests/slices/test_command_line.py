@@ -15,18 +15,12 @@ import provisioner
 from provisioner.cli import main, run
 from provisioner.settings import readable
 from tests.support.kubeconfig import write_kubeconfig
-from tests.support.settings import settings
+from tests.support.settings import REQUIRED, settings
 
 #: Some of these tests start Python.
 pytestmark = pytest.mark.timeout(60)
 
-COMPLETE = {
-    "GCP_PROJECT_ID": "project-1",
-    "GCP_CLUSTER_LOCATION": "us-central2",
-    "GCP_ZONE": "us-central2-b",
-    "GCP_CLUSTER": "cluster-1",
-    "GKE_ENDPOINT": "http://127.0.0.1:9",
-}
+COMPLETE = REQUIRED | {"GKE_ENDPOINT": "http://127.0.0.1:9"}
 
 
 def flags(*arguments: str) -> dict[str, Any]:

@@ -7,25 +7,27 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from provisioner import constants
+from provisioner import constants, tpu
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
 from provisioner.model.workloads import PodGroup, Workload
 from provisioner.slices.demand import group_key
 from tests.support.models import CHIP_TOLERATION, make_jobset, make_pod, make_requirements
 from tests.support.world import World, failure
 
-#: Topology -> hosts of a v4 slice.
-HOSTS = {"2x2x1": 1, "2x2x2": 2, "2x2x4": 4, "2x4x4": 8, "4x4x4": 16}
 _TOGETHER = {constants.ALL_OR_NOTHING: "true"}
 
 
-def jobset_of(name: str, topology: str, *, replicas: int = 1, namespace: str = "default") -> Workload:
-    """Return a JobSet of v4 slices."""
-    template = make_requirements(topology=topology, tolerations=())
-    return make_jobset(name, namespace=namespace, replicas=replicas, parallelism=HOSTS[topology], template=template)
+def jobset_of(name: str, topology: str = "2x2x2", *, accelerator: str = "tpu-v4-podslice", **changes: Any) -> Workload:
+    """Return a JobSet of slices of one shape."""
+    template = make_requirements(accelerator=accelerator, topology=topology, tolerations=())
+    return make_jobset(name, parallelism=_hosts(accelerator, topology), template=template, **changes)
 
 
-def gang(name: str, namespace: str, replicas: int, **changes: Any) -> Workload:
+def _hosts(accelerator: str, topology: str) -> int:
+    return tpu.resolve(accelerator, topology, 4).nodes(1)
+
+
+def gang(name: str = "train", namespace: str = "default", replicas: int = 2, **changes: Any) -> Workload:
     """Return a JobSet that starts with all slices or none, on no pools but its own."""
     template = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: name})
     given = {"annotations": _TOGETHER, "template": template, "replicas": replicas, **changes}
@@ -40,7 +42,8 @@ def add_mixed(world: World, name: str, topology: str) -> Workload:
         for group, accelerator in (("slice", "tpu-v4-podslice"), ("other", "tpu-v5p-slice"))
     }
     groups = tuple(
-        PodGroup(name=each, replicas=1, parallelism=HOSTS[topology], template=templates[each]) for each in templates
+        PodGroup(name=each, replicas=1, parallelism=_hosts("tpu-v4-podslice", topology), template=templates[each])
+        for each in templates
     )
     workload = make_jobset(name, namespace=name, annotations=_TOGETHER, groups=groups)
     world.add(workload)

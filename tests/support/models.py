@@ -212,6 +212,12 @@ def make_slice(workload: Workload, *, job: int = 0, **pod_changes: Any) -> Slice
     return next(each for each in slices.values() if each.id.group_key == pod.group_key)
 
 
+def slice_of(name: str = "train", *, parallelism: int = 2, **requirements: Any) -> Slice:
+    """Return a slice whose leader asks for this."""
+    asked = make_requirements(**requirements)
+    return make_slice(make_jobset(name, parallelism=parallelism, template=asked), requirements=asked)
+
+
 def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
     """Return a ready node of a pool, as GKE labels it."""
     view = GKE_RULES.expected_node(pool)

@@ -203,6 +203,17 @@ def raw_lws(
     return {**raw, "spec": {"replicas": replicas, "leaderWorkerTemplate": {"size": size, "workerTemplate": template}}}
 
 
+def raw_stateful_set(replicas: int = 2, pod: Json | None = None, service: str = "serve", **metadata: Any) -> Json:
+    """Return a StatefulSet; an empty service leaves its name out."""
+    named = {"serviceName": service} if service else {}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "serve", **metadata},
+        "spec": {"replicas": replicas, **named, "template": {"spec": pod or pod_spec()}},
+    }
+
+
 def raw_raycluster(name: str = "ray", *, replicas: int = 1, hosts: int = 2, **group: Any) -> Json:
     """Return a RayCluster with one worker group "tpus"."""
     workers = {"groupName": "tpus", "replicas": replicas, "numOfHosts": hosts, "template": {"spec": pod_spec()}}

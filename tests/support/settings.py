@@ -6,6 +6,14 @@ from typing import Any
 
 from provisioner.settings import Settings
 
+#: What a cluster on GKE has to set.
+REQUIRED = {
+    "GCP_PROJECT_ID": "project-1",
+    "GCP_CLUSTER_LOCATION": "us-central2",
+    "GCP_ZONE": "us-central2-b",
+    "GCP_CLUSTER": "test",
+}
+
 
 def settings(**changes: Any) -> Settings:
     """Return settings with their defaults, but for what has none."""

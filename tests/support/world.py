@@ -26,7 +26,7 @@ from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, Memory
-from provisioner.slices.planning.plan import Create, Delete, LookUp, Notice, Plan, notices_of_workloads
+from provisioner.slices.planning.plan import Create, Delete, DeleteReason, LookUp, Notice, Plan, notices_of_workloads
 from provisioner.slices.planning.round import Derived, Snapshot, begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
@@ -301,6 +301,13 @@ def running(workload: Workload) -> World:
     world.look()
     assert len(world.pools) == workload.groups[0].replicas
     return world
+
+
+def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
+    """Return why pools go after the deletion delay."""
+    world.look()
+    world.pass_time(seconds)
+    return [delete.reason for delete in world.look().deletes]
 
 
 def told_of(*workloads: Workload, **changes: Any) -> list[str]:

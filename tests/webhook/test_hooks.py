@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from provisioner.settings import SettingsError
 from provisioner.settings.webhook import read_webhook_settings
 from provisioner.webhook.app import make_hooks
 from tests.support.kube import FakeKube
-from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset
+from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset, raw_stateful_set
 from tests.support.reviews import answer_of
 
 #: The machine may be busy.
@@ -99,9 +100,7 @@ NO_SERVICE = "Pod ml/serve-0: StatefulSet ml/serve has no spec.serviceName, so i
 NO_INDEX = "Pod ml/of Job sweep: Job ml/sweep has no completionMode Indexed, so nothing shows which worker a pod is"
 
 
-def stateful_set(**metadata: Any) -> Json:
-    spec = {"replicas": 2, "template": {"spec": pod_spec()}}
-    return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "serve", **metadata}, "spec": spec}
+stateful_set = functools.partial(raw_stateful_set, service="")
 
 
 def job(**parts: Any) -> Json:

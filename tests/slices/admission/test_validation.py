@@ -23,7 +23,7 @@ from provisioner.slices.offline.forecast import settings_by_object
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.any_json import spoilt
 from tests.support.counting import counted
-from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset, raw_lws, raw_pod
+from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset, raw_lws, raw_pod, raw_stateful_set
 from tests.support.patches import apply_patch
 from tests.support.settings import settings
 
@@ -38,15 +38,6 @@ V5P_1T = {
 }
 NO_TOPOLOGY = pod_spec(nodeSelector={constants.TPU_ACCELERATOR: "tpu-v4-podslice"})
 NO_ACCELERATOR = pod_spec(nodeSelector={constants.TPU_TOPOLOGY: "2x2x2"})
-
-
-def stateful_set(replicas: int = 2, pod: Json | None = None, **metadata: Any) -> Json:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": "serve", **metadata},
-        "spec": {"replicas": replicas, "serviceName": "serve", "template": {"spec": pod or pod_spec()}},
-    }
 
 
 def bare_pod(pod: Json | None = None, **metadata: Any) -> Json:
@@ -106,7 +97,7 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
         ),
         pytest.param(plain_job(parallelism=3), "spec.parallelism", "there are 3; make it 2", id="such a Job of 3 pods"),
         pytest.param(
-            stateful_set(pod=CHIPS),
+            raw_stateful_set(pod=CHIPS),
             "spec.template.spec.containers[0].resources.requests[google.com/tpu]",
             "requests 3 chips fits no host",
             id="a StatefulSet of pods whose chips fit no host",
@@ -144,14 +135,14 @@ def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -
         pytest.param(raw_job(), id="a Job"),
         pytest.param(plain_job(), id="a Job whose nodes somebody else makes"),
         pytest.param(plain_job(pod=pod_spec(nodeSelector={})), id="a Job that selects no topology"),
-        pytest.param(stateful_set(replicas=4), id="a StatefulSet of two slices"),
-        pytest.param(stateful_set(replicas=3, pod=pod_spec(topology="2x2x1")), id="a StatefulSet of three hosts"),
-        pytest.param(stateful_set(replicas=0), id="a StatefulSet of no pods"),
+        pytest.param(raw_stateful_set(replicas=4), id="a StatefulSet of two slices"),
+        pytest.param(raw_stateful_set(replicas=3, pod=pod_spec(topology="2x2x1")), id="a StatefulSet of three hosts"),
+        pytest.param(raw_stateful_set(replicas=0), id="a StatefulSet of no pods"),
         pytest.param(bare_pod(), id="a pod"),
         pytest.param(bare_pod(pod_spec(chips=0)), id="a pod without chips"),
         pytest.param(bare_pod(pod_spec(nodeSelector={})), id="a pod that selects no topology"),
         pytest.param(bare_pod(WRONG, annotations={constants.SLICE_TOPOLOGY: "2x2x3"}), id="a pod of dynamic slicing"),
-        pytest.param(stateful_set(pod=WRONG, labels={constants.DISABLE: "true"}), id="a StatefulSet that opts out"),
+        pytest.param(raw_stateful_set(pod=WRONG, labels={constants.DISABLE: "true"}), id="a StatefulSet that opts out"),
         pytest.param(raw_jobset(pod=WRONG, metadata={"labels": {constants.DISABLE: "true"}}), id="a JobSet that does"),
         pytest.param(raw_jobset(pod=NO_ACCELERATOR, spec={"suspend": True}), id="a JobSet that Kueue completes"),
         pytest.param(raw_pod(spec=WRONG), id="a pod of a Job"),
@@ -159,7 +150,7 @@ def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -
             raw_job(pod=WRONG, metadata={"ownerReferences": [job_reference("train", kind="JobSet")]}), id="a child Job"
         ),
         pytest.param(
-            stateful_set(pod=WRONG, ownerReferences=[job_reference("serve", kind="LeaderWorkerSet")]),
+            raw_stateful_set(pod=WRONG, ownerReferences=[job_reference("serve", kind="LeaderWorkerSet")]),
             id="a StatefulSet of a LeaderWorkerSet",
         ),
         pytest.param(plain_job(pod=pod_spec(topology="2x2x1"), spec={"completions": 9}), id="a Job that takes turns"),
@@ -259,11 +250,11 @@ def test_a_resumed_jobset_is_told_what_is_wrong_with_what_kueue_added() -> None:
         ),
         pytest.param(raw_jobset(replicas=2, parallelism=1), id="one whose child Jobs may share a slice"),
         pytest.param(plain_job(parallelism=1), id="a Job of fewer pods"),
-        pytest.param(stateful_set(1), id="a StatefulSet of fewer pods"),
-        pytest.param(stateful_set(5), id="one of several slices, which an autoscaler takes step by step"),
+        pytest.param(raw_stateful_set(1), id="a StatefulSet of fewer pods"),
+        pytest.param(raw_stateful_set(5), id="one of several slices, which an autoscaler takes step by step"),
         *(
-            pytest.param(build(pod=pod), id=f"{what} {of}")
-            for of, build in (("of a JobSet", raw_jobset), ("of a Job", plain_job), ("of a StatefulSet", stateful_set))
+            pytest.param(build(pod=pod), id=f"{what} of {of}")
+            for of, build in (("a JobSet", raw_jobset), ("a Job", plain_job), ("a StatefulSet", raw_stateful_set))
             for what, pod in (
                 ("a later generation", pod_spec(accelerator="tpu8t")),
                 ("a machine type that one source lists", pod_spec(nodeSelector=V5P_1T, chips=1)),
@@ -281,7 +272,9 @@ def test_a_resumed_jobset_is_told_what_is_wrong_with_what_kueue_added() -> None:
         pytest.param(
             raw_jobset(pod_metadata={"labels": {constants.ZONES: "us-central2-b"}}), id="a label that is an annotation"
         ),
-        pytest.param(stateful_set(annotations={f"{constants.INJECT}ed": "enabled"}), id="such a key of a StatefulSet"),
+        pytest.param(
+            raw_stateful_set(annotations={f"{constants.INJECT}ed": "enabled"}), id="such a key of a StatefulSet"
+        ),
         pytest.param(bare_pod(labels={f"{constants.INJECT}s": "enabled"}), id="such a key of a pod"),
     ],
 )
@@ -306,7 +299,7 @@ def test_what_is_only_doubtful_is_not_rejected(raw: Json) -> None:
         pytest.param({"pause_creation": True}, raw_jobset(), "", id="a pause"),
         pytest.param({"namespaces": ("prod",)}, raw_jobset(), "", id="a namespace that is not served"),
         pytest.param({"namespaces": ("prod",)}, raw_jobset(pod=WRONG), "2x2x3", id="the shape counts there, too"),
-        pytest.param({"max_chips": 4}, stateful_set(), "", id="limits do not count what is not served"),
+        pytest.param({"max_chips": 4}, raw_stateful_set(), "", id="limits do not count what is not served"),
     ],
 )
 def test_limits_and_lists_count_as_far_as_they_last(changes: dict[str, Any], raw: Json, words: str) -> None:
@@ -464,7 +457,7 @@ def test_with_settings_the_region_is_the_clusters() -> None:
 
 def test_a_stateful_set_is_told_what_its_pods_would_be_told() -> None:
     """By the other webhook, of the same server."""
-    owner = stateful_set(replicas=5, uid="u")
+    owner = raw_stateful_set(replicas=5, uid="u")
     reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "serve", "uid": "u", "controller": True}
     pod = read_pod(bare_pod(name="serve-4", ownerReferences=[reference]), "ml")
     assert pod is not None
@@ -485,7 +478,7 @@ def many_jobs(count: int) -> Json:
 @pytest.mark.parametrize(
     "raw",
     [
-        pytest.param(stateful_set(replicas=10**400), id="more replicas than can be counted"),
+        pytest.param(raw_stateful_set(replicas=10**400), id="more replicas than can be counted"),
         pytest.param(many_jobs(600), id="more templates than are read"),
         pytest.param(bare_pod(pod_spec(topology="9" * 100_000)), id="a topology of 100,000 digits"),
         pytest.param(bare_pod(pod_spec(accelerator="x" * 100_000)), id="an accelerator of 100,000 letters"),
@@ -497,7 +490,7 @@ def test_work_is_bounded_by_the_size_of_the_object(raw: Json) -> None:
     assert len(found.denied) < 100_000
 
 
-WHOLE = (raw_jobset(uid=""), raw_lws(), raw_job(), plain_job(pod=WRONG), stateful_set(5), bare_pod(), OLD)
+WHOLE = (raw_jobset(uid=""), raw_lws(), raw_job(), plain_job(pod=WRONG), raw_stateful_set(5), bare_pod(), OLD)
 
 
 @hypothesis_settings(max_examples=80)

@@ -20,7 +20,7 @@ from provisioner.slices.offline.forecast import forecast
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.any_json import ANY_JSON, spoilt
 from tests.support.counting import counted
-from tests.support.objects import Json, pod_spec, raw_job, raw_jobset, raw_lws, raw_pod
+from tests.support.objects import Json, pod_spec, raw_job, raw_jobset, raw_lws, raw_pod, raw_stateful_set
 from tests.support.settings import settings
 
 #: The machine may be busy.
@@ -32,15 +32,6 @@ ERROR, NOT_SERVED, WARNING, NOTE = Severity
 
 def judged(raw: object, settings_: Settings = SERVING, **options: Any) -> tuple[Finding, ...]:
     return judge(raw, settings_, GKE_RULES, **options)
-
-
-def stateful_set(**metadata: Any) -> Json:
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": "hosts", **metadata},
-        "spec": {"serviceName": "hosts", "template": {"spec": pod_spec()}},
-    }
 
 
 def test_errors_come_first() -> None:
@@ -115,7 +106,7 @@ HOSTILE = [
         ),
         id="thousands of labels",
     ),
-    pytest.param(stateful_set(labels={f"k{n}": ["v"] for n in range(20_000)}), id="a large object of another kind"),
+    pytest.param(raw_stateful_set(labels={f"k{n}": ["v"] for n in range(20_000)}), id="a large object of another kind"),
 ]
 
 
@@ -156,7 +147,7 @@ def test_it_needs_no_yaml_and_no_command_line() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-WHOLE = (raw_jobset(uid="", replicas=2), raw_lws(uid=""), raw_job(uid=""), raw_pod(), stateful_set())
+WHOLE = (raw_jobset(uid="", replicas=2), raw_lws(uid=""), raw_job(uid=""), raw_pod(), raw_stateful_set())
 
 
 @hypothesis_settings(max_examples=200)

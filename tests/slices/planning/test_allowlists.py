@@ -11,29 +11,16 @@ from provisioner import constants
 from provisioner.model.capacity import Network
 from provisioner.model.choices import parse_choices
 from provisioner.settings import Settings, read_settings
-from provisioner.slices.demand import Slice, allowlists
+from provisioner.slices.demand import allowlists
 from provisioner.slices.supplier import UnmeetableError
-from tests.support.models import make_jobset, make_requirements, make_slice, pool_request
-from tests.support.settings import settings
+from tests.support.models import make_jobset, pool_request, slice_of
+from tests.support.settings import REQUIRED, settings
 from tests.support.world import World
-
-_REQUIRED = {
-    "GCP_PROJECT_ID": "project-1",
-    "GCP_CLUSTER_LOCATION": "us-central2",
-    "GCP_ZONE": "us-central2-b",
-    "GCP_CLUSTER": "test",
-}
 
 
 def written(environment: Mapping[str, str]) -> Settings:
     """Return settings as the environment has them."""
-    return read_settings(_REQUIRED | environment)
-
-
-def slice_of(**requirements: Any) -> Slice:
-    """Return a slice whose leader asks for this."""
-    asked = make_requirements(**requirements)
-    return make_slice(make_jobset(template=asked), requirements=asked)
+    return read_settings(REQUIRED | environment)
 
 
 def reservation(path: str, settings_: Settings) -> str:
@@ -52,7 +39,7 @@ def label(key: str, settings_: Settings) -> str:
     return allowlists.label_problem([key], settings_)
 
 
-_CHECKS: dict[str, Any] = {
+CHECKS: dict[str, Any] = {
     "ALLOWED_NAMESPACES": (allowlists.namespace_problem, "team-a"),
     "ALLOWED_RESERVATIONS": (reservation, "research"),
     "ALLOWED_SERVICE_ACCOUNTS": (allowlists.service_account_problem, "nodes@p.iam.gserviceaccount.com"),
@@ -61,7 +48,7 @@ _CHECKS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("variable", _CHECKS)
+@pytest.mark.parametrize("variable", CHECKS)
 @pytest.mark.parametrize(
     ("pattern", "allowed"),
     [
@@ -80,7 +67,7 @@ def test_a_name_is_allowed_or_refused_with_the_name_of_the_setting(
     *, variable: str, pattern: str | None, allowed: bool
 ) -> None:
     """As the setting is written, for all five of them."""
-    check, name = _CHECKS[variable]
+    check, name = CHECKS[variable]
     environment = {} if pattern is None else {variable: pattern.format(name, start=name[:2])}
     problem = check(name, written(environment))
     assert (problem == "") is allowed

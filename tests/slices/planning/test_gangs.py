@@ -20,7 +20,7 @@ from provisioner.slices.demand import group_key
 from provisioner.slices.planning.launch.specification import HELD_TAINT
 from provisioner.slices.planning.memory.state import Gang
 from provisioner.slices.planning.plan import Create, DeleteReason
-from tests.support.market import Market
+from tests.support.market import Market, gang
 from tests.support.models import SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure
@@ -29,13 +29,6 @@ HOLD = 1200.0
 STOCKOUT = failure(FailureKind.STOCKOUT, "No v4 left.")
 #: What any JobSet's pods ask for.
 SHARED = make_requirements(tolerations=())
-
-
-def gang(name: str = "train", replicas: int = 2, **changes: Any) -> Workload:
-    """Return a JobSet whose slices start together, on nodes that no other one's pods select."""
-    asked = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: name})
-    fields = {"template": asked, "annotations": {constants.ALL_OR_NOTHING: "true"}}
-    return make_jobset(name, replicas=replicas, **fields | changes)
 
 
 def world_of(*workloads: Workload, pools: float = float("inf"), **changes: Any) -> World:
@@ -445,7 +438,7 @@ def test_every_jobset_has_its_turn(sizes: list[tuple[int, int]], spare: int, slo
     world = world_of(pools=max(size for size, _ in sizes) + spare)
     market = Market(world, seconds=60.0 * slow)
     for number in range(1500):
-        world.add(*(gang(f"job{index}", size) for index, (size, comes) in enumerate(sizes) if comes == number))
+        world.add(*(gang(f"job{index}", replicas=size) for index, (size, comes) in enumerate(sizes) if comes == number))
         market.step(seconds=60)
         for workload in list(world.workloads.values()):
             bound = world.bound(workload)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from provisioner import constants, tpu
+from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
-from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import DeleteReason, Plan
 from tests.support.clock import after
+from tests.support.market import jobset_of
 from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure
@@ -21,13 +21,6 @@ from tests.support.world import World, failure
 #: Chips of the slice that the builders make: v4, 2x2x2.
 CHIPS = 8
 V4, V5P = "tpu-v4-podslice", "tpu-v5p-slice"
-
-
-def jobset_of(name: str, *, topology: str = "2x2x2", accelerator: str = V4, **changes: Any) -> Workload:
-    """Return a JobSet of slices of one shape."""
-    template = make_requirements(accelerator=accelerator, topology=topology, tolerations=())
-    hosts = tpu.resolve(accelerator, topology, 4).nodes(1)
-    return make_jobset(name, template=template, parallelism=hosts, **changes)
 
 
 def creates(plan: Plan) -> list[str]:

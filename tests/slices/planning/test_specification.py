@@ -24,17 +24,11 @@ from provisioner.slices.planning.launch.capacity import choices_of
 from provisioner.slices.planning.launch.specification import labels_left_out
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
-from tests.support.models import make_jobset, make_requirements, make_slice, pool_request
+from tests.support.models import pool_request, slice_of
 from tests.support.settings import settings
 
 V4 = "tpu-v4-podslice"
 POD_ACCOUNT = "pod@p.iam.gserviceaccount.com"
-
-
-def slice_of(*, parallelism: int = 2, name: str = "train", **requirements: Any) -> Slice:
-    """Return a slice whose leader asks for this."""
-    asked = make_requirements(**requirements)
-    return make_slice(make_jobset(name, parallelism=parallelism, template=asked), requirements=asked)
 
 
 def fingerprint(slice_: Slice, **changes: Any) -> str:

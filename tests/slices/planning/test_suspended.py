@@ -14,7 +14,7 @@ from provisioner.model.workloads import Workload
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.models import make_jobset, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
-from tests.support.world import World, failure
+from tests.support.world import World, failure, reasons
 
 _LONG = 100_000
 
@@ -43,13 +43,6 @@ def suspended_world(workload: Workload | None = None, **changes: Any) -> tuple[W
     pool = world.put_pool(make_pool(workload))
     suspend(world, workload)
     return world, workload, pool
-
-
-def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
-    """Return why pools go after the deletion delay."""
-    world.look()
-    world.pass_time(seconds)
-    return [delete.reason for delete in world.look().deletes]
 
 
 def test_a_suspended_jobset_keeps_its_pools_and_takes_them_when_it_is_resumed() -> None:

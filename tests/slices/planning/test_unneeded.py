@@ -15,7 +15,7 @@ from tests.support.clock import NOW, after
 from tests.support.counting import counted
 from tests.support.models import foreign_pool, go_pool, make_jobset, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
-from tests.support.world import World, failure
+from tests.support.world import World, failure, reasons
 
 
 def due_world(**jobset_changes: Any) -> World:
@@ -26,13 +26,6 @@ def due_world(**jobset_changes: Any) -> World:
     world.put_pool(make_pool(workload))
     world.workloads[workload.uid] = replace(workload, **jobset_changes)
     return world
-
-
-def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
-    """Return why pools go after the deletion delay."""
-    world.look()
-    world.pass_time(seconds)
-    return [delete.reason for delete in world.look().deletes]
 
 
 @pytest.mark.parametrize(

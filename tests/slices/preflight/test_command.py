@@ -23,6 +23,7 @@ from provisioner.workloads import JOBSET
 from rehearsal.simulators.gke.app import Simulator
 from tests.support.kubeconfig import write_kubeconfig
 from tests.support.preflight import ORIGINAL_LEASE, World
+from tests.support.settings import REQUIRED
 from tests.support.wire_server import WireServer, as_json, running
 
 #: Most of these tests start Python, with all of Google's libraries.
@@ -42,9 +43,7 @@ class Machine:
     def check(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(_NAMES)}
         given = {
-            "GCP_PROJECT_ID": "project-1",
-            "GCP_CLUSTER_LOCATION": "us-central2",
-            "GCP_ZONE": "us-central2-b",
+            **REQUIRED,
             "GCP_CLUSTER": "c",
             "GCP_NODE_SERVICE_ACCOUNT": "tpu-nodes@project-1.iam.gserviceaccount.com",
             "GKE_ENDPOINT": self.gke.url,
