@@ -136,7 +136,7 @@ def template_of(what: str, raw: object, reader: BoundedReader) -> Requirements:
 
 def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") -> str:
     """Say what there is too much of, empty for nothing; groups without chips are no work. `part` is a named group."""
-    with_chips = [group for group in groups if group.template.chips > 0]
+    with_chips = [group for group in groups if group.template.chips]
     for group in with_chips:
         where = f"{part} {bounds.cut(group.name)}: " if group.name else ""
         if group.template.problem:

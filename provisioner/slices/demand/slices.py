@@ -320,7 +320,7 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
     others = 0
     for each in listed_groups(workload, wanted):
         # Chips that only a webhook adds show on the pods alone, and a suspended workload has none.
-        with_chips = groups[each.place].template.chips > 0
+        with_chips = bool(groups[each.place].template.chips)
         if with_chips or wanted[each.key].pods or workload.suspended:
             listed.append(each)
             others += not with_chips
@@ -335,7 +335,7 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
     # Those without pods count as well: they will come.
     siblings = others
     for group in groups:
-        siblings += group.replicas if group.template.chips > 0 else 0
+        siblings += group.replicas if group.template.chips else 0
     if len(listed) < siblings and not workload.suspended:
         listed += representatives(workload, {each.key for each in listed})
     slices: dict[SliceId, Slice] = {}

@@ -293,7 +293,7 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
     if workload.groups[template.place].template.chips == 0:
         return
     most = reading.most_of_object
-    numbers = _numbers(template.replicas, most and max(2, most // len(subject.templates)))
+    numbers = _numbers(template.replicas, most and most // len(subject.templates))
     named = title(kind.value, raw["metadata"])
     if len(numbers) > MOST_SLICES - reading.slices:
         message = f"is left out: at most {MOST_SLICES:,} slices are planned at once; plan fewer files at once"
