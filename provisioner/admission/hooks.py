@@ -86,10 +86,9 @@ def begin_of(
                 if callable(found):
                     # It is put off once.
                     return cast(Later, lambda most_bytes: go_on(partial(found, most_bytes)))
-                outcome, given = _judged(found, head)
-                encoded = review.encode_answer(head, given)
-                if given.notice is not None and not head.dry_run:
-                    tell(given.notice)
+                outcome, encoded = _outcome_of(found), review.encode_answer(head, found)
+                if found.notice is not None and not head.dry_run:
+                    tell(found.notice)
             except TooLarge:
                 raise
             except Exception as error:  # noqa: BLE001 - the edge of the process: the API server gets an answer
@@ -112,16 +111,13 @@ def _failed(hook: Hook, request: review.Request, error: Exception, repeats: Repe
     return review.Answer(denied=text) if hook.strict else review.Answer(warnings=(f"{text}; nothing was changed",))
 
 
-def _judged(given: review.Answer, request: review.Request) -> tuple[str, review.Answer]:
-    """Name what becomes of an object; keep of the answer what applies."""
+def _outcome_of(given: review.Answer) -> str:
+    """Name what becomes of an object."""
     if given.denied:
-        return "denied", given
-    if request.operation == "DELETE" and given.patch:
-        # There is nothing to change any more.
-        given = replace(given, patch=())
+        return "denied"
     if given.warnings:
-        return "warned", given
-    return ("patched" if given.patch else "admitted"), given
+        return "warned"
+    return "patched" if given.patch else "admitted"
 
 
 class Lanes:

@@ -17,26 +17,6 @@ from provisioner.workloads.kind import Owner, controller_of, marks
 
 #: As label or annotation, "enabled" or "disabled": the key of gke-tpu-env-injector, and ours.
 INJECT_KEYS = (constants.INJECT, "gke-tpu-env-injector.aaronbatilo.dev/inject")
-#: Labels or annotations of a pod that are read.
-_MARKS = (
-    constants.MULTISLICE,
-    constants.POD_INDEX,
-    constants.COMPLETION_INDEX,
-    constants.JOBSET_NAME,
-    constants.REPLICATED_JOB_NAME,
-    constants.JOB_INDEX,
-    constants.LWS_NAME,
-    constants.LWS_SIZE,
-    constants.LWS_GROUP_INDEX,
-    constants.LWS_WORKER_INDEX,
-    constants.LWS_SUBGROUP_SIZE,
-    constants.LWS_LEADER_REQUESTS_TPUS,
-    constants.SLICE_TOPOLOGY,
-    constants.RAY_GROUP,
-    constants.RAY_REPLICA_INDEX,
-    constants.RAY_REPLICA_NAME,
-    constants.RAY_HOST_INDEX,
-)
 
 
 class Given(NamedTuple):
@@ -73,7 +53,7 @@ class TpuPod:
     #: "enabled", "disabled", or empty: the pod does not say.
     wish: str
     owner: Owner | None
-    #: Those labels or annotations that are read, and are there.
+    #: Its labels, and annotations without such a label.
     marks: Mapping[str, str]
     hostname: str
     subdomain: str
@@ -123,7 +103,7 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
         name=fields.name(metadata.get("name")),
         wish=wish_of(metadata),
         owner=controller_of(metadata),
-        marks=marks(metadata, _MARKS),
+        marks=marks(metadata),
         hostname=fields.name(spec.get("hostname")),
         subdomain=fields.name(spec.get("subdomain")),
         affinity=tuple(spec["affinity"]) if isinstance(spec.get("affinity"), dict) else None,

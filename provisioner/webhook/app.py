@@ -79,7 +79,7 @@ class Metrics:
         self._seconds = registry.histogram(
             "review_duration_seconds", "Time from a whole review to its answer.", _BUCKETS, "hook"
         )
-        self._problem = registry.gauge(
+        self.problem = registry.gauge(
             "certificates_problem", "1: there is a problem with the certificates; the log says which."
         )
 
@@ -93,10 +93,6 @@ class Metrics:
         """Count a review."""
         self._reviews.labels(hook, outcome).inc()
         self._seconds.labels(hook).observe(seconds)
-
-    def certificates(self, problem: str) -> None:
-        """Show whether there is a problem with the certificates."""
-        self._problem.set(bool(problem))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +162,7 @@ def build(
     server = HttpServer({address: app}, name=NAME, limits=_LIMITS, tls=context)
 
     def tell(problem: str) -> None:
-        metrics.certificates(problem)
+        metrics.problem.set(bool(problem))
         if problem:
             _log.warning("webhook_certificates.problem", problem=problem)
 

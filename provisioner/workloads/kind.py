@@ -177,15 +177,14 @@ class Owner:
 
 def marked(metadata: Mapping[str, Any], key: str) -> str:
     """Return a label's value, or that of an annotation where there is no such label: JobSet sets both."""
-    return marks(metadata, (key,)).get(key, "")
-
-
-def marks(metadata: Mapping[str, Any], keys: Iterable[str]) -> dict[str, str]:
-    """Return, of several keys, the labels that are there, or annotations where there is no such label."""
     labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
-    there = (key for key in keys if key in labels or key in annotations)
-    found = ((key, fields.name(labels.get(key)) or fields.name(annotations.get(key))) for key in there)
-    return {key: value for key, value in found if value}
+    return fields.name(labels.get(key)) or fields.name(annotations.get(key))
+
+
+def marks(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return all that is `marked`."""
+    keys = {*fields.mapping(metadata.get("labels")), *fields.mapping(metadata.get("annotations"))}
+    return {key: value for key in keys if (value := marked(metadata, key))}
 
 
 def controller_of(metadata: Mapping[str, Any], kind: tuple[str, str] | None = None) -> Owner | None:

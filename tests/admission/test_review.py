@@ -129,11 +129,6 @@ def test_an_answer_that_cannot_be_sent_is_a_failure():
     assert "patch" not in answer["response"]
 
 
-def test_nothing_is_changed_where_something_is_deleted():
-    _, answer, _ = post(review(operation="DELETE"), Answer(patch=(Operation(op="remove", path="/b"),)))
-    assert "patch" not in answer["response"]
-
-
 def test_what_fails_is_told_and_admitted_or_denied_where_that_is_asked_for():
     _, answer, outcomes = post(review(), ValueError("boom"))
     assert outcomes == ["failed"]
