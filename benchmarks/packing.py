@@ -20,10 +20,11 @@ from typing import Protocol
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.placing import SOON_SECONDS, schedule
 from provisioner.partitions.planning.queue import Candidate, SiteSupply, Wait
-from provisioner.partitions.planning.round import Guard, PlanningSettings
+from provisioner.partitions.planning.round import Guard
+from provisioner.settings.partitions import PartitionSettings
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
-_SETTINGS = PlanningSettings()
+_SETTINGS = PartitionSettings(servers=())
 _PODS = 500
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 120.0, 1200.0
 #: Further back in the queue nobody is promised anything.

@@ -27,9 +27,9 @@ from provisioner.partitions.planning.actions import (
 from provisioner.partitions.planning.decide import decide
 from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.memory import Memory, fold
-from provisioner.partitions.planning.round import PlanningSettings, ServerView, Snapshot
+from provisioner.partitions.planning.round import ServerView, Snapshot
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState, Reading
-from provisioner.settings.partitions import Server
+from provisioner.settings.partitions import PartitionSettings, Server
 from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.records import Asked, Phase, VipuRefusalError
 from rehearsal.simulators.vipu.settings import IPUS_OF_AGENT, VipuSettings
@@ -37,7 +37,7 @@ from rehearsal.simulators.vipu.settings import IPUS_OF_AGENT, VipuSettings
 _PODS = 500
 _IPUS = 64
 _BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-_SETTINGS = PlanningSettings()
+_SETTINGS = PartitionSettings(servers=())
 _SERVER = Server(host="vipu", port=8090)
 _READ_SECONDS = 0.3
 _WRITE_SECONDS = 0.05

@@ -68,33 +68,18 @@ def inject(raw: Mapping[str, Any], size: int, settings: WebhookSettings) -> tupl
         elif place == 0 and _without_api_token(each) == init:
             init = each
     after = {
-        **raw,
         "metadata": {
-            **metadata,
             "annotations": {**kept, names.STATUS: names.INJECTED},
             "labels": {**fields.mapping(metadata.get("labels")), names.POD_LABEL: "true"},
         },
-        "spec": {**spec, **changed, "initContainers": [init, *others]},
+        "spec": {**changed, "initContainers": [init, *others]},
     }
-    return tuple(_differences(raw, after, ()))
-
-
-def _differences(before: Any, after: Any, at: tuple[str | int, ...]) -> Iterator[Operation]:
-    """Yield what makes one value of another; of lists only those of equal length are gone into."""
-    if before is after:
-        return
-    if isinstance(before, dict) and isinstance(after, dict):
-        yield from (Operation(op="remove", path=pointer(*at, key)) for key in before if key not in after)
-        for key, value in after.items():
-            if key in before:
-                yield from _differences(before[key], value, (*at, key))
-            else:
-                yield Operation(op="add", path=pointer(*at, key), value=value)
-    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        for place, (old, new) in enumerate(zip(before, after, strict=True)):
-            yield from _differences(old, new, (*at, place))
-    elif before != after:
-        yield Operation(op="replace", path=pointer(*at), value=after)
+    return tuple(
+        Operation(op="add", path=pointer(part, key), value=value)
+        for part, there in (("metadata", metadata), ("spec", spec))
+        for key, value in after[part].items()
+        if there.get(key) != value
+    )
 
 
 def _variables(settings: WebhookSettings) -> tuple[dict[str, Any], ...]:

@@ -24,7 +24,6 @@ from provisioner.partitions.planning.actions import Answer
 from provisioner.partitions.planning.decide import decide
 from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.memory import Memory, fold
-from provisioner.partitions.planning.round import PlanningSettings
 from provisioner.partitions.report import Reporter
 from provisioner.partitions.rest.api import Rest, Sources, make_rest
 from provisioner.partitions.vipu.protocol import Vipu
@@ -40,7 +39,7 @@ _WRITES_AT_ONCE = 8
 class Loop(RoundLoop[Answer]):
     """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
 
-    settings: PlanningSettings
+    settings: PartitionSettings
     pods: Watch[Pod]
     known: Known
     actor: Actor
@@ -123,7 +122,6 @@ def build(
         lease_clock=time.monotonic,
     )
     clock = FollowedClock()
-    planning = planning_settings(settings)
     known = Known(
         api=api,
         namespace=settings.own_namespace,
@@ -134,7 +132,7 @@ def build(
     def line(address: str) -> Line:
         return Line(
             vipu=vipu[address],
-            changes=ThreadPoolExecutor(planning.most_changes_per_server, thread_name_prefix=f"change {address}"),
+            changes=ThreadPoolExecutor(settings.most_changes_per_server, thread_name_prefix=f"change {address}"),
             reads=ThreadPoolExecutor(1, thread_name_prefix=f"read {address}"),
         )
 
@@ -150,7 +148,7 @@ def build(
         metrics=metrics,
     )
     loop = Loop(
-        settings=planning,
+        settings=settings,
         pods=make_pod_watch(
             api, replica.wake.set, partial(parse_pod, servers=known.servers, largest_size=settings.largest_size)
         ),
@@ -188,18 +186,6 @@ def _sources(loop: Loop, ledger: Watch[Ledger], vipu: Mapping[str, Vipu]) -> Sou
         ledger=lambda: next(iter(ledger.records().values()), Ledger()),
         vipu=vipu.get,
         problems=lambda: tuple(filter(None, (doubt_of("pods", loop.pods), doubt_of("configmaps", ledger)))),
-    )
-
-
-def planning_settings(settings: PartitionSettings) -> PlanningSettings:
-    """Return what decisions go by."""
-    return PlanningSettings(
-        largest_size=settings.largest_size,
-        reconfigurable=settings.reconfigurable,
-        namespace_limits=dict(settings.namespace_limits),
-        namespaces=frozenset(settings.namespaces),
-        orphan_seconds=settings.orphan_seconds,
-        unscheduled_seconds=settings.unscheduled_seconds,
     )
 
 

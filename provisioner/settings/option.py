@@ -61,8 +61,10 @@ def option(group: Group, variable: str, read: Callable[[str], Any], default: Any
 
 
 def options_of(settings: type) -> tuple[Option, ...]:
-    """List the options that a dataclass declares."""
-    return tuple(replace(each.metadata["option"], field=each.name) for each in fields(settings))
+    """List the options that a dataclass declares; fields without one are the same for all."""
+    return tuple(
+        replace(each.metadata["option"], field=each.name) for each in fields(settings) if "option" in each.metadata
+    )
 
 
 class SettingsError(UserError, ValueError):

@@ -22,6 +22,8 @@ from provisioner.settings.option import (
 
 DEFAULT_PORT = 8090
 _MOST_SERVERS = 64
+#: In the limits: those that are not named.
+_ANY_NAMESPACE = "*"
 #: IPUs of one partition, at most, for the webhook as well.
 LARGEST_SIZE = 1024
 _SERVER = re.compile(rf"(?P<host>{forms.HOST})(?::(?P<port>[0-9]{{1,5}}))?(?::(?P<selector>[^:]+))?")
@@ -128,6 +130,27 @@ class PartitionSettings:
     own_namespace: str = pod_namespace(Group.PARTITIONS, "The namespace of the controller's Lease and of its ledger.")
     own_name: str = pod_name(Group.PARTITIONS, "controller")
     log_level: str = log_level(Group.PARTITIONS)
+
+    # --- the same for all
+
+    #: A server is read so often while something is under way or waits, and otherwise.
+    busy_read_seconds: float = 5.0
+    idle_read_seconds: float = 60.0
+    #: Past the end of its grace a pod that is being deleted keeps its partition for so long.
+    past_grace_seconds: float = 30.0
+    #: What a pod may take, besides its deadline and its grace, until it runs and until its partition is removed.
+    backfill_allowance_seconds: float = 120.0
+    #: A partition that no pod uses and that is not active after so long is recreated, or given up where it is absent.
+    stuck_seconds: float = 900.0
+    #: A pod that is refused although enough IPUs are free holds up others for so long, where no deadlines tell more.
+    crowded_seconds: float = 3600.0
+    #: Partitions made and removed at once on one server.
+    most_changes_per_server: int = 4
+
+    def limit_of(self, namespace: str) -> int | None:
+        """Return the IPUs that the pods of a namespace may have at once; None: as many as there are."""
+        limits = dict(self.namespace_limits)
+        return limits.get(namespace, limits.get(_ANY_NAMESPACE))
 
 
 OPTIONS = options_of(PartitionSettings)

@@ -186,13 +186,9 @@ def test_an_id_of_nothing_is_answered_as_one_of_somebody_else(ground: Ground) ->
         pytest.param("", id="nothing"),
         pytest.param("Basic YTpi", id="a password"),
         pytest.param("Bearer opaque", id="no token of a ServiceAccount"),
-        pytest.param("Bearer a.b.c", id="no claims"),
-        pytest.param(f"Bearer {jwt('https://kubernetes.default.svc')}", id="the API server's audience"),
-        pytest.param(f"Bearer {jwt(['other', 'third'])}", id="other audiences"),
-        pytest.param(f"Bearer {jwt(expires_in=-3600)}", id="an expired token"),
     ],
 )
-def test_what_is_plainly_no_token_for_us_costs_the_api_server_nothing(ground: Ground, authorization: str) -> None:
+def test_what_is_plainly_no_token_costs_the_api_server_nothing(ground: Ground, authorization: str) -> None:
     pod = ground.add_pod()
     headers = {"Authorization": authorization} if authorization else {}
     answer = ground.send("GET", f"{ROOT}/{id_of(pod)}", **headers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.partitions.app import planning_settings
 from provisioner.settings import SettingsError
 from provisioner.settings import read as read_options
 from provisioner.settings.partitions import PartitionSettings, Server
@@ -50,11 +49,10 @@ def test_limits_and_sizes_reach_the_decisions() -> None:
             "UNSCHEDULED_TIMEOUT": "0s",
         },
     )
-    planning = planning_settings(effective)
-    assert planning.namespace_limits == {"research": 32, "*": 16}
-    assert (planning.largest_size, planning.namespaces) == (16, {"research"})
-    assert (planning.reconfigurable, planning.orphan_seconds) == (False, 600.0)
-    assert planning.unscheduled_seconds == 0.0
+    assert [effective.limit_of(each) for each in ("research", "other")] == [32, 16]
+    assert (effective.largest_size, effective.namespaces) == (16, ("research",))
+    assert (effective.reconfigurable, effective.orphan_seconds) == (False, 600.0)
+    assert effective.unscheduled_seconds == 0.0
 
 
 @pytest.mark.parametrize(

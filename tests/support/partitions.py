@@ -17,12 +17,11 @@ from provisioner.partitions.board import Board
 from provisioner.partitions.demand import Pod, parse_pod
 from provisioner.partitions.metrics import Metrics
 from provisioner.partitions.observe import Known
-from provisioner.partitions.planning.round import PlanningSettings
 from provisioner.partitions.report import Reporter
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState, VipuError
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.rounds import Wake
-from provisioner.settings.partitions import Server
+from provisioner.settings.partitions import PartitionSettings, Server
 from tests.support.clock import FakeClock
 from tests.support.controller import FakeRecorder, FakeWatch
 from tests.support.kube import FakeKube
@@ -127,7 +126,7 @@ class Controller:
         time = FollowedClock(self.clock.now, self.clock)
         wake = Wake()
         known = Known(api=self.kube, namespace=SYSTEM, clock=time, servers=(SERVER,))
-        settings = PlanningSettings()
+        settings = PartitionSettings(servers=())
         self.actor = Actor(
             servers={SERVER.address: Line(vipu=self.vipu, changes=Inline(), reads=Inline())},
             api=self.kube,

@@ -21,8 +21,9 @@ from provisioner.partitions.planning.making import Step, Stray
 from provisioner.partitions.planning.memory import Memory, PartitionMemory, give_up_lost_calls
 from provisioner.partitions.planning.picture import Picture, View, look, view_of
 from provisioner.partitions.planning.queue import Wait
-from provisioner.partitions.planning.round import Fault, Guard, PlanningSettings, Round, Snapshot, begin_round
+from provisioner.partitions.planning.round import Fault, Guard, Round, Snapshot, begin_round
 from provisioner.partitions.planning.standing import OVER, Phase, Standing
+from provisioner.settings.partitions import PartitionSettings
 
 #: What is left to tell is told so soon.
 _MORE_SECONDS = 1.0
@@ -46,7 +47,7 @@ class Plan:
     wake_at: datetime | None = None
 
 
-def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
+def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now: datetime) -> Plan:
     """Decide what to do; without a trusted snapshot, ledger and cluster nothing is decided, and nothing forgotten."""
     if snapshot.not_synced or snapshot.ledger is None or not snapshot.cluster_uid:
         return Plan(memory=memory)
@@ -159,7 +160,7 @@ def _read(
     yield due_at if due_at > round_.now else actions.Wanted(actions.ReadServer(server=address), due_at)
 
 
-def _choose(wanted: Iterable[actions.Wanted], memory: Memory, settings: PlanningSettings) -> tuple[actions.Call, ...]:
+def _choose(wanted: Iterable[actions.Wanted], memory: Memory, settings: PartitionSettings) -> tuple[actions.Call, ...]:
     """Choose what is called now: of each server so many changes at once, and one call of a key."""
     under_way = Counter(
         each.call.server for each in memory.calls.values() if not isinstance(each.call, actions.ReadServer)

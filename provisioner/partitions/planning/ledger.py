@@ -5,10 +5,12 @@ Each entry is a value of a ConfigMap, under the partition's id, so that one that
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
 
 from provisioner.partitions import names
 
@@ -19,7 +21,9 @@ _FRAME_CHARACTERS = 200
 #: Longer than any entry that was written here.
 _LONGEST_ENTRY = 2048
 _LONGEST_NAME = 253
-_LARGEST_SIZE = 1 << 20
+#: Fields of entries that have other names in the ConfigMap.
+_STORED = {"pod_uid": "uid", "recorded_at": "recordedAt"}
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_NAME)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,16 +31,16 @@ class Entry:
     """A partition that may exist, because it is ours to make and to remove."""
 
     id: str
-    namespace: str
-    pod: str
-    pod_uid: str
+    namespace: _Text
+    pod: _Text
+    pod_uid: _Text
     #: IPUs.
-    size: int
+    size: Annotated[int, msgspec.Meta(gt=0, le=1 << 20)]
     #: HOST:PORT.
-    server: str
-    allocation: str = ""
+    server: _Text
+    allocation: Annotated[str, msgspec.Meta(max_length=_LONGEST_NAME)] = ""
     reconfigurable: bool = True
-    recorded_at: datetime
+    recorded_at: Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,45 +89,18 @@ def of_cluster(ledger: Ledger, cluster_uid: str) -> Ledger:
 
 
 def _text_of(entry: Entry) -> str:
-    fields = {
-        "namespace": entry.namespace,
-        "pod": entry.pod,
-        "uid": entry.pod_uid,
-        "size": entry.size,
-        "server": entry.server,
-        "allocation": entry.allocation,
-        "reconfigurable": entry.reconfigurable,
-        "recordedAt": entry.recorded_at.astimezone(UTC).isoformat(),
-    }
-    return json.dumps(fields, separators=(",", ":"))
+    fields = msgspec.to_builtins(replace(entry, recorded_at=entry.recorded_at.astimezone(UTC)))
+    return msgspec.json.encode(
+        {_STORED.get(name, name): each for name, each in fields.items() if name != "id"}
+    ).decode()
 
 
 def _entry_of(key: object, text: object) -> Entry | None:
-    if not (isinstance(key, str) and isinstance(text, str) and len(text) <= _LONGEST_ENTRY):
+    if not isinstance(text, str) or len(text) > _LONGEST_ENTRY:
         return None
     try:
-        raw = json.loads(text)
-        recorded_at = datetime.fromisoformat(raw["recordedAt"])
-        texts = [raw[part] for part in ("namespace", "pod", "uid", "server")]
-        size, allocation, reconfigurable = raw["size"], raw["allocation"], raw["reconfigurable"]
-        recorded_at = recorded_at.astimezone(UTC)
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        raw = msgspec.json.decode(text, type=dict[str, Any])
+        fields = {name: raw[_STORED.get(name, name)] for name in Entry.__dataclass_fields__ if name != "id"}
+        return msgspec.convert({**fields, "id": key}, Entry)
+    except (msgspec.DecodeError, KeyError, RecursionError):
         return None
-    if not all(isinstance(each, str) and 0 < len(each) <= _LONGEST_NAME for each in texts):
-        return None
-    if type(size) is not int or not 0 < size <= _LARGEST_SIZE or not isinstance(reconfigurable, bool):
-        return None
-    if not isinstance(allocation, str) or len(allocation) > _LONGEST_NAME:
-        return None
-    namespace, pod, uid, server = texts
-    return Entry(
-        id=key,
-        namespace=namespace,
-        pod=pod,
-        pod_uid=uid,
-        size=size,
-        server=server,
-        allocation=allocation,
-        reconfigurable=reconfigurable,
-        recorded_at=recorded_at,
-    )

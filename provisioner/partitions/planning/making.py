@@ -65,7 +65,10 @@ def _create(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
             return
     # The oldest pod has its turn first; who has failed comes after those that had none yet.
     due_at = backoff.until if backoff is not None else pod.created_at
-    yield actions.Wanted(actions.CreatePartition(server=entry.server, request=request_of(entry)), due_at)
+    request = PartitionRequest(
+        id=entry.id, size=entry.size, allocation=entry.allocation, reconfigurable=entry.reconfigurable
+    )
+    yield actions.Wanted(actions.CreatePartition(server=entry.server, request=request), due_at)
 
 
 def entry_of(pod: Pod, partition_id: str, site: Site, round_: Round) -> Entry:
@@ -80,13 +83,6 @@ def entry_of(pod: Pod, partition_id: str, site: Site, round_: Round) -> Entry:
         allocation=site[1],
         reconfigurable=round_.settings.reconfigurable,
         recorded_at=round_.now,
-    )
-
-
-def request_of(entry: Entry) -> PartitionRequest:
-    """Return what is asked of the server for an entry."""
-    return PartitionRequest(
-        id=entry.id, size=entry.size, allocation=entry.allocation, reconfigurable=entry.reconfigurable
     )
 
 

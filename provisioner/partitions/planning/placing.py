@@ -19,7 +19,8 @@ from math import inf
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.memory import Site
 from provisioner.partitions.planning.queue import Candidate, SiteSupply, Wait, deadline_of, longest_of
-from provisioner.partitions.planning.round import Guard, PlanningSettings
+from provisioner.partitions.planning.round import Guard
+from provisioner.settings.partitions import PartitionSettings
 
 #: What may end at any moment does not end now.
 SOON_SECONDS = 0.001
@@ -40,7 +41,7 @@ def schedule(
     queue: Iterable[Candidate],
     supply: Mapping[Site, SiteSupply],
     used: Mapping[str, int],
-    settings: PlanningSettings,
+    settings: PartitionSettings,
     guard: Guard,
 ) -> Schedule:
     """Place whom can be placed. `used` has the IPUs of each namespace that has any."""
@@ -106,7 +107,7 @@ class _Places:
     grounds: Mapping[Site, _Ground]
     #: IPUs by namespace, those of reservations too: no younger pod of the namespace takes them away.
     used: dict[str, int]
-    settings: PlanningSettings
+    settings: PartitionSettings
     placed: list[tuple[Pod, Site]] = field(default_factory=list)
     shadows: dict[str, float] = field(default_factory=dict)
     #: UIDs of pods that wait for the limit of their namespace.

@@ -13,9 +13,10 @@ from provisioner.model.capacity import FailureKind
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.memory import IN_VAIN, Refusal, Site, failed
-from provisioner.partitions.planning.round import Guard, PlanningSettings, Round
+from provisioner.partitions.planning.round import Guard, Round
 from provisioner.partitions.planning.standing import MOST_REMOVES, MOST_TRIES, OVER, Phase, Standing
 from provisioner.partitions.vipu.protocol import Allocation, Partition
+from provisioner.settings.partitions import PartitionSettings
 
 _TRIALS = frozenset({Phase.WANTED, Phase.CREATING, Phase.MISPLACED, Phase.LOST})
 
@@ -127,7 +128,7 @@ def deadline_of(pod: Pod) -> float:
     return inf if pod.active_deadline_seconds is None else pod.active_deadline_seconds
 
 
-def longest_of(pod: Pod, settings: PlanningSettings) -> float:
+def longest_of(pod: Pod, settings: PartitionSettings) -> float:
     """Return for how long a pod may have a partition that it gets now, with all that it takes to end."""
     return deadline_of(pod) + pod.grace_seconds + settings.backfill_allowance_seconds
 

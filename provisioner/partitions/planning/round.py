@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
@@ -14,46 +14,11 @@ from provisioner.partitions.planning.actions import Call, partition_key
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.planning.memory import Memory
 from provisioner.partitions.vipu.protocol import Partition, Reading
-from provisioner.settings.partitions import Server
+from provisioner.settings.partitions import PartitionSettings, Server
 
 _T = TypeVar("_T")
 #: More faults of one round tell nothing new.
 _MOST_FAULTS = 20
-#: In the limits: those that are not named.
-ANY_NAMESPACE = "*"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanningSettings:
-    """The part of the settings that decisions read."""
-
-    largest_size: int = 64
-    reconfigurable: bool = True
-    #: IPUs that the pods of a namespace may have at once; "*" is for those that are not named. Empty: no limits.
-    namespace_limits: Mapping[str, int] = field(default_factory=dict)
-    #: Namespaces whose pods are served; empty: all.
-    namespaces: frozenset[str] = frozenset()
-    #: A server is read so often while something is under way or waits, and otherwise.
-    busy_read_seconds: float = 5.0
-    idle_read_seconds: float = 60.0
-    #: A partition with our prefix that no ledger and no pod knows is removed after it was seen for so long.
-    orphan_seconds: float = 120.0
-    #: Past the end of its grace a pod that is being deleted keeps its partition for so long.
-    past_grace_seconds: float = 30.0
-    #: A pod that has its partition and no node gives it back after so long, where others wait; 0: never.
-    unscheduled_seconds: float = 900.0
-    #: What a pod may take, besides its deadline and its grace, until it runs and until its partition is removed.
-    backfill_allowance_seconds: float = 120.0
-    #: A partition that no pod uses and that is not active after so long is recreated, or given up where it is absent.
-    stuck_seconds: float = 900.0
-    #: A pod that is refused although enough IPUs are free holds up others for so long, where no deadlines tell more.
-    crowded_seconds: float = 3600.0
-    #: Partitions made and removed at once on one server.
-    most_changes_per_server: int = 4
-
-    def limit_of(self, namespace: str) -> int | None:
-        """Return the IPUs that the pods of a namespace may have at once; None: as many as there are."""
-        return self.namespace_limits.get(namespace, self.namespace_limits.get(ANY_NAMESPACE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +78,7 @@ class Round:
     """One round."""
 
     snapshot: Snapshot
-    settings: PlanningSettings
+    settings: PartitionSettings
     now: datetime
     memory: Memory
     ledger: Ledger
@@ -165,7 +130,9 @@ class Round:
         return waits.after(since, pod.deletion_grace_seconds + self.settings.past_grace_seconds)
 
 
-def begin_round(snapshot: Snapshot, ledger: Ledger, memory: Memory, settings: PlanningSettings, now: datetime) -> Round:
+def begin_round(
+    snapshot: Snapshot, ledger: Ledger, memory: Memory, settings: PartitionSettings, now: datetime
+) -> Round:
     """Sort what there is."""
     views = [_dated(view, now) for view in snapshot.servers]
     deletions = [_deletion_of(pod) for pod in snapshot.pods if pod.deletion_deadline is not None]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -39,40 +38,34 @@ class Shared:
 
     def __init__(self, kept_seconds: float, *, most: float = inf) -> None:
         self._kept_seconds, self._most = kept_seconds, most
-        #: With the moment from which each counts.
-        self._kept: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
-        self._asked: dict[Hashable, asyncio.Future[Any]] = {}
+        #: Each ends with an answer and the moment from which it counts.
+        self._asked: dict[Hashable, asyncio.Future[tuple[float, Any]]] = {}
 
     async def once(self, key: Hashable, ask: Callable[[], Awaitable[tuple[float, _T]]]) -> _T:
         """Return a kept answer, or what `ask` returns beside the moment from which it counts; raise Busy, too."""
-        kept = self._kept.get(key)
-        if kept is not None and self._counts(kept):
-            found: _T = kept[1]
-            return found
-        task: asyncio.Future[_T] | None = self._asked.get(key)
-        if task is None:
-            if len(self._asked) >= self._most:
+        task: asyncio.Future[tuple[float, _T]] | None = self._asked.get(key)
+        if task is None or not self._counts(task):
+            self._asked.pop(key, None)
+            self._forget()
+            if sum(not each.done() for each in self._asked.values()) >= self._most:
                 raise Busy
-            task = self._asked[key] = asyncio.ensure_future(self._ask(key, ask))
-            task.add_done_callback(partial(self._forget, key))
-        # Whoever goes does not end it for the others.
-        return await asyncio.shield(task)
-
-    def _counts(self, kept: tuple[float, Any]) -> bool:
-        return time.monotonic() - kept[0] < self._kept_seconds
-
-    def _forget(self, key: Hashable, task: asyncio.Future[Any]) -> None:
-        self._asked.pop(key, None)
-        if not task.cancelled():
+            task = self._asked[key] = asyncio.ensure_future(ask())
             # Nobody may be left who takes it.
-            task.exception()
+            task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        # Whoever goes does not end it for the others.
+        found: tuple[float, _T] = await asyncio.shield(task)
+        return found[1]
 
-    async def _ask(self, key: Hashable, ask: Callable[[], Awaitable[tuple[float, _T]]]) -> _T:
-        kept = self._kept[key] = await ask()
-        self._kept.move_to_end(key)
-        while len(self._kept) > _MOST_KEPT or (self._kept and not self._counts(next(iter(self._kept.values())))):
-            self._kept.popitem(last=False)
-        return kept[1]
+    def _counts(self, task: asyncio.Future[tuple[float, Any]]) -> bool:
+        if not task.done():
+            return True
+        failed = task.cancelled() or task.exception() is not None
+        return not failed and time.monotonic() - task.result()[0] < self._kept_seconds
+
+    def _forget(self) -> None:
+        """Forget the oldest where they do not count any more, or where there are too many."""
+        while self._asked and (len(self._asked) >= _MOST_KEPT or not self._counts(next(iter(self._asked.values())))):
+            del self._asked[next(iter(self._asked))]
 
 
 class Access:
@@ -86,7 +79,7 @@ class Access:
 
     async def identify(self, authorization: str, client: str) -> Caller:
         """Return who sent a header; raise Refused, Busy, or ClusterError where the API server does not say."""
-        token = wire.token_of(authorization, time.time())
+        token = wire.token_of(authorization)
         # Nobody finds a token in this memory.
         key = hashlib.sha256(token.encode()).digest()
         ask = partial(self._api.post, wire.TOKEN_REVIEWS, wire.token_review(token), timeouts=_TIMEOUTS)

@@ -35,7 +35,6 @@ MOST_BYTES = 1 << 20
 CONFIG_FILE = "vipu-cli.hcl"
 USER_FILE = "user-id"
 KEY_FILE = "access-key"
-_MOST_FILE_BYTES = 1 << 16
 #: What stands in a string of HCL for itself.
 _PLAIN = re.compile(r"[ !#-\[\]-~]+")
 _TEMPLATE = re.compile(r"[$%]\{")
@@ -79,16 +78,11 @@ def read_credentials(folder: Path) -> Credentials:
 def _content(path: Path) -> str | None:
     """Return what a file has; None where there is none."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(_MOST_FILE_BYTES + 1)
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
-    if len(raw) > _MOST_FILE_BYTES:
-        raise ValueError(f"{path} has more than {_MOST_FILE_BYTES} bytes")
-    try:
-        return raw.decode()
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8") from None
 

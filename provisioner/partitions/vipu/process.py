@@ -64,10 +64,7 @@ class Runner:
                 self._end(process)
             if not cause and process.returncode < 0:
                 cause = f"it was killed by {signal.Signals(-process.returncode).name}"
-            try:
-                texts = [_text(each, most_bytes) for each in (stdout, stderr)]
-            except OSError as error:
-                cause, texts = f"its output cannot be read: {error.strerror}", ["", ""]
+            texts = [_text(each, most_bytes) for each in (stdout, stderr)]
         return Ended(code=None if cause else process.returncode, stdout=texts[0], stderr=texts[1], cause=cause)
 
     def close(self) -> None:

@@ -27,9 +27,9 @@ from provisioner.partitions.planning.decide import Plan, decide
 from provisioner.partitions.planning.events import Event
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.planning.memory import Memory, fold
-from provisioner.partitions.planning.round import PlanningSettings, ServerView, Snapshot
+from provisioner.partitions.planning.round import ServerView, Snapshot
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState, Reading
-from provisioner.settings.partitions import Server
+from provisioner.settings.partitions import PartitionSettings, Server
 
 CLUSTER = "cluster-uid"
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -91,7 +91,7 @@ class Story:
     partitions: dict[str, dict[str, Partition]] = field(default_factory=dict)
     readings: dict[str, Reading] = field(default_factory=dict)
     failing: dict[str, Failure] = field(default_factory=dict)
-    settings: PlanningSettings = field(default_factory=PlanningSettings)
+    settings: PartitionSettings = field(default_factory=lambda: PartitionSettings(servers=()))
     memory: Memory = field(default_factory=Memory)
     now: datetime = NOW
     live: frozenset[str] = frozenset()

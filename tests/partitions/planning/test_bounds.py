@@ -10,7 +10,7 @@ import pytest
 from provisioner.partitions.planning import making, queue
 from provisioner.partitions.planning.actions import SaveLedger
 from provisioner.partitions.planning.events import MOST_PER_ROUND
-from provisioner.partitions.planning.round import PlanningSettings
+from provisioner.settings.partitions import PartitionSettings
 from tests.partitions.planning.stories import Story, events_of, make_entry, make_pod
 
 
@@ -60,7 +60,7 @@ def test_a_pod_that_the_webhook_holds_and_the_controller_does_not_serve_is_told_
     }
     served, runs = make_pod("served"), make_pod("runs", namespace="other", gated=False)
     waiting = [make_pod("a", size=128), make_pod("b", held_by_others=True)]
-    settings = PlanningSettings(namespaces=frozenset({"team"}), largest_size=128)
+    settings = PartitionSettings(servers=(), namespaces=("team",), largest_size=128)
     story = Story(pods=[*pods, served, runs, *waiting], settings=settings)
     told = {event.pod.name: event.message for event in events_of(story.settle(5)) if "Rejected" in event.reason}
     assert told.keys() == {pod.name for pod in pods}

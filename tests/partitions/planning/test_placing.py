@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from provisioner.partitions.planning.placing import Schedule, schedule
 from provisioner.partitions.planning.queue import Candidate, SiteSupply, Wait
-from provisioner.partitions.planning.round import Guard, PlanningSettings
+from provisioner.partitions.planning.round import Guard
+from provisioner.settings.partitions import PartitionSettings
 from tests.partitions.planning.stories import make_pod
 
-_SETTINGS = PlanningSettings(backfill_allowance_seconds=100.0)
+_SETTINGS = PartitionSettings(servers=(), backfill_allowance_seconds=100.0)
 _A, _B = ("vipu:8090", "a"), ("vipu:8090", "b")
 _GRACE_SECONDS = 30.0
 
@@ -103,7 +104,7 @@ def test_of_several_the_earliest_start_is_what_is_told() -> None:
 @pytest.mark.parametrize(("never_from", "want"), [(inf, ""), (16, "b")], ids=["a reservation", "none"])
 def test_who_has_a_reservation_has_its_share_of_the_limit_and_nobody_else(never_from: float, want: str) -> None:
     sites = {_A: _site(16, (12, inf), never_from=never_from), _B: _site(8, site=_B)}
-    settings = PlanningSettings(namespace_limits={"*": 16})
+    settings = PartitionSettings(servers=(), namespace_limits=(("*", 16),))
     found = schedule([_waits("a", 16), _waits("b", 4, sites=(_B,))], sites, {}, settings, Guard())
     assert ("".join(pod.name for pod, _ in found.placed), not found.limited) == (want, bool(want))
 

@@ -13,9 +13,8 @@ from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.actions import Call, CreatePartition, RemovePartition
 from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import MOST_CHARACTERS
-from provisioner.partitions.planning.round import PlanningSettings
 from provisioner.partitions.vipu.protocol import Allocation, PartitionRequest, PartitionState
-from provisioner.settings.partitions import Server
+from provisioner.settings.partitions import PartitionSettings, Server
 from tests.partitions.planning.stories import (
     BOTH,
     OTHER,
@@ -70,7 +69,7 @@ def test_a_pod_that_only_a_server_can_serve_that_is_down_waits_for_it() -> None:
     """It does not use its namespace's limit meanwhile, and has what was made for it when the server is back."""
     story, pod = _away(servers=frozenset({SERVER.address}), size=16)
     story.pods.append(make_pod("next", size=16))
-    story.settings = PlanningSettings(namespace_limits={"*": 16})
+    story.settings = PartitionSettings(servers=(), namespace_limits=(("*", 16),))
     plans = _settle_without_server(story, 18)
     assert story.entries().keys() == {"next"}
     assert [(each.pod, "cannot be read" in each.why) for each in plans[-1].view.waiting] == [("train", True)]
@@ -91,7 +90,7 @@ def test_whose_ipus_on_a_server_that_is_down_count(fields: dict[str, Any], kept:
     story, pod = _away(size=16, gated=False, told_server=SERVER.address, node="host-1", **fields)
     story.put(make_partition(pod))
     story.pods.append(make_pod("next", size=16))
-    story.settings = PlanningSettings(namespace_limits={"*": 16})
+    story.settings = PartitionSettings(servers=(), namespace_limits=(("*", 16),))
     _settle_without_server(story, 18)
     assert ("train" in story.entries(), "next" in story.entries()) == (kept, not kept)
 
@@ -218,7 +217,7 @@ def test_a_pod_that_waits_for_a_ledger_which_nobody_lets_us_write_is_told_so() -
 def _unscheduled(**fields: Any) -> tuple[Story, Pod]:
     """Return a story in which a pod has all IPUs and no node, and another waits."""
     pod = make_pod("stuck", size=64, age_seconds=99, gated=False, told_server=SERVER.address, **fields)
-    story = held(pod, make_pod("next", size=64), settings=PlanningSettings(unscheduled_seconds=60))
+    story = held(pod, make_pod("next", size=64), settings=PartitionSettings(servers=(), unscheduled_seconds=60))
     return story, pod
 
 
@@ -236,7 +235,7 @@ def test_a_pod_without_a_node_keeps_no_other_of_its_namespace_waiting(
     """The other one may only use IPUs elsewhere, and what is free there is not the namespace's."""
     pod = make_pod("stuck", size=32, age_seconds=99, gated=False, told_server=SERVER.address)
     other = make_pod("next", namespace=namespace, size=size, servers=frozenset({OTHER.address}))
-    settings = PlanningSettings(unscheduled_seconds=60, namespace_limits={"*": 32})
+    settings = PartitionSettings(servers=(), unscheduled_seconds=60, namespace_limits=(("*", 32),))
     story = held(pod, other, settings=settings, servers=dict(BOTH))
     story.settle(rounds=21, seconds=5)
     assert story.entries().keys() == want

@@ -9,7 +9,8 @@ from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.actions import Call, CreatePartition, OpenGate, RemovePartition
 from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import Ledger
-from provisioner.partitions.planning.round import PlanningSettings, Snapshot
+from provisioner.partitions.planning.round import Snapshot
+from provisioner.settings.partitions import PartitionSettings
 from tests.partitions.simulation.kube import CLUSTER, Kube
 from tests.partitions.simulation.plans import faults_of
 from tests.partitions.simulation.process import own
@@ -29,7 +30,7 @@ MOST_TRIES_A_MINUTE = 40
 class Checks:
     """Watches one run."""
 
-    def __init__(self, stage: Stage, kube: Kube, servers: dict[str, VipuServer], settings: PlanningSettings) -> None:
+    def __init__(self, stage: Stage, kube: Kube, servers: dict[str, VipuServer], settings: PartitionSettings) -> None:
         self.stage, self.kube, self.servers, self.settings = stage, kube, servers, settings
         #: Ids that the ledger has had.
         self.recorded: set[str] = set()

@@ -16,8 +16,9 @@ from provisioner.partitions.planning.actions import ReadServer, SaveLedger
 from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.memory import Refusal, Site
-from provisioner.partitions.planning.round import PlanningSettings, ServerView, Snapshot
+from provisioner.partitions.planning.round import ServerView, Snapshot
 from provisioner.partitions.vipu.protocol import Allocation, Partition
+from provisioner.settings.partitions import PartitionSettings
 from tests.partitions.simulation.kube import CLUSTER
 from tests.partitions.simulation.process import own
 
@@ -30,7 +31,7 @@ _NOTHING_SECONDS = 1.0
 
 
 def faults_of(
-    snapshot: Snapshot, plan: Plan, settings: PlanningSettings, *, tells_sizes: Mapping[str, bool]
+    snapshot: Snapshot, plan: Plan, settings: PartitionSettings, *, tells_sizes: Mapping[str, bool]
 ) -> Iterator[str]:
     """Say what is wrong with a plan; `tells_sizes` has by server whether it tells how large allocations are."""
     for fault in plan.faults:
@@ -51,7 +52,7 @@ class _Placement:
     snapshot: Snapshot
     plan: Plan
     save: SaveLedger
-    settings: PlanningSettings
+    settings: PartitionSettings
     tells_sizes: Mapping[str, bool]
     pods: dict[str, Pod] = field(init=False)
     #: When the plan was made, by the clock of its process.
@@ -107,7 +108,7 @@ class _Placement:
             total = totals.get(site)
             if total is not None and taken[site] > total:
                 yield f"{taken[site]} of {total} IPUs are given away on {site[0]} in {site[1]}"
-        limits = self.settings.namespace_limits
+        limits = dict(self.settings.namespace_limits)
         for namespace in {entry.namespace for entry in placed} if limits else ():
             limit = limits.get(namespace, limits["*"])
             used = sum(each.size for each in self.save.entries if each.namespace == namespace and self._counts(each))

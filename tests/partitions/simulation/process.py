@@ -27,9 +27,10 @@ from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.events import Event
 from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.memory import Memory, fold
-from provisioner.partitions.planning.round import PlanningSettings, ServerView, Snapshot
+from provisioner.partitions.planning.round import ServerView, Snapshot
 from provisioner.partitions.vipu.protocol import Reading
 from provisioner.runtime.clock import shifted
+from provisioner.settings.partitions import PartitionSettings
 from tests.partitions.simulation.kube import CLUSTER, Declined, Kube
 from tests.partitions.simulation.servers import VipuServer
 from tests.support.simulations.stage import Stage
@@ -52,7 +53,9 @@ _BAD_ANSWERS = (
 class Process:
     """Runs until it is killed; another one takes over with nothing in its memory."""
 
-    def __init__(self, stage: Stage, kube: Kube, servers: Mapping[str, VipuServer], settings: PlanningSettings) -> None:
+    def __init__(
+        self, stage: Stage, kube: Kube, servers: Mapping[str, VipuServer], settings: PartitionSettings
+    ) -> None:
         self.stage, self.kube, self.servers, self.settings = stage, kube, servers, settings
         self.memory = Memory()
         self.alive = True

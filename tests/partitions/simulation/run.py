@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.planning.round import PlanningSettings
-from provisioner.settings.partitions import Server
+from provisioner.settings.partitions import PartitionSettings, Server
 from rehearsal.simulators.vipu.faults import CREATE, REMOVE, Fault, FaultKind
 from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.records import Asked
@@ -43,8 +42,9 @@ class Run:
         self.kube = Kube(stage)
         self.kube.lag_seconds = rng.choice((0.05, 0.5, 5.0))
         self.servers = {each.server.address: each for each in self._make_servers()}
-        limits = rng.choice(({}, {}, {}, {"team": 12, "*": 8}))
-        self.settings = PlanningSettings(
+        limits = rng.choice(((), (), (), (("team", 12), ("*", 8))))
+        self.settings = PartitionSettings(
+            servers=(),
             largest_size=16,
             namespace_limits=limits,
             busy_read_seconds=20.0,
@@ -156,7 +156,7 @@ class Run:
         largest = max(
             (each.ipus for server in self.servers.values() for each in server.world.all_allocations()), default=0
         )
-        limit = min(self.settings.namespace_limits.values(), default=largest)
+        limit = min((most for _, most in self.settings.namespace_limits), default=largest)
         for pod in list(self.kube.pods.values()):
             served = pod.size <= min(largest, limit) and self._can_be_served(pod, self.servers)
             if not served or pod.problem or not pod.injected:

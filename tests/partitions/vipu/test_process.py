@@ -75,17 +75,6 @@ def test_at_the_end_of_its_time_a_program_is_killed_with_all_that_it_started(tmp
     wait_for(lambda: is_over(child), what="the end of the child")
 
 
-def test_output_that_cannot_be_read_leaves_it_open_how_the_program_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_file: object, _most_bytes: int) -> str:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr("provisioner.partitions.vipu.process._text", fail)
-    ended = _run(Runner(), tmp_path, "true")
-    assert (ended.code, ended.cause) == (None, "its output cannot be read: Input/output error")
-
-
 def test_closing_kills_what_runs_and_runs_nothing_more(tmp_path: Path) -> None:
     runner = Runner()
     found: list[Ended] = []
