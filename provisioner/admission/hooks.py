@@ -76,7 +76,11 @@ def begin_of(
             request = review.parse_review(body)
         except review.NotAReview as error:
             reviewed(hook.name, "malformed", clock() - since)
-            return Content(body=review.encode_rejection(str(error)), media_type=_JSON, status=400)
+            return Content(
+                body=review.encode_answer(review.Request(), review.Answer(denied=str(error))),
+                media_type=_JSON,
+                status=400,
+            )
         # The objects need not wait along.
         head = replace(request, object={}, old_object={})
 

@@ -149,12 +149,6 @@ def encode_answer(request: Request, answer: Answer) -> bytes:
     return _ENCODER.encode({"apiVersion": request.version, "kind": "AdmissionReview", "response": response})
 
 
-def encode_rejection(message: str) -> bytes:
-    """Return the review that answers what is not a review."""
-    response = {"uid": "", "allowed": False, "status": {"status": "Failure", "message": message, "code": 400}}
-    return _ENCODER.encode({"apiVersion": _VERSIONS[0], "kind": "AdmissionReview", "response": response})
-
-
 def _shown(warnings: Iterable[str]) -> Iterable[str]:
     """Keep within what the API server shows: it would leave out the rest without a word."""
     left = _WARNINGS_CHARACTERS

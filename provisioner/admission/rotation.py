@@ -11,6 +11,8 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from provisioner.kube import fields
+
 #: How long certificates are valid, and how long before their end the next are made.
 VALID = dt.timedelta(days=90)
 _BEFORE_THE_END = dt.timedelta(days=30)
@@ -109,16 +111,10 @@ def trusted(state: State) -> str:
 
 def read_state(data: Mapping[str, str]) -> State:
     """Read the texts of a Secret; what is missing or cannot be read counts as absent."""
-    try:
-        since = dt.datetime.fromisoformat(data.get(_SINCE, ""))
-    except ValueError:
-        since = None
-    if since is not None and since.tzinfo is None:
-        since = None
     return State(
         present=_read_keys(data, ""),
         next=_read_keys(data, f"{_NEXT}-"),
-        since=since,
+        since=fields.parse_timestamp(data.get(_SINCE)),
         earlier=data.get(f"{_EARLIER}-ca.crt", ""),
     )
 

@@ -32,8 +32,7 @@ from provisioner.slices.app import choose
 from provisioner.slices.planning.launch.specification import Ownership, read_ownership
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
-from provisioner.workloads.live import get_workload, list_pods_on_node
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.pods import get_workload, list_pods_on_node, parse_pod
 
 _LOOK_SECONDS = 10.0
 #: While it waits it says something this often: connections on which nothing comes are closed on the way.

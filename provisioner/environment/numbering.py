@@ -12,10 +12,11 @@ from provisioner.environment.pods import TpuPod
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.podspec import requested_chips
+from provisioner.kube.protocol import object_path
 from provisioner.model import bounds
 from provisioner.workloads import JOBSET, PLAIN_JOB, RAY_CLUSTER
 from provisioner.workloads.job import JOB
-from provisioner.workloads.jobset import DEFAULT_GROUP, ended_before
+from provisioner.workloads.jobset import DEFAULT_GROUP, JOBSET_TYPE, ended_before
 from provisioner.workloads.kind import STATEFUL_SET, marked
 from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE, replicas_of
 
@@ -36,19 +37,22 @@ class UnnumberedError(NumberingError):
 class OwnerKey(NamedTuple):
     """An object that has to be read."""
 
-    kind: str
-    #: The API's root, such as /apis/apps/v1, and the resource's name.
-    root: str
-    resource: str
+    #: API version and kind: one of those that number pods.
+    type: tuple[str, str]
     namespace: str
     name: str
     #: Empty where the pod does not say.
-    uid: str
+    uid: str = ""
 
     @property
     def title(self) -> str:
         """Kind, namespace and name, for people."""
-        return f"{self.kind} {self.namespace}/{self.name}"
+        return f"{self.type[1]} {self.namespace}/{self.name}"
+
+    @property
+    def path(self) -> str:
+        """Its address."""
+        return object_path(_RESOURCES[self.type], self.name, namespace=self.namespace, root=f"/apis/{self.type[0]}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,31 +85,14 @@ class Numbering:
         return f"{self.prefix}{self.first + index}{self.suffix}"
 
 
-def stateful_set_key(namespace: str, name: str, uid: str = "") -> OwnerKey:
-    """Return where a StatefulSet is."""
-    return OwnerKey("StatefulSet", "/apis/apps/v1", "statefulsets", namespace, name, uid)
-
-
-def jobset_key(namespace: str, name: str) -> OwnerKey:
-    """Return where a JobSet is."""
-    return OwnerKey("JobSet", JOBSET.root, JOBSET.resource, namespace, name, "")
-
-
 def owner_to_read(pod: TpuPod) -> OwnerKey | None:
     """Return the object that tells the numbers of a pod; None where the pod itself does, or nothing can."""
     owner = pod.owner
     if owner is None or pod.marks.get(constants.LWS_NAME):
         return None
     if jobset := pod.marks.get(constants.JOBSET_NAME):
-        return jobset_key(pod.namespace, jobset)
-    if owner.type == STATEFUL_SET:
-        return stateful_set_key(pod.namespace, owner.name, owner.uid)
-    if owner.type == RAY_CLUSTER_TYPE:
-        ray = RAY_CLUSTER
-        return OwnerKey(ray.kind.value, ray.root, ray.resource, pod.namespace, owner.name, owner.uid)
-    if owner.type == JOB:
-        return OwnerKey("Job", PLAIN_JOB.root, PLAIN_JOB.resource, pod.namespace, owner.name, owner.uid)
-    return None
+        return OwnerKey(JOBSET_TYPE, pod.namespace, jobset)
+    return OwnerKey(owner.type, pod.namespace, owner.name, owner.uid) if owner.type in _RESOURCES else None
 
 
 def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
@@ -127,13 +114,7 @@ def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
     if key.uid and uid != key.uid:
         raise NumberingError(f"its {key.title} was deleted, and another one has its name")
     spec = fields.mapping(owner.get("spec"))
-    if key.kind == "StatefulSet":
-        return _of_stateful_set(pod, key, spec)
-    if key.kind == "Job":
-        return _of_job(pod, key, spec)
-    if key.kind == RAY_CLUSTER.kind.value:
-        return _of_raycluster(pod, key, spec)
-    return _of_jobset(pod, key, spec)
+    return _NUMBERINGS[key.type](pod, key, spec)
 
 
 def _of_stateful_set(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
@@ -325,3 +306,17 @@ def _subdomain(pod: TpuPod) -> str:
             "spec.template.spec.subdomain"
         )
     return f".{pod.subdomain}"
+
+
+_RESOURCES = {
+    STATEFUL_SET: "statefulsets",
+    JOB: PLAIN_JOB.resource,
+    JOBSET_TYPE: JOBSET.resource,
+    RAY_CLUSTER_TYPE: RAY_CLUSTER.resource,
+}
+_NUMBERINGS = {
+    STATEFUL_SET: _of_stateful_set,
+    JOB: _of_job,
+    JOBSET_TYPE: _of_jobset,
+    RAY_CLUSTER_TYPE: _of_raycluster,
+}

@@ -164,6 +164,5 @@ def _given(env: object) -> dict[str, Given]:
 
 
 def _label(raw: object) -> str:
-    """Read a value of a label; a longer text is none, and so names nothing."""
-    text = fields.text(raw)
-    return text if len(text) <= bounds.LABEL_VALUE else bounds.cut(text, bounds.LABEL_VALUE + 1)
+    """Read a value of a label; a longer text stays too long for one, and so names nothing."""
+    return bounds.cut(fields.text(raw), bounds.LABEL_VALUE + 1)

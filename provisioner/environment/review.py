@@ -1,4 +1,4 @@
-"""The answer to a pod that is created: its variables as a patch, and what is wrong as warnings or a denial."""
+"""The answer to a pod that is created, and before that to its owner: variables as a patch, and what is wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from provisioner.environment.numbering import (
     ray_host,
     slices_together,
 )
-from provisioner.environment.pods import Container, TpuPod, read_pod, wish_of
+from provisioner.environment.pods import Container, TpuPod, read_pod, requests_chips, wish_of
 from provisioner.environment.variables import (
     NUM_SLICES,
     OF_SLICES,
@@ -39,9 +39,14 @@ from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.model.workloads import ObjectRef
 from provisioner.settings.webhook import WebhookSettings
+from provisioner.workloads.job import JOB
+from provisioner.workloads.jobset import replicated_jobs_of
 from provisioner.workloads.kind import STATEFUL_SET, Owner
 from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE
 
+Json = dict[str, Any]
+#: Of spec.completionMode.
+_INDEXED = "Indexed"
 #: So many are written in a fraction of a millisecond.
 _MANY_HOST_NAMES = 1000
 
@@ -195,7 +200,18 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
         try:
             numbering = numbering_of(pod, owner)
             check_size(pod, layout, numbering)
-            problems += _misfits(pod, layout, numbering)
+            several = not numbering.slices
+            if layout is not None and (numbering.pods % layout.pods or not (several or numbering.pods == layout.pods)):
+                problems.append(
+                    tpu.not_whole_slices(
+                        layout.accelerator,
+                        layout.topology,
+                        pods=layout.pods,
+                        chips_per_pod=pod.chips,
+                        wanted=numbering.pods,
+                        several=several,
+                    )
+                )
         except NumberingError as error:
             # Of a pod that has not asked, its own controller may know more.
             others = isinstance(error, UnnumberedError) and pod.wish != "enabled"
@@ -227,19 +243,6 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
     if settings.topology and layout is None:
         problems.append("it selects no accelerator and topology, so the variables of the topology cannot be determined")
     return Injected(patch=tuple(patch), problems=tuple(dict.fromkeys(problems)))
-
-
-def _misfits(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> Iterable[str]:
-    """Say where the number of pods is not that of whole slices."""
-    if layout is not None and (numbering.pods % layout.pods or (numbering.slices and numbering.pods != layout.pods)):
-        yield tpu.not_whole_slices(
-            layout.accelerator,
-            layout.topology,
-            pods=layout.pods,
-            chips_per_pod=pod.chips,
-            wanted=numbering.pods,
-            several=not numbering.slices,
-        )
 
 
 def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> list[str]:
@@ -343,3 +346,94 @@ def _required(*expressions: dict[str, Any]) -> dict[str, Any]:
         "topologyKey": constants.NODE_POOL,
     }
     return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+
+
+# --- the first pod with chips that a workload will have: it stands for all, and its owner hears of mistakes earlier ---
+
+
+def problems_of_first_pod(raw: Mapping[str, Any], settings: WebhookSettings, namespace: str) -> tuple[str, ...]:
+    """Return what the webhook would say of the first pod with chips of an object that may not exist yet.
+
+    Kubernetes, JobSet 0.11 and LeaderWorkerSet 0.9 are followed in what the variables depend on; other kinds have none.
+    """
+    made = next((each for each in _first_pods(dict(raw)) if requests_chips(each)), None)
+    if made is None:
+        return ()
+    request = Request(operation="CREATE", kind="Pod", namespace=namespace, object=made)
+    return review_pod(request, lambda _: raw, replace(settings, wrong="warn")).warnings
+
+
+def _first_pods(raw: Json) -> Iterator[Json]:
+    metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
+    name, kind = fields.name(metadata.get("name")), (raw.get("apiVersion"), raw.get("kind"))
+    group = fields.text(raw.get("apiVersion")).partition("/")[0]
+    if kind == STATEFUL_SET and fields.count(spec.get("replicas"), default=1):
+        own = f"{name}-{fields.count(fields.mapping(spec.get('ordinals')).get('start'), default=0)}"
+        host = {"hostname": own, "subdomain": spec.get("serviceName")}
+        yield _pod(spec.get("template"), {"name": own}, (*STATEFUL_SET, name), host=host)
+    elif kind == JOB:
+        yield _pod_of_job(spec, name, indexed=spec.get("completionMode") == _INDEXED)
+    elif (group, raw.get("kind")) == ("jobset.x-k8s.io", "JobSet"):
+        network = fields.mapping(spec.get("network"))
+        subdomain = fields.name(network.get("subdomain")) or name
+        host = {"subdomain": subdomain} if network.get("enableDNSHostnames") is not False else {}
+        for entry, replicated in zip(fields.mappings(spec.get("replicatedJobs")), replicated_jobs_of(raw), strict=True):
+            job_spec = fields.mapping(fields.mapping(entry.get("template")).get("spec"))
+            marks = {key: value for key, value in replicated.marks(0).items() if value}
+            # JobSet's own default is Indexed.
+            indexed = (job_spec.get("completionMode") or _INDEXED) == _INDEXED
+            if replicated.replicas:
+                yield _pod_of_job(job_spec, replicated.child(0), indexed=indexed, marks=marks, host=host)
+    elif (group, raw.get("kind")) == ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"):
+        yield from _pods_of_group(spec, name)
+
+
+def _pod_of_job(
+    spec: Json, job: str, *, indexed: bool, marks: Mapping[str, str] | None = None, host: Json | None = None
+) -> Json:
+    marks, host = {**(marks or {}), constants.JOB_NAME: job}, dict(host or {})
+    if indexed:
+        marks[constants.COMPLETION_INDEX] = "0"
+        host["hostname"] = f"{job}-0"
+    pods = fields.count(spec.get("completions"), default=fields.count(spec.get("parallelism"), default=1))
+    return _pod(spec.get("template") if pods else None, {"generateName": f"{job}-"}, (*JOB, job), marks, host)
+
+
+def _pods_of_group(spec: Json, name: str) -> Iterator[Json]:
+    """Yield the leader of the first group of a LeaderWorkerSet, and its first worker: either may have the chips."""
+    pods = fields.mapping(spec.get("leaderWorkerTemplate"))
+    size = fields.count(pods.get("size"), default=1)
+    leader = pods.get("leaderTemplate") if isinstance(pods.get("leaderTemplate"), dict) else pods.get("workerTemplate")
+    subgroup = fields.mapping(pods.get("subGroupPolicy")).get("subGroupSize")
+    if not fields.count(spec.get("replicas"), default=1):
+        return
+    for worker, template in enumerate([leader, pods.get("workerTemplate")][:size]):
+        own = f"{name}-0-{worker}" if worker else f"{name}-0"
+        marks = {
+            constants.LWS_NAME: name,
+            constants.LWS_GROUP_INDEX: "0",
+            constants.LWS_WORKER_INDEX: str(worker),
+            constants.LWS_SIZE: str(size),
+        }
+        if fields.count(subgroup, default=0):
+            marks[constants.LWS_SUBGROUP_SIZE] = str(subgroup)
+        # Of another one where subdomainPolicy is UniquePerReplica, which is no mistake either.
+        host = {"hostname": own, "subdomain": name}
+        yield _pod(template, {"name": own}, (*STATEFUL_SET, f"{name}-0" if worker else name), marks, host)
+
+
+def _pod(
+    template: object,
+    name: Mapping[str, str],
+    owner: tuple[str, str, str],
+    marks: Mapping[str, str] | None = None,
+    host: Json | None = None,
+) -> Json:
+    """Return a pod of a template and its owner (API version, kind, name); `marks` are read as labels or annotations."""
+    api_version, kind, owner_name = owner
+    reference = {"apiVersion": api_version, "kind": kind, "name": owner_name, "controller": True}
+    metadata = fields.mapping(fields.mapping(template).get("metadata"))
+    labels: dict[str, Any] = {**fields.mapping(metadata.get("labels")), **(marks or {})}
+    found = {"annotations": metadata.get("annotations"), "labels": labels, **name, "ownerReferences": [reference]}
+    placed = {key: value for key, value in (host or {}).items() if value}
+    return {"metadata": found, "spec": {**fields.mapping(fields.mapping(template).get("spec")), **placed}}

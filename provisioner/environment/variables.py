@@ -26,10 +26,8 @@ OF_SLICES = (NUM_SLICES, SLICE_ID, COORDINATOR)
 #: Generations whose libtpu wants the addresses of all processes.
 _WITH_ADDRESSES = ("tpu7x", "tpu7")
 _LOCAL = "localhost"
-
-
-#: How the plugin calls the generations of labels that do not tell them by themselves.
-_GENERATIONS = {
+#: How the plugin calls the generations of labels; from tpu7 on the label is the generation.
+GENERATIONS = {
     "tpu-v3-device": "v3",
     "tpu-v3-slice": "v3",
     "tpu-v4-lite-device": "v4lite",
@@ -58,11 +56,6 @@ _PARTS = frozenset(
 )
 
 
-def generation_of(accelerator: str) -> str:
-    """Return the generation in the plugin's words; from tpu7 on the label is the generation."""
-    return _GENERATIONS.get(accelerator, accelerator)
-
-
 def topology_in_use(topology: Topology, part: str) -> Topology:
     """Return the part of a slice's topology that a pod uses; one that is invalid or too large counts as the whole."""
     if part not in _PARTS:
@@ -82,7 +75,7 @@ def topology_variables(
     `container_chips` is what the container requests, `host_chips` what its VM has. `resilient` is false where the pod
     selects nodes whose links are not.
     """
-    generation = generation_of(accelerator)
+    generation = GENERATIONS.get(accelerator, accelerator)
     cores = topology.chips if generation in _ONE_CORE else 2 * topology.chips
     ports = host_chips * (2 if generation in _TWO_PORTS else 1)
     variables = {

@@ -14,10 +14,9 @@ from google.auth import exceptions as auth_exceptions
 from provisioner.google.errors import LOST, Answer, Call
 from provisioner.model.capacity import Failure, FailureKind
 
-#: What Google's libraries can raise, apart from mistakes in our own code. OSError: a CA bundle that is not there.
+#: What Google's libraries can raise, apart from mistakes in our own code. OSError: from requests, or of a CA bundle.
 SDK_ERRORS: tuple[type[Exception], ...] = (
     auth_exceptions.GoogleAuthError,
-    requests.RequestException,
     urllib3.exceptions.HTTPError,
     OSError,
 )
@@ -39,10 +38,9 @@ _BAD_ADDRESS = (
     requests.exceptions.InvalidURL,
     requests.exceptions.InvalidHeader,
 )
-#: urllib3's own word for "no connection was made". A name that does not resolve is a kind of the first.
+#: urllib3's own word for "no connection was made"; the first is also a name that does not resolve.
 _NOT_CONNECTED = (
     urllib3.exceptions.NewConnectionError,
-    urllib3.exceptions.NameResolutionError,
     urllib3.exceptions.ConnectTimeoutError,
     urllib3.exceptions.ProxyError,
     ssl.SSLCertVerificationError,

@@ -5,6 +5,7 @@ Elsewhere everything is unknown, after one second at most for the connection; no
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,12 +31,12 @@ class Surroundings:
 def read_surroundings(environ: Mapping[str, str], *, timeout_seconds: float = 1.0) -> Surroundings:
     """Ask the metadata server, at the address in GCE_METADATA_HOST where that is set."""
     host = environ.get(_HOST_VARIABLE) or _DEFAULT_HOST
-    try:
-        connection = http.client.HTTPConnection(host, timeout=timeout_seconds)
-    except http.client.InvalidURL:
-        return Surroundings()
     found: dict[str, str] = {}
-    try:
+    # Not on Google Cloud, or not for now: what was read so far still holds.
+    with (
+        contextlib.suppress(OSError, http.client.HTTPException),
+        contextlib.closing(http.client.HTTPConnection(host, timeout=timeout_seconds)) as connection,
+    ):
         for field, path in (
             ("project", "project/project-id"),
             ("zone", "instance/zone"),
@@ -43,11 +44,6 @@ def read_surroundings(environ: Mapping[str, str], *, timeout_seconds: float = 1.
             ("cluster", "instance/attributes/cluster-name"),
         ):
             found[field] = _read(connection, path)
-    except (OSError, http.client.HTTPException):
-        # Not on Google Cloud, or not for now: what was read so far still holds.
-        pass
-    finally:
-        connection.close()
     # projects/NUMBER/zones/ZONE
     found["zone"] = found.get("zone", "").rpartition("/")[2]
     return Surroundings(**found)
@@ -56,11 +52,6 @@ def read_surroundings(environ: Mapping[str, str], *, timeout_seconds: float = 1.
 def _read(connection: http.client.HTTPConnection, path: str) -> str:
     connection.request("GET", f"/computeMetadata/v1/{path}", headers={_FLAVOR: "Google"})
     response = connection.getresponse()
-    body = response.read()
+    body = response.read().decode("utf-8", "replace").strip()
     # Whatever else listens at that address does not send the header.
-    if response.status != 200 or response.headers.get(_FLAVOR) != "Google":
-        return ""
-    try:
-        return body.decode().strip()
-    except UnicodeDecodeError:
-        return ""
+    return body if response.status == 200 and response.headers.get(_FLAVOR) == "Google" else ""

@@ -28,7 +28,7 @@ from provisioner.model.wording import first_of
 from provisioner.model.workloads import Pod, Workload
 from provisioner.runtime.parallel import ForEach, one_by_one
 from provisioner.slices.planning.plan import Delete, DeleteReason
-from provisioner.workloads.live import BoundPod, get_workload, list_pods_of_workload, list_pods_on_node
+from provisioner.workloads.pods import BoundPod, get_workload, list_pods_of_workload, list_pods_on_node
 
 _log = structlog.get_logger(__name__)
 

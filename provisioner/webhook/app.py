@@ -18,13 +18,12 @@ from provisioner.admission.files import CertificateFiles, CertificateLoop, Certi
 from provisioner.admission.hooks import Hook, Lanes, begin_of
 from provisioner.admission.keeper import Keeper
 from provisioner.admission.review import READ_ALONE_BYTES, Answer, Deferred, Notice, Request
-from provisioner.environment.first_pod import problems_of_first_pod
-from provisioner.environment.numbering import OwnerKey, jobset_key, stateful_set_key
-from provisioner.environment.review import OwnerError, judge_pod, object_of
+from provisioner.environment.numbering import OwnerKey
+from provisioner.environment.review import OwnerError, judge_pod, object_of, problems_of_first_pod
 from provisioner.kube import errors, fields
 from provisioner.kube.events import EventRecorder
 from provisioner.kube.machineconfigs import MACHINE_CONFIGS, extend_catalogue, parse_machine_config
-from provisioner.kube.protocol import Api, Timeouts, object_path
+from provisioner.kube.protocol import Api, Timeouts
 from provisioner.kube.watches import ListWatch
 from provisioner.model.workloads import ObjectRef
 from provisioner.partitions.admission import review_pod as review_pod_with_ipus
@@ -47,7 +46,8 @@ from provisioner.slices.admission import (
 )
 from provisioner.slices.offline.forecast import settings_by_object
 from provisioner.slices.suppliers import rules_of
-from provisioner.workloads.kind import controller_of
+from provisioner.workloads.jobset import JOBSET_TYPE
+from provisioner.workloads.kind import STATEFUL_SET, controller_of
 
 _log = structlog.get_logger(__name__)
 
@@ -201,8 +201,7 @@ async def _greet(_call: Call) -> Content:
 def _read_owner(api: Api, key: OwnerKey, most_bytes: int) -> Mapping[str, Any] | None:
     """Read an object as it is at this moment; None where there is none."""
     try:
-        path = object_path(key.resource, key.name, namespace=key.namespace, root=key.root)
-        return api.get(path, timeouts=_READ_TIMEOUTS, most_bytes=most_bytes)
+        return api.get(key.path, timeouts=_READ_TIMEOUTS, most_bytes=most_bytes)
     except errors.NotFound:
         return None
     except (errors.ClusterError, ValueError) as error:
@@ -263,7 +262,7 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
         def judged(scaled: Mapping[str, Any] | None) -> Answer:
             return Answer() if scaled is None else review_scale(request, scaled, judge, mode)
 
-        return after_reading(stateful_set_key(request.namespace, request.name), judged)
+        return after_reading(OwnerKey(STATEFUL_SET, request.namespace, request.name), judged)
 
     def jobs_of(request: Request) -> Answer | Deferred:
         jobset = jobset_to_read(request, changes)
@@ -271,7 +270,9 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
             return review_job(request, changes, judge)
         owner = controller_of(fields.mapping(request.object.get("metadata")))
         maker = object_of(owner, request.namespace) if owner is not None else None
-        return after_reading(jobset_key(request.namespace, jobset), partial(review_job, request, changes, judge), maker)
+        return after_reading(
+            OwnerKey(JOBSET_TYPE, request.namespace, jobset), partial(review_job, request, changes, judge), maker
+        )
 
     return [
         Hook(

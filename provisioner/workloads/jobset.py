@@ -15,6 +15,8 @@ from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, group_
 from provisioner.workloads.job import JOB
 from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of, too_much
 
+#: API version and kind, as in owner references.
+JOBSET_TYPE = (WorkloadKind.JOBSET.api_version, WorkloadKind.JOBSET.value)
 _LABELS = "jobset.sigs.k8s.io/"
 #: That of replicated jobs without groupName.
 DEFAULT_GROUP = "default"
@@ -24,7 +26,6 @@ DEFAULT_GROUP = "default"
 class ReplicatedJob:
     """A replicated job of a JobSet, and what its controller counts over all of them."""
 
-    place: int
     name: str
     replicas: int
     namespace: str
@@ -71,10 +72,9 @@ def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
     in_all: Counter[str] = Counter()
     for group, count in zip(groups, counts, strict=True):
         in_all[group] += count
-    for place, (entry, group, count) in enumerate(zip(entries, groups, counts, strict=True)):
+    for entry, group, count in zip(entries, groups, counts, strict=True):
         found.append(
             ReplicatedJob(
-                place=place,
                 name=fields.name(entry.get("name")),
                 replicas=count,
                 namespace=fields.name(metadata.get("namespace")),

@@ -17,7 +17,7 @@ from provisioner.kube.machineconfigs import MACHINE_CONFIGS
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads import KINDS
-from provisioner.workloads.live import get_workload
+from provisioner.workloads.pods import get_workload
 from rehearsal.demos import Rehearsal
 from tests.deploy.kit import NAMESPACE, Recorder, rights, try_events
 from tests.deploy.mainjob import do_the_main_job, used_rights

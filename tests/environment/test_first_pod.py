@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.environment.first_pod import problems_of_first_pod
+from provisioner.environment.review import problems_of_first_pod
 from provisioner.settings.webhook import WebhookSettings
 
 ALL = WebhookSettings(injection="all")

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.admission.review import Answer, Request
-from provisioner.environment.first_pod import problems_of_first_pod
 from provisioner.environment.pods import read_pod
-from provisioner.environment.review import review_pod
+from provisioner.environment.review import problems_of_first_pod, review_pod
 from provisioner.kube.fields import MalformedObject
 from provisioner.settings.webhook import WebhookSettings
 from tests.environment.test_first_pod import job, jobset, leader_worker_set, pod_template, replicated, stateful_set

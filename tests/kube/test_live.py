@@ -10,7 +10,7 @@ from provisioner import constants
 from provisioner.kube import errors, live
 from provisioner.kube.protocol import DEFAULT_TIMEOUTS
 from provisioner.model.workloads import WorkloadKind
-from provisioner.workloads.live import get_workload, list_pods_of_workload, list_pods_on_node
+from provisioner.workloads.pods import get_workload, list_pods_of_workload, list_pods_on_node
 from tests.support.kube import FakeKube
 from tests.support.objects import raw_jobset, raw_node, raw_pod, raw_request
 

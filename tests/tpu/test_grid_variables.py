@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from provisioner import tpu
-from provisioner.environment.variables import generation_of, topology_in_use, topology_variables
+from provisioner.environment.variables import GENERATIONS, topology_in_use, topology_variables
 from provisioner.tpu import Topology
 
 V4, V5E, V5P, V6E = "tpu-v4-podslice", "tpu-v5-lite-podslice", "tpu-v5p-slice", "tpu-v6e-slice"
@@ -115,7 +115,7 @@ def by_hand(label: str, topology: str, chips: int) -> dict[str, str]:
     wrap = [dim == 16 for dim in dims] if lite else [x > 3 and y > 3 and z > 3] * 3
     return {
         "TPU_TOPOLOGY": topology,
-        "TPU_ACCELERATOR_TYPE": f"{generation_of(label)}-{x * y * z * (1 if lite else 2)}",
+        "TPU_ACCELERATOR_TYPE": f"{GENERATIONS.get(label, label)}-{x * y * z * (1 if lite else 2)}",
         "TPU_HOST_BOUNDS": ",".join(str(dim // own) for dim, own in zip(dims, host, strict=True)),
         "TPU_CHIPS_PER_HOST_BOUNDS": ",".join(map(str, host)),
         "TPU_TOPOLOGY_WRAP": ",".join("true" if each else "false" for each in wrap),

@@ -91,7 +91,7 @@ def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> It
     for place, (template, pods) in enumerate(found):
         if not template.chips:
             continue
-        shape = _shape(template)
+        shape = shape_of(template)
         hosts = shape.nodes(1)
         if pods % hosts:
             raise ValueError(
@@ -121,7 +121,7 @@ def _group_of_buffer(
         like, template = sum(each.replicas for each in groups), groups[0].template
     elif name:
         template = _template(workload, name, templates)
-    shape = _shape(template)
+    shape = shape_of(template)
     counts = [replicas] if replicas is not None else []
     if ask.scalable[2] and ask.percentage is not None:
         counts.append(max(1, -(-like * ask.percentage // 100)))
@@ -162,13 +162,6 @@ def _scalable(
     raise ValueError(
         f"scalableRef names a {bounds.cut(kind)}; name a JobSet, a LeaderWorkerSet, a RayCluster or a served Job"
     )
-
-
-def _shape(template: Requirements) -> tpu.Shape:
-    shape, problem = shape_of(template)
-    if shape is None:
-        raise ValueError(problem)
-    return shape
 
 
 def _leaders(workload: Workload) -> Iterator[Pod]:

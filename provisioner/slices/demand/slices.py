@@ -359,7 +359,12 @@ def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: i
     # What a pod of the template asks for when GKE has added its toleration.
     admitted = replace(group.template, tolerations=(*group.template.tolerations, CHIP_TOLERATION))
     requirements = leader.requirements if leader is not None else admitted
-    shape, problem = (None, requirements.problem) if requirements.problem else shape_of(requirements)
+    shape: tpu.Shape | None = None
+    problem = requirements.problem
+    try:
+        shape = None if problem else shape_of(requirements)
+    except tpu.ShapeError as error:
+        problem = str(error)
     return Slice(
         id=SliceId(workload.uid, listed.key),
         workload=workload,
@@ -384,15 +389,13 @@ def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
 
     That of index 0; with `lowest` that of the lowest index that is left.
     """
-    leader: tuple[int, bool, str, Pod] | None = None
-    for pod in pods:
-        index = pod.completion_index
-        if index is None or (index != constants.LEADER_INDEX and not lowest) or pod.deletion_deadline is not None:
-            continue
-        candidate = (index, pod.node_name != "", pod.name, pod)
-        if leader is None or candidate[:3] < leader[:3]:
-            leader = candidate
-    return leader[3] if leader is not None else None
+    candidates = [
+        pod
+        for pod in pods
+        if pod.deletion_deadline is None
+        and (pod.completion_index == constants.LEADER_INDEX or (lowest and pod.completion_index is not None))
+    ]
+    return min(candidates, key=lambda pod: (pod.completion_index, pod.node_name != "", pod.name), default=None)
 
 
 def _is_outdated(leader: Pod, workload: Workload, template: Requirements) -> bool:
@@ -417,20 +420,16 @@ def _slice_asked_for(requirements: Requirements) -> tuple[str, str, int]:
     )
 
 
-def shape_of(requirements: Requirements) -> tuple[tpu.Shape | None, str]:
-    """Return the shape that pods ask for; or None, and why there is none."""
+def shape_of(requirements: Requirements) -> tpu.Shape:
+    """Return the shape that pods ask for; raise ShapeError where there is none."""
     selector = requirements.node_selector
     accelerator = selector.get(constants.TPU_ACCELERATOR)
     if accelerator is None:
         valid = ", ".join(tpu.ACCELERATORS)
-        return None, f"the pod has no nodeSelector {constants.TPU_ACCELERATOR}; add it with one of {valid}"
-    try:
-        shape = tpu.resolve(
-            accelerator,
-            selector.get(constants.TPU_TOPOLOGY, ""),
-            requirements.chips,
-            selector.get(constants.INSTANCE_TYPE, ""),
-        )
-    except tpu.ShapeError as error:
-        return None, str(error)
-    return shape, ""
+        raise tpu.ShapeError(f"the pod has no nodeSelector {constants.TPU_ACCELERATOR}; add it with one of {valid}")
+    return tpu.resolve(
+        accelerator,
+        selector.get(constants.TPU_TOPOLOGY, ""),
+        requirements.chips,
+        selector.get(constants.INSTANCE_TYPE, ""),
+    )

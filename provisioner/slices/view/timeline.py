@@ -12,9 +12,8 @@ from provisioner.runtime.clock import shifted
 from provisioner.slices.planning.plan import PoolState
 from provisioner.slices.view.types import State, slice_of_pool, state_of, workload_of_pool
 
-#: Tracks of pools that are gone are kept for so long, and no more than so many; of each so many segments.
+#: Tracks of pools that are gone are kept for so long; of each so many segments.
 _KEPT = timedelta(hours=24)
-_MOST_ENDED = 5000
 _MOST_SEGMENTS = 50
 #: And of all together: whoever is sent everything is sent these too.
 _MOST_SEGMENTS_IN_ALL = 20_000
@@ -91,12 +90,12 @@ class Timeline:
 
     def _shorten(self) -> None:
         total = sum(len(each.segments) for each in self._tracks.values())
-        if len(self._ended) <= _MOST_ENDED and total <= _MOST_SEGMENTS_IN_ALL:
+        if total <= _MOST_SEGMENTS_IN_ALL:
             return
         of_namespaces: Counter[str] = Counter()
         for name in self._ended:
             of_namespaces[_namespace_of(self._tracks[name])] += len(self._tracks[name].segments)
-        while self._ended and (len(self._ended) > _MOST_ENDED or total > _MOST_SEGMENTS_IN_ALL):
+        while self._ended and total > _MOST_SEGMENTS_IN_ALL:
             ((largest, _),) = of_namespaces.most_common(1)
             first = next(name for name in self._ended if _namespace_of(self._tracks[name]) == largest)
             segments = len(self._forget(first).segments)

@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 from provisioner import constants
 from provisioner.admission.review import Request
-from provisioner.environment.first_pod import problems_of_first_pod
 from provisioner.environment.numbering import OwnerKey
-from provisioner.environment.review import review_pod
+from provisioner.environment.review import problems_of_first_pod, review_pod
 from provisioner.model.capacity import CapacityKind, Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.settings.webhook import WebhookSettings

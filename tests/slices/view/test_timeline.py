@@ -19,9 +19,8 @@ DAY = timedelta(hours=24)
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep no more than 50 pools that are gone, and 200 segments."""
-    monkeypatch.setattr(timelines, "_MOST_ENDED", 50)
-    monkeypatch.setattr(timelines, "_MOST_SEGMENTS_IN_ALL", 200)
+    """Keep no more than 51 segments."""
+    monkeypatch.setattr(timelines, "_MOST_SEGMENTS_IN_ALL", 51)
 
 
 def followed(world: World, timeline: Timeline) -> None:
@@ -100,7 +99,7 @@ def test_all_segments_together_are_bounded() -> None:
             now = world.now + timedelta(seconds=60 * number + turn)
             timeline.follow([_named(pool, f"pool-{number}", chosen=bool(turn % 2))], now)
     tracks = timeline.tracks()
-    assert sum(len(each.segments) for each in tracks) <= 250
+    assert sum(len(each.segments) for each in tracks) <= 51
     assert tracks[-1].pool == "pool-19"
 
 

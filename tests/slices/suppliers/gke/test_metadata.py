@@ -57,7 +57,6 @@ def test_on_a_plain_machine(server: RecordingServer, monkeypatch: pytest.MonkeyP
         pytest.param(Answer(body=b"welcome to my router"), id="something else that listens there"),
         pytest.param(Answer(status=500, body=b"", headers={"Metadata-Flavor": "Google"}), id="a broken server"),
         pytest.param(Answer(hang_up=True), id="a connection that breaks"),
-        pytest.param(Answer(body=b"\xff\xfe", headers={"Metadata-Flavor": "Google"}), id="no text"),
     ],
 )
 def test_strange_answers(server: RecordingServer, strange: Answer) -> None:
