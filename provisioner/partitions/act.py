@@ -30,12 +30,6 @@ from provisioner.partitions.vipu.protocol import Reading, Vipu, VipuError
 from provisioner.runtime.actor import NO_LEASE, CallingActor
 
 _log = structlog.get_logger(__name__)
-#: As metrics have them.
-_NAMES: Mapping[type[actions.Call], str] = {
-    actions.ReadServer: "read",
-    actions.CreatePartition: "create",
-    actions.RemovePartition: "remove",
-}
 _READ_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 #: A write takes no longer than this, and is not begun with less of the lease left.
 _WRITE_SECONDS = 10.0
@@ -121,9 +115,9 @@ class Actor(CallingActor[actions.Answer]):
             # Whatever it was, the command may have had its effect.
             _log.exception("call.crashed", call=call.key)
             failure = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error))
-        self.metrics.call_seconds.labels(_NAMES[type(call)]).observe(self.monotonic() - started)
+        self.metrics.call_seconds.labels(call.name).observe(self.monotonic() - started)
         if failure is not None:
-            self.metrics.call_errors.labels(_NAMES[type(call)], failure.kind.value).inc()
+            self.metrics.call_errors.labels(call.name, failure.kind.value).inc()
         return actions.CallAnswer(call=call, asked_at=asked_at, at=self.clock(), reading=reading, failure=failure)
 
     def _not_called(self, call: actions.Call, why: str) -> actions.CallAnswer:

@@ -69,8 +69,6 @@ AUDIENCE = "tpu-provisioner-partitions"
 ROOT = "/v1/partitions"
 CONFIG = "config"
 HEALTH = "/health"
-#: The port of the REST API, and that of its Service.
-PORT = 8080
 SERVICE = "tpu-provisioner-partitions"
 
 #: The container that waits for the partition: it tells pods that were prepared here from those of Graphcore's plugin.

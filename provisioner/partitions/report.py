@@ -23,11 +23,6 @@ from provisioner.partitions.planning.round import Snapshot
 from provisioner.runtime.repeats import Lasting
 
 _log = structlog.get_logger(__name__)
-_KINDS: Mapping[type[actions.Write], str] = {
-    actions.SaveLedger: "save_ledger",
-    actions.OpenGate: "open_gate",
-    actions.TakeBack: "take_back",
-}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,11 +81,7 @@ class Reporter:
                 key,
                 f"{failure.kind.value} {failure.message}",
                 lambda: _log.warning(
-                    "server.not_read"
-                    if isinstance(call, actions.ReadServer)
-                    else "partition.create_failed"
-                    if isinstance(call, actions.CreatePartition)
-                    else "partition.remove_failed",
+                    "server.not_read" if isinstance(call, actions.ReadServer) else f"partition.{call.name}_failed",
                     **said,
                 ),
             )
@@ -108,10 +99,9 @@ class Reporter:
 
     def _tell_write(self, answer: actions.WriteAnswer) -> None:
         write, key = answer.write, answer.write.key
-        kind = _KINDS[type(write)]
         result = answer.failure.value if answer.failure is not None else DONE
-        self.metrics.writes.labels(kind, result).inc()
-        said: dict[str, object] = {"write": kind, "object": key}
+        self.metrics.writes.labels(write.name, result).inc()
+        said: dict[str, object] = {"write": write.name, "object": key}
         if not isinstance(write, actions.SaveLedger):
             said |= {"namespace": write.pod.namespace, "pod": write.pod.name, "partition": write.partition_id}
         match answer.failure:

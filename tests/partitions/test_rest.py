@@ -14,7 +14,7 @@ import structlog
 from provisioner.kube import errors
 from provisioner.model.capacity import FailureKind
 from provisioner.partitions import names
-from provisioner.partitions.rest import access
+from provisioner.partitions.rest import api
 from provisioner.partitions.rest.wire import ACCESS_REVIEWS, TOKEN_REVIEWS
 from provisioner.partitions.vipu.protocol import PartitionState
 from tests.support.partitions import FakeVipu
@@ -29,7 +29,7 @@ ROOT = names.ROOT
 
 @pytest.fixture
 def ground(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
-    monkeypatch.setattr(access, "_MOST", 32)
+    monkeypatch.setattr(api, "_MOST", 32)
     made = Ground().start()
     yield made
     made.end()
@@ -336,7 +336,7 @@ def test_nothing_is_written_into_another_pod_of_that_name(ground: Ground) -> Non
 
 
 def test_a_slow_v_ipu_server_keeps_nobody_from_the_others(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "_READ_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(api, "_READ_PATIENCE_SECONDS", 0.2)
     other = ground.vipus["fast.example:8090"] = FakeVipu()
     ground.vipu.answers.clear()
     slow = [ground.add_pod(f"slow-{number}") for number in range(20)]
@@ -352,13 +352,13 @@ def test_a_slow_v_ipu_server_keeps_nobody_from_the_others(ground: Ground, monkey
     assert ground.ask(slow[0]).status == 503
     assert ground.vipu.reads == 2
     ground.vipu.answers.set()
-    monkeypatch.setattr(access, "_READ_PATIENCE_SECONDS", 10.0)
+    monkeypatch.setattr(api, "_READ_PATIENCE_SECONDS", 10.0)
     assert ground.ask(slow[0]).status == 200
     assert other.reads == 1
 
 
 def test_more_than_a_server_can_be_asked_is_refused_at_once(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "_MOST_READS", 1)
+    monkeypatch.setattr(api, "_MOST_READS", 1)
     ground.vipu.answers.clear()
     first, second = ground.add_pod("first"), ground.add_pod("second")
     ground.place(first)
@@ -381,11 +381,11 @@ def test_a_flood_of_tokens_from_one_client_keeps_nobody_out(ground: Ground) -> N
             for number in range(40)
         ]
         # Some are refused at once.
-        wait_for(lambda: sum(each.done() for each in flood) == 40 - access._MOST)
-        assert len(ground.kube.reviews) == access._AT_ONCE
+        wait_for(lambda: sum(each.done() for each in flood) == 40 - api._MOST)
+        assert len(ground.kube.reviews) == api._AT_ONCE
         mine = threads.submit(ground.ask, pod, token)
         # It takes the room of one that waits, and has the next place.
-        wait_for(lambda: sum(each.done() for each in flood) == 41 - access._MOST)
+        wait_for(lambda: sum(each.done() for each in flood) == 41 - api._MOST)
         ground.kube.answers.set()
         assert mine.result().status == 202
         statuses = [each.result().status for each in flood]

@@ -1,10 +1,13 @@
-"""What a plan asks to be done, and the answers. One call of a key is under way at a time; each is answered once."""
+"""What a plan asks to be done, and the answers. One call of a key is under way at a time; each is answered once.
+
+The name of a call or a write is that which metrics and the log have.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from provisioner.model.writes import Answered, AnsweredCall
 from provisioner.partitions.demand import Pod
@@ -30,6 +33,7 @@ def pod_key(pod: Pod) -> str:
 class ReadServer:
     """List allocations and partitions of a server. The answer has a Reading."""
 
+    name: ClassVar = "read"
     server: str
 
     @property
@@ -42,6 +46,7 @@ class ReadServer:
 class CreatePartition:
     """Make a partition that is in the ledger."""
 
+    name: ClassVar = "create"
     server: str
     request: PartitionRequest
 
@@ -64,6 +69,7 @@ class RemovePartition:
     - with `unused`, one whose init container has not ended does not use it: it is broken, and recreated.
     """
 
+    name: ClassVar = "remove"
     server: str
     id: str
     pod: tuple[str, str, str] | None
@@ -80,6 +86,7 @@ class RemovePartition:
 class SaveLedger:
     """Replace the ledger, with the resource version of the one that was decided on as precondition."""
 
+    name: ClassVar = "save_ledger"
     before: Ledger
     entries: tuple[Entry, ...]
 
@@ -105,12 +112,15 @@ class _OfPod:
 class OpenGate(_OfPod):
     """Tell a pod its partition and let it be scheduled to the nodes of the server, all in one patch."""
 
+    name: ClassVar = "open_gate"
     server: Server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeBack(_OfPod):
     """Release a pod that has its partition and no node, as the REST API does; one with a node by then keeps it."""
+
+    name: ClassVar = "take_back"
 
 
 Call = ReadServer | CreatePartition | RemovePartition

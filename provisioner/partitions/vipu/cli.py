@@ -9,17 +9,20 @@ import contextlib
 import json
 import os
 import re
+import resource
+import signal
+import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions.vipu import errors, tables
 from provisioner.partitions.vipu.errors import Verb
-from provisioner.partitions.vipu.process import Ended, Runner, StartError
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, VipuError
 
 #: A call is killed after this time.
@@ -40,6 +43,10 @@ _PLAIN = re.compile(r"[ !#-\[\]-~]+")
 _TEMPLATE = re.compile(r"[$%]\{")
 _KEY = re.compile(r'api[-_]access[-_]key"?\s*[=:]\s*"([^"\n]+)"')
 _HIDDEN = "***"
+#: The end of a process is looked for so soon, and then ever more seldom: a create takes minutes.
+_LOOK_SECONDS, _LATEST_LOOK_SECONDS = 0.002, 0.05
+#: A program that is being started may hang; whoever ends waits no longer for it.
+_CLOSE_SECONDS = 0.2
 _Read = TypeVar("_Read")
 
 
@@ -85,6 +92,127 @@ def _content(path: Path) -> str | None:
         raise ValueError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8") from None
+
+
+class StartError(Exception):
+    """The program did not run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a program ended."""
+
+    #: Its exit code; None where it did not exit by itself.
+    code: int | None
+    stdout: str
+    stderr: str
+    #: Why it has no exit code, in words; empty where it has one.
+    cause: str = ""
+
+
+class Runner:
+    """Runs programs within bounds: of time, of output, and with an end for all that they start.
+
+    They write to memory: on a file system that is full, output would be cut without a sign.
+    """
+
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._running: set[int] = set()
+        self._closed = False
+
+    def run(
+        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, seconds: float, most_bytes: int
+    ) -> Ended:
+        """Run a program until it ends, or reaches its bounds of time or of stdout or stderr. Raises StartError."""
+        deadline = self._monotonic() + seconds
+        with _memory() as stdout, _memory() as stderr:
+            process = self._start(arguments, environment, folder, (stdout, stderr))
+            try:
+                with contextlib.suppress(OSError):
+                    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most_bytes + 1, most_bytes + 1))
+                cause = self._watch(process, deadline)
+            finally:
+                self._end(process)
+            if any(os.fstat(each.fileno()).st_size > most_bytes for each in (stdout, stderr)):
+                cause = "it wrote too much"
+            elif not cause and process.returncode < 0:
+                cause = f"it was killed by {signal.Signals(-process.returncode).name}"
+            texts = [_text(each, most_bytes) for each in (stdout, stderr)]
+        return Ended(code=None if cause else process.returncode, stdout=texts[0], stderr=texts[1], cause=cause)
+
+    def close(self) -> None:
+        """Kill what runs, and run nothing more."""
+        self._closed = True
+        held = self._lock.acquire(timeout=_CLOSE_SECONDS)
+        try:
+            for pid in tuple(self._running):
+                _kill_group(pid)
+        finally:
+            if held:
+                self._lock.release()
+
+    def _start(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        output: tuple[IO[bytes], IO[bytes]],
+    ) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if self._closed:
+                raise StartError("this process is ending")
+            try:
+                process = subprocess.Popen(
+                    list(arguments),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output[0],
+                    stderr=output[1],
+                    cwd=folder,
+                    env=dict(environment),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise StartError(f"cannot run {arguments[0]}: {error.strerror or error}") from None
+            self._running.add(process.pid)
+            return process
+
+    def _watch(self, process: subprocess.Popen[bytes], deadline: float) -> str:
+        """Wait until the program has ended; return why it is to be killed, empty where it has ended by itself."""
+        pause_seconds = _LOOK_SECONDS
+        while not _has_ended(process):
+            if self._monotonic() >= deadline:
+                return "it took too long"
+            time.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _LATEST_LOOK_SECONDS)
+        return ""
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        # The program has not been waited for, so its number is still that of its group and of nobody else.
+        with self._lock:
+            _kill_group(process.pid)
+            self._running.discard(process.pid)
+        process.wait()
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Tell whether a program has ended, without taking note of it."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _memory() -> IO[bytes]:
+    return os.fdopen(os.memfd_create("output"), "w+b")
+
+
+def _text(file: IO[bytes], most_bytes: int) -> str:
+    file.seek(0)
+    return file.read(most_bytes).decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

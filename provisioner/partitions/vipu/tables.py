@@ -88,7 +88,7 @@ def allocations(text: str) -> tuple[Listed, ...]:
         agents = tuple(row.text(table.needed["Agents"]).replace(",", " ").split())
         named = row.text(table.needed["Allocation"])
         if not named:
-            if not name or not agents or row.filled() != 1:
+            if not name or not agents or sum(map(bool, row.cells)) != 1:
                 raise row.error("has no id of an allocation")
             found[name] = (found[name][0], found[name][1] + agents)
             continue
@@ -146,9 +146,6 @@ class _Row:
         if not (text.isascii() and text.isdecimal()) or len(text) > len(str(_MOST_IPUS)) or int(text) > _MOST_IPUS:
             raise self.error(f"has {text[:_LONGEST_SHOWN]!r} where a number should be")
         return int(text)
-
-    def filled(self) -> int:
-        return sum(1 for cell in self.cells if cell)
 
     def error(self, problem: str) -> TableError:
         return TableError(f"line {self.number_of_line} {problem}: {self.line[:_LONGEST_SHOWN]!r}")

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from provisioner.model.capacity import FailureKind
-from provisioner.partitions.vipu.cli import VipuCommand
-from provisioner.partitions.vipu.process import Ended, Runner
+from provisioner.partitions.vipu.cli import Ended, Runner, VipuCommand
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState, VipuError
 from rehearsal.simulators.vipu import command
 from rehearsal.simulators.vipu.app import VipuSimulator

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from provisioner.partitions.vipu.process import Ended, Runner, StartError
+from provisioner.partitions.vipu.cli import Ended, Runner, StartError
 from tests.support.processes import is_over
 from tests.support.waiting import wait_for
 
@@ -117,7 +117,7 @@ def test_a_program_that_is_stuck_while_it_starts_keeps_nobody_from_the_end(
         stuck.wait(20)
         raise FileNotFoundError(2, "gone")
 
-    monkeypatch.setattr("provisioner.partitions.vipu.process.subprocess.Popen", hang)
+    monkeypatch.setattr("provisioner.partitions.vipu.cli.subprocess.Popen", hang)
 
     def fail_to_start() -> None:
         with pytest.raises(StartError):
