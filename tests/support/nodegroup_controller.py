@@ -74,10 +74,16 @@ class Cluster(FakeKube):
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
         self._clock = clock
+        #: Called with the name of a pod that is evicted.
+        self.on_evict: Callable[[str], object] = lambda _: None
 
     def post(self, path: str, body: JsonObject, **parts: Any) -> JsonObject:
         """Create an object."""
+        if path.endswith("/eviction"):
+            self.on_evict(body["metadata"]["name"])
+            return {}
         body = copy.deepcopy(body)
+        body["metadata"].setdefault("creationTimestamp", format_time(self._clock.now()))
         if "stringData" in body:
             texts = body.pop("stringData")
             body["data"] = {key: base64.b64encode(value.encode()).decode() for key, value in texts.items()}

@@ -28,6 +28,7 @@ from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswe
 from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.planning.plan import Create, Delete, DeleteReason, LookUp, Notice, Plan, notices_of_workloads
 from provisioner.slices.planning.round import Derived, Snapshot, begin_round
+from provisioner.slices.supplier import PoolRules
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
 from tests.support.models import make_node, make_nodes, make_pod
@@ -44,6 +45,9 @@ def failure(kind: FailureKind, message: str = "GKE's own words.") -> Failure:
 
 class World:
     """JobSets, pods, nodes and pools, and a provisioner that looks at them when told."""
+
+    #: Of the supplier.
+    rules: PoolRules = GKE_RULES
 
     def __init__(self, *workloads: Workload, settings_: Settings | None = None) -> None:
         self.settings = settings_ or settings()
@@ -200,10 +204,10 @@ class World:
     def look(self, **changes: Any) -> Plan:
         """Decide, and send nothing: calls stay under way."""
         snapshot = self.snapshot(**changes)
-        plan = decide(snapshot, self.memory, self.settings, GKE_RULES, self.now, self.derived)
+        plan = decide(snapshot, self.memory, self.settings, self.rules, self.now, self.derived)
         if len(self.plans) % _COMPARED_EVERY == 1:
             # What is taken over from the last round changes nothing.
-            fresh = decide(snapshot, self.memory, self.settings, GKE_RULES, self.now)
+            fresh = decide(snapshot, self.memory, self.settings, self.rules, self.now)
             assert replace(plan, derived=None) == replace(fresh, derived=None)
         self.derived = plan.derived
         self.memory = plan.memory

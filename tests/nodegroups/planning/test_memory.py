@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.writes import WriteFailure, opened
 from provisioner.nodegroups.api.specs import WorkloadPolicySpec
 from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.api.types import Kind, ObjectMeta, WorkloadPolicy
@@ -62,6 +63,28 @@ def test_a_change_that_is_no_operation(
     assert answered(Memory(), call, kind) == Memory()
     write = actions.WriteAnswer(write=actions.DeleteNode(name="node", uid="u"), at=NOW)
     assert fold(Memory(), write) == Memory()
+
+
+@pytest.mark.parametrize(
+    ("failure", "first_seconds", "longest_seconds"),
+    [
+        (WriteFailure.CONFLICT, 0.5, 10.0),
+        (WriteFailure.NOT_NOW, 5.0, 30.0),
+        (WriteFailure.REFUSED, 10.0, 300.0),
+        (WriteFailure.UNAVAILABLE, 1.0, 60.0),
+    ],
+)
+def test_a_write_that_fails_is_repeated_after_longer_and_longer_waits(
+    failure: WriteFailure, first_seconds: float, longest_seconds: float
+) -> None:
+    write = actions.DeleteNode(name="node", uid="u")
+    memory, waits = Memory(writes={write.key: opened({}, write, "1", NOW)}), []
+    for _ in range(12):
+        memory = fold(memory, actions.WriteAnswer(write=write, at=NOW, failure=failure))
+        retry_at = memory.writes[write.key].retry_at
+        assert retry_at is not None
+        waits.append((retry_at - NOW).total_seconds())
+    assert (waits[0], waits[-1]) == (pytest.approx(first_seconds, rel=0.2), pytest.approx(longest_seconds, rel=0.2))
 
 
 def test_a_delete_that_is_kept_waits() -> None:

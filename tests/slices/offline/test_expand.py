@@ -146,3 +146,5 @@ def test_a_group_without_a_size_has_a_leader_and_so_has_a_job_without_parallelis
     raw = raw_lws()
     del raw["spec"]["leaderWorkerTemplate"]["size"]
     assert len(leaders(WorkloadKind.LEADER_WORKER_SET, raw)) == 2
+    del raw["spec"]["replicas"]
+    assert len(leaders(WorkloadKind.LEADER_WORKER_SET, raw)) == 1

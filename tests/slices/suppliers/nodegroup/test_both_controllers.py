@@ -1,0 +1,264 @@
+"""PROVIDER=gce as a whole: the provisioner and the controller of node groups, on a simulated Compute Engine.
+
+JobSet controller, scheduler and kubelets are as small as that needs: a lost pod restarts its JobSet, a pool has the
+pods of one slice alone, and a machine that has stopped makes its node not ready.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.kube.watches import parse_node
+from provisioner.model.capacity import OperationName
+from provisioner.model.workloads import Pod, Workload
+from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
+from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.plan import Create, Delete, LookUp, Plan
+from provisioner.slices.supplier import SupplierError
+from provisioner.slices.suppliers.nodegroup.rules import NODE_GROUP_RULES
+from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier
+from rehearsal.simulators.compute.faults import Fault, FaultKind
+from rehearsal.simulators.compute.records import Loss
+from tests.support import nodegroup_controller
+from tests.support.models import SPOT_TOLERATION, make_jobset, make_pod, make_requirements
+from tests.support.nodegroup_controller import NAMESPACE, PROJECT, ZONE
+from tests.support.settings import settings
+from tests.support.world import World
+
+#: The machine may be busy.
+pytestmark = pytest.mark.timeout(300)
+_NODES = collection_path("nodes")
+_LOST_SECONDS = 300.0
+
+
+class Both(World):
+    """JobSets whose slices come from TPUNodeGroups."""
+
+    rules = NODE_GROUP_RULES
+
+    def __init__(self, *workloads: Workload) -> None:
+        self.groups = nodegroup_controller.World()
+        self.groups.kube.on_evict = self._evict
+        gce = {"provider": "gce", "project_id": PROJECT, "cluster_location": "us-east5", "zone": ZONE}
+        images = (("*", f"projects/{PROJECT}/global/images/u"),)
+        self.supplier = NodeGroupSupplier(
+            api=self.groups.kube,
+            settings=settings(**gce, node_group_namespace=NAMESPACE, node_images=images),
+            clock=self.groups.clock.now,
+        )
+        self.restarts = 0
+        #: Whether the controller of node groups is away; nodes that say nothing; since when pods have such a node.
+        self.away = False
+        self.silent: set[str] = set()
+        self._lost_since: dict[str, float] = {}
+        super().__init__(settings_=self.supplier.settings)
+        self.now = self.groups.clock.now()
+        self.add(*workloads)
+
+    def start_pods(self, workload: Workload) -> None:
+        """Make the leader pods of a JobSet, other ones than before."""
+        self.restarts += 1
+        for job in range(workload.groups[0].replicas):
+            made = make_pod(workload, job=job, unschedulable_since=self.now)
+            self.put(replace(made, uid=f"{made.uid}-{self.restarts}", name=f"{made.name}{self.restarts}"))
+
+    def restart(self, pod: Pod) -> None:
+        """Restart the JobSet of a pod that is lost."""
+        workload = self.workload_of(pod)
+        if workload is not None:
+            self.end_pods(workload)
+            self.start_pods(workload)
+
+    def look(self, **changes: Any) -> Plan:
+        """Decide, and change the nodes."""
+        plan = super().look(**changes)
+        for names, closed in ((plan.cordons, True), (plan.uncordons, False)):
+            for raw in self._raw_nodes(names):
+                raw["spec"]["unschedulable"] = closed
+                raw["metadata"]["annotations"] = {constants.CORDONED: "true"} if closed else {}
+                self.groups.kube.put_object(object_path("nodes", raw["metadata"]["name"]), raw)
+        return plan
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the others do their part."""
+        self.groups.compute.pass_seconds(seconds)
+        for _ in range(0 if self.away else 2):
+            self.groups.round()
+        self.groups.join()
+        self._kubelets()
+        self.now = self.groups.clock.now()
+        self.pools = {pool.name: pool for pool in self.supplier.list_pools()}
+        self.nodes = {}
+        for raw in self._raw_nodes():
+            # What kubelets say besides.
+            raw["metadata"]["labels"] |= {constants.OS: "linux", constants.ARCH: "amd64"}
+            raw["status"]["allocatable"] |= {"cpu": "200", "memory": "700Gi"}
+            if raw["metadata"]["labels"].get(constants.TRUSTED_GROUP_NAMESPACE) == NAMESPACE:
+                self.put(parse_node(raw))
+        self._lose_pods()
+        self.schedule()
+        self._show_pods()
+
+    def machines(self) -> list[str]:
+        """Name the machines."""
+        return sorted(machine.name for machine in self.groups.compute.world.machines())
+
+    def at_rest(self) -> bool:
+        """Whether all pods run, and nothing else is there."""
+        used = {self.nodes[pod.node_name].pool_name for pod in self.pods.values() if pod.node_name in self.nodes}
+        return all(pod.node_name for pod in self.pods.values()) and self.pools.keys() == used
+
+    def settle(self, *, hours: float = 3.0) -> None:
+        """Go on until all is at rest."""
+        for _ in range(int(hours * 180)):
+            self.step(seconds=20.0)
+            if self.at_rest():
+                return
+        raise AssertionError((self.told()[-3:], self.pools, [pod for pod in self.pods.values() if not pod.node_name]))
+
+    def _raw_nodes(self, names: Any = None) -> Iterator[dict[str, Any]]:
+        for raw in self.groups.kube.objects(_NODES):
+            if names is None or raw["metadata"]["name"] in names:
+                yield raw
+
+    def _kubelets(self) -> None:
+        running = {each.name for each in self.groups.compute.world.machines() if each.status == "RUNNING"}
+        for raw in self._raw_nodes():
+            name = raw["metadata"]["name"]
+            said = "True" if name in running - self.silent else "Unknown"
+            if raw["status"]["conditions"][0]["status"] != said:
+                raw["status"]["conditions"][0]["status"] = said
+                self.groups.kube.put_object(object_path("nodes", name), raw)
+
+    def _lose_pods(self) -> None:
+        """Restart the JobSets of pods whose nodes are gone, or have been silent for five minutes."""
+        now = self.groups.clock.seconds
+        bound = [pod for pod in self.pods.values() if pod.node_name]
+        bad = [pod for pod in bound if pod.node_name not in self.nodes or not self.nodes[pod.node_name].ready]
+        self._lost_since = {pod.uid: self._lost_since.get(pod.uid, now) for pod in bad}
+        for pod in bad:
+            overdue = now - self._lost_since[pod.uid] >= _LOST_SECONDS
+            if pod.uid in self.pods and (overdue or pod.node_name not in self.nodes):
+                self.restart(pod)
+
+    def _show_pods(self) -> None:
+        kube = self.groups.kube
+        shown = {object_path("pods", pod.name, namespace="default"): pod for pod in self.pods.values() if pod.node_name}
+        for raw in kube.objects(collection_path("pods")):
+            path = object_path("pods", raw["metadata"]["name"], namespace="default")
+            if path not in shown or shown[path].node_name != raw["spec"]["nodeName"]:
+                kube.remove_object(path)
+        for path, pod in shown.items():
+            chips = {constants.TPU_RESOURCE: str(pod.requirements.chips)}
+            containers = [{"name": "c", "resources": {"requests": chips}}]
+            metadata = {"name": pod.name, "namespace": "default", "uid": pod.uid}
+            if kube.object(path) is None:
+                kube.put_object(
+                    path, {"metadata": metadata, "spec": {"nodeName": pod.node_name, "containers": containers}}
+                )
+
+    def _evict(self, name: str) -> None:
+        for pod in [pod for pod in self.pods.values() if pod.name == name]:
+            self.restart(pod)
+
+    def _create(self, create: Create) -> CreateAnswer:
+        name, operation, failed = create.request.name, OperationName(""), None
+        try:
+            operation = self.supplier.create_pool(create.request, lambda: None)
+        except SupplierError as error:
+            failed = error.failure
+        return CreateAnswer(name=name, at=self.now, operation=operation, failure=failed)
+
+    def _delete(self, delete: Delete) -> DeleteAnswer:
+        on = [pod for pod in self.pods.values() if pod.node_name in self.nodes and pod.group_key != delete.spared_group]
+        if any(self.nodes[pod.node_name].pool_name == delete.name for pod in on):
+            return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.KEPT, reason="pods are on it")
+        operation = self.supplier.delete_pool(delete.name)
+        return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.ACCEPTED, operation=operation)
+
+    def _look_up(self, look_up: LookUp) -> LookUpAnswer:
+        try:
+            operation = self.supplier.get_operation(look_up.operation) if look_up.operation else None
+        except SupplierError as error:
+            return LookUpAnswer(look_up=look_up, at=self.now, failure=error.failure)
+        exists = look_up.name in self.pools
+        return LookUpAnswer(look_up=look_up, at=self.now, exists=exists, operation=operation)
+
+
+def _jobset(name: str, capacity: str, topology: str = "4x4", parallelism: int = 4, replicas: int = 1) -> Workload:
+    told = {constants.CAPACITY: capacity, **({constants.MAX_RUN_DURATION: "40m"} if capacity == "flex-start" else {})}
+    template = make_requirements(
+        accelerator="tpu-v6e-slice", topology=topology, tolerations=(SPOT_TOLERATION,), annotations=told
+    )
+    return make_jobset(name, replicas=replicas, parallelism=parallelism, template=template, annotations=told)
+
+
+@pytest.mark.parametrize(("topology", "parallelism"), [("4x4", 4), ("2x2", 1), ("2x2", 3)])
+def test_at_the_end_of_a_flex_start_run_the_jobset_gets_other_machines(topology: str, parallelism: int) -> None:
+    both = Both(_jobset("train", "flex-start", topology, parallelism))
+    both.settle()
+    before = both.machines()
+    both.run(250, seconds=20.0)
+    both.settle()
+    assert both.restarts > 1
+    assert not set(before) & set(both.machines())
+
+
+def test_a_slice_that_is_preempted_where_spot_is_out_of_stock_goes_on_demand() -> None:
+    both = Both(_jobset("train", "spot, on-demand"))
+    both.settle()
+    both.groups.compute.world.faults.add(Fault(kind=FaultKind.STOCKOUT, model="SPOT"))
+    both.groups.compute.world.lose(both.machines()[0], Loss.PREEMPTED)
+    both.run(60, seconds=20.0)
+    both.settle()
+    assert [pool.capacity.value for pool in both.pools.values()] == ["on-demand"]
+
+
+def _befall(both: Both, rng: random.Random) -> None:
+    machines, cloud = both.machines(), both.groups.compute.world
+    match rng.randrange(9 if machines else 5):
+        case 0:
+            cloud.faults.add(Fault(kind=FaultKind.STOCKOUT, model=rng.choice(("SPOT", "STANDARD", "FLEX_START"))))
+        case 1:
+            both.memory, both.derived = Memory(), None
+        case 2:
+            both.groups.start()
+        case 3:
+            both.away = True
+            both.run(rng.choice((4, 60)), seconds=15.0)
+            both.away = False
+            both.groups.start()
+        case 4:
+            for workload in rng.sample(list(both.workloads.values()), 1):
+                both.finish(workload)
+        case 5:
+            both.silent = set(rng.sample(machines, rng.randint(1, len(machines))))
+        case _:
+            cloud.lose(rng.choice(machines), rng.choice((Loss.PREEMPTED, Loss.HOST_ERROR, Loss.DELETED)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_befalls_them_all_is_at_rest_in_the_end(seed: int) -> None:
+    rng = random.Random(seed)
+    shapes = (("4x4", 4), ("2x4", 2), ("2x2", 3), ("2x2", 1))
+    both = Both(
+        *(
+            _jobset(f"j{n}", rng.choice(("on-demand", "spot, on-demand", "flex-start", "spot")), *rng.choice(shapes), n)
+            for n in (1, 2)
+        )
+    )
+    both.run(30, seconds=10.0)
+    for _ in range(10):
+        _befall(both, rng)
+        both.run(rng.choice((2, 8, 27, 67)), seconds=15.0)
+    both.groups.compute.world.faults.clear()
+    both.groups.compute.world.release()
+    both.silent.clear()
+    both.settle()
