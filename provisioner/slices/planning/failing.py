@@ -19,7 +19,7 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import unexplained
-from provisioner.slices.planning.memory.state import Backoff, CallState, Memory
+from provisioner.slices.planning.memory.state import Backoff, CallState, Memory, Phase
 from provisioner.slices.planning.plan import Alert, Notice, notice
 from provisioner.slices.planning.round import Round, Supply
 
@@ -89,24 +89,26 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
     waiting = [pod for pod in waiting if pod.unschedulable_since and pod.unschedulable_since <= limit]
     if not waiting:
         return None
+    # A pool whose nodes have only now become ready, or that was only now chosen, has not been ready for its pods.
+    long_ready = pool.ready and entry.phase in (Phase.READY, Phase.IN_USE) and entry.since <= limit
     key: str = name
     replaceable = False
     kind, field = slice_.workload.kind.value, slice_.pods_field
-    if pool.ready and entry.since <= limit and is_one_unit(slice_) and slice_.parallelism > slice_.nodes:
+    if long_ready and is_one_unit(slice_) and slice_.parallelism > slice_.nodes:
         message = (
             f"{slice_.title} now has {field} {slice_.parallelism}, and its slice of topology "
             f"{slice_.requirements.node_selector.get(constants.TPU_TOPOLOGY)} has {slice_.nodes} hosts with one pod "
             f"each; set {field} back to {slice_.nodes}"
         )
         key = f"small {name}"
-    elif pool.ready and entry.since <= limit and slice_.nodes > pool.pool.hosts:
+    elif long_ready and slice_.nodes > pool.pool.hosts:
         message = (
             f"{slice_.title} now has {field} {slice_.parallelism}, for {slice_.nodes} nodes, and its node pool {name} "
             f"has {pool.pool.hosts}; for a {kind} that runs, no node pool is created or resized: set {field} back, or "
             f"suspend the {kind} and resume it when its pods have ended, for a node pool of {slice_.nodes} nodes"
         )
         key = f"small {name}"
-    elif pool.ready and entry.since <= limit:
+    elif long_ready:
         first = min(waiting, key=lambda pod: pod.name)
         message = (
             f"{len(waiting)} pod(s) of {slice_.title} are unschedulable although node pool {name} is "

@@ -166,20 +166,20 @@ def test_a_stuck_slice_is_replaced_where_the_settings_say_so(*, replaced: bool) 
 
 @pytest.mark.parametrize("changes", [{"labels": {constants.DISABLE: "true"}}, {}], ids=["unserved", "provisioning"])
 def test_nobody_is_told_of_what_is_not_ours_or_not_late(changes: dict[str, Any]) -> None:
-    """Unserved pods get no Event; pools in the making take their time."""
-    workload = make_jobset(**changes)
-    world = World(workload)
+    """Unserved pods get no Event; pools in the making take their time, and nobody is stuck as soon as one is made."""
+    world = World(make_jobset(**changes), settings_=base_settings(replace_stuck_slices=True))
     status = PoolStatus.RUNNING if changes else PoolStatus.PROVISIONING
-    world.put_pool(make_pool(make_jobset(), status=status))
+    world.put_pool(make_pool(make_jobset(), status=status), ready=bool(changes))
     world.look()
     world.pass_time(601)
     assert world.look().notices == ()
+    world.finish_creates()
+    assert world.look().deletes == ()
+    assert world.told(constants.STUCK) == []
 
 
 def test_the_list_is_polled_as_often_as_something_may_change() -> None:
-    workload = make_jobset()
-    world = World(workload)
-    assert world.look().poll_seconds == 2
+    assert World(make_jobset()).look().poll_seconds == 2
     assert World().look().poll_seconds == 60
     full = World(make_jobset(replicas=4))
     full.memory = replace(full.memory, operations=OperationLimit(limit=2, rejected_at=full.now))
