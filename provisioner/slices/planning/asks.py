@@ -55,7 +55,9 @@ def statuses(
     for each in asking:
         own, ask = slices[each.uid], each.ask
         asked = [slice_.requirements for slice_ in own] or [group.template for group in each.groups] or [Requirements()]
-        if ask is None or not any(_is_ours(each, requirements, round_) for requirements in asked):
+        # Or would be if they asked for a slice.
+        for_slices = (replace(requirements, node_selector={constants.TPU_TOPOLOGY: ""}) for requirements in asked)
+        if ask is None or not any(round_.policy.serves(each, requirements) for requirements in for_slices):
             # Perhaps another provisioner serves it.
             continue
         if each.kind is WorkloadKind.CAPACITY_BUFFER:
@@ -68,11 +70,6 @@ def statuses(
         end = _booked_until(ask, round_)
         ends += [end] if end is not None and end > round_.now else []
     return tuple(found), tuple(ends)
-
-
-def _is_ours(workload: Workload, asked: Requirements, round_: Round) -> bool:
-    """Whether pods of a workload are served, or would be if they asked for a slice."""
-    return round_.policy.serves(workload, replace(asked, node_selector={constants.TPU_TOPOLOGY: ""}))
 
 
 def _of_request(
@@ -96,14 +93,12 @@ def _of_request(
     elif not slices:
         yield _New(constants.PROVISIONED, False, "Waiting", "A PodTemplate that it names does not exist")
     else:
-        done = all(each.id in place and _is_free(place[each.id]) for each in slices)
+        places = [place.get(each.id) for each in slices]
+        taints = [taint for each in places if each is not None for node in each.nodes for taint in node.taints]
+        done = all(each is not None and each.ready for each in places) and not is_held(taints)
         reason = constants.PROVISIONED if done else "InProgress"
         yield _New(constants.ACCEPTED, True, constants.ACCEPTED, "tpu-provisioner serves the request")
         yield _New(constants.PROVISIONED, done, reason, _progress(slices, place, blocked, round_))
-
-
-def _is_free(each: Supply) -> bool:
-    return each.ready and not any(is_held(node.taints) for node in each.nodes)
 
 
 def _of_booking(workload: Workload, ask: Ask, round_: Round, matching: Matching) -> Iterator[_New]:

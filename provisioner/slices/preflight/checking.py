@@ -115,7 +115,6 @@ def _of_project(gke: GkeClient, settings: Settings) -> Iterator[_Check]:
     project = settings.project_id
     yield "permissions on the project", lambda: in_google.check_permissions(gke, project)
     yield "nodes' service account", lambda: in_google.check_node_account(gke, settings)
-    yield "workload policies", lambda: in_google.check_policies(gke, project)
     for named in in_google.named_reservations(settings):
         yield f"reservation {named.name}", functools.partial(in_google.check_reservation, gke, named)
 

@@ -27,8 +27,6 @@ _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
 PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")
 #: On the nodes' service account.
 ACT_AS = "iam.serviceAccounts.actAs"
-#: On the project, and only for multi-host slices of tpu7x and tpu7.
-POLICY_PERMISSIONS = ("compute.resourcePolicies.get", "compute.resourcePolicies.create")
 #: On the project of a reservation; no role of ours has it. Without it nobody knows when the reservation ends.
 READ_RESERVATION = "compute.reservations.get"
 
@@ -159,21 +157,6 @@ def _check_default_account(gke: GkeClient, project: str) -> Finding:
     )
 
 
-def check_policies(gke: GkeClient, project: str) -> Finding:
-    """Ask for the optional permissions on workload policies, which no setting names."""
-    only = "only multi-host slices of tpu7x and tpu7 need them"
-    try:
-        granted = gke.test_project_permissions(POLICY_PERMISSIONS)
-    except GkeError as error:
-        return unknown(str(error), _ask_by_gcloud(error, project, "cloudresourcemanager.googleapis.com"))
-    missing = [permission for permission in POLICY_PERMISSIONS if permission not in granted]
-    if missing:
-        return ok(
-            f"{', '.join(missing)} not granted on project {project}; {only} (docs/install.md, Rights in Google Cloud)",
-        )
-    return ok(f"{', '.join(POLICY_PERMISSIONS)} on project {project}; {only}")
-
-
 def _ask_by_gcloud(error: GkeError, project: str, service: str) -> str:
     if error.failure.kind is FailureKind.PERMISSION:
         return f"If the API is not enabled: gcloud services enable {service} --project={project}"
@@ -224,16 +207,10 @@ def check_reservation(gke: GkeClient, named: NamedReservation) -> Finding:
             f"project {project} has no reservation of this name in {', '.join(named.zones)}",
             "Correct its name, project or zone in CAPACITY or ALLOWED_RESERVATIONS.",
         )
-    where = ", ".join(f"{each.status or 'of an unknown status'} in {zone}{_free(each)}" for zone, each in found.items())
+    ends = {zone: f" until {at:%Y-%m-%d %H:%M} UTC" for zone, each in found.items() if (at := each.ends_at) is not None}
+    where = ", ".join(
+        f"{each.status or 'of an unknown status'} in {zone}{ends.get(zone, '')}" for zone, each in found.items()
+    )
     if all(each.status != "READY" for each in found.values()):
         return warning(f"{where}, not READY", "Until it is READY, node pools on it fail.")
     return ok(where)
-
-
-def _free(found: Reservation) -> str:
-    """Say until when a reservation lasts, and how much of it is free; empty where Compute Engine does not say."""
-    until = f" until {found.ends_at:%Y-%m-%d %H:%M} UTC" if found.ends_at is not None else ""
-    if found.total is None or found.in_use is None:
-        return until
-    free = max(found.total - found.in_use, 0)
-    return f"{until} ({free} of {found.total} {found.unit} are free)"

@@ -118,32 +118,17 @@ def check_api_server(api: Api, server: str) -> Finding:
 
 
 def check_kind(api: Api, kind: Kind) -> Finding:
-    """Look for the versions of a kind of workloads, and among them for the one that is read."""
-    name, version = str(kind.kind), kind.root.rpartition("/")[2]
-    versions = _versions(api, kind)
-    if not versions:
-        if kind.optional:
-            return ok(f"its CRD is not installed; {kind.plural} are served once it is")
-        return failed("its CRD is not installed", f"Install {name}: {kind.installation}")
-    api_name = "its CRD" if kind.installation else "its API"
-    if version not in versions:
-        found = f"{api_name} is served in {', '.join(versions)}, and the provisioner reads {version}"
-        install = f"Install a release of {name if kind.installation else 'Kubernetes'} that serves it."
-        if kind.optional:
-            return warning(f"{found}; {kind.plural} are not served", install)
-        return failed(found, install)
-    return ok(f"{api_name} is served in {version}")
-
-
-def _versions(api: Api, kind: Kind) -> list[str]:
-    """List the versions in which a kind is served; other kinds of its API group may have more."""
-    group = kind.root.rpartition("/")[0]
+    """Look whether a kind of workloads is served in the version that is read."""
+    served = kind.root.removeprefix("/apis/")
     try:
-        listed = [str(each.get("version")) for each in fields.mappings(api.get(group).get("versions"))]
-        found = {each: fields.mappings(api.get(f"{group}/{each}").get("resources")) for each in listed}
+        resources = fields.mappings(api.get(kind.root).get("resources"))
     except NotFound:
-        return []
-    return [each for each, resources in found.items() if any(of.get("name") == kind.resource for of in resources)]
+        resources = []
+    if any(each.get("name") == kind.resource for each in resources):
+        return ok(f"{served} is served")
+    if kind.optional:
+        return ok(f"{served} is not served by the API server; {kind.plural} get node pools once it is")
+    return failed(f"{served} is not served by the API server", f"Install {kind.kind}: {kind.installation}")
 
 
 def is_granted(api: Api, right: Right) -> bool:

@@ -20,7 +20,7 @@ from provisioner.slices.preflight.checking import log_findings, run_checks
 from provisioner.slices.preflight.in_google import ACT_AS, NamedReservation, named_reservations
 from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS, Right, rights_used
 from provisioner.slices.suppliers.nodegroup.supplier import groups_path
-from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB, Kind
+from provisioner.workloads import JOBSET, LEADER_WORKER_SET
 from provisioner.workloads.asks import CAPACITY_BUFFER
 from tests.support.controller import OTHER_CERTIFICATE
 from tests.support.preflight import ACCOUNT, NOW, ORIGINAL_LEASE, World, described
@@ -57,7 +57,6 @@ def test_where_all_is_well() -> None:
         "node pools",
         "permissions on the project",
         "nodes' service account",
-        "workload policies",
         "reservation r1",
     ]
     assert [str(finding) for finding in found.values() if finding.status is not Status.OK or finding.advice] == []
@@ -78,10 +77,6 @@ def _cluster(**changes: object) -> Change:
 
 def _asked(method: str, kind: FailureKind) -> Change:
     return lambda world: world.inspector.failures.update({method: kind})
-
-
-def group_of(kind: Kind) -> str:
-    return kind.root.rpartition("/")[0]
 
 
 OK, WARNING, FAILED = Status.OK, Status.WARNING, Status.FAILED
@@ -109,22 +104,21 @@ CASES = [
     ),
     # JobSet
     pytest.param(
-        lambda world: world.kube.remove_object(group_of(JOBSET)), "JobSet", FAILED, "Install JobSet", id="no JobSet"
+        lambda world: world.kube.remove_object(JOBSET.root), "JobSet", FAILED, "Install JobSet", id="no JobSet"
     ),
     pytest.param(
-        lambda world: world.serve(JOBSET, "v2"),
-        "JobSet", FAILED, "served in v2, and the provisioner reads v1alpha2", id="another version of JobSet",
+        lambda world: world.kube.put_object(JOBSET.root, {"resources": [{"name": "others"}]}),
+        "JobSet", FAILED, "jobset.x-k8s.io/v1alpha2 is not served", id="other kinds of its API group",
     ),
     # LeaderWorkerSet
     pytest.param(
-        lambda world: world.kube.remove_object(group_of(LEADER_WORKER_SET)),
-        "LeaderWorkerSet", OK, "not installed; LeaderWorkerSets are served once it is", id="no LeaderWorkerSet",
+        lambda world: world.kube.remove_object(LEADER_WORKER_SET.root),
+        "LeaderWorkerSet", OK, "by the API server; LeaderWorkerSets get node pools once it is", id="no LeaderWorkerSet",
     ),
     # ProvisioningRequest and CapacityBuffer, of one API group
     pytest.param(
-        lambda world: world.serve(CAPACITY_BUFFER, "v1", "v1beta1"),
-        "ProvisioningRequest", OK, "not installed; ProvisioningRequests are served once it is",
-        id="only a CapacityBuffer",
+        lambda world: world.serve(CAPACITY_BUFFER),
+        "ProvisioningRequest", OK, "ProvisioningRequests get node pools once it is", id="only a CapacityBuffer",
     ),
     # rights
     pytest.param(
@@ -233,11 +227,6 @@ CASES = [
         lambda world: (world.changes.update(node_service_account=""), world.inspector.on_project.add(ACT_AS)),
         "nodes' service account", OK, "on project project-1", id="the default account, and actAs on the project",
     ),
-    pytest.param(
-        lambda world: world.inspector.on_project.discard("compute.resourcePolicies.create"),
-        "workload policies", OK, "compute.resourcePolicies.create not granted on project project-1; only multi-host",
-        id="no permission that only tpu7x needs",
-    ),
 ]  # fmt: skip
 
 
@@ -273,30 +262,11 @@ def test_a_reservation(there: dict[tuple[str, str], str], status: Status, words:
     assert (finding.status, words in str(finding)) == (status, True), str(finding)
 
 
-@pytest.mark.parametrize(
-    ("hosts", "words"),
-    [
-        pytest.param((16, 12), "READY in us-central2-b (4 of 16 hosts are free)", id="some are free"),
-        pytest.param((16, 16), "READY in us-central2-b (0 of 16 hosts are free)", id="none is free"),
-        pytest.param((16, 17), "READY in us-central2-b (0 of 16 hosts are free)", id="more are in use than there are"),
-        pytest.param(None, "READY in us-central2-b", id="it does not say"),
-    ],
-)
-def test_what_is_free_of_a_reservation(hosts: tuple[int, int] | None, words: str) -> None:
-    """A full one is READY too; that all of it is in use is what it is for."""
-    world = World(changes=_reserved("r1"))
-    world.inspector.reservations = {("project-1", "us-central2-b", "r1"): "READY"}
-    world.inspector.hosts = hosts
-    finding = world.find()["reservation r1"]
-    assert (finding.status, finding.message) == (OK, words)
-
-
 def test_the_end_of_a_reservation_is_named() -> None:
     world = World(changes=_reserved("r1"))
     world.inspector.reservations = {("project-1", "us-central2-b", "r1"): "READY"}
-    world.inspector.hosts, world.inspector.ends_at = (16, 12), NOW
-    words = "READY in us-central2-b until 2026-01-02 03:04 UTC (4 of 16 hosts are free)"
-    assert world.find()["reservation r1"].message == words
+    world.inspector.ends_at = NOW
+    assert world.find()["reservation r1"].message == "READY in us-central2-b until 2026-01-02 03:04 UTC"
 
 
 def test_a_reservation_that_may_not_be_read() -> None:
@@ -325,14 +295,7 @@ def test_which_reservations_are_named() -> None:
 @pytest.mark.parametrize(
     ("change", "name", "status", "words"),
     [
-        pytest.param(lambda _: None, "Job", OK, "its API is served in v1", id="all is well"),
-        pytest.param(
-            lambda world: world.serve(PLAIN_JOB, "v2"),
-            "Job",
-            WARNING,
-            "its API is served in v2, and the provisioner reads v1; Jobs are not served",
-            id="another version of Job",
-        ),
+        pytest.param(lambda _: None, "Job", OK, "batch/v1 is served", id="all is well"),
         pytest.param(
             lambda world: world.kube.denied.update({("list", "jobs"), ("watch", "leaderworkersets")}),
             "rights in Kubernetes",
@@ -423,7 +386,7 @@ def test_checks_that_take_long_are_given_up() -> None:
     late = [finding for finding in found if "took longer than 35 s" in finding.message]
     assert [finding.name for finding in found[:3]] == ["API server", "JobSet", "LeaderWorkerSet"]
     assert late[0].name == "RayCluster"
-    assert late[-1].name == "workload policies"
+    assert late[-1].name == "nodes' service account"
 
 
 def test_what_run_logs() -> None:
@@ -440,7 +403,7 @@ def test_what_run_logs() -> None:
         ("info", "check.done", None),
     ]
     assert logs[1]["problem"].startswith("container.clusters.update missing")
-    assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (15, 2, 2)
+    assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (14, 2, 2)
 
 
 GROUPS = groups_path("slices")
