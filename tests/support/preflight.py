@@ -63,7 +63,7 @@ class FakeInspector:
             raise GkeError(
                 failure(FailureKind.NOT_FOUND, f"The resource '{name}' was not found"), "fake Compute Engine"
             )
-        return Reservation(name=name, status=status, ends_at=self.ends_at)
+        return Reservation(status=status, ends_at=self.ends_at)
 
     def _call(self, method: str) -> None:
         self.calls.append(method)

@@ -6,7 +6,7 @@ The IAM permissions that the provisioner needs; the roles of docs/install.md and
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from provisioner.kube.api import KubeApi
 from provisioner.model.capacity import FailureKind, PoolStatus
@@ -16,7 +16,7 @@ from provisioner.slices.planning.launch.specification import read_ownership
 from provisioner.slices.preflight import Finding, failed, ok, unknown, warning
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.identity_check import CHANNEL_CONSEQUENCE, autopilot_refusal, prove
+from provisioner.slices.suppliers.gke.identity_check import autopilot_refusal, prove
 from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 
 _HEALTHY = frozenset({"RUNNING", "RECONCILING"})
@@ -41,28 +41,10 @@ def check_status(found: Cluster) -> Finding:
     )
 
 
-def check_identity(found: Cluster, api: KubeApi | None, *, assume: bool) -> Finding:
+def check_identity(found: Cluster, api: KubeApi, *, assume: bool) -> Finding:
     """Try the proof that `run` makes before it acts."""
-    if api is None:
-        return unknown("there is no API server to compare it with")
     proven, why = prove(found, api, trusted_ca_pem=api.ca_pem, assume=assume)
     return ok(why) if proven else failed(why)
-
-
-def check_channel(found: Cluster, *, auto_upgrade: bool | None) -> Finding:
-    """Judge what the release channel means for jobs; `auto_upgrade` as NODEPOOL_AUTO_UPGRADE says, None for auto."""
-    if channel := found.release_channel:
-        if auto_upgrade is False:
-            advice = "GKE rejects node pools without auto-upgrade on a release channel; set it to auto."
-            return warning(channel, f"NODEPOOL_AUTO_UPGRADE=off, but {advice}")
-        return ok(f"{channel}: {CHANNEL_CONSEQUENCE}")
-    if auto_upgrade:
-        return warning(
-            "none",
-            "NODEPOOL_AUTO_UPGRADE=on, but the cluster has no release channel. GKE may then reject the maintenance "
-            "exclusion that prevents upgrades of nodes while their jobs run; set it to auto.",
-        )
-    return ok("none: node pools are created with auto-upgrade off")
 
 
 def check_autopilot(found: Cluster) -> Finding:
@@ -129,8 +111,10 @@ def check_node_account(gke: GkeClient, settings: Settings) -> Finding:
     """Ask whether the identity may act as the nodes' service account."""
     account, project = settings.node_service_account, settings.project_id
     if not account:
-        return _check_default_account(gke, project)
-    grant = f"Grant {ACT_AS} on it: {_ROLES}"
+        return warning(
+            "GCP_NODE_SERVICE_ACCOUNT is not set, so nodes get Compute Engine's default service account",
+            f"Set it to an account with few permissions, and grant {ACT_AS} on that account: {_ROLES}",
+        )
     try:
         granted = gke.test_account_permissions(account, (ACT_AS,))
     except GkeError as error:
@@ -139,22 +123,7 @@ def check_node_account(gke: GkeClient, settings: Settings) -> Finding:
         return unknown(str(error), _ask_by_gcloud(error, project, "iam.googleapis.com"))
     if ACT_AS in granted:
         return ok(f"{ACT_AS} on {account}")
-    return failed(f"{ACT_AS} missing on {account}, so GKE rejects every node pool", grant)
-
-
-def _check_default_account(gke: GkeClient, project: str) -> Finding:
-    """Ask for the whole project: the name of Compute Engine's default account has a number in it that is not known."""
-    default = "GCP_NODE_SERVICE_ACCOUNT is not set, so nodes get Compute Engine's default service account"
-    try:
-        granted = gke.test_project_permissions((ACT_AS,))
-    except GkeError as error:
-        return unknown(f"{default}: {error}", _ask_by_gcloud(error, project, "cloudresourcemanager.googleapis.com"))
-    if ACT_AS in granted:
-        return ok(f"{default}; {ACT_AS} on project {project}")
-    return unknown(
-        f"{default}, and whether {ACT_AS} is granted on it cannot be determined.",
-        "Set GCP_NODE_SERVICE_ACCOUNT to an account with few permissions, and grant the permission on that account.",
-    )
+    return failed(f"{ACT_AS} missing on {account}, so GKE rejects every node pool", f"Grant {ACT_AS} on it: {_ROLES}")
 
 
 def _ask_by_gcloud(error: GkeError, project: str, service: str) -> str:
@@ -163,39 +132,32 @@ def _ask_by_gcloud(error: GkeError, project: str, service: str) -> str:
     return "Try again later."
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class NamedReservation:
-    """A reservation that the settings name, and the zones in which pods may use it."""
+def named_reservations(settings: Settings) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return the reservations in CAPACITY, then whole names in ALLOWED_RESERVATIONS: project and name -> zones.
 
-    project: str
-    name: str
-    zones: tuple[str, ...]
-
-
-def named_reservations(settings: Settings) -> tuple[NamedReservation, ...]:
-    """Return the reservations in CAPACITY, then those in ALLOWED_RESERVATIONS that are whole names, twenty at most."""
+    Twenty at most, and the zones are those in which pods may use them.
+    """
     everywhere = tuple(settings.zones or (settings.zone,))
-    found: dict[tuple[str, str], dict[str, None]] = {}
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
     for choice in settings.capacity:
         if choice.reservation:
             project, name, _, _ = reservation_parts(choice.reservation)
+            key = project or settings.project_id, name
             zones = (choice.zone,) if choice.zone else everywhere
-            found.setdefault((project or settings.project_id, name), {}).update(dict.fromkeys(zones))
+            found[key] = tuple(dict.fromkeys((*found.get(key, ()), *zones)))
     for allowed in settings.allowed_reservations or ():
         project, _, name = allowed.rpartition("/")
         if not allowed.endswith("*"):
-            found.setdefault((project or settings.project_id, name), dict.fromkeys(everywhere))
-    named = (NamedReservation(project, name, tuple(zones)) for (project, name), zones in found.items())
-    return tuple(itertools.islice(named, _MOST_RESERVATIONS))
+            found.setdefault((project or settings.project_id, name), everywhere)
+    return dict(itertools.islice(found.items(), _MOST_RESERVATIONS))
 
 
-def check_reservation(gke: GkeClient, named: NamedReservation) -> Finding:
+def check_reservation(gke: GkeClient, project: str, name: str, zones: Iterable[str]) -> Finding:
     """Look for a reservation in each of its zones."""
-    project = named.project
     found: dict[str, Reservation] = {}
-    for zone in named.zones:
+    for zone in zones:
         try:
-            found[zone] = gke.get_reservation(project=project, zone=zone, name=named.name)
+            found[zone] = gke.get_reservation(project=project, zone=zone, name=name)
         except GkeError as error:
             kind = error.failure.kind
             if kind is FailureKind.NOT_FOUND:
@@ -204,7 +166,7 @@ def check_reservation(gke: GkeClient, named: NamedReservation) -> Finding:
             return unknown(str(error), advice)
     if not found:
         return failed(
-            f"project {project} has no reservation of this name in {', '.join(named.zones)}",
+            f"project {project} has no reservation of this name in {', '.join(zones)}",
             "Correct its name, project or zone in CAPACITY or ALLOWED_RESERVATIONS.",
         )
     ends = {zone: f" until {at:%Y-%m-%d %H:%M} UTC" for zone, each in found.items() if (at := each.ends_at) is not None}

@@ -10,14 +10,12 @@ from provisioner import constants
 from provisioner.kube import fields
 from provisioner.kube.errors import Forbidden, Malformed, NotFound, Unauthorized
 from provisioner.kube.lease import holder_of
-from provisioner.kube.live import list_all
 from provisioner.kube.machineconfigs import MACHINE_CONFIGS
 from provisioner.kube.protocol import Api, collection_path
 from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.settings import Settings
 from provisioner.slices.observe import DEVICES, TEMPLATES
 from provisioner.slices.preflight import Finding, failed, ok, unknown, warning
-from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import Kind, kinds_served
 
 _OLDEST = (1, 30)
@@ -158,16 +156,7 @@ def check_rights(api: Api, settings: Settings) -> Finding:
         found = f"{len(missing)} of {len(used)} permissions are missing: {', '.join(str(right) for right in missing)}"
         grant = "Grant them to the kubeconfig's identity, as the manifests in deploy/base and deploy/components do."
         if all(right.optional for right in missing):
-            resources = {right.resource.partition("/")[0] for right in missing}
-            plurals = [
-                kind.plural
-                for kind in kinds_served(settings).values()
-                if kind.resource in resources or (TEMPLATES.resource in resources and not kind.kind.has_pods)
-            ]
-            plurals += ["Pods with ResourceClaims"] if DEVICES.resource in resources else []
-            if MACHINE_CONFIGS.resource in resources:
-                plurals.append(f"TPU generations that only the {MACHINE_CONFIGS.name} of GKE list")
-            return warning(f"{found}. {' and '.join(plurals)} are not served without them", grant)
+            return warning(f"{found}. What they are for is not served without them, all else is", grant)
         return failed(found, grant)
     return ok(f"all {len(used)} permissions that are used are granted")
 
@@ -200,15 +189,3 @@ def check_go_provisioner(api: Api, namespace: str, now: datetime) -> Finding:
         f"Scale it down first: kubectl --namespace={namespace} scale deployment "
         "tpu-provisioner-controller-manager --replicas=0",
     )
-
-
-def check_node_groups(api: Api, namespace: str) -> Finding:
-    """List the TPUNodeGroups of the namespace in which the provisioner makes them. Raises ClusterError."""
-    try:
-        found = list_all(api, groups_path(namespace), {}, lambda raw: raw, metadata_only=True)
-    except NotFound:
-        return failed(
-            "their CRD is not installed",
-            "Install the controller of node groups, first: kubectl apply --server-side -k deploy/nodegroups/crds",
-        )
-    return ok(f"{len(found)} in namespace {namespace}, where the provisioner makes its own")

@@ -82,7 +82,7 @@ def test_all_is_well(machine: Machine) -> None:
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
     assert [line for line in lines if not line.startswith("ok ")] == []
-    assert len(lines) == 21
+    assert len(lines) == 20
     assert {request.method for request in machine.kube.requests if request.path != ACCESS_REVIEWS} == {"GET"}
     assert set(machine.gke.call_counts()) == {
         "clusters.get",
@@ -152,11 +152,8 @@ def test_a_start_that_is_wrong(machine: Machine) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     assert [line[:22] for line in lines] == ["failed   settings: MAX", "failed   kubeconfig: t"]
     lines = machine.check("--kubeconfig=no-such-file").stdout.splitlines()
-    assert [line.split(":")[0] for line in lines if not line.startswith("ok ")] == [
-        "failed   kubeconfig",
-        "warning  cluster identity",
-    ]
-    assert len(lines) == 12
+    assert [line.split(":")[0] for line in lines if not line.startswith("ok ")] == ["failed   kubeconfig"]
+    assert len(lines) == 10
 
 
 def test_run_waits_for_its_checks_a_moment_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ _RETRY_SECONDS = 15.0
 #: The release channel of a proven cluster is read this often: it can change under a provisioner that runs.
 _LOOK_AGAIN_SECONDS = 600.0
 #: What a release channel means for node pools under NODEPOOL_AUTO_UPGRADE=auto.
-CHANNEL_CONSEQUENCE = (
+_CHANNEL_CONSEQUENCE = (
     "node pools are created with auto-upgrade on and excluded from maintenance until the end of support of their "
     "version, so that GKE does not upgrade them earlier while their jobs run"
 )
@@ -135,7 +135,7 @@ class ClusterProof:
         else:
             if self.proven and found.release_channel != self.release_channel:
                 self.release_channel = found.release_channel
-                _log.info("cluster.on_release_channel", channel=found.release_channel, consequence=CHANNEL_CONSEQUENCE)
+                _log.info("cluster.on_release_channel", channel=found.release_channel, consequence=_CHANNEL_CONSEQUENCE)
         return self.proven
 
     def _prove(self, found: Cluster) -> None:

@@ -109,7 +109,6 @@ class Cluster:
 class Reservation:
     """A reservation of Compute Engine, as far as it is looked at."""
 
-    name: str
     #: Compute Engine's own word: CREATING, READY, UPDATING, DELETING, INVALID; empty when it says none.
     status: str = ""
     #: When Compute Engine deletes it; None: never.
@@ -406,7 +405,6 @@ def reservation_of(body: Json) -> Reservation:
     """Read a reservation. Raises ValueError."""
     end = _at(body, "deleteAtTime", "")
     return Reservation(
-        name=_at(body, "name", ""),
         status=_at(body, "status", ""),
         ends_at=datetime.fromisoformat(end).astimezone(UTC) if end else None,
     )

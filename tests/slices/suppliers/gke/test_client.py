@@ -820,7 +820,7 @@ def test_a_reservation(server: RecordingServer, client: GkeClient) -> None:
     """Compute Engine is asked, in the project and zone that the call names."""
     body = {"name": "r1", "status": "READY", "deleteAtTime": "2026-06-01T05:00:00.000-07:00"}
     server.answer = Answer(body=body)
-    want = Reservation(name="r1", status="READY", ends_at=datetime(2026, 6, 1, 12, tzinfo=UTC))
+    want = Reservation(status="READY", ends_at=datetime(2026, 6, 1, 12, tzinfo=UTC))
     assert client.get_reservation(project="q", zone="us-east5-b", name="r1") == want
     client.get_reservation(project="", zone="us-east5-b", name="r1")
     path = "/compute/v1/projects/{}/zones/us-east5-b/reservations/r1"
