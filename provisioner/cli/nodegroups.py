@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 
 import click
@@ -51,7 +50,10 @@ def command(
 
     Other settings come from the environment; see docs/settings.md.
     """
-    effective = settings.read(NodeGroupSettings, os.environ, inferred=_inferred(os.environ))
+    inferred = (
+        {} if os.environ.get(_PROJECT, "").strip() else {_PROJECT: metadata.read_surroundings(os.environ).project}
+    )
+    effective = settings.read(NodeGroupSettings, os.environ, inferred=inferred)
     api = connect(kubeconfig)
     try:
         compute = ComputeClient(endpoint=effective.gce_endpoint or None)
@@ -63,9 +65,3 @@ def command(
     _log.info("settings.read", **settings.readable(effective))
     addresses = Addresses(metrics=metrics_bind_address, probes=health_probe_bind_address, leader_elect=leader_elect)
     return app.run(effective, addresses, api, compute)
-
-
-def _inferred(environment: Mapping[str, str]) -> dict[str, str]:
-    if environment.get(_PROJECT, "").strip():
-        return {}
-    return {_PROJECT: metadata.read_surroundings(environment).project}

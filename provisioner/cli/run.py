@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -32,11 +33,7 @@ class _GoCommand(Command):
     """Takes flags with one dash, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, [_two_dashes(each) for each in args])
-
-
-def _two_dashes(argument: str) -> str:
-    return f"-{argument}" if len(argument) > 2 and argument[0] == "-" and argument[1] != "-" else argument
+        return super().parse_args(ctx, [re.sub(r"^-(?=[^-].)", "--", each) for each in args])
 
 
 def _level(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -84,63 +85,59 @@ def _pool_node(raw: Any) -> PoolNode:
         raise MalformedObject(f"a node of the list lacks its metadata: {error!r}") from error
 
 
-def cordon(api: Api, node_name: str) -> bool:
-    """Keep new pods off a node that is open, and note on it that it was us; False where the node is gone."""
-    try:
+def cordon(api: Api, node_name: str) -> None:
+    """Keep new pods off a node that is open, and note on it that it was us; nothing where the node is gone."""
+    with contextlib.suppress(errors.NotFound):
         api.patch(object_path("nodes", node_name), _CORDON, strategic=True)
-    except errors.NotFound:
-        return False
-    return True
 
 
-def cordon_open_node(api: Api, node_name: str) -> bool:
-    """Cordon a node as `cordon` does, unless it is cordoned already; False where it is, or is gone."""
-    return _change_node(api, node_name, lambda node: None if (node.get("spec") or {}).get("unschedulable") else _CORDON)
+def cordon_open_node(api: Api, node_name: str) -> None:
+    """Cordon a node as `cordon` does, unless it is cordoned already."""
+    _change_node(api, node_name, lambda node: None if (node.get("spec") or {}).get("unschedulable") else _CORDON)
 
 
-def uncordon(api: Api, node_name: str) -> bool:
-    """Undo `cordon`, by what is read live; False where the node is gone or does not bear our note any more."""
+def uncordon(api: Api, node_name: str) -> None:
+    """Undo `cordon`, by what is read live; nothing where the node does not bear our note any more."""
 
     def change(node: JsonObject) -> JsonObject | None:
         if ((node.get("metadata") or {}).get("annotations") or {}).get(constants.CORDONED) != "true":
             return None
         return {"metadata": {"annotations": {constants.CORDONED: None}}, "spec": {"unschedulable": None}}
 
-    return _change_node(api, node_name, change)
+    _change_node(api, node_name, change)
 
 
-def release(api: Api, node_name: str) -> bool:
-    """Take our taint off a node, and no other; False where the node is gone or does not bear it (any more)."""
+def release(api: Api, node_name: str) -> None:
+    """Take our taint off a node, and no other."""
 
     def change(node: JsonObject) -> JsonObject | None:
         taints = (node.get("spec") or {}).get("taints") or []
         others = [taint for taint in taints if taint.get("key") not in constants.HELD_KEYS]
         return {"spec": {"taints": others or None}} if len(others) < len(taints) else None
 
-    return _change_node(api, node_name, change)
+    _change_node(api, node_name, change)
 
 
-def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonObject | None]) -> bool:
-    """Change a node by what it is now; False where it is gone or there is nothing to change."""
+def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonObject | None]) -> None:
+    """Change a node by what it is now, if it is there and there is something to change."""
     path = object_path("nodes", node_name)
     for attempt in range(1, _CHANGE_ATTEMPTS + 1):
         try:
             node = api.get(path)
             body = change(node)
             if body is None:
-                return False
+                return
             version = (node.get("metadata") or {}).get("resourceVersion")
             marks = {**body.get("metadata", {}), "resourceVersion": version}
             api.patch(path, {**body, "metadata": marks}, strategic=True)
         except errors.NotFound:
-            return False
+            return
         except errors.Conflict:
             # Most likely the kubelet reported its status in between.
             if attempt == _CHANGE_ATTEMPTS:
                 raise
         else:
-            return True
-    raise AssertionError("unreachable: the last attempt returns or raises")
+            return
 
 
 def list_all(

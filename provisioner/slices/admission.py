@@ -249,7 +249,12 @@ def _of_slices(kind: str, document: Document, namespace: str, settings: Settings
     if kind in (STATEFUL_SET, POD):
         return list(_shape_problems(document, kind, namespace))
     judged = judge(document.raw, lasting(settings, document.raw), rules, namespace=namespace)
-    said = [_as_said(each) for each in judged if _is_said(each)]
+    # Without the Event's reason where the request is invalid for this provisioner alone.
+    said = [
+        each._replace(reason="") if each.reason == constants.INVALID_REQUEST and not each.impossible else each
+        for each in judged
+        if _is_said(each)
+    ]
     if any(each.impossible or each.reason == constants.UNDERUSED for each in said):
         return said
     words = [each.message for each in said]
@@ -264,12 +269,6 @@ def _is_said(finding: Finding) -> bool:
     if finding.severity is Severity.NOT_SERVED:
         return finding.message.removeprefix(NOT_SERVED) in (NO_TOPOLOGY.why, NO_SELECTORS.why)
     return bool(finding.subject) and finding.severity is not Severity.NOTE
-
-
-def _as_said(finding: Finding) -> Finding:
-    """Leave out the Event's reason where the request is invalid for this provisioner alone."""
-    valid = finding.reason == constants.INVALID_REQUEST and not finding.impossible
-    return finding._replace(reason="") if valid else finding
 
 
 def _is_suspended(raw: Mapping[str, Any]) -> bool:
@@ -311,11 +310,9 @@ def _only_shrinks(request: Request) -> bool:
     while todo:
         now, before = todo.pop()
         if isinstance(now, dict) and isinstance(before, dict) and now.keys() == before.keys():
-            todo += [
-                (value, before[key])
-                for key, value in now.items()
-                if key not in _COUNTS or not _is_no_more(value, before[key])
-            ]
+            counts = {key for key in _COUNTS if isinstance(now.get(key), int) and isinstance(before.get(key), int)}
+            shrinking = {key for key in counts if now[key] <= before[key]}
+            todo += [(value, before[key]) for key, value in now.items() if key not in shrinking]
         elif isinstance(now, list) and isinstance(before, list) and len(now) == len(before):
             todo += zip(now, before, strict=True)
         elif isinstance(now, (dict, list)) or now != before:
@@ -328,10 +325,6 @@ def _what_is_read(raw: Mapping[str, Any]) -> dict[str, object]:
     annotations = fields.mapping(metadata.get("annotations"))
     own = {key: value for key, value in annotations.items() if key != _LAST_APPLIED}
     return {"labels": fields.mapping(metadata.get("labels")), "annotations": own, "spec": raw.get("spec")}
-
-
-def _is_no_more(now: object, before: object) -> bool:
-    return all(isinstance(each, int) for each in (now, before)) and now <= before  # type: ignore[operator]
 
 
 #: The selector that keeps each job on nodes of its own; the provisioner copies it to them.
@@ -365,19 +358,16 @@ def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping
     if selectors is None or (_jobset_of(request) and jobset is None):
         return Answer()
     before, after = selectors
-    document = Document(_alone(_with_selector(request.object, after), jobset))
+    job = request.object
+    spec, template = job["spec"], job["spec"]["template"]
+    changed = {**template, "spec": {**template["spec"], "nodeSelector": after}}
+    document = Document(_alone({**job, "spec": {**spec, "template": changed}}, jobset))
     settings = lasting(by.settings_of(document), document.raw)
     if not forecast([document], settings, by.rules, default_namespace=request.namespace).pools:
         return Answer()
     added = (Operation(op="add", path=pointer(*_AT, key), value=after[key]) for key in after if key not in before)
     removed = (Operation(op="remove", path=pointer(*_AT, key)) for key in before if key not in after)
     return Answer(patch=(*added, *removed))
-
-
-def _with_selector(job: Mapping[str, Any], selector: Mapping[str, Any]) -> dict[str, Any]:
-    spec = job["spec"]
-    pod_spec = {**spec["template"]["spec"], "nodeSelector": selector}
-    return {**job, "spec": {**spec, "template": {**spec["template"], "spec": pod_spec}}}
 
 
 def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None) -> dict[str, Any]:

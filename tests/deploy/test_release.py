@@ -16,7 +16,7 @@ import provisioner
 from generators import release
 from provisioner import constants
 from provisioner.kube.protocol import object_path
-from provisioner.slices.preflight.in_google import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
+from provisioner.slices.preflight.in_google import ACT_AS, PROJECT_PERMISSIONS
 from rehearsal.demos import Rehearsal
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, REPOSITORY, container_of, copy_of_deploy
@@ -292,7 +292,7 @@ _PAGES = [REPOSITORY / "docs" / name for name in ("install.md", "install-variant
 _ROLES = {
     "tpuProvisioner": set(PROJECT_PERMISSIONS),
     "tpuProvisionerActAs": {ACT_AS},
-    "tpuProvisionerTpu7x": set(POLICY_PERMISSIONS),
+    "tpuProvisionerTpu7x": {"compute.resourcePolicies.get", "compute.resourcePolicies.create"},
 }
 _OF_NODE_GROUPS = {"tpuNodeGroups": nodegroup_rights.NEEDED - {ACT_AS}, "tpuNodeGroupsActAs": {ACT_AS}}
 #: On what each is granted to the controller.

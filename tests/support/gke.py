@@ -287,7 +287,7 @@ class FakeGke:
         with self._lock:
             lost = self._record("get_reservation", name)
             self._raise(lost)
-            return Reservation(name=name, status="READY", ends_at=self.ends.get((project, zone, name)))
+            return Reservation(status="READY", ends_at=self.ends.get((project, zone, name)))
 
     # --- Inside ---
 

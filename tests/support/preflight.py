@@ -12,7 +12,7 @@ from provisioner.kube.protocol import LEASES_ROOT, object_path
 from provisioner.model.capacity import FailureKind
 from provisioner.slices.preflight import Finding
 from provisioner.slices.preflight.checking import Subject, run_checks
-from provisioner.slices.preflight.in_google import ACT_AS, POLICY_PERMISSIONS, PROJECT_PERMISSIONS
+from provisioner.slices.preflight.in_google import ACT_AS, PROJECT_PERMISSIONS
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
@@ -33,12 +33,10 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 class FakeInspector:
     """The rest of a `GkeClient`: permissions that the test grants, reservations and failures that it makes."""
 
-    on_project: set[str] = field(default_factory=lambda: {*PROJECT_PERMISSIONS, *POLICY_PERMISSIONS})
+    on_project: set[str] = field(default_factory=lambda: {*PROJECT_PERMISSIONS})
     on_account: dict[str, set[str]] = field(default_factory=lambda: {ACCOUNT: {ACT_AS}})
     #: Status by project, zone and name.
     reservations: dict[tuple[str, str, str], str] = field(default_factory=dict)
-    #: How many hosts each of them has, and how many of these are in use; None: it does not say.
-    hosts: tuple[int, int] | None = None
     #: When each of them ends.
     ends_at: datetime | None = None
     #: By method.
@@ -65,8 +63,7 @@ class FakeInspector:
             raise GkeError(
                 failure(FailureKind.NOT_FOUND, f"The resource '{name}' was not found"), "fake Compute Engine"
             )
-        total, in_use = self.hosts or (None, None)
-        return Reservation(name=name, status=status, total=total, in_use=in_use, ends_at=self.ends_at)
+        return Reservation(status=status, ends_at=self.ends_at)
 
     def _call(self, method: str) -> None:
         self.calls.append(method)
@@ -101,13 +98,9 @@ class World:
         for kind in (JOBSET, LEADER_WORKER_SET, PLAIN_JOB):
             self.serve(kind)
 
-    def serve(self, kind: Kind, *versions: str) -> None:
-        """Let the API server know a kind, in some versions or in the one that is read, and its API group no other."""
-        group, _, version = kind.root.rpartition("/")
-        served = versions or (version,)
-        self.kube.put_object(group, {"versions": [{"version": each} for each in served]})
-        for each in served:
-            self.kube.put_object(f"{group}/{each}", {"resources": [{"name": kind.resource}]})
+    def serve(self, kind: Kind) -> None:
+        """Let the API server know a kind, in the version that is read."""
+        self.kube.put_object(kind.root, {"resources": [{"name": kind.resource}]})
 
     @property
     def subject(self) -> Subject:

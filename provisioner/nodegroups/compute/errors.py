@@ -141,7 +141,8 @@ def failure_of_work(
         kind = row_of(http_code).of(call) if 400 <= http_code < 500 else FailureKind.UNAVAILABLE
     if kind is FailureKind.UNKNOWN_OUTCOME:
         kind = FailureKind.UNAVAILABLE
-    said = "; ".join(_words(error) for error in errors) or (f"HTTP {http_code}" if http_code else "no reason is given")
+    words = (": ".join(filter(None, error)) or "no reason is given" for error in errors)
+    said = "; ".join(words) or (f"HTTP {http_code}" if http_code else "no reason is given")
     if kind is FailureKind.PERMISSION:
         said = f"{said} {help_of(said)}"
     return Failure(kind=kind, message=said[:_LONGEST_MESSAGE])
@@ -154,7 +155,3 @@ def _kind_of_error(error: WorkError, call: Call, values: tuple[str, ...]) -> Fai
         return row.of(call)
     kind = _TABLE.kind_of_text(text) or _TABLE.kind_of_text(error.code)
     return kind if kind is not None or row is None else row.of(call)
-
-
-def _words(error: WorkError) -> str:
-    return ": ".join(part for part in error if part) or "no reason is given"

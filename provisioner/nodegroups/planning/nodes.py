@@ -251,7 +251,8 @@ def left_over(
     machines = {machine.name for machine in group.status.machines}
     for machine in machines | {token.machine for token in round_.tokens.get(key, ())}:
         node = round_.nodes.get(provider_id(group, machine))
-        if node is not None and not _is_of_another(group, node):
+        # One that says that it is another group's is not this one's, whatever token or status says.
+        if node is not None and (names.GROUP_NAME not in node.labels or is_marked(group, node)):
             found[node.name] = node
     return tuple(
         node
@@ -265,11 +266,6 @@ def left_over(
 def _is_over(machine: ManagedInstance, node: Node) -> bool:
     """Whether a node's machine is gone: another one of its name is there, or one waits for capacity."""
     return is_of_earlier(machine, node) or (not machine.has_machine and names.MACHINE_ID in node.labels)
-
-
-def _is_of_another(group: TpuNodeGroup, node: Node) -> bool:
-    """Whether a node says that it is another group's: then neither a token nor a status makes it this one's."""
-    return names.GROUP_NAME in node.labels and not is_marked(group, node)
 
 
 def remove(nodes: tuple[Node, ...], *, forced: bool = False) -> Step:

@@ -57,7 +57,8 @@ def find_loss(
     group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Manager | None, round_: Round
 ) -> Loss | None:
     """Say which machines a group has lost; None for none. `manager` is as last read."""
-    lost = _lost(group, fleet, round_)
+    told = ((member, _why_lost(group, member, round_)) for member in fleet.members)
+    lost = [(member, words) for member, words in told if words]
     words = tuple(text for _, text in lost)
     missing = 0
     if manager is not None and manager.is_stable and not (manager.bulk is not None and manager.bulk.in_progress):
@@ -164,11 +165,6 @@ def joins_until(group: TpuNodeGroup, member: Member, round_: Round) -> datetime 
         if same and machine.since is not None and not machine.ready:
             return waits.after(machine.since, round_.settings.join_seconds)
     return None
-
-
-def _lost(group: TpuNodeGroup, fleet: Fleet, round_: Round) -> list[tuple[Member, str]]:
-    told = ((member, _why_lost(group, member, round_)) for member in fleet.members)
-    return [(member, words) for member, words in told if words]
 
 
 def _why_lost(group: TpuNodeGroup, member: Member, round_: Round) -> str:

@@ -38,36 +38,28 @@ _PREFIX = "tpu-provisioner.cloud.google.com/"
 _OF_PARTITIONS = f"{_PREFIX}partition"
 _LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT, constants.MULTISLICE)
 _ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
-#: Fields, and words that stand for them beside their keys.
+#: Fields that messages name, and others with the words that stand for them beside their keys.
+_FIELDS = frozenset(
+    {"affinity", "completionMode", "managedBy", "memory", "namespace", "nodeSelector", "parallelism", "size"}
+)
 _WORDS: dict[str, tuple[str, ...]] = {
-    constants.TPU_RESOURCE: (constants.TPU_RESOURCE, "chips", "chip"),
-    "cpu": (" cpu", "millicores of CPU", " CPU"),
-    "memory": ("memory",),
-    constants.TPU_TOPOLOGY: ("topology", "slice of"),
+    constants.TPU_RESOURCE: (constants.TPU_RESOURCE, "chip"),
+    "cpu": (" cpu", " CPU"),
+    constants.TPU_TOPOLOGY: ("topology",),
     constants.TPU_ACCELERATOR: ("accelerator",),
     constants.INSTANCE_TYPE: ("machine type",),
     constants.ZONE: ("zone ",),
     constants.RESERVATION_NAME: ("reservation",),
     constants.FLEX_START: ("flex-start",),
-    constants.SPOT: ("spot",),
     constants.ZONES: ("zone ",),
-    constants.CAPACITY: ("reservation", "choices of capacity", "capacity"),
+    constants.CAPACITY: ("reservation", "capacity"),
     constants.MAX_RUN_DURATION: ("max run duration",),
     constants.NODE_SERVICE_ACCOUNT: ("service account",),
     constants.ADDITIONAL_NODE_NETWORKS: ("network",),
     constants.ALL_OR_NOTHING: ("start together",),
     constants.SAME_ZONE: ("must be in one zone",),
-    "nodeSelector": ("nodeSelector",),
     "tolerations": ("toleration", "tolerate"),
-    "affinity": ("affinity",),
-    "parallelism": ("parallelism", "pods of a job"),
-    "completions": ("completions",),
-    "completionMode": ("completionMode",),
-    "size": ("size", "have "),
-    "replicas": ("that request chips, and", "replicas"),
-    "replicatedJobs": ("replicatedJobs",),
-    "managedBy": ("managedBy",),
-    "namespace": ("namespace",),
+    "replicas": ("that request chips, and",),
     "subGroupPolicy": ("subgroups",),
     "leaderTemplate": ("leader template",),
 }
@@ -95,7 +87,7 @@ def _candidates(
     for path, found in _around(raw, template):
         # More are read of none.
         for key, value in islice(found.items(), bounds.MAP_ENTRIES):
-            words = _WORDS.get(key, ())
+            words = _WORDS.get(key, (key,) if key in _FIELDS else ())
             named = (key,) if path and path[-1] in _MAPS and key in whole_words else ()
             yield from ((each, (*path, key), value) for each in (*words, *named))
 

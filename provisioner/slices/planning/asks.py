@@ -55,7 +55,9 @@ def statuses(
     for each in asking:
         own, ask = slices[each.uid], each.ask
         asked = [slice_.requirements for slice_ in own] or [group.template for group in each.groups] or [Requirements()]
-        if ask is None or not any(_is_ours(each, requirements, round_) for requirements in asked):
+        # Or would be if they asked for a slice.
+        for_slices = (replace(requirements, node_selector={constants.TPU_TOPOLOGY: ""}) for requirements in asked)
+        if ask is None or not any(round_.policy.serves(each, requirements) for requirements in for_slices):
             # Perhaps another provisioner serves it.
             continue
         if each.kind is WorkloadKind.CAPACITY_BUFFER:
@@ -68,11 +70,6 @@ def statuses(
         end = _booked_until(ask, round_)
         ends += [end] if end is not None and end > round_.now else []
     return tuple(found), tuple(ends)
-
-
-def _is_ours(workload: Workload, asked: Requirements, round_: Round) -> bool:
-    """Whether pods of a workload are served, or would be if they asked for a slice."""
-    return round_.policy.serves(workload, replace(asked, node_selector={constants.TPU_TOPOLOGY: ""}))
 
 
 def _of_request(

@@ -92,8 +92,10 @@ def find_unneeded(
             continue
         failed = each.pool.status is PoolStatus.ERROR
         owner = round_.made_for.get(each.name)
-        stuck = _stuck_on(each, stuck_slices, matching)
-        needed = bool(matching.holders.get(each.name)) or (each.name in matching.claimed and not failed)
+        stuck, holders = stuck_slices.get(each.name), matching.holders.get(each.name, frozenset())
+        # Never where another one's pods are on it.
+        stuck = stuck if holders <= {stuck} else None
+        needed = bool(holders) or (each.name in matching.claimed and not failed)
         if needed and stuck is None:
             if not each.leaving:
                 uncordons += _cordoned_by_us(each)
@@ -172,14 +174,6 @@ def _delete(each: Supply, stuck: SliceId | None, round_: Round, matching: Matchi
         node=next(refs, None),
         spared_group=spared,
     )
-
-
-def _stuck_on(each: Supply, stuck: Mapping[PoolName, SliceId], matching: Matching) -> SliceId | None:
-    """Return the stuck slice that a pool is to be replaced for; never where another one's pods are on it."""
-    slice_id = stuck.get(each.name)
-    if slice_id is None or not matching.holders.get(each.name, frozenset()) <= {slice_id}:
-        return None
-    return slice_id
 
 
 def _due(each: Supply, since: datetime, round_: Round, *, at_once: bool) -> datetime:

@@ -21,7 +21,7 @@ class Status(Enum):
 class Finding:
     """The result of one check."""
 
-    #: Of the check, such as "release channel".
+    #: Of the check, such as "node pools".
     name: str = ""
     status: Status
     message: str

@@ -6,7 +6,7 @@ The IAM permissions that the provisioner needs; the roles of docs/install.md and
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from provisioner.kube.api import KubeApi
 from provisioner.model.capacity import FailureKind, PoolStatus
@@ -27,8 +27,6 @@ _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
 PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")
 #: On the nodes' service account.
 ACT_AS = "iam.serviceAccounts.actAs"
-#: On the project, and only for multi-host slices of tpu7x and tpu7.
-POLICY_PERMISSIONS = ("compute.resourcePolicies.get", "compute.resourcePolicies.create")
 #: On the project of a reservation; no role of ours has it. Without it nobody knows when the reservation ends.
 READ_RESERVATION = "compute.reservations.get"
 
@@ -43,10 +41,8 @@ def check_status(found: Cluster) -> Finding:
     )
 
 
-def check_identity(found: Cluster, api: KubeApi | None, *, assume: bool) -> Finding:
+def check_identity(found: Cluster, api: KubeApi, *, assume: bool) -> Finding:
     """Try the proof that `run` makes before it acts."""
-    if api is None:
-        return unknown("there is no API server to compare it with")
     proven, why = prove(found, api, trusted_ca_pem=api.ca_pem, assume=assume)
     return ok(why) if proven else failed(why)
 
@@ -131,8 +127,10 @@ def check_node_account(gke: GkeClient, settings: Settings) -> Finding:
     """Ask whether the identity may act as the nodes' service account."""
     account, project = settings.node_service_account, settings.project_id
     if not account:
-        return _check_default_account(gke, project)
-    grant = f"Grant {ACT_AS} on it: {_ROLES}"
+        return warning(
+            "GCP_NODE_SERVICE_ACCOUNT is not set, so nodes get Compute Engine's default service account",
+            f"Set it to an account with few permissions, and grant {ACT_AS} on that account: {_ROLES}",
+        )
     try:
         granted = gke.test_account_permissions(account, (ACT_AS,))
     except GkeError as error:
@@ -141,37 +139,7 @@ def check_node_account(gke: GkeClient, settings: Settings) -> Finding:
         return unknown(str(error), _ask_by_gcloud(error, project, "iam.googleapis.com"))
     if ACT_AS in granted:
         return ok(f"{ACT_AS} on {account}")
-    return failed(f"{ACT_AS} missing on {account}, so GKE rejects every node pool", grant)
-
-
-def _check_default_account(gke: GkeClient, project: str) -> Finding:
-    """Ask for the whole project: the name of Compute Engine's default account has a number in it that is not known."""
-    default = "GCP_NODE_SERVICE_ACCOUNT is not set, so nodes get Compute Engine's default service account"
-    try:
-        granted = gke.test_project_permissions((ACT_AS,))
-    except GkeError as error:
-        return unknown(f"{default}: {error}", _ask_by_gcloud(error, project, "cloudresourcemanager.googleapis.com"))
-    if ACT_AS in granted:
-        return ok(f"{default}; {ACT_AS} on project {project}")
-    return unknown(
-        f"{default}, and whether {ACT_AS} is granted on it cannot be determined.",
-        "Set GCP_NODE_SERVICE_ACCOUNT to an account with few permissions, and grant the permission on that account.",
-    )
-
-
-def check_policies(gke: GkeClient, project: str) -> Finding:
-    """Ask for the optional permissions on workload policies, which no setting names."""
-    only = "only multi-host slices of tpu7x and tpu7 need them"
-    try:
-        granted = gke.test_project_permissions(POLICY_PERMISSIONS)
-    except GkeError as error:
-        return unknown(str(error), _ask_by_gcloud(error, project, "cloudresourcemanager.googleapis.com"))
-    missing = [permission for permission in POLICY_PERMISSIONS if permission not in granted]
-    if missing:
-        return ok(
-            f"{', '.join(missing)} not granted on project {project}; {only} (docs/install.md, Rights in Google Cloud)",
-        )
-    return ok(f"{', '.join(POLICY_PERMISSIONS)} on project {project}; {only}")
+    return failed(f"{ACT_AS} missing on {account}, so GKE rejects every node pool", f"Grant {ACT_AS} on it: {_ROLES}")
 
 
 def _ask_by_gcloud(error: GkeError, project: str, service: str) -> str:
@@ -180,39 +148,32 @@ def _ask_by_gcloud(error: GkeError, project: str, service: str) -> str:
     return "Try again later."
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class NamedReservation:
-    """A reservation that the settings name, and the zones in which pods may use it."""
+def named_reservations(settings: Settings) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return the reservations in CAPACITY, then whole names in ALLOWED_RESERVATIONS: project and name -> zones.
 
-    project: str
-    name: str
-    zones: tuple[str, ...]
-
-
-def named_reservations(settings: Settings) -> tuple[NamedReservation, ...]:
-    """Return the reservations in CAPACITY, then those in ALLOWED_RESERVATIONS that are whole names, twenty at most."""
+    Twenty at most, and the zones are those in which pods may use them.
+    """
     everywhere = tuple(settings.zones or (settings.zone,))
-    found: dict[tuple[str, str], dict[str, None]] = {}
+    found: dict[tuple[str, str], tuple[str, ...]] = {}
     for choice in settings.capacity:
         if choice.reservation:
             project, name, _, _ = reservation_parts(choice.reservation)
+            key = project or settings.project_id, name
             zones = (choice.zone,) if choice.zone else everywhere
-            found.setdefault((project or settings.project_id, name), {}).update(dict.fromkeys(zones))
+            found[key] = tuple(dict.fromkeys((*found.get(key, ()), *zones)))
     for allowed in settings.allowed_reservations or ():
         project, _, name = allowed.rpartition("/")
         if not allowed.endswith("*"):
-            found.setdefault((project or settings.project_id, name), dict.fromkeys(everywhere))
-    named = (NamedReservation(project, name, tuple(zones)) for (project, name), zones in found.items())
-    return tuple(itertools.islice(named, _MOST_RESERVATIONS))
+            found.setdefault((project or settings.project_id, name), everywhere)
+    return dict(itertools.islice(found.items(), _MOST_RESERVATIONS))
 
 
-def check_reservation(gke: GkeClient, named: NamedReservation) -> Finding:
+def check_reservation(gke: GkeClient, project: str, name: str, zones: Iterable[str]) -> Finding:
     """Look for a reservation in each of its zones."""
-    project = named.project
     found: dict[str, Reservation] = {}
-    for zone in named.zones:
+    for zone in zones:
         try:
-            found[zone] = gke.get_reservation(project=project, zone=zone, name=named.name)
+            found[zone] = gke.get_reservation(project=project, zone=zone, name=name)
         except GkeError as error:
             kind = error.failure.kind
             if kind is FailureKind.NOT_FOUND:
@@ -221,19 +182,13 @@ def check_reservation(gke: GkeClient, named: NamedReservation) -> Finding:
             return unknown(str(error), advice)
     if not found:
         return failed(
-            f"project {project} has no reservation of this name in {', '.join(named.zones)}",
+            f"project {project} has no reservation of this name in {', '.join(zones)}",
             "Correct its name, project or zone in CAPACITY or ALLOWED_RESERVATIONS.",
         )
-    where = ", ".join(f"{each.status or 'of an unknown status'} in {zone}{_free(each)}" for zone, each in found.items())
+    ends = {zone: f" until {at:%Y-%m-%d %H:%M} UTC" for zone, each in found.items() if (at := each.ends_at) is not None}
+    where = ", ".join(
+        f"{each.status or 'of an unknown status'} in {zone}{ends.get(zone, '')}" for zone, each in found.items()
+    )
     if all(each.status != "READY" for each in found.values()):
         return warning(f"{where}, not READY", "Until it is READY, node pools on it fail.")
     return ok(where)
-
-
-def _free(found: Reservation) -> str:
-    """Say until when a reservation lasts, and how much of it is free; empty where Compute Engine does not say."""
-    until = f" until {found.ends_at:%Y-%m-%d %H:%M} UTC" if found.ends_at is not None else ""
-    if found.total is None or found.in_use is None:
-        return until
-    free = max(found.total - found.in_use, 0)
-    return f"{until} ({free} of {found.total} {found.unit} are free)"

@@ -118,32 +118,17 @@ def check_api_server(api: Api, server: str) -> Finding:
 
 
 def check_kind(api: Api, kind: Kind) -> Finding:
-    """Look for the versions of a kind of workloads, and among them for the one that is read."""
-    name, version = str(kind.kind), kind.root.rpartition("/")[2]
-    versions = _versions(api, kind)
-    if not versions:
-        if kind.optional:
-            return ok(f"its CRD is not installed; {kind.plural} are served once it is")
-        return failed("its CRD is not installed", f"Install {name}: {kind.installation}")
-    api_name = "its CRD" if kind.installation else "its API"
-    if version not in versions:
-        found = f"{api_name} is served in {', '.join(versions)}, and the provisioner reads {version}"
-        install = f"Install a release of {name if kind.installation else 'Kubernetes'} that serves it."
-        if kind.optional:
-            return warning(f"{found}; {kind.plural} are not served", install)
-        return failed(found, install)
-    return ok(f"{api_name} is served in {version}")
-
-
-def _versions(api: Api, kind: Kind) -> list[str]:
-    """List the versions in which a kind is served; other kinds of its API group may have more."""
-    group = kind.root.rpartition("/")[0]
+    """Look whether a kind of workloads is served in the version that is read."""
+    served = kind.root.removeprefix("/apis/")
     try:
-        listed = [str(each.get("version")) for each in fields.mappings(api.get(group).get("versions"))]
-        found = {each: fields.mappings(api.get(f"{group}/{each}").get("resources")) for each in listed}
+        resources = fields.mappings(api.get(kind.root).get("resources"))
     except NotFound:
-        return []
-    return [each for each, resources in found.items() if any(of.get("name") == kind.resource for of in resources)]
+        resources = []
+    if any(each.get("name") == kind.resource for each in resources):
+        return ok(f"{served} is served")
+    if kind.optional:
+        return ok(f"{served} is not served by the API server; {kind.plural} get node pools once it is")
+    return failed(f"{served} is not served by the API server", f"Install {kind.kind}: {kind.installation}")
 
 
 def is_granted(api: Api, right: Right) -> bool:
@@ -173,16 +158,7 @@ def check_rights(api: Api, settings: Settings) -> Finding:
         found = f"{len(missing)} of {len(used)} permissions are missing: {', '.join(str(right) for right in missing)}"
         grant = "Grant them to the kubeconfig's identity, as the manifests in deploy/base and deploy/components do."
         if all(right.optional for right in missing):
-            resources = {right.resource.partition("/")[0] for right in missing}
-            plurals = [
-                kind.plural
-                for kind in kinds_served(settings).values()
-                if kind.resource in resources or (TEMPLATES.resource in resources and not kind.kind.has_pods)
-            ]
-            plurals += ["Pods with ResourceClaims"] if DEVICES.resource in resources else []
-            if MACHINE_CONFIGS.resource in resources:
-                plurals.append(f"TPU generations that only the {MACHINE_CONFIGS.name} of GKE list")
-            return warning(f"{found}. {' and '.join(plurals)} are not served without them", grant)
+            return warning(f"{found}. What they are for is not served without them, all else is", grant)
         return failed(found, grant)
     return ok(f"all {len(used)} permissions that are used are granted")
 

@@ -289,6 +289,12 @@ def test_all_wishes_that_cannot_be_read_are_found_in_one_run_and_the_first_mista
     assert len({message for _, message in told}) == len(told)
 
 
+def test_what_is_missing_of_a_selector_is_told_of_the_selector() -> None:
+    raw = raw_lws()
+    del raw["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["nodeSelector"][constants.TPU_TOPOLOGY]
+    assert [each.path[-1] for each in plan(raw).remarks] == ["nodeSelector"]
+
+
 def test_a_namespace_in_the_files_may_have_the_opt_in_label() -> None:
     opted = settings(opt_in_label=("tpu", "yes"))
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": {"tpu": "yes"}}}

@@ -250,6 +250,12 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
             id="queued capacity",
         ),
         pytest.param(
+            {"annotations": {constants.ZONES: "here"}, "selector": {constants.ZONE: "us-central2-b"}},
+            {},
+            [f"annotation {constants.ZONES}='here'"],
+            id="an annotation that cannot be read, also where a selector decides",
+        ),
+        pytest.param(
             {"selector": {constants.QUEUED: "true"}},
             {"force_on_demand": True},
             [f"the pod selects {constants.QUEUED}=true", *_QUEUED],

@@ -68,7 +68,6 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     """Give one on which all is well."""
     with running() as kube, Simulator() as gke:
         kube.answer("GET /version", as_json({"gitVersion": "v1.34.1-gke.3084001"}))
-        kube.answer(f"GET {JOBSET.root.rpartition('/')[0]}", as_json({"versions": [{"version": "v1alpha2"}]}))
         kube.answer(f"GET {JOBSET.root}", as_json({"resources": [{"name": "jobsets"}]}))
         kube.answer(f"POST {ACCESS_REVIEWS}", as_json({"status": {"allowed": True}}))
         kube.answer(f"GET {ORIGINAL_LEASE}", as_json({"message": "not found", "reason": "NotFound"}, status=404))
@@ -83,7 +82,7 @@ def test_all_is_well(machine: Machine) -> None:
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
     assert [line for line in lines if not line.startswith("ok ")] == []
-    assert len(lines) == 22
+    assert len(lines) == 21
     assert {request.method for request in machine.kube.requests if request.path != ACCESS_REVIEWS} == {"GET"}
     assert set(machine.gke.call_counts()) == {
         "clusters.get",
@@ -153,11 +152,8 @@ def test_a_start_that_is_wrong(machine: Machine) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     assert [line[:22] for line in lines] == ["failed   settings: MAX", "failed   kubeconfig: t"]
     lines = machine.check("--kubeconfig=no-such-file").stdout.splitlines()
-    assert [line.split(":")[0] for line in lines if not line.startswith("ok ")] == [
-        "failed   kubeconfig",
-        "warning  cluster identity",
-    ]
-    assert len(lines) == 13
+    assert [line.split(":")[0] for line in lines if not line.startswith("ok ")] == ["failed   kubeconfig"]
+    assert len(lines) == 11
 
 
 def test_run_waits_for_its_checks_a_moment_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,13 +37,16 @@ class Choices:
 
 
 def choices_of(slice_: Slice, settings: Settings) -> Choices:
-    """List the choices of a slice; raise UnmeetableError where there is none."""
+    """List the choices of a slice; raise UnmeetableError where there is none, or where an annotation is unreadable."""
+    # Also where a selector decides in its place.
+    unreadable = next(iter(slice_.wishes.problems.values()), "")
+    if unreadable:
+        raise ImpossibleError(unreadable)
     if slice_.requirements.node_selector.get(constants.QUEUED) == "true":
         raise UnmeetableError(f"the pod selects {constants.QUEUED}=true, and {QUEUED_NOT_SERVED}")
     pinned = None if settings.force_on_demand else _pinned(slice_.requirements.node_selector, settings)
     listed: tuple[CapacityChoice, ...] = (pinned or _ON_DEMAND,)
     if pinned is None and not settings.force_on_demand:
-        _refuse_unreadable(slice_, constants.CAPACITY)
         listed = slice_.wishes.capacity or settings.capacity or listed
     own = pinned is not None or bool(slice_.wishes.capacity)
     possible: list[CapacityChoice] = []
@@ -106,8 +109,6 @@ def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Setting
     selector = slice_.requirements.node_selector
     # A zone that the pod selects, by whichever label, is the only one.
     selected = next((Zone(selector[key]) for key in constants.ZONE_LABELS if selector.get(key)), None)
-    if selected is None:
-        _refuse_unreadable(slice_, constants.ZONES)
     zones = (selected,) if selected is not None else slice_.wishes.zones or settings.zones or (settings.zone,)
     region = region_of(settings.cluster_location)
     count = sum(1 if choice.zone else len(zones) for choice in listed)
@@ -147,7 +148,6 @@ def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
             raise ImpossibleError(f"nodeSelector {constants.MAX_RUN_SECONDS}={text} is not a number of seconds")
         seconds = float(selected)
     else:
-        _refuse_unreadable(slice_, constants.MAX_RUN_DURATION)
         wish = slice_.wishes.max_run_seconds
         seconds = settings.max_run_seconds if wish is None else wish
     if seconds and not forms.SHORTEST_RUN_SECONDS <= seconds <= forms.LONGEST_RUN_SECONDS:
@@ -156,16 +156,3 @@ def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
             f"a max run duration of {seconds:.0f} s is not from 10 minutes to 7 days; set one within these limits"
         )
     return int(seconds)
-
-
-def check(slice_: Slice, settings: Settings) -> None:
-    """Raise UnmeetableError where an annotation cannot be read."""
-    _refuse_unreadable(slice_, constants.SAME_ZONE)
-    _refuse_unreadable(slice_, constants.ALL_OR_NOTHING)
-    max_run_seconds_of(slice_, settings)
-
-
-def _refuse_unreadable(slice_: Slice, key: str) -> None:
-    problem = slice_.wishes.problems.get(key, "")
-    if problem:
-        raise ImpossibleError(problem)

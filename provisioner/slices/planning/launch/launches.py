@@ -70,7 +70,13 @@ def launch(round_: Round, matching: Matching, turns: Turns, budget: Budget, slot
         gangs=turns,
         unsatisfiable=_find_unsatisfiable(round_, matching.unserved, turns, matching.zones, budget),
         slots=slots,
-        names=_taken_names(round_),
+        # Of all names something is left: open deletes and cached nodes would be taken for the new pool's.
+        names={
+            *(pool.name for pool in round_.snapshot.pools),
+            *round_.memory.creates,
+            *round_.memory.deletes,
+            *(node.pool_name for node in round_.snapshot.nodes),
+        },
         making=_not_yet_known(round_),
         zones=dict(matching.zones),
         budget=budget,
@@ -127,13 +133,6 @@ def _find_unsatisfiable(
             why = f"slice {slice_.group_name}, rejected before, tries first"
             found[uid] = _Unsatisfiable(why=why, first=first)
     return found
-
-
-def _taken_names(round_: Round) -> set[PoolName]:
-    """List the names of which anything is left: open deletes and cached nodes would be taken for the new pool's."""
-    listed = (pool.name for pool in round_.snapshot.pools)
-    with_nodes = (node.pool_name for node in round_.snapshot.nodes)
-    return {*listed, *round_.memory.creates, *round_.memory.deletes, *with_nodes}
 
 
 def _not_yet_known(round_: Round) -> set[str]:

@@ -343,7 +343,7 @@ class Candidates:
     def choices(self, slice_: Slice, zone: Zone | None = None) -> Choices:
         """Return what may be tried for a slice, in the one zone of its workload where there is one to keep to."""
         settings = self._settings
-        capacity.check(slice_, settings)
+        capacity.max_run_seconds_of(slice_, settings)
         check_shape(slice_)
         problem = allowlists.namespace_problem(slice_.workload.namespace, settings)
         if problem:

@@ -181,7 +181,11 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
         # Sent again since: its own answer counts.
         return memory
     if not look_up.operation:
-        return memory if answer.exists or create is None else _never_made(memory, create, answer.at)
+        if answer.exists or create is None:
+            return memory
+        # It had no effect after all: its name is sent again, after those that wait for longer.
+        own = backoff.slice_failed(memory.slice_backoffs, _NOT_MADE, create.slice_id, answer.at)
+        return replace(_counted(_without_create(memory, name), create, answer.at), slice_backoffs=own)
     operation = answer.operation
     if create is not None and create.operation == look_up.operation:
         if operation is None:
@@ -198,12 +202,6 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
         reason = failure.message if failure is not None else "the pool is still there"
         return replace(memory, deletes={**memory.deletes, name: postpone(name, delete, pool, answer.at, reason)})
     return memory
-
-
-def _never_made(memory: Memory, call: CreateCall, at: datetime) -> Memory:
-    """Forget a create that had no effect after all: its name is sent again, after those that wait for longer."""
-    own = backoff.slice_failed(memory.slice_backoffs, _NOT_MADE, call.slice_id, at)
-    return replace(_counted(_without_create(memory, call.request.name), call, at), slice_backoffs=own)
 
 
 def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None, at: datetime) -> Memory:

@@ -46,8 +46,6 @@ _log = structlog.get_logger(__name__)
 _READY = "READY"
 #: The end of a reservation is read so often: somebody may move it.
 _END_KNOWN = timedelta(minutes=10)
-#: For so long GKE may miss a policy that was found ready: it is new, or it was deleted since it was looked at.
-_PATIENCE = timedelta(minutes=5)
 #: What these say of a policy's call would be misread as said of the pool's: the next try finds out.
 _MISLEADING = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.NOT_FOUND})
 
@@ -64,8 +62,6 @@ class GkeSupplier:
     rules: PoolRules = GKE_RULES
     #: (Name, topology) of the workload policies that were found to be as their node pools need them.
     _right: set[tuple[str, str]] = field(default_factory=set)
-    #: When GKE missed a policy first, until a pool with it is taken.
-    _missed_since: dict[str, datetime] = field(default_factory=dict)
     _may_look: bool = True
     #: When the end of a reservation was read, and the end.
     _ends: dict[CapacityChoice, tuple[datetime, datetime | None]] = field(default_factory=dict)
@@ -101,13 +97,9 @@ class GkeSupplier:
         if failure is not None:
             raise GkeError(failure)
         try:
-            operation = self._call("create_node_pool", lambda: self.gke.create_node_pool(request))
+            return self._call("create_node_pool", lambda: self.gke.create_node_pool(request))
         except GkeError as error:
             raise GkeError(self._explain(request, error.failure), error.subject) from error
-        with self._lock:
-            # GKE knows its policy.
-            self._missed_since.pop(request.policy_name, None)
-        return operation
 
     def delete_pool(self, name: PoolName) -> OperationName:
         """Implement `Supplier.delete_pool`."""
@@ -182,16 +174,14 @@ class GkeSupplier:
         name = request.policy_name
         if not name or not blames(failure, name):
             return failure
-        now = self.clock()
         with self._lock:
             # Whatever is wrong with it, the next try looks at it afresh.
             self._right.discard((name, request.topology))
-            if not says_missing(failure, name):
-                return failure
-            patient = now - self._missed_since.setdefault(name, now) < _PATIENCE
-        if patient and self._may_look:
-            return Failure(kind=FailureKind.OPERATION_IN_THE_WAY, message=failure.message)
-        return replace(failure, message=f"{failure.message.rstrip('.')}; {_by_hand(request)}")
+        if not says_missing(failure, name):
+            return failure
+        # GKE takes minutes to see a new policy; one that was deleted since it was looked at is made again.
+        kind = FailureKind.OPERATION_IN_THE_WAY if self._may_look else failure.kind
+        return Failure(kind=kind, message=f"{failure.message.rstrip('.')}; {_by_hand(request)}")
 
     def _look(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         try:

@@ -109,14 +109,8 @@ class Cluster:
 class Reservation:
     """A reservation of Compute Engine, as far as it is looked at."""
 
-    name: str
     #: Compute Engine's own word: CREATING, READY, UPDATING, DELETING, INVALID; empty when it says none.
     status: str = ""
-    #: How much is reserved, and how much of that is in use; None when it does not say.
-    total: int | None = None
-    in_use: int | None = None
-    #: What these count: whole machines, or chips.
-    unit: str = "hosts"
     #: When Compute Engine deletes it; None: never.
     ends_at: datetime | None = None
 
@@ -408,21 +402,9 @@ def workload_policy_of(body: Json) -> WorkloadPolicy:
 
 
 def reservation_of(body: Json) -> Reservation:
-    """Read a reservation: of machines, or (up to v5) of chips of one family. Raises ValueError."""
+    """Read a reservation. Raises ValueError."""
     end = _at(body, "deleteAtTime", "")
-    of_chips = "aggregateReservation" in body
-    total, in_use = _at(body, "specificReservation.count", 0), _at(body, "specificReservation.inUseCount", 0)
-    if of_chips:
-        total, in_use = (
-            sum(_at(each, "accelerator.acceleratorCount", 0) for each in _at(body, path, _LIST))
-            for path in ("aggregateReservation.reservedResources", "aggregateReservation.inUseResources")
-        )
     return Reservation(
-        name=_at(body, "name", ""),
         status=_at(body, "status", ""),
-        # What is 0 is left out: a reservation of nothing says nothing.
-        total=total or None,
-        in_use=in_use if total else None,
-        unit="chips" if of_chips else "hosts",
         ends_at=datetime.fromisoformat(end).astimezone(UTC) if end else None,
     )
