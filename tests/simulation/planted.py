@@ -49,7 +49,7 @@ def _of_labels_only(original: Any) -> Any:
     """Holds a pool only through its labels, as the Go original does."""
 
     def use(round_: Any) -> Any:
-        return replace(original(round_), held={}, holders={}, occupants={})
+        return {}, {}, {}, original(round_)[3]
 
     return use
 

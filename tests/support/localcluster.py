@@ -1,10 +1,15 @@
-"""Stand-ins for Go and its modules."""
+"""Stand-ins for Go and its modules, and a caller of the real cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import requests
+import yaml
 
 from rehearsal import localcluster
 from rehearsal.localcluster.recipes import RECIPES
@@ -85,3 +90,48 @@ class GoHome:
         calls = self.root / "calls"
         lines = calls.read_text().splitlines() if calls.exists() else []
         return [line.rpartition("-o ")[2].split()[0].rpartition("/")[2] for line in lines if line.startswith("build")]
+
+
+class Kube:
+    """Raw calls with nothing but what a kubeconfig says."""
+
+    def __init__(self, kubeconfig: Path, scratch: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        self.url = cluster["server"]
+        files = {"ca": cluster["certificate-authority-data"]}
+        files |= {"crt": user["client-certificate-data"], "key": user["client-key-data"]}
+        for name, data in files.items():
+            (scratch / name).write_bytes(base64.b64decode(data))
+        self._session = requests.Session()
+        self._session.trust_env = False
+        self._session.verify = str(scratch / "ca")
+        self._session.cert = (str(scratch / "crt"), str(scratch / "key"))
+
+    def call(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_seconds: float = 20
+    ) -> requests.Response:
+        """Make one call."""
+        return self._session.request(method, self.url + path, json=body, timeout=timeout_seconds)
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Return what is there."""
+        answer = self.call("GET", path)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an object; return it."""
+        answer = self.call("POST", path, body)
+        assert answer.status_code == 201, answer.text
+        return dict(answer.json())
+
+    def merge(self, path: str, change: Mapping[str, Any]) -> None:
+        """Change an object by a merge patch."""
+        headers = {"Content-Type": "application/merge-patch+json"}
+        answer = self._session.patch(self.url + path, json=change, headers=headers, timeout=20)
+        assert answer.status_code == 200, answer.text
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._session.close()

@@ -66,25 +66,16 @@ def test_a_change_that_is_no_operation(
 
 
 @pytest.mark.parametrize(
-    ("failure", "first_seconds", "longest_seconds"),
-    [
-        (WriteFailure.CONFLICT, 0.5, 10.0),
-        (WriteFailure.NOT_NOW, 5.0, 30.0),
-        (WriteFailure.REFUSED, 10.0, 300.0),
-        (WriteFailure.UNAVAILABLE, 1.0, 60.0),
-    ],
+    ("failure", "first", "longest"),
+    [("conflict", 0.5, 10.0), ("not_now", 5.0, 30.0), ("refused", 10.0, 300.0), ("unavailable", 1.0, 60.0)],
 )
-def test_a_write_that_fails_is_repeated_after_longer_and_longer_waits(
-    failure: WriteFailure, first_seconds: float, longest_seconds: float
-) -> None:
+def test_a_write_that_fails_is_repeated_after_longer_waits(failure: str, first: float, longest: float) -> None:
     write = actions.DeleteNode(name="node", uid="u")
     memory, waits = Memory(writes={write.key: opened({}, write, "1", NOW)}), []
     for _ in range(12):
-        memory = fold(memory, actions.WriteAnswer(write=write, at=NOW, failure=failure))
-        retry_at = memory.writes[write.key].retry_at
-        assert retry_at is not None
-        waits.append((retry_at - NOW).total_seconds())
-    assert (waits[0], waits[-1]) == (pytest.approx(first_seconds, rel=0.2), pytest.approx(longest_seconds, rel=0.2))
+        memory = fold(memory, actions.WriteAnswer(write=write, at=NOW, failure=WriteFailure(failure)))
+        waits.append(((memory.writes[write.key].retry_at or NOW) - NOW).total_seconds())
+    assert (waits[0], waits[-1]) == (pytest.approx(first, rel=0.2), pytest.approx(longest, rel=0.2))
 
 
 def test_a_delete_that_is_kept_waits() -> None:

@@ -84,34 +84,26 @@ def test_without_a_permission_to_delete(permission: str, reason: Reason) -> None
     world.check_nothing_left()
 
 
-@pytest.mark.parametrize("permission", PERMISSIONS["instances.setMetadata"])
-def test_machines_that_may_be_made_and_not_told_how_to_join(permission: str) -> None:
-    """What goes missing once machines are there is told as well, and no slice is recreated for it."""
-    world = World(settings=replace(SETTINGS, join_seconds=300.0))
-    world.kube.create_group(make_group("train", topology="2x4"))
-    world.wait_until(lambda: len(world.machines("train")) == 2, step_seconds=0.25)
-    world.deny(permission)
-    world.wait_until(lambda: _is_told(world, permission), within_seconds=_TOLD_WITHIN_SECONDS)
-    assert "cannot be given its join token" in world.message("train")
-    # Longer than machines are waited for that say nothing.
-    world.wait(1200.0)
-    assert _is_told(world, permission)
-    group = world.group("train")
-    assert group.status.recreated_at == ()
-    world.deny()
-    world.wait_until(lambda: world.is_ready("train"), within_seconds=900.0)
-
-
-def test_machines_that_cannot_be_told_how_to_join_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others in their place could not be told either: no slice is recreated for an outage of Compute Engine."""
+@pytest.mark.parametrize("permission", [*PERMISSIONS["instances.setMetadata"], ""])
+def test_machines_that_may_be_made_and_not_told_how_to_join(permission: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For lack of a permission, or while Compute Engine fails: no slice is recreated for it."""
 
     def fail(*_: object, **__: object) -> None:
         raise ComputeError(Failure(kind=FailureKind.UNAVAILABLE, message="try again"))
 
     world = World(settings=replace(SETTINGS, join_seconds=300.0))
-    monkeypatch.setattr(world.cloud.client, "set_metadata", fail)
     world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: len(world.machines("train")) == 2, step_seconds=0.25)
+    if permission:
+        world.deny(permission)
+        world.wait_until(lambda: _is_told(world, permission), within_seconds=_TOLD_WITHIN_SECONDS)
+        assert "cannot be given its join token" in world.message("train")
+    else:
+        monkeypatch.setattr(world.cloud.client, "set_metadata", fail)
+    # Longer than machines are waited for that say nothing.
     world.wait(1200.0)
+    assert _is_told(world, permission) or not permission
+    world.deny()
     monkeypatch.undo()
-    world.wait_until(lambda: world.is_ready("train"))
-    assert not world.group("train").status.recreated_at
+    world.wait_until(lambda: world.is_ready("train"), within_seconds=900.0)
+    assert world.group("train").status.recreated_at == ()

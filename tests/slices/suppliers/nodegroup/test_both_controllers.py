@@ -7,7 +7,6 @@ pods of one slice alone, and a machine that has stopped makes its node not ready
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import OperationName
-from provisioner.model.workloads import Pod, Workload
+from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Create, Delete, LookUp, Plan
@@ -34,8 +33,6 @@ from tests.support.world import World
 
 #: The machine may be busy.
 pytestmark = pytest.mark.timeout(300)
-_NODES = collection_path("nodes")
-_LOST_SECONDS = 300.0
 
 
 class Both(World):
@@ -69,18 +66,11 @@ class Both(World):
             made = make_pod(workload, job=job, unschedulable_since=self.now)
             self.put(replace(made, uid=f"{made.uid}-{self.restarts}", name=f"{made.name}{self.restarts}"))
 
-    def restart(self, pod: Pod) -> None:
-        """Restart the JobSet of a pod that is lost."""
-        workload = self.workload_of(pod)
-        if workload is not None:
-            self.end_pods(workload)
-            self.start_pods(workload)
-
     def look(self, **changes: Any) -> Plan:
         """Decide, and change the nodes."""
         plan = super().look(**changes)
         for names, closed in ((plan.cordons, True), (plan.uncordons, False)):
-            for raw in self._raw_nodes(names):
+            for raw in (each for each in self.groups.nodes() if each["metadata"]["name"] in names):
                 raw["spec"]["unschedulable"] = closed
                 raw["metadata"]["annotations"] = {constants.CORDONED: "true"} if closed else {}
                 self.groups.kube.put_object(object_path("nodes", raw["metadata"]["name"]), raw)
@@ -96,7 +86,7 @@ class Both(World):
         self.now = self.groups.clock.now()
         self.pools = {pool.name: pool for pool in self.supplier.list_pools()}
         self.nodes = {}
-        for raw in self._raw_nodes():
+        for raw in self.groups.nodes():
             # What kubelets say besides.
             raw["metadata"]["labels"] |= {constants.OS: "linux", constants.ARCH: "amd64"}
             raw["status"]["allocatable"] |= {"cpu": "200", "memory": "700Gi"}
@@ -108,29 +98,24 @@ class Both(World):
 
     def machines(self) -> list[str]:
         """Name the machines."""
-        return sorted(machine.name for machine in self.groups.compute.world.machines())
+        return self.groups.state()["machines"]
 
     def at_rest(self) -> bool:
         """Whether all pods run, and nothing else is there."""
         used = {self.nodes[pod.node_name].pool_name for pod in self.pods.values() if pod.node_name in self.nodes}
         return all(pod.node_name for pod in self.pods.values()) and self.pools.keys() == used
 
-    def settle(self, *, hours: float = 3.0) -> None:
-        """Go on until all is at rest."""
-        for _ in range(int(hours * 180)):
+    def settle(self) -> None:
+        """Go on until all is at rest, for three hours at most."""
+        for _ in range(540):
             self.step(seconds=20.0)
             if self.at_rest():
                 return
         raise AssertionError((self.told()[-3:], self.pools, [pod for pod in self.pods.values() if not pod.node_name]))
 
-    def _raw_nodes(self, names: Any = None) -> Iterator[dict[str, Any]]:
-        for raw in self.groups.kube.objects(_NODES):
-            if names is None or raw["metadata"]["name"] in names:
-                yield raw
-
     def _kubelets(self) -> None:
         running = {each.name for each in self.groups.compute.world.machines() if each.status == "RUNNING"}
-        for raw in self._raw_nodes():
+        for raw in self.groups.nodes():
             name = raw["metadata"]["name"]
             said = "True" if name in running - self.silent else "Unknown"
             if raw["status"]["conditions"][0]["status"] != said:
@@ -144,29 +129,25 @@ class Both(World):
         bad = [pod for pod in bound if pod.node_name not in self.nodes or not self.nodes[pod.node_name].ready]
         self._lost_since = {pod.uid: self._lost_since.get(pod.uid, now) for pod in bad}
         for pod in bad:
-            overdue = now - self._lost_since[pod.uid] >= _LOST_SECONDS
-            if pod.uid in self.pods and (overdue or pod.node_name not in self.nodes):
-                self.restart(pod)
+            if pod.node_name not in self.nodes or now - self._lost_since[pod.uid] >= 300.0:
+                self._evict(pod.name)
 
     def _show_pods(self) -> None:
         kube = self.groups.kube
-        shown = {object_path("pods", pod.name, namespace="default"): pod for pod in self.pods.values() if pod.node_name}
         for raw in kube.objects(collection_path("pods")):
-            path = object_path("pods", raw["metadata"]["name"], namespace="default")
-            if path not in shown or shown[path].node_name != raw["spec"]["nodeName"]:
-                kube.remove_object(path)
-        for path, pod in shown.items():
-            chips = {constants.TPU_RESOURCE: str(pod.requirements.chips)}
-            containers = [{"name": "c", "resources": {"requests": chips}}]
+            kube.remove_object(object_path("pods", raw["metadata"]["name"], namespace="default"))
+        for pod in filter(lambda each: each.node_name, self.pods.values()):
+            requests = {constants.TPU_RESOURCE: str(pod.requirements.chips)}
+            spec = {"nodeName": pod.node_name, "containers": [{"name": "c", "resources": {"requests": requests}}]}
             metadata = {"name": pod.name, "namespace": "default", "uid": pod.uid}
-            if kube.object(path) is None:
-                kube.put_object(
-                    path, {"metadata": metadata, "spec": {"nodeName": pod.node_name, "containers": containers}}
-                )
+            kube.put_object(object_path("pods", pod.name, namespace="default"), {"metadata": metadata, "spec": spec})
 
     def _evict(self, name: str) -> None:
-        for pod in [pod for pod in self.pods.values() if pod.name == name]:
-            self.restart(pod)
+        """Restart the JobSet of a pod."""
+        for workload in [self.workload_of(pod) for pod in self.pods.values() if pod.name == name]:
+            if workload is not None:
+                self.end_pods(workload)
+                self.start_pods(workload)
 
     def _create(self, create: Create) -> CreateAnswer:
         name, operation, failed = create.request.name, OperationName(""), None
