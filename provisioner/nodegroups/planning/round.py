@@ -273,9 +273,9 @@ class Round:
         return known.message if known is not None and known.failure is WriteFailure.REFUSED else ""
 
     @property
-    def projects(self) -> frozenset[str]:
+    def projects(self) -> tuple[str, ...]:
         """The projects in which resources may be made."""
-        return frozenset(self.settings.projects or (self.settings.project_id,))
+        return self.settings.projects or (self.settings.project_id,)
 
 
 def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Round:
