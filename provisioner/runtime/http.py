@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.sslproto
+import contextlib
 import errno
 import logging
 import re
@@ -25,8 +26,7 @@ import structlog
 import uvicorn
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from provisioner.model.waits import Budget
@@ -43,6 +43,7 @@ _BACKLOG = 1024
 _PAUSE_SECONDS = 0.25
 #: A request of so much is not worth counting.
 _SMALL_BYTES = 65536
+_CLOSE = (b"connection", b"close")
 
 # Each TLS connection has a buffer of this size, 256 KiB by default: five hundred silent clients would take 128 MiB.
 asyncio.sslproto.SSLProtocol.max_size = 16 * 1024
@@ -74,14 +75,14 @@ class Limits:
     """What one address spends on its clients."""
 
     connections: int = 32
-    #: From the connection, or the first byte of a later request, to the end of the answer.
+    #: From the connection to the first byte of a request, and from there to the end of the answer.
     request_seconds: float = 10.0
     #: How long a connection may stay without a request after an answer.
-    idle_seconds: int = 10
+    idle_seconds: float = 10.0
     #: Request line and headers together.
     header_bytes: int = 16384
     body_bytes: int = 65536
-    #: Of requests not answered, and last answers not read; beyond it the client that has the most loses its largest.
+    #: Of requests that are not answered; beyond it the client that has the most loses its largest.
     held_bytes: int = 48 * 1024 * 1024
     #: Answers to all clients together, and so many more at once; None: no bound. Who asks more waits for a moment.
     answers_per_second: float | None = None
@@ -90,14 +91,6 @@ class Limits:
 
 class _Requests(h11.Connection):
     """Reads requests, without bodies in chunks: those of one byte each would take the processor from all others."""
-
-    #: Bytes of the present answer.
-    sent = 0
-
-    def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
-        pieces = super().send_with_data_passthrough(event)
-        self.sent += sum(map(len, pieces or ()))
-        return pieces
 
     def next_event(self) -> Any:
         """Return what comes next. Raises RemoteProtocolError for a request that is rejected."""
@@ -108,65 +101,49 @@ class _Requests(h11.Connection):
 
 
 class _Connection(H11Protocol):
-    """One client's connection, from its first packet on, and the time that its current request has left."""
+    """One client's connection, from its first packet on, and until when its request or its silence may last."""
 
-    conn: _Requests
     handshake: asyncio.Task[None] | None = None
-    #: What was received of a request that is not answered, or the last answer.
+    #: What was received since the last answer.
     held = 0
-    _timer: asyncio.TimerHandle | None = None
 
     def __init__(self, server: _Server, host: str) -> None:
         super().__init__(server.config, server.server_state, {})
         self.conn = _Requests(h11.SERVER, server.limits.header_bytes)
         self._server = server
         self.host = host
-        self._begin()
+        self._allow(server.limits.request_seconds)
 
-    def _begin(self) -> None:
-        self._end()
+    def _allow(self, seconds: float) -> None:
         self.since = self.loop.time()
-        self._timer = self.loop.call_later(self._server.limits.request_seconds, self.cut)
-
-    def _end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.until = self.since + seconds
 
     def data_received(self, data: bytes) -> None:
-        if self._timer is None:
-            self._begin()
+        if not self.held:
+            self._allow(self._server.limits.request_seconds)
         self.held += len(data)
         self._server.make_room_for(self)
         if not self.transport.is_closing():
             super().data_received(data)
 
     def on_response_complete(self) -> None:
-        """Let uvicorn's time without a request begin, or that of a request which is there already."""
+        """Let the time without a request begin, or that of a request which is there already."""
         if self.conn.their_state is h11.SEND_BODY:
             # Nobody reads the rest of the body.
             self.transport.close()
-        # A connection that is to end is there until the client has read the answer.
-        self.held, self.conn.sent = self.conn.sent if self.transport.is_closing() else 0, 0
-        self._server.make_room_for(self)
+        self.held = 0
         if not self.transport.is_closing():
-            # Otherwise it is for reading the answer.
-            self._end()
+            self._allow(self._server.limits.idle_seconds)
         super().on_response_complete()
         if not self.cycle.response_complete:
-            self._begin()
-
-    def timeout_keep_alive_handler(self) -> None:
-        """End without waiting until the client has read its answer."""
-        self.cut()
+            self._allow(self._server.limits.request_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.cut()
+        self._server.open.discard(self)
         super().connection_lost(exc)
 
     def cut(self) -> None:
         """Close it now; what is not yet read or written is lost."""
-        self._end()
         self._server.open.discard(self)
         if (transport := cast(asyncio.Transport | None, self.transport)) is not None:
             transport.abort()
@@ -182,12 +159,9 @@ class _Server(uvicorn.Server):
         self.open: set[_Connection] = set()
         self._tls = tls
         config = uvicorn.Config(
-            app,
-            loop="none",
-            http="h11",
+            _guarded(app, limits),
             ws="none",
             lifespan="off",
-            interface="asgi3",
             # uvicorn logs nothing; failures of an app are logged here.
             log_config=None,
             log_level=logging.CRITICAL,
@@ -196,9 +170,9 @@ class _Server(uvicorn.Server):
             workers=1,
             proxy_headers=False,
             headers=[("Server", name)],
-            timeout_keep_alive=limits.idle_seconds,
+            # Connections have their times here.
+            timeout_keep_alive=10**6,
             timeout_graceful_shutdown=_GRACE_SECONDS,
-            h11_max_incomplete_event_size=limits.header_bytes,
         )
         super().__init__(config)
 
@@ -208,8 +182,15 @@ class _Server(uvicorn.Server):
         self._accepting = asyncio.create_task(self._accept(listening))
         self.started = True
 
+    async def on_tick(self, counter: int) -> bool:
+        """Cut each connection whose time is over; called ten times a second."""
+        now = asyncio.get_running_loop().time()
+        for each in [each for each in self.open if each.until < now]:
+            each.cut()
+        return await super().on_tick(counter)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, let answers under way end, and close the rest."""
+        """Stop accepting, let answers under way end, and close all connections."""
         self._accepting.cancel()
         await asyncio.wait([self._accepting])
         await super().shutdown(sockets)
@@ -262,7 +243,7 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves an app on each address; start and stop once each."""
+    """Serves an app on each address as `name`, over TLS where `tls` is given; start and stop once each."""
 
     def __init__(
         self,
@@ -271,57 +252,42 @@ class HttpServer:
         name: str,
         limits: Limits = Limits(),
         tls: ssl.SSLContext | None = None,
-        at_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """Serve as `name`, over TLS where `tls` is given; `at_end` is called in the event loop when it ends."""
-        self._apps = apps
-        self._name = name
-        self._limits = limits
-        self._tls = tls
-        self._at_end = at_end
+        self._addresses = tuple(apps)
+        self._servers = [_Server(app, name, limits, tls) for app in apps.values()]
         self._sockets: list[socket.socket] = []
-        self._servers: list[_Server] = []
-        self._thread: threading.Thread | None = None
-        self._draining = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         #: The ports that are served; with port 0 the system chooses one.
         self.ports: tuple[int, ...] = ()
 
     def start(self) -> None:
         """Listen and serve in the background; raise ServerError, and serve nothing, if an address is not free."""
-        try:
-            self._sockets.extend(map(_listen, self._apps))
-        except ServerError:
-            self._close()
-            raise
-        if not self._sockets:
-            return
+        with contextlib.ExitStack() as opened:
+            self._sockets = [opened.enter_context(_listen(each)) for each in self._addresses]
+            opened.pop_all()
         self.ports = tuple(each.getsockname()[1] for each in self._sockets)
-        self._servers = [
-            _Server(_guarded(app, self._limits, self._draining.is_set), self._name, self._limits, self._tls)
-            for app in self._apps.values()
-        ]
-        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
-        self._thread.start()
-        _log.debug("http_server.started", ports=self.ports)
+        if self.ports:
+            self._thread.start()
+            _log.debug("http_server.started", ports=self.ports)
 
     def drain(self) -> None:
         """Close each connection with its next answer, so that clients go elsewhere and none waits for a closed one."""
-        self._draining.set()
+        for each in self._servers:
+            each.config.encoded_headers.append(_CLOSE)
+            each.server_state.default_headers.append(_CLOSE)
 
     def stop(self) -> None:
         """Free the addresses and end all connections; answers under way get a second."""
         for server in self._servers:
             server.should_exit = True
-        if self._thread is not None:
+        if self._thread.is_alive():
             self._thread.join(_GRACE_SECONDS + _STOP_SECONDS)
         self._close()
-        self._servers.clear()
-        self._thread, self.ports = None, ()
 
     def _close(self) -> None:
         for each in self._sockets:
             each.close()
-        self._sockets.clear()
+        self.ports = ()
 
     def _run(self) -> None:
         try:
@@ -332,56 +298,43 @@ class HttpServer:
             self._close()
 
     async def _serve(self) -> None:
-        try:
-            await asyncio.gather(
-                *(each.serve(sockets=[sock]) for each, sock in zip(self._servers, self._sockets, strict=True))
-            )
-        finally:
-            self._at_end()
-            # Connections are closed in the next turn of the loop.
-            await asyncio.sleep(0)
+        pairs = zip(self._servers, self._sockets, strict=True)
+        await asyncio.gather(*(server.serve(sockets=[listening]) for server, listening in pairs))
 
 
-def _guarded(app: ASGIApp, limits: Limits, draining: Callable[[], bool]) -> ASGIApp:
-    """Limit what an app is sent, and how often; if it fails, answer 500. While `draining`, answers end connections."""
+def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
+    """Limit what an app is sent, and how often; if it fails, log that, and uvicorn answers 500."""
     limited = RequestBodyLimitMiddleware(app, max_body_size=limits.body_bytes)
     repeats, rate = Repeats(), limits.answers_per_second
     pace = Budget(limits.answers_at_once, rate, 0.0) if rate is not None else None
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
-
-        async def send_and_note(message: Message) -> None:
-            nonlocal started
-            if message["type"] == "http.response.start":
-                started = True
-                if draining():
-                    message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
-            await send(message)
-
         if pace is not None and not pace.spend(asyncio.get_running_loop().time()):
             await asyncio.sleep(_PAUSE_SECONDS)
         try:
-            await limited(scope, receive, send_and_note)
+            await limited(scope, receive, send)
         except ClientDisconnect:
             # The app was reading the body.
             return
-        except Exception as error:  # noqa: BLE001
-            # The edge of the process: whatever fails in an app, the client gets an answer.
-            left_out = repeats.left_out(place_of(error))
-            if left_out is not None:
+        except Exception as error:
+            if (left_out := repeats.left_out(place_of(error))) is not None:
                 about = {"method": scope["method"], "path": scope["path"]}
                 _log.error("http_request.failed", **about, left_out=left_out, exc_info=error)
-            if not started:
-                await PlainTextResponse("internal error; see the log\n", 500)(scope, receive, send_and_note)
+            raise
 
     return guarded
 
 
 def _listen(address: Address) -> socket.socket:
+    # Every interface means both families, whatever the system's default.
+    everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
     where = f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
     try:
-        listening = _listen_on(address)
+        [(family, *_, target), *_] = socket.getaddrinfo(
+            address.host or everywhere, address.port, type=socket.SOCK_STREAM
+        )
+        both = target[0] == "::" == everywhere
+        listening = socket.create_server(target[:2], family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ServerError(f"address {where!r} is in use by another process; choose another port") from error
@@ -392,24 +345,3 @@ def _listen(address: Address) -> socket.socket:
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listening.setblocking(False)
     return listening
-
-
-def _listen_on(address: Address) -> socket.socket:
-    if not address.host:
-        return _listen_everywhere(address.port)
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, target = found[0]
-    # Every interface means both families, whatever the system's default.
-    both = target[0] == "::" and socket.has_dualstack_ipv6()
-    return socket.create_server((str(target[0]), address.port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
-
-
-def _listen_everywhere(port: int) -> socket.socket:
-    if socket.has_dualstack_ipv6():
-        try:
-            return socket.create_server(("::", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
-        except OSError as error:
-            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                raise
-    # A kernel with the code for IPv6 and no address of it.
-    return socket.create_server(("0.0.0.0", port), backlog=_BACKLOG)

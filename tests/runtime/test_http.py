@@ -271,7 +271,7 @@ def test_a_failing_app_is_a_500(serve: Serve) -> None:
     with capture_logs() as lines:
         answered = answer(port, b"GET /a HTTP/1.0\r\n\r\n")
     assert answered.startswith(b"HTTP/1.1 500 ")
-    assert answered.endswith(b"internal error; see the log\n")
+    assert answered.endswith(b"Internal Server Error")
     assert [(each["event"], each["path"]) for each in lines] == [("http_request.failed", "/a")]
 
 

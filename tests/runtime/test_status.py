@@ -197,7 +197,7 @@ _NOT_READY = ["watch of pods: not synced", "cluster: not proven"]
             id="a process that is not ready says why, line by line, and is healthy",
         ),
         pytest.param(
-            {"exposition": _fail}, "GET", "/metrics", (500, "internal error; see the log\n"), id="what fails is a 500"
+            {"exposition": _fail}, "GET", "/metrics", (500, "Internal Server Error"), id="what fails is a 500"
         ),
         pytest.param({}, "HEAD", "/metrics", (200, ""), id="HEAD answers as GET does, without the body"),
         pytest.param({}, "POST", "/metrics", (405, "only GET, HEAD is served here\n"), id="nothing can be changed"),

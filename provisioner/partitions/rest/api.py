@@ -122,10 +122,6 @@ class Access:
         ask = partial(self._api.post, wire.ACCESS_REVIEWS, body, timeouts=_TIMEOUTS)
         return await self._shared.once(key, lambda: self.in_turn(lambda: wire.read_access_review(ask()), client))
 
-    def close(self) -> None:
-        """Let the threads end."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
     async def in_turn(self, ask: Callable[[], _T], client: str) -> tuple[float, _T]:
         """Ask or write in a thread; return the moment and the answer, or raise Busy without a place in time."""
         async with self._lane.place(flow=client):
@@ -155,11 +151,6 @@ class Servers:
             return await asyncio.wait_for(shared.once(partition_id, ask), _READ_PATIENCE_SECONDS)
         except TimeoutError as error:
             raise Busy from error
-
-    def close(self) -> None:
-        """Let the threads end."""
-        for threads, _ in self._by_address.values():
-            threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _read(vipu: Vipu, partition_id: str) -> tuple[str, str]:
@@ -209,11 +200,6 @@ class PartitionsApi:
             Resource(method="GET", path=f"{one}/{names.CONFIG}", answer=self._route(self._config)),
             Resource(method="GET", path=names.HEALTH, answer=self._health),
         )
-
-    def close(self) -> None:
-        """Let all threads end; called in the event loop."""
-        self._access.close()
-        self._servers.close()
 
     def _route(self, handle: Callable[[Call, Caller], Awaitable[Content]]) -> Callable[[Call], Awaitable[Content]]:
         async def answer(call: Call) -> Content:
@@ -432,6 +418,5 @@ def _tell(problem: str) -> None:
 
 def make_rest_server(address: Address, api: Api, sources: Sources, *, tls: ssl.SSLContext | None = None) -> HttpServer:
     """Return the server of one address; without `tls` it speaks plain HTTP."""
-    served = PartitionsApi(api, sources)
-    app = ResourceApp(served.resources())
-    return HttpServer({address: app}, name="tpu-provisioner-partitions", limits=_LIMITS, tls=tls, at_end=served.close)
+    app = ResourceApp(PartitionsApi(api, sources).resources())
+    return HttpServer({address: app}, name="tpu-provisioner-partitions", limits=_LIMITS, tls=tls)
