@@ -78,7 +78,7 @@ class Limits:
     #: From the connection to the first byte of a request, and from there to the end of the answer.
     request_seconds: float = 10.0
     #: How long a connection may stay without a request after an answer.
-    idle_seconds: float = 10.0
+    idle_seconds: int = 10
     #: Request line and headers together.
     header_bytes: int = 16384
     body_bytes: int = 65536
@@ -170,8 +170,8 @@ class _Server(uvicorn.Server):
             workers=1,
             proxy_headers=False,
             headers=[("Server", name)],
-            # Connections have their times here.
-            timeout_keep_alive=10**6,
+            # Its timer outlives a connection that is reset: no longer than this.
+            timeout_keep_alive=limits.idle_seconds,
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
         super().__init__(config)
