@@ -9,9 +9,9 @@ import contextlib
 import hashlib
 import threading
 import time
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -40,14 +40,10 @@ _BURST, _REFILL_PER_SECOND = 25.0, 1 / 300
 WRITE_BURST, WRITES_PER_SECOND = 100.0, 20.0
 #: Different Events that are known at once; some 400 bytes each, or 9,000 where whoever fills the table writes them.
 CAPACITY = 32768
-#: A namespace that cannot be written to for now is left alone for so long.
-_PAUSE_SECONDS = 5.0
-#: So often what was dropped is reported, and what is over is forgotten.
-_TIDY_SECONDS = 60.0
-#: So often the thread looks whether what waits may be written by now.
-_LOOK_SECONDS = 1.0
-#: Namespaces that the line about drops names.
-_NAMED_NAMESPACES = 5
+#: A namespace that cannot be written to for now is left alone for so long; so often the thread looks whether it is over.
+_PAUSE_SECONDS, _LOOK_SECONDS = 5.0, 1.0
+#: So often what was dropped is reported, with so many namespaces, and what is over is forgotten.
+_TIDY_SECONDS, _NAMED_NAMESPACES = 60.0, 5
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +63,16 @@ class _Series:
     name: str = ""
 
 
+@dataclass(slots=True)
+class _Namespace:
+    """The Events of one namespace: those that are known, longest unseen first, and those to be written, in order."""
+
+    known: OrderedDict[bytes, _Series] = field(default_factory=OrderedDict)
+    waiting: dict[bytes, _Series] = field(default_factory=dict)
+    #: It is left alone until then.
+    paused_until: float = float("-inf")
+
+
 class EventRecorder:
     """Writes core/v1 Events from a thread of its own. `instance` is this process, for reportingInstance."""
 
@@ -82,12 +88,8 @@ class EventRecorder:
         self._api, self._instance, self._capacity, self._clock, self._now = api, instance, capacity, clock, now
         #: Guards all below it; never held during a call.
         self._changed = threading.Condition()
-        #: By namespace; those that were not seen for longest first.
-        self._known: defaultdict[str, OrderedDict[bytes, _Series]] = defaultdict(OrderedDict)
-        #: Those to be written in order, by namespace; the namespace whose turn it is comes first.
-        self._waiting: OrderedDict[str, dict[bytes, _Series]] = OrderedDict()
-        #: By namespace: it is left alone until then.
-        self._paused: dict[str, float] = {}
+        #: The one that was written to last comes last.
+        self._namespaces: OrderedDict[str, _Namespace] = OrderedDict()
         #: By object: how many more Events it may have.
         self._budgets: dict[str, Budget] = {}
         self._writes = Budget(WRITE_BURST, WRITES_PER_SECOND, clock())
@@ -109,25 +111,25 @@ class EventRecorder:
         digest = hashlib.blake2b(parts, digest_size=16).digest()
         with self._changed:
             # What is dropped leaves nothing behind.
-            series = self._known.get(ref.namespace, OrderedDict()).get(digest)
-            waits = digest in self._waiting.get(ref.namespace, ())
-            if series is not None and not waits and now - series.seen_at > _WINDOW_SECONDS:
-                series = None
-            if self._stopping or (series is None and not self._has_room(ref.namespace, owner, now)):
+            space = self._namespaces.get(ref.namespace) or _Namespace()
+            if self._stopping or (digest not in space.known and not self._has_room(ref.namespace, owner, now)):
                 return
-            if series is None:
-                series = self._known[ref.namespace][digest] = _Series(ref, kind, reason, digest)
+            self._namespaces[ref.namespace] = space
+            series = space.known.setdefault(digest, _Series(ref, kind, reason, digest))
             series.message, series.moment, series.seen_at = message, self._now(), now
             series.count += 1
-            self._known[ref.namespace].move_to_end(digest)
-            if not waits and now - series.due_at >= _REPEAT_SECONDS:
+            space.known.move_to_end(digest)
+            if now - series.due_at >= _REPEAT_SECONDS:
                 series.due_at = now
-                self._enqueue(series)
+                space.waiting[digest] = series
+                self._changed.notify_all()
 
     def flush(self, *, timeout_seconds: float) -> bool:
         """Wait until everything recorded so far is written or dropped; False when the time is up."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting and not self._writing, timeout=timeout_seconds)
+            return self._changed.wait_for(
+                lambda: not (self._writing or any(each.waiting for each in self._namespaces.values())), timeout_seconds
+            )
 
     def stop(self) -> None:
         """Take no more Events and end the thread; what still waits is not written (see flush)."""
@@ -143,23 +145,18 @@ class EventRecorder:
             name = None if self._stopping else self._turn()
             if name is None:
                 return False
-            waiting = self._waiting[name]
+            self._namespaces.move_to_end(name)
+            waiting = self._namespaces[name].waiting
             series = waiting.pop(next(iter(waiting)))
-            if waiting:
-                self._waiting.move_to_end(name)
-            else:
-                del self._waiting[name]
             self._writes.left -= 1
             self._writing = True
             body = {"count": series.count, "lastTimestamp": format_time(series.moment), "message": series.message}
-        error: Exception | None = None
         try:
             self._write(series, body)
-        except Exception as caught:  # noqa: BLE001 - one Event must not end all others
-            error = caught
-        with self._changed:
-            if error is not None:
+        except Exception as error:  # noqa: BLE001 - one Event must not end all others
+            with self._changed:
                 self._failed(series, error)
+        with self._changed:
             self._writing = False
             self._changed.notify_all()
         return True
@@ -171,15 +168,13 @@ class EventRecorder:
             if now - self._tidied_at < _TIDY_SECONDS:
                 return
             self._tidied_at = now
-            for name, known in list(self._known.items()):
-                waiting = self._waiting.get(name, {})
-                for digest in [each.digest for each in known.values() if now - each.seen_at > _WINDOW_SECONDS]:
-                    if digest not in waiting:
-                        del known[digest]
-                if not known:
-                    del self._known[name]
+            for name, space in list(self._namespaces.items()):
+                for series in [each for each in space.known.values() if now - each.seen_at > _WINDOW_SECONDS]:
+                    if self._forget(series):
+                        self._drop(name, "not written in ten minutes")
+                if not space.known:
+                    del self._namespaces[name]
             self._budgets = {owner: each for owner, each in self._budgets.items() if each.fill(now) < each.burst}
-            self._paused = {name: until for name, until in self._paused.items() if until > now}
             drops, self._drops = self._drops, Counter()
         if drops:
             shown = dict(drops.most_common(_NAMED_NAMESPACES))
@@ -199,36 +194,34 @@ class EventRecorder:
         budget = self._budgets.get(owner) or Budget(_BURST, _REFILL_PER_SECOND, now)
         if budget.fill(now) < 1:
             return self._drop(namespace, "too many for one object")
-        if sum(map(len, self._known.values())) >= self._capacity:
+        sizes = {name: len(each.known) for name, each in self._namespaces.items()}
+        if sum(sizes.values()) >= self._capacity:
             # The namespace that has the most gives way.
-            largest = max(self._known, key=lambda name: len(self._known[name]))
-            if len(self._known[largest]) <= len(self._known.get(namespace, ())) + 1:
+            largest = max(sizes, key=sizes.__getitem__)
+            if sizes[largest] <= sizes.get(namespace, 0) + 1:
                 return self._drop(namespace, "too many for one namespace")
-            oldest = next(iter(self._known[largest].values()))
-            if self._forget(oldest):
+            if self._forget(next(iter(self._namespaces[largest].known.values()))):
                 self._drop(largest, "too many for one namespace")
         budget.left -= 1
         self._budgets[owner] = budget
         return True
-
-    def _enqueue(self, series: _Series) -> None:
-        self._waiting.setdefault(series.ref.namespace, {})[series.digest] = series
-        self._changed.notify_all()
 
     def _turn(self) -> str | None:
         """Return the namespace whose turn it is; None where nothing may be written yet."""
         now = self._clock()
         if self._writes.fill(now) < 1:
             return None
-        return next((name for name in self._waiting if self._paused.get(name, now) <= now), None)
+        spaces = self._namespaces.items()
+        return next((name for name, each in spaces if each.waiting and each.paused_until <= now), None)
 
     def _failed(self, series: _Series, error: Exception) -> None:
-        now, namespace = self._clock(), series.ref.namespace
-        known = self._known[namespace].get(series.digest) is series
+        namespace = series.ref.namespace
+        space = self._namespaces.get(namespace) or _Namespace()
+        known = space.known.get(series.digest) is series
         if isinstance(error, errors.Unavailable | errors.TooManyRequests):
-            self._paused[namespace] = now + _PAUSE_SECONDS
-            if known and now - series.seen_at < _WINDOW_SECONDS:
-                self._enqueue(series)
+            space.paused_until = self._clock() + _PAUSE_SECONDS
+            if known:
+                space.waiting[series.digest] = series
                 return
         if known:
             # So that the next one like it is written at once.
@@ -245,13 +238,9 @@ class EventRecorder:
 
     def _forget(self, series: _Series) -> bool:
         """Forget a series; return whether it was to be written."""
-        namespace = series.ref.namespace
-        del self._known[namespace][series.digest]
-        waiting = self._waiting.get(namespace, {})
-        waits = waiting.pop(series.digest, None) is not None
-        if waits and not waiting:
-            del self._waiting[namespace]
-        return waits
+        space = self._namespaces[series.ref.namespace]
+        del space.known[series.digest]
+        return space.waiting.pop(series.digest, None) is not None
 
     # --- the calls
 

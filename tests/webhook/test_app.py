@@ -171,7 +171,7 @@ def test_owners_that_are_made_up_take_little_memory(kube: FakeKube):
         name = f"{number}".ljust(253, "\N{GRINNING FACE}")
         owner = ObjectRef(kind=name, api_version=name, namespace="ml", name=name, uid=name)
         recorder.emit(owner, kind="Warning", reason="R", message=name * 5)
-    kept = [each for known in recorder._known.values() for each in known.values()]
+    kept = [each for space in recorder._namespaces.values() for each in space.known.values()]
     assert sum(sys.getsizeof(each.message) + 4 * sys.getsizeof(each.ref.name) for each in kept) < 20_000_000
 
 
