@@ -40,7 +40,7 @@ _BURST, _REFILL_PER_SECOND = 25.0, 1 / 300
 WRITE_BURST, WRITES_PER_SECOND = 100.0, 20.0
 #: Different Events that are known at once; some 400 bytes each, or 9,000 where whoever fills the table writes them.
 CAPACITY = 32768
-#: A namespace that cannot be written to for now is left alone for so long; so often the thread looks whether it is over.
+#: A namespace that cannot be written to for now is left alone for so long; so often the thread looks whether that ends.
 _PAUSE_SECONDS, _LOOK_SECONDS = 5.0, 1.0
 #: So often what was dropped is reported, with so many namespaces, and what is over is forgotten.
 _TIDY_SECONDS, _NAMED_NAMESPACES = 60.0, 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
+from threading import Event, Semaphore
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -32,12 +33,21 @@ class Parallel:
 
     def __call__(self, function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
         """Implement ForEach."""
-        found: list[R] = []
-        for begin in range(0, len(items), self.at_once):
-            calls: list[Future[R]] = []
-            try:
-                calls.extend(self.executor.submit(function, item) for item in items[begin : begin + self.at_once])
-            finally:
-                wait(calls)
-            found += [call.result() for call in calls]
-        return found
+        free, failed = Semaphore(self.at_once), Event()
+        calls: list[Future[R]] = []
+
+        def ended(call: Future[R]) -> None:
+            if call.cancelled() or call.exception() is not None:
+                failed.set()
+            free.release()
+
+        try:
+            for item in items:
+                free.acquire()
+                if failed.is_set():
+                    break
+                calls.append(self.executor.submit(function, item))
+                calls[-1].add_done_callback(ended)
+        finally:
+            wait(calls)
+        return [call.result() for call in calls]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from provisioner.kube.errors import (
@@ -16,7 +18,7 @@ from provisioner.kube.errors import (
     Unavailable,
     failure_of,
 )
-from provisioner.model.writes import WriteFailure
+from provisioner.model.writes import OpenWrite, WriteFailure, blocked_until
 
 
 @pytest.mark.parametrize(
@@ -35,3 +37,12 @@ from provisioner.model.writes import WriteFailure
 def test_what_a_failure_means(error: ClusterError, want: WriteFailure) -> None:
     """What has changed is looked at again, what is refused waits for people, all else may have happened or not."""
     assert want is failure_of(error)
+
+
+@pytest.mark.parametrize(("age_seconds", "seen", "blocked"), [(9, "a", True), (10, "a", False), (9, "b", False)])
+def test_a_write_is_decided_anew_where_caches_show_it_or_have_not_for_ten_seconds(
+    age_seconds: int, seen: str, *, blocked: bool
+) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    write = OpenWrite(write="a write", seen="a", since=now, answered_at=now - timedelta(seconds=age_seconds))
+    assert (blocked_until(write, seen, now) is not None) is blocked

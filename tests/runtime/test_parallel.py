@@ -46,6 +46,18 @@ def test_no_more_calls_than_allowed_are_under_way(executor: ThreadPoolExecutor) 
     assert most == 3
 
 
+def test_a_slow_call_holds_up_no_other(executor: ThreadPoolExecutor) -> None:
+    """The next one begins where any has ended."""
+    last = threading.Event()
+
+    def call(item: int) -> bool:
+        if item == 9:
+            last.set()
+        return item > 0 or last.wait(_PATIENCE_SECONDS)
+
+    assert all(Parallel(executor=executor, at_once=2)(call, range(10)))
+
+
 def test_a_failing_call_ends_them_all_and_waits_for_those_under_way(executor: ThreadPoolExecutor) -> None:
     """Nothing goes on behind the back of who undoes it, and the rest is not begun."""
     begun, ended = [], []

@@ -199,8 +199,10 @@ def test_as_many_groups_and_pods_as_allowed_are_served_and_one_where_no_number_i
     raw = raw_set(replicas=bounds.CHILD_JOBS)
     raw["spec"]["leaderWorkerTemplate"]["size"] = bounds.PARALLELISM
     assert parse_leaderworkerset(raw).problem == ""
-    (group,) = parse_leaderworkerset(raw_set(replicas=None)).groups
-    assert group.replicas == 1
+    raw = raw_set(replicas=None)
+    del raw["spec"]["leaderWorkerTemplate"]["size"]
+    (group,) = parse_leaderworkerset(raw).groups
+    assert (group.replicas, group.parallelism) == (1, 1)
 
 
 def test_a_set_without_workers_is_not_judged_by_their_template() -> None:

@@ -342,8 +342,7 @@ def assumed(variables: Mapping[str, str], documents: Iterable[Document] = ()) ->
     """Return placeholders by variable; the region is that of the objects where no setting says it."""
     given = {name: variables.get(name, "").strip() for name in (_PROJECT, _CLUSTER, _LOCATION, *_ZONE_SETTINGS)}
     named = [zone for name in _ZONE_SETTINGS for zone in _NAMED_ZONE.findall(given[name])]
-    if not (given[_LOCATION] and given[_ZONE]):
-        named += _zones_of(documents)
+    named += _zones_of(documents)
     location = given[_LOCATION] or (region_of(named[0]) if named else _SOMEWHERE)
     there = [zone for zone in named if region_of(zone) == region_of(location)]
     own = location if location != region_of(location) else ""

@@ -19,7 +19,7 @@ from provisioner.settings import Settings
 from provisioner.slices.offline.documents import objects_of
 from provisioner.slices.offline.expand import cluster_of
 from provisioner.slices.offline.forecast import Forecast, forecast
-from provisioner.slices.offline.reading import MOST_KEYS
+from provisioner.slices.offline.reading import MOST_KEYS, MOST_SLICES
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.slices.suppliers.gke.translate import create_request_json
 from tests.support.any_json import spoilt
@@ -404,8 +404,9 @@ def test_choices_are_listed_in_order_with_those_that_are_not_possible() -> None:
 
 
 def test_no_more_is_planned_than_a_cluster_could_have() -> None:
-    found = plan(*(raw_jobset(f"a{number}", uid="", replicas=3000) for number in range(2)))
-    assert any("slices are planned at once" in each.message for each in found.remarks if each.severity.refused)
+    counts = (2500, MOST_SLICES - 2500, 1)
+    found = plan(*(raw_jobset(f"a{number}", uid="", replicas=count) for number, count in enumerate(counts)))
+    assert ["a2" in str(each) for each in found.remarks if "slices are planned at once" in each.message] == [True]
 
 
 @hypothesis_settings(max_examples=250, deadline=None)
