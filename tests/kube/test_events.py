@@ -64,23 +64,10 @@ def test_an_event_has_all_that_kubectl_and_tools_show(harness: Harness) -> None:
     """Object, source, times, count, and a name that begins with the object's."""
     harness.emit()
     (body,) = harness.kube.objects(EVENTS)
-    assert body["involvedObject"] == {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "namespace": "team",
-        "name": "p-0",
-        "uid": "u1",
-    }
-    assert (body["type"], body["reason"], body["message"]) == (
-        "Normal",
-        "NodePoolCreationStarted",
-        "creating pool x",
-    )
-    assert (body["count"], body["firstTimestamp"], body["lastTimestamp"]) == (
-        1,
-        "2026-01-01T00:16:40Z",
-        "2026-01-01T00:16:40Z",
-    )
+    about = {"apiVersion": "v1", "kind": "Pod", "namespace": "team", "name": "p-0", "uid": "u1"}
+    assert body["involvedObject"] == about
+    assert (body["type"], body["reason"], body["message"]) == ("Normal", "NodePoolCreationStarted", "creating pool x")
+    assert (body["count"], body["firstTimestamp"], body["lastTimestamp"]) == (1, *["2026-01-01T00:16:40Z"] * 2)
     assert body["source"] == {"component": "tpu-provisioner"}
     assert (body["reportingComponent"], body["reportingInstance"]) == ("tpu-provisioner", "pod-a_1")
     assert body["metadata"]["name"].startswith("p-0.")
