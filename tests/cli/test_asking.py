@@ -103,6 +103,7 @@ def test_the_longest_group_is_the_pods() -> None:
         pytest.param("train-eval-abcde", [], id="a pod of a Job that requests no chips is of none"),
         pytest.param("train-eval-0-abcde", [], id="an indexed one neither"),
         pytest.param("train-0-abcde", ["train"], id="the plain case"),
+        pytest.param("train-0-ab-de", [], id="letters that no controller draws"),
         pytest.param(f"{'long' * 14}-1abcde", ["long" * 14], id="a name that is cut before the index ends"),
         pytest.param(f"{'very' * 15}"[:58] + "abcde", ["very" * 15], id="a name that is cut in the Job's own"),
         pytest.param("serve-0", ["serve-0"], id="a leader of a LeaderWorkerSet"),

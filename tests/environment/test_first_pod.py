@@ -61,7 +61,7 @@ def leader_worker_set(replicas: int = 2, **pods: Any) -> dict[str, Any]:
     [
         (stateful_set(pod_template(), serviceName=""), "Pod ml/train-0: StatefulSet ml/train has no spec.service"),
         (stateful_set(pod_template(), 6), "has 4 pods of 4 chips, but there are 6"),
-        (stateful_set(pod_template("3x3")), "topology 3x3 is not valid"),
+        (job(pod_template("3x3"), completions=None, parallelism=None), "topology 3x3 is not valid"),
         (job(pod_template(), completionMode="NonIndexed"), "Pod ml/of Job train: Job ml/train has no completionMode"),
         (jobset(replicated("a", pod_template()), network={"enableDNSHostnames": False}), "no subdomain"),
         (leader_worker_set(size=5), "Pod ml/serve-0: a tpu-v5-lite-podslice slice of topology 4x4 has 4 pods"),

@@ -138,7 +138,7 @@ def test_the_place_of_a_pod(raw: dict[str, Any], want: tuple[str, str, int] | No
 @pytest.mark.parametrize(
     ("size", "want"),
     [
-        pytest.param("4", 4, id="a size"),
+        pytest.param(str(bounds.PARALLELISM), bounds.PARALLELISM, id="a size"),
         pytest.param(str(bounds.PARALLELISM + 1), 0, id="more than any slice has"),
         pytest.param("0", 0, id="no pods"),
         pytest.param("four", 0, id="not a number"),

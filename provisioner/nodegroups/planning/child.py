@@ -139,7 +139,7 @@ def _look(child: Child, known: memory.ResourceMemory, round_: Round) -> Outcome:
         return _poll(child, known, known.operation, round_)
     reading = known.reading
     if reading is None or reading.asked_at < known.changed_at:
-        due_at = max(known.changed_at, round_.memory.began_at or memory.LONG_AGO)
+        due_at = max(known.changed_at, round_.memory.began_at)
         step = want(known, memory.READ, Read(target=target_of(child)), due_at, round_)
         if isinstance(child, ManagedInstanceGroup) and child.status.url and known.listing is None:
             # A process that crashes soon gets to know both, or neither.
@@ -217,7 +217,7 @@ def _nothing_arrives_after(child: Child, known: memory.ResourceMemory, round_: R
     Earlier processes may have sent one right before this one began. One that crashes again and again never gets as old
     as that needs; but none of them sends an insert for an object that it sees deleted.
     """
-    before_us = waits.after(round_.memory.began_at or memory.LONG_AGO, _ARRIVED_SECONDS)
+    before_us = waits.after(round_.memory.began_at, _ARRIVED_SECONDS)
     if child.meta.deleted_at is not None:
         before_us = min(before_us, waits.after(child.meta.deleted_at, _SEEN_DELETED_SECONDS + _ARRIVED_SECONDS))
     return max(before_us, waits.after(known.unsure_at or memory.LONG_AGO, _ARRIVED_SECONDS))

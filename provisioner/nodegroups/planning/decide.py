@@ -28,6 +28,7 @@ from provisioner.nodegroups.planning import actions, events, group, joining
 from provisioner.nodegroups.planning.child import step_of as child_step
 from provisioner.nodegroups.planning.manager import machines_before
 from provisioner.nodegroups.planning.memory import (
+    LONG_AGO,
     Lost,
     MachineMemory,
     Memory,
@@ -85,7 +86,7 @@ def decide(
     """
     if snapshot.not_synced or not snapshot.cluster.uid:
         return Plan(memory=replace(memory, lost={}))
-    if memory.began_at is None:
+    if memory.began_at == LONG_AGO:
         memory = replace(memory, began_at=now)
     memory = give_up_lost_calls(memory, snapshot.live, now)
     memory = replace(memory, writes=still_open(memory.writes, snapshot.live, now))

@@ -113,8 +113,8 @@ class Pace:
 class Memory:
     """All of it. Replaced as a whole by each decision and each answer."""
 
-    #: When the first decision was made; what was sent before, nobody knows.
-    began_at: datetime | None = None
+    #: When the first decision was made, LONG_AGO before it; what was sent before, nobody knows.
+    began_at: datetime = LONG_AGO
     #: By the UID of the object (`Target.uid`).
     resources: Mapping[str, ResourceMemory] = field(default_factory=dict)
     #: By provider id.

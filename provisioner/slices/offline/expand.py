@@ -196,7 +196,7 @@ def leaders_of(
         job, placement = replicated_jobs_of(raw)[template.place], _placement_of(raw, template)
         placed = placement.keys() == set(_PLACEMENT)
         # JobSet writes this one on the pods.
-        exclusive = {key: value for key, value in placement.items() if key == constants.EXCLUSIVE_TOPOLOGY}
+        exclusive = {_EXCLUSIVE: placement[_EXCLUSIVE]} if placement else {}
         asked = replace(asked, annotations={**asked.annotations, **exclusive})
         for number in numbers:
             child = job.child(number)

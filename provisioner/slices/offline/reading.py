@@ -279,10 +279,8 @@ def _is_for_us(reading: Reading, document: Document, metadata: dict[str, Any], n
 
 def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[str, Any], template: Template) -> None:
     workload = subject.workload
-    if workload.problem or template.place >= len(workload.groups):
-        # It is told once, and no pod of it is served.
-        return
-    if workload.groups[template.place].template.chips == 0:
+    # A problem is told once, and no pod of it is served.
+    if workload.problem or workload.groups[template.place].template.chips == 0:
         return
     most = reading.most_of_object
     numbers = _numbers(template.replicas, most and most // len(subject.templates))
