@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -243,3 +244,15 @@ def test_a_pod_keeps_its_ipus(fields: dict[str, Any], size: int, settings: dict[
     story.pods.append(make_pod("next", size=size))
     story.settle(rounds=10, seconds=5)
     assert (id_of(pod) in story.at(), story.pods[0].released) == (True, False)
+
+
+def test_nobody_gets_the_partition_of_another_pod_by_saying_that_it_was_told_of_it() -> None:
+    """Where the webhook is not, anybody can write that, and be gone when it is looked for."""
+    pod, thief = (make_pod(name, gated=False, told_server=SERVER.address) for name in ("train", "thief"))
+    story = held(pod)
+    story.read()
+    story.pods.append(replace(thief, told_partition=id_of(pod)))
+    story.settle(1)
+    story.pods.pop()
+    story.settle(3)
+    assert (list(story.at()), list(story.entries())) == ([id_of(pod)], ["train"])
