@@ -155,12 +155,11 @@ class _Table:
     """A header, and the rows after it."""
 
     def __init__(self, text: str, *, needed: Mapping[str, Sequence[str]]) -> None:
-        self._lines = [(number, line.rstrip()) for number, line in enumerate(text.splitlines(), start=1)]
-        index = self._find_header()
-        number, line = self._lines[index]
+        # One by one: as pairs, millions of empty lines would take more memory than the process has.
+        self._lines = ((number, line.rstrip()) for number, line in enumerate(text.splitlines(), start=1))
+        number, line = self._find_header()
         #: The lines are framed, so that they begin and end with what ends cells.
         self._framed = line.lstrip().startswith(_CELL_END) and line.endswith(_CELL_END)
-        self._rest = self._lines[index + 1 :]
         self._header = self._row(number, line)
         self._names = [" ".join(cell.lower().split()) for cell in self._header.cells]
         #: Where the columns are without which the table is of no use, by the name that an error has for them.
@@ -182,7 +181,7 @@ class _Table:
         """Return what is between the header and the closing line."""
         # One line follows the header where there are no rows, too.
         lines_missing = 2
-        for number, line in self._rest:
+        for number, line in self._lines:
             if not line:
                 continue
             if _is_rule(line):
@@ -196,12 +195,13 @@ class _Table:
         if lines_missing > 0:
             raise TableError("the table has no line at its end: it may be cut off")
 
-    def _find_header(self) -> int:
-        for index, (_, line) in enumerate(self._lines):
+    def _find_header(self) -> tuple[int, str]:
+        shown = ""
+        for number, line in self._lines:
             # Words before the table, such as a warning, are none of its lines.
             if _CELL_END in line and not _is_rule(line):
-                return index
-        shown = next((line for _, line in self._lines if line), "")
+                return number, line
+            shown = shown or line
         raise TableError(f"there is no table, but {shown[:_LONGEST_SHOWN]!r}" if shown else "there is no output")
 
     def _row(self, number: int, line: str) -> _Row:
