@@ -82,15 +82,15 @@ def allocations(text: str) -> tuple[Listed, ...]:
     """Read `vipu list allocations`, where a row of agents alone goes on with the one above. Raises TableError."""
     table = _Table(text, needed={"Allocation": _ALLOCATION, "Agents": _AGENTS})
     cluster, ipus = table.column(_CLUSTER), table.column(_SIZE)
-    found: dict[str, Listed] = {}
+    found: dict[str, tuple[Allocation, list[str]]] = {}
     name = ""
     for row in table.rows():
-        agents = tuple(row.text(table.needed["Agents"]).replace(",", " ").split())
+        agents = row.text(table.needed["Agents"]).replace(",", " ").split()
         named = row.text(table.needed["Allocation"])
         if not named:
             if not name or not agents or sum(map(bool, row.cells)) != 1:
                 raise row.error("has no id of an allocation")
-            found[name] = (found[name][0], found[name][1] + agents)
+            found[name][1].extend(agents)
             continue
         name = named
         if name.split() != [name]:
@@ -99,7 +99,7 @@ def allocations(text: str) -> tuple[Listed, ...]:
             raise row.error(f"has allocation {name} a second time")
         told = row.number(ipus) if row.text(ipus) else None
         found[name] = (Allocation(name=name, cluster=row.text(cluster), ipus=told), agents)
-    return tuple(found.values())
+    return tuple((allocation, tuple(agents)) for allocation, agents in found.values())
 
 
 def ipus_of_agents(text: str) -> Mapping[str, int]:
