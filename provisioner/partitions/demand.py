@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from provisioner.kube import fields
+from provisioner.model import bounds
 from provisioner.model.fit import holds
 from provisioner.partitions import names
 from provisioner.settings.partitions import LARGEST_SIZE, Server
@@ -27,7 +30,7 @@ class Pod:
     uid: str
     resource_version: str
     created_at: datetime
-    #: IPUs: a power of two; 0 where `problem` says what is wrong.
+    #: IPUs: a power of two; 0 where `problem` says what is wrong with it.
     size: int
     #: Why it cannot be served as it is, as a sentence; empty: it can.
     problem: str = ""
@@ -99,9 +102,10 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
     annotations = fields.mapping(metadata.get("annotations"))
     gates = {fields.name(gate.get("name")) for gate in fields.mappings(spec.get("schedulingGates"))}
     gated = names.SCHEDULING_GATE in gates
-    size, problem, priority = 0, "", spec.get("priority")
+    size, allowed, problem, priority = 0, None, "", spec.get("priority")
     try:
         size = read_size(annotations, largest=largest_size) or 0
+        allowed = _allowed_of(spec, servers)
     except Wrong as wrong:
         problem = str(wrong)
     deadline_seconds = fields.count(spec.get("activeDeadlineSeconds"), default=0)
@@ -130,7 +134,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
         told_server="" if gated else _told_server_of(annotations),
         told_partition="" if gated else fields.name(annotations.get(names.PARTITION_ID)),
         begun=not gated and _has_begun(status),
-        servers=_allowed_of(spec, servers),
+        servers=allowed,
     )
 
 
@@ -158,10 +162,15 @@ def _has_begun(status: dict[str, Any]) -> bool:
 
 
 def _allowed_of(spec: dict[str, Any], servers: Sequence[Server]) -> frozenset[str] | None:
-    """Return the servers whose nodes a pod may be scheduled to, by the one label that is known of them; None: all."""
+    """Return the servers whose nodes a pod may be scheduled to, by the one label that is known of them; None: all.
+
+    Wrong where that would take too long.
+    """
     selector = fields.mapping(spec.get("nodeSelector"))
     affinity = fields.mapping(fields.mapping(spec.get("affinity")).get("nodeAffinity"))
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    if (length := len(msgspec.json.encode(required))) > bounds.REQUIREMENTS:
+        raise Wrong(f"Its required node affinity {bounds.too_many('characters', length, bounds.REQUIREMENTS)}.")
     if not selector and not isinstance(required, dict):
         return None
     terms = fields.mappings(required.get("nodeSelectorTerms")) if isinstance(required, dict) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 # --- Of Graphcore's Kubernetes plugin -------------------------------------------------------------------------------
 #: Annotations of pods: how many IPUs. The second is the spelling of the plugin's own tests.
@@ -49,6 +50,11 @@ def owner_id(cluster_uid: str, pod_uid: str) -> str:
 def owner_of(partition_id: str) -> str:
     """Return the part of an id that names its pod (`owner_id`)."""
     return partition_id.rpartition("-")[0]
+
+
+def is_of(partition_id: str, cluster_uid: str, pod_uid: str) -> bool:
+    """Whether an id, which anybody may have written, is that of a pod's partition on some server."""
+    return re.fullmatch(rf"{owner_id(cluster_uid, pod_uid)}-[0-9a-f]{{{_SERVER_DIGITS}}}", partition_id) is not None
 
 
 def partition_id(cluster_uid: str, pod_uid: str, server: str) -> str:

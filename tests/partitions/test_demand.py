@@ -175,6 +175,9 @@ def _term(operator: str, *values: str, key: str = _KEY) -> dict[str, Any]:
     return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
 
 
+_BOTH = {"matchExpressions": [each for key in ("zone", _KEY) for each in _term("In", "1", key=key)["matchExpressions"]]}
+
+
 @pytest.mark.parametrize(
     ("spec", "want"),
     [
@@ -191,18 +194,7 @@ def _term(operator: str, *values: str, key: str = _KEY) -> dict[str, Any]:
         pytest.param(_affinity(_term("Lt", "x")), {_ANY}, id="no number at all"),
         pytest.param(_affinity(_term("Gt")), {_ANY}, id="above nothing"),
         pytest.param(_affinity(_term("In", "x", key="zone")), None, id="an affinity to another label says nothing"),
-        pytest.param(
-            _affinity(
-                {
-                    "matchExpressions": [
-                        *_term("In", "x", key="zone")["matchExpressions"],
-                        *_term("In", "1")["matchExpressions"],
-                    ]
-                }
-            ),
-            {_ONE, _ANY},
-            id="all expressions of a term together",
-        ),
+        pytest.param(_affinity(_BOTH), {_ONE, _ANY}, id="all expressions of a term together"),
         pytest.param(_affinity(_term("In", "1"), _term("In", "2")), None, id="either of two terms is enough"),
         pytest.param(_affinity({}), set(), id="a term without requirements matches no node"),
         pytest.param(_affinity({"matchFields": [{"key": "metadata.name"}]}), None, id="one node by name may be any"),
@@ -214,6 +206,13 @@ def _term(operator: str, *values: str, key: str = _KEY) -> dict[str, Any]:
 def test_the_servers_that_a_pod_may_use(spec: dict[str, Any], want: set[Server] | None) -> None:
     pod = parse_pod(_raw(spec=spec), servers=(_ONE, _TWO, _ANY))
     assert pod.servers == (None if want is None else {server.address for server in want})
+
+
+def test_an_affinity_that_takes_long_to_read_is_not_read() -> None:
+    """With each change of the pod, while all others wait."""
+    annotations, terms = {names.IPUS: "4"}, [_term("Lt", "0")] * 2000
+    pod = parse_pod(_raw(annotations=annotations, spec=_affinity(*terms)), servers=(_ONE,))
+    assert (pod.size, "node affinity" in pod.problem, pod.servers) == (4, True, None)
 
 
 @pytest.mark.parametrize(

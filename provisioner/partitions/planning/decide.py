@@ -114,17 +114,17 @@ def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
 
 def _take_back(picture: Picture, round_: Round) -> Iterator[Step]:
     """Say from which pods without a node partitions are taken back now, and when from others."""
-    seconds = round_.settings.unscheduled_seconds
-    waiting = [each for each in picture.queue if each.wait is Wait.QUEUE]
+    seconds, schedule = round_.settings.unscheduled_seconds, picture.schedule
+    placed = {pod.uid for pod, _ in schedule.placed}
+    waiting = [each for each in picture.queue if each.wait is Wait.QUEUE and each.pod.uid not in placed]
     if not seconds or not waiting:
         return
-    wanted = {site for each in waiting for site in each.sites}
+    wanted = {site for each in waiting if each.pod.uid not in schedule.limited for site in each.sites}
     # Others of its namespace have what it may have; more than the limit it never gets.
     short = {
         each.pod.namespace
         for each in waiting
-        if each.pod.uid in picture.schedule.limited
-        and each.pod.size <= (round_.settings.limit_of(each.pod.namespace) or 0)
+        if each.pod.uid in schedule.limited and each.pod.size <= (round_.settings.limit_of(each.pod.namespace) or 0)
     }
     for standing in picture.standings.values():
         since, pod = _unscheduled_since(standing, round_.now), standing.pod

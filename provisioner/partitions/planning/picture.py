@@ -129,6 +129,9 @@ def _demand(
             rejected[pod.uid] = f"It asks for {pod.size} IPUs, and at most {round_.settings.largest_size} are served."
         elif pod.size > 0 and not pod.injected:
             rejected[pod.uid] = _NOT_PREPARED
+        elif pod.told_partition and not names.is_of(pod.told_partition, round_.snapshot.cluster_uid, pod.uid):
+            # Somebody wrote that, and the entry of the pod whose partition it is would be overwritten.
+            rejected[pod.uid] = _NOT_PREPARED
         elif pod.size > 0:
             waiting.append(pod)
     return waiting, rejected

@@ -28,7 +28,7 @@ from provisioner.partitions.vipu.protocol import Allocation, Partition, Partitio
 #: A call is killed after this time.
 _READ_SECONDS, _REMOVE_SECONDS = 30.0, 120.0
 #: Of stdout and stderr each.
-_MOST_OUTPUT_BYTES = 4 << 20
+_MOST_OUTPUT_BYTES = 2 << 20
 _AGENTS_KEPT_SECONDS = 600.0
 #: Of ids and allocations that are handed to the command: none is taken for an option.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,252}")

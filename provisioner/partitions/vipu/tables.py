@@ -82,15 +82,15 @@ def allocations(text: str) -> tuple[Listed, ...]:
     """Read `vipu list allocations`, where a row of agents alone goes on with the one above. Raises TableError."""
     table = _Table(text, needed={"Allocation": _ALLOCATION, "Agents": _AGENTS})
     cluster, ipus = table.column(_CLUSTER), table.column(_SIZE)
-    found: dict[str, Listed] = {}
+    found: dict[str, tuple[Allocation, list[str]]] = {}
     name = ""
     for row in table.rows():
-        agents = tuple(row.text(table.needed["Agents"]).replace(",", " ").split())
+        agents = row.text(table.needed["Agents"]).replace(",", " ").split()
         named = row.text(table.needed["Allocation"])
         if not named:
             if not name or not agents or sum(map(bool, row.cells)) != 1:
                 raise row.error("has no id of an allocation")
-            found[name] = (found[name][0], found[name][1] + agents)
+            found[name][1].extend(agents)
             continue
         name = named
         if name.split() != [name]:
@@ -99,7 +99,7 @@ def allocations(text: str) -> tuple[Listed, ...]:
             raise row.error(f"has allocation {name} a second time")
         told = row.number(ipus) if row.text(ipus) else None
         found[name] = (Allocation(name=name, cluster=row.text(cluster), ipus=told), agents)
-    return tuple(found.values())
+    return tuple((allocation, tuple(agents)) for allocation, agents in found.values())
 
 
 def ipus_of_agents(text: str) -> Mapping[str, int]:
@@ -155,12 +155,11 @@ class _Table:
     """A header, and the rows after it."""
 
     def __init__(self, text: str, *, needed: Mapping[str, Sequence[str]]) -> None:
-        self._lines = [(number, line.rstrip()) for number, line in enumerate(text.splitlines(), start=1)]
-        index = self._find_header()
-        number, line = self._lines[index]
+        # One by one: as pairs, millions of empty lines would take more memory than the process has.
+        self._lines = ((number, line.rstrip()) for number, line in enumerate(text.splitlines(), start=1))
+        number, line = self._find_header()
         #: The lines are framed, so that they begin and end with what ends cells.
         self._framed = line.lstrip().startswith(_CELL_END) and line.endswith(_CELL_END)
-        self._rest = self._lines[index + 1 :]
         self._header = self._row(number, line)
         self._names = [" ".join(cell.lower().split()) for cell in self._header.cells]
         #: Where the columns are without which the table is of no use, by the name that an error has for them.
@@ -182,7 +181,7 @@ class _Table:
         """Return what is between the header and the closing line."""
         # One line follows the header where there are no rows, too.
         lines_missing = 2
-        for number, line in self._rest:
+        for number, line in self._lines:
             if not line:
                 continue
             if _is_rule(line):
@@ -196,12 +195,13 @@ class _Table:
         if lines_missing > 0:
             raise TableError("the table has no line at its end: it may be cut off")
 
-    def _find_header(self) -> int:
-        for index, (_, line) in enumerate(self._lines):
+    def _find_header(self) -> tuple[int, str]:
+        shown = ""
+        for number, line in self._lines:
             # Words before the table, such as a warning, are none of its lines.
             if _CELL_END in line and not _is_rule(line):
-                return index
-        shown = next((line for _, line in self._lines if line), "")
+                return number, line
+            shown = shown or line
         raise TableError(f"there is no table, but {shown[:_LONGEST_SHOWN]!r}" if shown else "there is no output")
 
     def _row(self, number: int, line: str) -> _Row:
