@@ -16,7 +16,7 @@ from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind
 
 _LONGEST_MESSAGE = 500
-_LONGEST_READ = 10_000
+_LONGEST_READ = 2_000
 _GAP = "…"
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
