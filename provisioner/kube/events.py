@@ -59,7 +59,7 @@ class _Series:
     count: int = 0
     seen_at: float = 0.0
     due_at: float = float("-inf")
-    #: Of the Event in the cluster; empty where none was written.
+    #: Of the Event in the cluster; empty where none was tried.
     name: str = ""
 
 
@@ -253,7 +253,8 @@ class EventRecorder:
                 return
         # An Event is named after its object, as kubectl's users expect; the same words and moment have the same name.
         digest = hashlib.sha256(series.digest + series.moment.isoformat().encode()).hexdigest()[:16]
-        name = f"{ref.name[: _NAME_LIMIT - len(digest) - 1].rstrip('-.')}.{digest}"
+        # Before the answer, which may be lost: what is tried again is the same Event, whatever was repeated meanwhile.
+        name = series.name = f"{ref.name[: _NAME_LIMIT - len(digest) - 1].rstrip('-.')}.{digest}"
         involved = {"apiVersion": ref.api_version, "kind": ref.kind, "name": ref.name, "uid": ref.uid}
         body = {
             "apiVersion": "v1",
@@ -271,4 +272,3 @@ class EventRecorder:
         # A conflict: an earlier try had its effect.
         with contextlib.suppress(errors.Conflict):
             self._api.post(collection_path("events", namespace=namespace), body, timeouts=_TIMEOUTS)
-        series.name = name

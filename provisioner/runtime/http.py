@@ -7,6 +7,8 @@ With TLS, a certificate that is loaded into the context again is used from the n
 from __future__ import annotations
 
 import asyncio
+import asyncio.constants
+import asyncio.selector_events
 import asyncio.sslproto
 import contextlib
 import errno
@@ -47,6 +49,11 @@ _CLOSE = (b"connection", b"close")
 
 # Each TLS connection has a buffer of this size, 256 KiB by default: five hundred silent clients would take 128 MiB.
 asyncio.sslproto.SSLProtocol.max_size = 16 * 1024
+# It keeps so many KiB that are not yet read here, and not taken by the client, by default 256 and 512.
+asyncio.constants.FLOW_CONTROL_HIGH_WATER_SSL_READ = 16  # type: ignore[misc]
+asyncio.constants.FLOW_CONTROL_HIGH_WATER_SSL_WRITE = 16  # type: ignore[misc]
+# Without TLS so much is read at once: headers that are whole by then are read, however long they are.
+asyncio.selector_events._SelectorTransport.max_size = 16 * 1024  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 class ServerError(UserError):
@@ -118,6 +125,11 @@ class _Connection(H11Protocol):
         self.since = self.loop.time()
         self.until = self.since + seconds
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        # A TLS transport that was closed twice forgets it, and cannot be aborted any more.
+        self._raw = getattr(getattr(transport, "_ssl_protocol", None), "_transport", transport)
+        super().connection_made(transport)
+
     def data_received(self, data: bytes) -> None:
         if not self.held:
             self._allow(self._server.limits.request_seconds)
@@ -138,15 +150,17 @@ class _Connection(H11Protocol):
         if not self.cycle.response_complete:
             self._allow(self._server.limits.request_seconds)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._server.open.discard(self)
-        super().connection_lost(exc)
+        # As if it was not reset: otherwise uvicorn's timer keeps it, 50 KiB with TLS, as long as a rest may last.
+        super().connection_lost(None)
 
     def cut(self) -> None:
         """Close it now; what is not yet read or written is lost."""
         self._server.open.discard(self)
         if (transport := cast(asyncio.Transport | None, self.transport)) is not None:
             transport.abort()
+            self._raw.abort()
         elif self.handshake is not None:
             self.handshake.cancel()
 
@@ -170,7 +184,6 @@ class _Server(uvicorn.Server):
             workers=1,
             proxy_headers=False,
             headers=[("Server", name)],
-            # Its timer outlives a connection that is reset: no longer than this.
             timeout_keep_alive=limits.idle_seconds,
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )

@@ -134,6 +134,7 @@ def test_a_kept_connection_has_its_time_for_each_request(serve: Serve, connect: 
         pytest.param(b"GET /" + b"a" * 2000, id="a request line without an end"),
         pytest.param(b"GET / HTTP/1.1\r\na: " + b"a" * 2000, id="a header without an end"),
         pytest.param(b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 90 + b"c: " + b"d" * 600, id="many headers"),
+        pytest.param(ASK[:-2] + b"a: b\r\n" * 9000 + b"\r\n", id="more headers, all at once"),
     ],
 )
 def test_a_request_that_is_too_long(serve: Serve, connect: Connect, request_: bytes) -> None:

@@ -6,6 +6,8 @@ import contextlib
 import http.client
 import socket
 import ssl
+import struct
+import weakref
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -212,6 +214,39 @@ def test_whoever_sends_the_most_loses_it_where_all_together_sent_too_much(serve:
     assert answer.read() == b"200000"
     for each in (modest, *greedy):
         each.close()
+
+
+def test_a_connection_that_is_over_is_over_whatever_the_client_does(serve: Serve, keys: Keys):
+    """Both stayed uncounted, with their memory: one that resets, and one that does not answer the end of TLS."""
+    server = serve(request_seconds=0.3, idle_seconds=60)
+    [state] = server._servers
+    with encrypted(server, keys) as connection:
+        assert ask(connection) == "hello"
+        gone = weakref.ref(next(iter(state.open)))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with encrypted(server, keys) as connection:
+        wait_for(lambda: gone() is None)
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 9\r\n\r\n")
+        wait_for(lambda: state.server_state.connections)
+        wait_for(lambda: not state.server_state.connections)
+
+
+def test_what_the_server_does_not_read_and_the_client_does_not_take_is_little(serve: Serve, keys: Keys):
+    """Five hundred such clients held 400 MiB."""
+
+    async def long(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200})
+        for _ in range(4000):
+            await send({"type": "http.response.body", "body": b"x" * 4096, "more_body": True})
+
+    server = serve(long, request_seconds=30.0)
+    with encrypted(server, keys) as connection:
+        connection.settimeout(1)
+        with contextlib.suppress(TimeoutError):
+            connection.sendall(ASK * 300_000)
+        [held] = server._servers[0].open
+        assert 0 < held.transport.get_write_buffer_size() < 64 * 1024
+        assert 0 < held.transport._ssl_protocol._incoming.pending < 64 * 1024  # type: ignore[attr-defined]
 
 
 @pytest.mark.timeout(60)  # A process, and 4,000 connections.
