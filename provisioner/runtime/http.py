@@ -28,7 +28,7 @@ import structlog
 import uvicorn
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from provisioner.model.waits import Budget
@@ -45,7 +45,6 @@ _BACKLOG = 1024
 _PAUSE_SECONDS = 0.25
 #: A request of so much is not worth counting.
 _SMALL_BYTES = 65536
-_CLOSE = (b"connection", b"close")
 
 # Each TLS connection has a buffer of this size, 256 KiB by default: five hundred silent clients would take 128 MiB.
 asyncio.sslproto.SSLProtocol.max_size = 16 * 1024
@@ -171,9 +170,10 @@ class _Server(uvicorn.Server):
     def __init__(self, app: ASGIApp, name: str, limits: Limits, tls: ssl.SSLContext | None) -> None:
         self.limits = limits
         self.open: set[_Connection] = set()
+        self.is_draining = False
         self._tls = tls
         config = uvicorn.Config(
-            _guarded(app, limits),
+            self._guarded(app),
             ws="none",
             lifespan="off",
             # uvicorn logs nothing; failures of an app are logged here.
@@ -188,6 +188,33 @@ class _Server(uvicorn.Server):
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
         super().__init__(config)
+
+    def _guarded(self, app: ASGIApp) -> ASGIApp:
+        """Limit what an app is sent, and how often; if it fails, log that, and uvicorn answers 500."""
+        limited = RequestBodyLimitMiddleware(app, max_body_size=self.limits.body_bytes)
+        repeats, rate = Repeats(), self.limits.answers_per_second
+        pace = Budget(self.limits.answers_at_once, rate, 0.0) if rate is not None else None
+
+        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+            async def send_last(message: Message) -> None:
+                if self.is_draining and message["type"] == "http.response.start":
+                    message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+                await send(message)
+
+            if pace is not None and not pace.spend(asyncio.get_running_loop().time()):
+                await asyncio.sleep(_PAUSE_SECONDS)
+            try:
+                await limited(scope, receive, send_last)
+            except (ClientDisconnect, h11.LocalProtocolError):
+                # While its body was read, or it sent what is no request after its last one.
+                return
+            except Exception as error:
+                if (left_out := repeats.left_out(place_of(error))) is not None:
+                    about = {"method": scope["method"], "path": scope["path"]}
+                    _log.error("http_request.failed", **about, left_out=left_out, exc_info=error)
+                raise
+
+        return guarded
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.servers = []
@@ -286,8 +313,7 @@ class HttpServer:
     def drain(self) -> None:
         """Close each connection with its next answer, so that clients go elsewhere and none waits for a closed one."""
         for each in self._servers:
-            each.config.encoded_headers.append(_CLOSE)
-            each.server_state.default_headers.append(_CLOSE)
+            each.is_draining = True
 
     def stop(self) -> None:
         """Free the addresses and end all connections; answers under way get a second."""
@@ -313,29 +339,6 @@ class HttpServer:
     async def _serve(self) -> None:
         pairs = zip(self._servers, self._sockets, strict=True)
         await asyncio.gather(*(server.serve(sockets=[listening]) for server, listening in pairs))
-
-
-def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
-    """Limit what an app is sent, and how often; if it fails, log that, and uvicorn answers 500."""
-    limited = RequestBodyLimitMiddleware(app, max_body_size=limits.body_bytes)
-    repeats, rate = Repeats(), limits.answers_per_second
-    pace = Budget(limits.answers_at_once, rate, 0.0) if rate is not None else None
-
-    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-        if pace is not None and not pace.spend(asyncio.get_running_loop().time()):
-            await asyncio.sleep(_PAUSE_SECONDS)
-        try:
-            await limited(scope, receive, send)
-        except ClientDisconnect:
-            # The app was reading the body.
-            return
-        except Exception as error:
-            if (left_out := repeats.left_out(place_of(error))) is not None:
-                about = {"method": scope["method"], "path": scope["path"]}
-                _log.error("http_request.failed", **about, left_out=left_out, exc_info=error)
-            raise
-
-    return guarded
 
 
 def _listen(address: Address) -> socket.socket:
