@@ -12,8 +12,13 @@ import pytest
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
-def assert_told(told: str, story: list[str]) -> None:
-    """Assert that these lines, as regular expressions, are told in this order."""
+def assert_tells(story: list[str], *arguments: str, **environment: str) -> None:
+    """Assert that a command ends well, and tells these lines, as regular expressions, in this order."""
+    environment = {**os.environ, "COLUMNS": "160", "NO_COLOR": "1", **environment}
+    command, pipe = [sys.executable, "-m", "rehearsal", *arguments], subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:
+        told, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, told
     place = 0
     for line in story:
         found = re.compile(line).search(told, place)
@@ -21,22 +26,8 @@ def assert_told(told: str, story: list[str]) -> None:
         place = found.start()
 
 
-def started(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """Start a command."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "rehearsal", *arguments],
-        env={**os.environ, "COLUMNS": "160", "NO_COLOR": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 def test_the_demo_shows_a_whole_life_and_ends_well() -> None:
     """From leader pods that cannot be scheduled to nothing left, then the tables, then exit code 0."""
-    process = started("demo", "--create-seconds=2", "--delete-seconds=1", NODEPOOL_DELETION_DELAY="1s")
-    told, _ = process.communicate(timeout=240)
-    assert process.returncode == 0, told
     story = [
         r"JobSet default/tpu-demo: created",
         r"leader pod default/tpu-demo-workers-0-0-\w+ cannot be scheduled",
@@ -50,14 +41,11 @@ def test_the_demo_shows_a_whole_life_and_ends_well() -> None:
         r"nodePools.create +\W+2",
         r"16 chips in 2 node pools, created and deleted",
     ]
-    assert_told(told, story)
+    assert_tells(story, "demo", "--create-seconds=2", "--delete-seconds=1", NODEPOOL_DELETION_DELAY="1s")
 
 
 def test_the_demo_of_node_groups_shows_machines_that_join_and_ends_well() -> None:
     """From pods that cannot be scheduled to nothing left in the cluster and in Compute Engine, then exit code 0."""
-    process = started("demo-gce", "--create-seconds=1", "--boot-seconds=1")
-    told, _ = process.communicate(timeout=280)
-    assert process.returncode == 0, told
     story = [
         r"requests instance template slice-template-\w+ from Compute Engine",
         r"managed instance group slice-mig-\w+ exists",
@@ -73,14 +61,11 @@ def test_the_demo_of_node_groups_shows_machines_that_join_and_ends_well() -> Non
         r"instanceGroupManagers.insert +1\b",
         r"2 machines, created, joined and deleted",
     ]
-    assert_told(told, story)
+    assert_tells(story, "demo-gce", "--create-seconds=1", "--boot-seconds=1")
 
 
 def test_the_demo_of_partitions_shows_pods_from_waiting_to_released_and_ends_well() -> None:
     """From pods that are held back to nothing left on the V-IPU server and in the ledger, then exit code 0."""
-    process = started("demo-ipu", "--create-seconds=0.5")
-    told, _ = process.communicate(timeout=280)
-    assert process.returncode == 0, told
     story = [
         r"the webhook server runs, and pods with IPUs are sent to it",
         r"the controller of partitions runs; V-IPU is simulated, with 16 IPUs",
@@ -96,4 +81,4 @@ def test_the_demo_of_partitions_shows_pods_from_waiting_to_released_and_ends_wel
         r"nothing is left: no partition, no entry in the ledger",
         r"4 partitions, created, used and removed",
     ]
-    assert_told(told, story)
+    assert_tells(story, "demo-ipu", "--create-seconds=0.5")

@@ -10,7 +10,6 @@ import json
 import socket
 import threading
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -122,28 +121,6 @@ _PIPELINED = (
     + b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"
     + b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc"
 )
-
-
-@settings(max_examples=60, deadline=None)
-@given(cuts=st.sets(st.integers(1, len(_PIPELINED) - 1)))
-def test_requests_are_told_apart_wherever_their_bytes_are_cut(cuts: set[int]) -> None:
-    """Bodies that look like requests are bodies."""
-
-    async def play() -> bytes:
-        written = Written()
-        connection = _Connection(_Server(ECHO, "a-server", Limits(), None), "a-host")
-        connection.connection_made(written)
-        bounds = [0, *sorted(cuts), len(_PIPELINED)]
-        for begin, end in pairwise(bounds):
-            connection.data_received(_PIPELINED[begin:end])
-            if end % 3 == 0:
-                await asyncio.sleep(0)
-        await written.closed.wait()
-        return bytes(written.data)
-
-    answered = asyncio.run(play())
-    bodies = [each.partition(b"\r\n\r\n")[2] for each in answered.split(b"HTTP/1.1 200 OK")[1:]]
-    assert bodies == [b"4", b"0", b"38", b"3"]
 
 
 _FRAGMENTS = [
