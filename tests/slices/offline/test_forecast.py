@@ -403,6 +403,13 @@ def test_choices_are_listed_in_order_with_those_that_are_not_possible() -> None:
     ]
 
 
+@pytest.mark.parametrize("missing", ["apiVersion", "kind"])
+def test_what_is_no_object_says_what_it_has_not(missing: str) -> None:
+    raw = raw_jobset()
+    del raw[missing]
+    assert [f": it has no {missing};" in each.message for each in plan(raw).remarks] == [True]
+
+
 def test_no_more_is_planned_than_a_cluster_could_have() -> None:
     counts = (2500, MOST_SLICES - 2500, 1)
     found = plan(*(raw_jobset(f"a{number}", uid="", replicas=count) for number, count in enumerate(counts)))

@@ -355,7 +355,7 @@ class Launches:
 
     def _free_name(self, slice_: Slice) -> tuple[int, PoolName]:
         """Return the attempt to make and its pool's name: one of which nothing is left."""
-        listed = max((each.attempt + 1 for each in self.round_.owned.get(slice_.id, ())), default=0)
+        listed = max((each.attempt for each in self.round_.owned.get(slice_.id, ())), default=0)
         attempt = max(listed, self.round_.memory.attempts.get(slice_.id, 0))
         while (name := pool_name(slice_.workload.name, slice_.id, attempt)) in self.names:
             # Something is left of an earlier pool of that name, or somebody made one by hand.
