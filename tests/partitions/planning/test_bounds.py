@@ -16,7 +16,7 @@ from tests.partitions.planning.stories import Story, events_of, make_entry, make
 
 @pytest.mark.timeout(60)
 def test_tens_of_thousands_of_pods_cost_a_second_and_not_their_product() -> None:
-    """In processor time of this thread; the oldest are served, and people are told in portions."""
+    """The oldest are served, and people are told in portions."""
     pods = [make_pod(f"p{number}", size=1 << number % 4, age_seconds=number) for number in range(20_000)]
     story = Story(pods=pods)
     story.read()
