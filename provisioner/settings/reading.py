@@ -36,8 +36,8 @@ _NO_SLICES = "Slice resources are not supported"
 #: Variables of Go releases that have no counterpart, by name or by the beginning of the name.
 _OF_THE_GO_PROVISIONER = {
     "ENABLE_SLICE_CONTROLLER": _NO_SLICES,
-    "ENABLE_WEBHOOKS": "there are no webhooks",
-    "ENABLE_IMAGE_STREAMING": "image streaming is not requested",
+    "ENABLE_WEBHOOKS": "webhooks are a process of their own (docs/webhook.md)",
+    "ENABLE_IMAGE_STREAMING": "image streaming is only requested with GCP_NODE_SECONDARY_DISK",
     "STATIC_NODEPOOL_": "static node pools are not supported",
     "SLICE_": _NO_SLICES,
     "BACKOFF_": "the back-off is fixed and grows automatically",
