@@ -18,7 +18,7 @@ from tests.support.settings import REQUIRED
         ("NODEPOOL_DELETE_DELAY", ""),
         ("NODEPOOL_DELETION_DELAYS", "did you mean NODEPOOL_DELETION_DELAY?"),
         ("ENABLE_SLICE_CONTROLLER", "has no effect here: Slice resources are not supported"),
-        ("ENABLE_WEBHOOKS", "has no effect here: there are no webhooks"),
+        ("ENABLE_WEBHOOKS", "has no effect here: webhooks are a process"),
         ("STATIC_NODEPOOL_CREATE_TIMEOUT", "has no effect here: static node pools are not supported"),
         ("SLICE_RECREATE_CONDITIONS", "has no effect here: Slice resources are not supported"),
         ("BACKOFF_MAX_DELAY", "has no effect here: the back-off is fixed"),
