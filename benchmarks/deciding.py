@@ -16,7 +16,7 @@ from provisioner.settings import Settings
 from provisioner.slices.demand import group_key
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.round import Derived, Snapshot
+from provisioner.slices.planning.round import NOT_DERIVED, Derived, Snapshot
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -41,7 +41,7 @@ def measure(say: Callable[..., None]) -> None:
             say(f"decide: {slices} slices {what}", f"{_median(snapshot, memory, last):.1f} ms")
 
 
-def _median(snapshot: Snapshot, memory: Memory, last: Derived | None = None) -> float:
+def _median(snapshot: Snapshot, memory: Memory, last: Derived = NOT_DERIVED) -> float:
     """Return the time of one decision, with what the last one found out or without."""
     seconds = []
     for _ in range(_RUNS):

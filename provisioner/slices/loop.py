@@ -23,7 +23,7 @@ from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Plan, notice
-from provisioner.slices.planning.round import Derived, Snapshot, policy_of
+from provisioner.slices.planning.round import NOT_DERIVED, Derived, Snapshot, policy_of
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 
@@ -61,7 +61,7 @@ class Loop(RoundLoop[answers.Answer]):
     #: Since when nothing could be decided, and when owners were last told.
     _stalled_since: float | None = None
     _told_stalled: float | None = None
-    _derived: Derived | None = None
+    _derived: Derived = NOT_DERIVED
     _machine_configs: Listed = field(default_factory=dict)
 
     def run(self) -> None:
@@ -153,7 +153,7 @@ class Loop(RoundLoop[answers.Answer]):
         listed = watch.records() if watch is not None else {}
         if listed != self._machine_configs:
             extend_catalogue(listed)
-            self._machine_configs, self._derived = listed, None
+            self._machine_configs, self._derived = listed, NOT_DERIVED
 
     def _prepare(self) -> float:
         """Return in how many seconds the proof of the cluster is tried again; 0: it is there."""

@@ -27,7 +27,7 @@ from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.planning.plan import Create, Delete, DeleteReason, LookUp, Notice, Plan, notices_of_workloads
-from provisioner.slices.planning.round import Derived, Snapshot, begin_round
+from provisioner.slices.planning.round import NOT_DERIVED, Derived, Snapshot, begin_round
 from provisioner.slices.supplier import PoolRules
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
@@ -59,7 +59,7 @@ class World:
         self.memory = Memory()
         self.now: datetime = NOW
         self.plans: list[Plan] = []
-        self.derived: Derived | None = None
+        self.derived: Derived = NOT_DERIVED
         self.created: list[PoolName] = []
         self.deleted: list[PoolName] = []
         #: What GKE says to a create or delete; None: it takes it.

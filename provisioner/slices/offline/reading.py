@@ -330,7 +330,6 @@ def _tell_of_others(reading: Reading, document: Document, kind: str, named: str)
         advice = f"write kind: {meant.kind.value} and apiVersion: {meant.root.removeprefix('/apis/')}"
     message = f"requests chips, but a {what} is not served; {advice}"
     reading.remark(document, path, named, message, Severity.NOT_SERVED)
-    _tell_of_keys(reading, document, named)
 
 
 def _tell_of_maker(reading: Reading, document: Document, kind: str, maker: Owner, named: str) -> None:

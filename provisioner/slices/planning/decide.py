@@ -24,7 +24,7 @@ from provisioner.slices.planning.match import Matching, match
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, Phase, PhaseEntry
 from provisioner.slices.planning.plan import Delete, Plan, PoolState, Transition, notices_of_workloads, underused
-from provisioner.slices.planning.round import Derived, Round, Snapshot, Supply, begin_round
+from provisioner.slices.planning.round import NOT_DERIVED, Derived, Round, Snapshot, Supply, begin_round
 from provisioner.slices.planning.turns import had_turn, still_of_use, unit_of
 from provisioner.slices.planning.unneeded import Due, Unneeded, find_unneeded
 from provisioner.slices.supplier import PoolRules
@@ -41,7 +41,7 @@ def decide(
     settings: Settings,
     rules: PoolRules,
     now: datetime,
-    last: Derived | None = None,
+    last: Derived = NOT_DERIVED,
 ) -> Plan:
     """Decide what to do about one snapshot.
 
@@ -49,7 +49,7 @@ def decide(
     Where the snapshot is not to be trusted, nothing is decided and nothing is forgotten.
     """
     if snapshot.not_synced:
-        return Plan(memory=memory, poll_seconds=rules.idle_seconds, derived=last or Derived())
+        return Plan(memory=memory, poll_seconds=rules.idle_seconds, derived=last)
     pools = {pool.name: pool for pool in snapshot.pools}
     memory = answers.give_up_lost_calls(memory, snapshot.live_calls, pools, now)
     memory, look_ups = answers.confirm(memory, pools, snapshot.pools_listed_at, now)

@@ -86,6 +86,10 @@ class Derived:
     supply: Mapping[PoolName, Supply] = field(default_factory=dict)
 
 
+#: Before the first round.
+NOT_DERIVED = Derived()
+
+
 def policy_of(snapshot: Snapshot, settings: Settings) -> ServingPolicy:
     """Say whose pods are served."""
     return ServingPolicy(
@@ -101,10 +105,9 @@ def begin_round(
     settings: Settings,
     rules: PoolRules,
     now: datetime,
-    last: Derived | None = None,
+    last: Derived,
 ) -> Round:
     """Find out what there is and what it is for."""
-    last = last or Derived()
     workloads = Workloads.of(snapshot.workloads)
     policy = policy_of(snapshot, settings)
     supply = find_supply(snapshot, memory, settings, rules, now, last.supply)

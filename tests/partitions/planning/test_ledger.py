@@ -36,7 +36,7 @@ def test_entries_come_back_as_they_went(entries: list[Entry]) -> None:
     ledger = ledger_of(data, resource_version="7")
     assert sorted(ledger.entries, key=lambda entry: entry.id) == sorted(entries, key=lambda entry: entry.id)
     assert (ledger.resource_version, ledger.unreadable) == ("7", {})
-    assert all(len(entry.id) + len(data[entry.id]) <= characters_of(entry) for entry in entries)
+    assert all(0 <= characters_of(entry) - len(entry.id) - len(data[entry.id]) < 100 for entry in entries)
 
 
 @given(_ENTRIES, st.dictionaries(st.text(max_size=5), _GARBAGE, max_size=4))

@@ -35,7 +35,7 @@ class CountedLabels(dict[str, dict[str, str]]):
 def round_after(last: Round | None, world: World, labels: dict[str, dict[str, str]]) -> Round:
     """Begin a round in which namespaces have these labels."""
     snapshot = replace(world.snapshot(), namespace_labels=labels)
-    return begin_round(snapshot, world.memory, OPT_IN, GKE_RULES, world.now, last.derived if last is not None else None)
+    return begin_round(snapshot, world.memory, OPT_IN, GKE_RULES, world.now, last.derived if last is not None else NOT_DERIVED)
 
 
 def waiting(count: int) -> tuple[list[Workload], World]:
