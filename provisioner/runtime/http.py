@@ -139,6 +139,9 @@ class _Connection(H11Protocol):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
+        if self.conn.their_state is h11.MUST_CLOSE:
+            # What is behind the last request; h11 would answer it, while the answer to that is written.
+            return
         if not self.held:
             self._allow(self._server.limits.request_seconds)
         self.held += len(data)
@@ -214,8 +217,8 @@ class _Server(uvicorn.Server):
                 await asyncio.sleep(_PAUSE_SECONDS)
             try:
                 await limited(scope, receive, send_last)
-            except (ClientDisconnect, h11.LocalProtocolError):
-                # While its body was read, or it sent what is no request after its last one.
+            except ClientDisconnect:
+                # While its body was read.
                 return
             except Exception as error:
                 if (left_out := repeats.left_out(place_of(error))) is not None:
