@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -19,9 +19,23 @@ _LOOK_SECONDS = 10.0
 _DATED = "the certificate may no longer be trusted: it was not checked for long, or it expired"
 
 
+class _Context(ssl.SSLContext):
+    """Replaces its certificate while no connection begins: it might get a half of each, or end the process."""
+
+    _replacing = threading.Lock()
+
+    def load_cert_chain(self, *given: Any, **named: Any) -> None:
+        with self._replacing:
+            super().load_cert_chain(*given, **named)
+
+    def wrap_bio(self, *given: Any, **named: Any) -> ssl.SSLObject:
+        with self._replacing:
+            return super().wrap_bio(*given, **named)
+
+
 def server_context() -> ssl.SSLContext:
     """Return what connections over TLS are served with, without a certificate yet."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = _Context(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 

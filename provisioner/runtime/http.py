@@ -45,13 +45,17 @@ _BACKLOG = 1024
 _PAUSE_SECONDS = 0.25
 #: A request of so much is not worth counting.
 _SMALL_BYTES = 65536
+#: Each line of a head takes h11 microseconds, and up to fifty times its size of memory. Spaces before what is no text
+#: take the square of their number: 32,000 of them 3 s, in which no thread of the process runs.
+_LINES, _SPACES = 100, b" " * 32
+_BLANK_LINE = re.compile(rb"\n\r?\n")
 
 # Each TLS connection has a buffer of this size, 256 KiB by default: five hundred silent clients would take 128 MiB.
 asyncio.sslproto.SSLProtocol.max_size = 16 * 1024
 # It keeps so many KiB that are not yet read here, and not taken by the client, by default 256 and 512.
 asyncio.constants.FLOW_CONTROL_HIGH_WATER_SSL_READ = 16  # type: ignore[misc]
 asyncio.constants.FLOW_CONTROL_HIGH_WATER_SSL_WRITE = 16  # type: ignore[misc]
-# Without TLS so much is read at once: headers that are whole by then are read, however long they are.
+# Without TLS so much is read at once.
 asyncio.selector_events._SelectorTransport.max_size = 16 * 1024  # type: ignore[attr-defined]  # noqa: SLF001
 
 
@@ -70,7 +74,7 @@ def parse_address(text: str) -> Address | None:
     """Return the address in Go's form (":8080", "127.0.0.1:8080", "[::1]:8080"), None for "0" and ""."""
     if text in ("", DISABLED):
         return None
-    match = re.fullmatch(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]/ ]*)):(?P<port>[0-9]{1,5})", text)
+    match = re.fullmatch(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]/ *]*)):(?P<port>[0-9]{1,5})", text)
     if match is None or int(match["port"]) > 65535:
         raise ServerError(f'address {text!r}: write ":8080", "127.0.0.1:8080", "[::1]:8080", or "0" to disable it')
     return Address(host=match["v6"] or match["host"] or "", port=int(match["port"]))
@@ -96,10 +100,15 @@ class Limits:
 
 
 class _Requests(h11.Connection):
-    """Reads requests, without bodies in chunks: those of one byte each would take the processor from all others."""
+    """Reads requests, without what would take the processor from all others: such as chunks of one byte each."""
 
     def next_event(self) -> Any:
         """Return what comes next. Raises RemoteProtocolError for a request that is rejected."""
+        if self.their_state is h11.IDLE and (blank := _BLANK_LINE.search(received := self.trailing_data[0])):
+            head = received[: blank.start()]
+            costs = head.count(b"\n") > _LINES or _SPACES in head.replace(b"\t", b" ")
+            if costs or len(head) > self._max_incomplete_event_size:
+                raise h11.RemoteProtocolError("a head that is too large, or takes long to read")
         event = super().next_event()
         if isinstance(event, h11.Request) and any(name == b"transfer-encoding" for name, _ in event.headers):
             raise h11.RemoteProtocolError("a body in chunks")
@@ -130,6 +139,9 @@ class _Connection(H11Protocol):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
+        if self.conn.their_state is h11.MUST_CLOSE:
+            # What is behind the last request; h11 would answer it, while the answer to that is written.
+            return
         if not self.held:
             self._allow(self._server.limits.request_seconds)
         self.held += len(data)
@@ -205,8 +217,8 @@ class _Server(uvicorn.Server):
                 await asyncio.sleep(_PAUSE_SECONDS)
             try:
                 await limited(scope, receive, send_last)
-            except (ClientDisconnect, h11.LocalProtocolError):
-                # While its body was read, or it sent what is no request after its last one.
+            except ClientDisconnect:
+                # While its body was read.
                 return
             except Exception as error:
                 if (left_out := repeats.left_out(place_of(error))) is not None:

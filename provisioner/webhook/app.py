@@ -54,10 +54,9 @@ _log = structlog.get_logger(__name__)
 NAME = "tpu-provisioner-webhook"
 #: After SIGTERM reviews are answered for so long: API servers have to learn that this replica goes.
 _DRAIN_SECONDS = 8.0
-#: A review holds an object of up to 3 MiB, twice where it is changed; API servers keep idle connections for 90 s.
-_LIMITS = Limits(
-    connections=512, request_seconds=15.0, idle_seconds=120, body_bytes=8 * 1024 * 1024, held_bytes=48 * 1024 * 1024
-)
+#: A review holds an object of up to 3 MiB, twice where it is changed; API servers keep idle connections for 90 s. What
+#: was asked last is kept along, and a path takes four times its size.
+_LIMITS = Limits(connections=512, request_seconds=15.0, idle_seconds=120, header_bytes=4096, body_bytes=8 * 1024 * 1024)
 #: Different Events that are known at once. Owners of pods that are not stored yet may have any name: 9 KB each.
 _EVENTS = 2048
 #: Of a read; webhooks have ten seconds by default, and reviews wait for up to four for their turn.

@@ -10,6 +10,7 @@ import json
 import socket
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,9 @@ _CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", 400, id="no host"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400, id="two hosts"),
         pytest.param(b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", 400, id="a space behind a header's name"),
-        pytest.param(b"GET / HTTP/1.1\r\nHost: x\0\r\n\r\n", 400, id="a null byte"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost:" + b"\t " * 7999 + b"\0\r\n\r\n", 400, id="a null byte behind spaces"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x" + b"\r\na:" * 100 + b"\r\n\r\n", 400, id="too many headers"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost:" + b"a" * 16384 + b"\r\n\r\n", 400, id="long headers"),
         pytest.param(_SIZED + b"+2\r\n\r\nab", 400, id="a size with a sign"),
         pytest.param(_SIZED + b"99999999999999999999999\r\n\r\n", 400, id="a size that no number holds"),
         pytest.param(_SIZED + b"5\r\nContent-Length: 6\r\n\r\n", 400, id="two sizes of one body"),
@@ -91,11 +94,13 @@ _CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     ],
 )
 def test_what_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], request_: bytes, status: int) -> None:
-    """It gets one answer, its connection ends, nothing is logged or printed, and the next client is served."""
+    """It gets one answer soon, its connection ends, nothing is logged or printed, and the next client is served."""
     [port] = serve(ECHO, body_bytes=100).ports
     capfd.readouterr()
+    began = time.process_time()
     with capture_logs() as lines:
         answered = answer(port, request_)
+    assert time.process_time() - began < 0.3
     assert answered.startswith(f"HTTP/1.1 {status} ".encode())
     assert answered.count(b"HTTP/1.1") == 1
     assert lines == []
@@ -111,13 +116,48 @@ def test_a_body_that_no_app_reads_ends_the_connection(serve: Serve) -> None:
     assert answered.endswith(b"hello")
 
 
+_PIPELINED = (
+    _SIZED
+    + b"4\r\n\r\n\r\n\r\n"
+    + _SIZED
+    + b"0\r\n\r\n"
+    + _SIZED
+    + b"38\r\n\r\n"
+    + b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n"
+    + b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc"
+    + b"GET / HTTP/1.1\r\n\r\n"
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cuts=st.sets(st.integers(1, len(_PIPELINED) - 1)))
+def test_requests_are_told_apart_wherever_their_bytes_are_cut(cuts: set[int]) -> None:
+    """Bodies that look like requests are bodies, and what comes behind the last request is nothing."""
+
+    async def play() -> bytes:
+        written = Written()
+        connection = _Connection(_Server(ECHO, "a-server", Limits(), None), "a-host")
+        connection.connection_made(written)
+        bounds = [0, *sorted(cuts), len(_PIPELINED)]
+        for begin, end in pairwise(bounds):
+            connection.data_received(_PIPELINED[begin:end])
+            if end % 3 == 0:
+                await asyncio.sleep(0)
+        await written.closed.wait()
+        return bytes(written.data)
+
+    answered = asyncio.run(play())
+    bodies = [each.partition(b"\r\n\r\n")[2] for each in answered.split(b"HTTP/1.1 200 OK")[1:]]
+    assert bodies == [b"4", b"0", b"38", b"3"]
+
+
 _FRAGMENTS = [
     *(b"GET", b"POST", b"HEAD", b"CONNECT", b" ", b"/", b"*", b"http://x/", b"/%zz?a=b#c"),
     *(b" HTTP/1.1", b" HTTP/1.0", b" HTTP/9.9", b"\r\n", b"\r\n\r\n", b"\n", b"\r", b"\0", b"\xff", b":"),
     *(b"Host: x", b"host:y", b"Content-Length: 3", b"Content-Length: -1", b"Content-Length: 3, 3"),
     *(b"Transfer-Encoding: chunked", b"Transfer-Encoding: x", b"Connection: close", b"Connection: upgrade"),
     *(b"Upgrade: websocket", b"Expect: 100-continue", b"3\r\nabc\r\n", b"0\r\n\r\n", b"abc", b"a" * 300),
-    *(ASK, _CHUNKED, _SIZED + b"4\r\n\r\n\r\n\r\n" + ASK),
+    *(ASK, _CHUNKED, _PIPELINED),
 ]
 
 
@@ -263,8 +303,7 @@ def test_stop_does_not_wait_for_clients_or_apps(serve: Serve) -> None:
         await asyncio.Event().wait()
 
     server = serve(hang, request_seconds=60.0)
-    [port] = server.ports
-    clients = [connect(port) for _ in range(3)]
+    clients = [connect(server.ports[0]) for _ in range(3)]
     clients[1].sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
     clients[2].sendall(ASK)
     assert entered.wait(PATIENCE_SECONDS)
@@ -289,16 +328,12 @@ def test_nothing_is_left_of_servers_that_stopped(serve: Serve) -> None:
     once()
     gc.collect()
     # What other tests have left may end meanwhile.
-    threads, descriptors = set(threading.enumerate()), _descriptors()
+    threads, descriptors = set(threading.enumerate()), len([*Path("/proc/self/fd").iterdir()])
     for _ in range(5):
         once()
     gc.collect()
     assert set(threading.enumerate()) - threads == set()
-    assert _descriptors() <= descriptors
-
-
-def _descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+    assert len([*Path("/proc/self/fd").iterdir()]) <= descriptors
 
 
 def test_a_host_that_cannot_be_a_name() -> None:

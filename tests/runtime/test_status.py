@@ -35,7 +35,7 @@ def test_address(text: str, want: Address | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["8080", "host", "::1:8080", "h:99999", "h:-1", "h:http", "h:1:2", "[::1]8080", "[]:1"]
+    "text", ["8080", "host", "::1:8080", "h:99999", "h:-1", "h:http", "h:1:2", "*:80", "[::1]8080", "[]:1"]
 )
 def test_bad_address(text: str) -> None:
     """A bad address is named, and the user learns what to write."""

@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from benchmarks.admitting import write_kubeconfig
 from benchmarks.webhook_server import HOST, webhook_server
+from provisioner.admission.files import server_context
 from provisioner.admission.keeper import load, make_keys
 from provisioner.admission.rotation import Keys
 from provisioner.runtime.http import HttpServer
@@ -37,7 +39,7 @@ def keys() -> Keys:
 
 @pytest.fixture
 def context(keys: Keys) -> ssl.SSLContext:
-    found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    found = server_context()
     load(found, keys)
     return found
 
@@ -95,6 +97,11 @@ def test_a_new_certificate_is_served_from_the_next_connection_on(serve: Serve, k
         assert ask(before) == "hello"
         with pytest.raises(ssl.SSLCertVerificationError):
             encrypted(server, keys)
+    with ThreadPoolExecutor(1) as threads:
+        replaced = threads.submit(lambda: [load(context, each) for each in (keys, new) * 200])
+        while not replaced.done():
+            with contextlib.suppress(ssl.SSLCertVerificationError):
+                encrypted(server, new).close()
 
 
 @pytest.mark.parametrize("begins", [True, False])
@@ -140,15 +147,11 @@ def test_http_without_tls_is_no_handshake(serve: Serve, keys: Keys):
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 def test_old_versions_of_tls_are_rejected(serve: Serve, keys: Keys):
-    server = serve()
     old = trusting(keys)
     old.set_ciphers("ALL:@SECLEVEL=0")
     old.minimum_version = ssl.TLSVersion.TLSv1
     old.maximum_version = ssl.TLSVersion.TLSv1_1
-    with (
-        connect(server.ports[0]) as plain,
-        pytest.raises((ssl.SSLError, ConnectionResetError)),
-    ):
+    with connect(serve().ports[0]) as plain, pytest.raises((ssl.SSLError, ConnectionResetError)):
         old.wrap_socket(plain, server_hostname="server.test")
 
 
@@ -166,10 +169,7 @@ def test_a_connection_may_rest_longer_than_a_request_may_take(serve: Serve, keys
 
 def test_a_server_that_stops_ends_all_connections(serve: Serve, keys: Keys):
     server = serve(request_seconds=30.0, idle_seconds=30)
-    with (
-        encrypted(server, keys) as connection,
-        connect(server.ports[0]) as silent,
-    ):
+    with encrypted(server, keys) as connection, connect(server.ports[0]) as silent:
         assert ask(connection) == "hello"
         server.stop()
         assert ends(connection)

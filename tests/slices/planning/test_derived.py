@@ -10,7 +10,7 @@ import pytest
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import Pod, Workload
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.round import Round, Snapshot, Supply, begin_round, find_supply
+from provisioner.slices.planning.round import NOT_DERIVED, Round, Snapshot, Supply, begin_round, find_supply
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW, after
 from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, make_requirements
@@ -35,7 +35,8 @@ class CountedLabels(dict[str, dict[str, str]]):
 def round_after(last: Round | None, world: World, labels: dict[str, dict[str, str]]) -> Round:
     """Begin a round in which namespaces have these labels."""
     snapshot = replace(world.snapshot(), namespace_labels=labels)
-    return begin_round(snapshot, world.memory, OPT_IN, GKE_RULES, world.now, last.derived if last is not None else NOT_DERIVED)
+    derived = last.derived if last is not None else NOT_DERIVED
+    return begin_round(snapshot, world.memory, OPT_IN, GKE_RULES, world.now, derived)
 
 
 def waiting(count: int) -> tuple[list[Workload], World]:
