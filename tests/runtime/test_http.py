@@ -251,20 +251,6 @@ def test_answers_that_are_never_taken_are_made_once(serve: Serve) -> None:
     assert made == 2
 
 
-@pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_an_answer_that_nobody_reads_ends_its_connection(serve: Serve, version: str) -> None:
-    """Whether the connection would have been kept or not."""
-
-    async def large(scope: Scope, receive: Receive, send: Send) -> None:
-        await Response(b"x" * 20_000_000)(scope, receive, send)
-
-    server = serve(large, request_seconds=0.5, idle_seconds=1)
-    with connect(server.ports[0]) as client:
-        client.sendall(f"GET / HTTP/{version}\r\nHost: x\r\n\r\n".encode())
-        assert client.recv(12) == b"HTTP/1.1 200"
-        wait_for(lambda: not server._servers[0].open, what="the connection ends")
-
-
 def test_a_failing_app_is_a_500(serve: Serve) -> None:
     """And one log line, which says what was asked."""
 

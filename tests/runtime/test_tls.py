@@ -125,17 +125,6 @@ def test_a_client_that_goes_in_the_middle_of_the_handshake_is_forgotten(serve: S
         assert ask(connection) == "hello"
 
 
-def test_what_is_sent_behind_garbage_is_not_answered_again(serve: Serve, keys: Keys):
-    with encrypted(serve(), keys) as connection:
-        connection.sendall(b"garbage\r\n\r\n")
-        connection.sendall(ASK * 3)
-        answered = b""
-        with contextlib.suppress(ConnectionResetError):
-            while piece := connection.recv(4096):
-                answered += piece
-    assert answered.count(b"HTTP/1.1 ") == answered.count(b"HTTP/1.1 400 ") == 1
-
-
 def test_http_without_tls_is_no_handshake(serve: Serve, keys: Keys):
     server = serve()
     with connect(server.ports[0]) as plain:
