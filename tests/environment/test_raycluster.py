@@ -18,7 +18,6 @@ JSON = dict[str, Any]
 
 
 def worker(host: int = 1, replica: int = 2, **labels: str) -> JSON:
-    """Return a pod of a v4 slice of two hosts."""
     owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "ray", "uid": "uid-of-ray", "controller": True}
     places = {
         constants.RAY_GROUP: "tpus",
@@ -33,7 +32,6 @@ def worker(host: int = 1, replica: int = 2, **labels: str) -> JSON:
 
 
 def reviewed(raw: JSON, cluster: JSON | None = None) -> tuple[JSON, tuple[str, ...]]:
-    """Return a pod after its review, and the warnings."""
     settings = WebhookSettings(injection="all", wrong="warn", topology=False)
     request = Request(operation="CREATE", kind="Pod", namespace="ml", object=raw)
     answer = review_pod(request, lambda _: cluster or raw_raycluster(replicas=3), settings)
@@ -57,6 +55,8 @@ def test_a_host_of_a_replica_gets_its_number_its_name_and_its_place() -> None:
     assert together["labelSelector"]["matchExpressions"][0]["values"] == ["tpus-abcde"]
     (apart,) = pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert [each["operator"] for each in apart["labelSelector"]["matchExpressions"]] == ["Exists", "NotIn"]
+    (unnamed := worker())["metadata"]["labels"].pop(constants.RAY_GROUP)
+    assert "TPU_NAME" not in variables(reviewed(unnamed)[0])
 
 
 def test_what_another_webhook_has_injected_stays() -> None:

@@ -175,7 +175,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
         notices=notices,
         policy=derived.policy,
         prices=settings.prices,
-        occupied={pod.node_name for pod in snapshot.pods if pod.node_name and not pod.finished},
+        occupied={pod.node_name for pod in snapshot.pods if not pod.finished},
         memory=plan.memory,
         now=now,
         supply=derived.supply,
