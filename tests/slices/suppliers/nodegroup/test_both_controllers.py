@@ -20,6 +20,7 @@ from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Create, Delete, LookUp, Plan
+from provisioner.slices.planning.round import NOT_DERIVED
 from provisioner.slices.supplier import SupplierError
 from provisioner.slices.suppliers.nodegroup.rules import NODE_GROUP_RULES
 from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier
@@ -208,7 +209,7 @@ def _befall(both: Both, rng: random.Random) -> None:
         case 0:
             cloud.faults.add(Fault(kind=FaultKind.STOCKOUT, model=rng.choice(("SPOT", "STANDARD", "FLEX_START"))))
         case 1:
-            both.memory, both.derived = Memory(), None
+            both.memory, both.derived = Memory(), NOT_DERIVED
         case 2:
             both.groups.start()
         case 3:
