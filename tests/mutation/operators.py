@@ -182,7 +182,7 @@ def _is_left_alone(node: ast.AST) -> bool:
     match node:
         case ast.JoinedStr() | ast.Import() | ast.ImportFrom() | ast.Assert() | ast.pattern():
             return True
-        case ast.Expr(value=ast.Constant()):
+        case ast.Expr(value=ast.Constant()) | ast.keyword(arg="strict"):
             return True
         case (
             ast.Call(func=ast.Attribute(value=ast.Name(id=name)))
