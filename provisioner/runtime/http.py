@@ -48,6 +48,8 @@ _SMALL_BYTES = 65536
 #: Each line of a head takes h11 microseconds, and up to fifty times its size of memory. Spaces before what is no text
 #: take the square of their number: 32,000 of them 3 s, in which no thread of the process runs.
 _LINES, _SPACES = 100, b" " * 32
+#: OpenSSL takes so much for a handshake as soon as its first bytes say that it is long.
+_HANDSHAKE_BYTES = 192 * 1024
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 
 # Each TLS connection has a buffer of this size, 256 KiB by default: five hundred silent clients would take 128 MiB.
@@ -119,11 +121,11 @@ class _Connection(H11Protocol):
     """One client's connection, from its first packet on, and until when its request or its silence may last."""
 
     handshake: asyncio.Task[None] | None = None
-    #: What was received since the last answer.
-    held = 0
 
     def __init__(self, server: _Server, host: str) -> None:
         super().__init__(server.config, server.server_state, {})
+        #: What its handshake may take; later what was received since the last answer.
+        self.held = _HANDSHAKE_BYTES if server.tls is not None else 0
         self.conn = _Requests(h11.SERVER, server.limits.header_bytes)
         self._server = server
         self.host = host
@@ -136,6 +138,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         # A TLS transport that was closed twice forgets it, and cannot be aborted any more.
         self._raw = getattr(getattr(transport, "_ssl_protocol", None), "_transport", transport)
+        self.held = 0
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -183,7 +186,7 @@ class _Server(uvicorn.Server):
         self.limits = limits
         self.open: set[_Connection] = set()
         self.is_draining = False
-        self._tls = tls
+        self.tls = tls
         config = uvicorn.Config(
             self._guarded(app),
             ws="none",
@@ -263,6 +266,8 @@ class _Server(uvicorn.Server):
             if len(self.open) >= self.limits.connections:
                 self._cut_one(lambda _each: 1)
             connection = _Connection(self, host)
+            # Before it is one of them: where it was cut before its handshake begins, its socket would stay open.
+            self.make_room_for(connection)
             self.open.add(connection)
             connection.handshake = loop.create_task(self._connect(connection, accepted))
             # Those that are open get their turn, however many come.
@@ -271,9 +276,9 @@ class _Server(uvicorn.Server):
     async def _connect(self, connection: _Connection, accepted: socket.socket) -> None:
         try:
             # The connection's own time is over earlier.
-            seconds = 2 * self.limits.request_seconds if self._tls is not None else None
+            seconds = 2 * self.limits.request_seconds if self.tls is not None else None
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection, accepted, ssl=self._tls, ssl_handshake_timeout=seconds
+                lambda: connection, accepted, ssl=self.tls, ssl_handshake_timeout=seconds
             )
         except (OSError, asyncio.CancelledError) as error:
             _log.debug("connection.failed", client=connection.host, error=str(error))
