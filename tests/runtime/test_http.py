@@ -9,7 +9,6 @@ import http.client
 import json
 import socket
 import threading
-import time
 from itertools import pairwise
 from pathlib import Path
 
