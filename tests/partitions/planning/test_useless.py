@@ -211,7 +211,7 @@ def test_a_pod_that_waits_for_a_ledger_which_nobody_lets_us_write_is_told_so() -
 @pytest.mark.parametrize(
     ("namespace", "size", "want"),
     [
-        pytest.param("team", 16, {"next"}, id="a pod of its namespace waits for the limit"),
+        pytest.param("team", 32, {"next"}, id="a pod of its namespace waits for the limit"),
         pytest.param("team", 64, {"stuck"}, id="what it waits for is more than the limit"),
         pytest.param("other", 16, {"stuck", "next"}, id="a pod of another namespace has its own limit"),
     ],
