@@ -117,7 +117,6 @@ def test_choices_that_are_refused(text: str, words: list[str]) -> None:
     ],
 )
 def test_zones_that_are_understood(text: str, want: tuple[str, ...]) -> None:
-    """A comma list, best first."""
     assert parse_zones(text) == want
 
 
@@ -177,7 +176,6 @@ _TEXTS = st.one_of(
 
 @given(_TEXTS)
 def test_any_text_is_choices_or_a_refusal_that_names_one_of_its_parts(text: str) -> None:
-    """Nothing else is ever raised."""
     try:
         choices = parse_choices(text)
     except ValueError as error:

@@ -94,7 +94,6 @@ def test_both_are_served_so_that_pods_that_wait_keep_their_address(place: Place)
     ],
 )
 def test_what_is_served(place: Place, given: dict[str, bool | str], count: int, *, is_encrypted: bool) -> None:
-    """By the addresses and the files."""
     place.write(make())
     rest = place.start(**given)  # type: ignore[arg-type]
     assert len(rest.servers) == count

@@ -306,7 +306,6 @@ def test_any_request_is_a_shape_that_divides_exactly_or_an_explained_refusal(
 
 @given(_TEXTS)
 def test_any_text_is_a_topology_that_prints_as_it_was_or_a_topology_error(text: str) -> None:
-    """Parsing loses nothing."""
     try:
         parsed = tpu.Topology.parse(text)
     except tpu.TopologyError as error:
