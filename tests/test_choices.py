@@ -100,7 +100,6 @@ def test_choices_that_are_understood(text: str, want: tuple[CapacityChoice, ...]
     ],
 )
 def test_choices_that_are_refused(text: str, words: list[str]) -> None:
-    """The message names the offending part, and what would be right."""
     with pytest.raises(ValueError) as caught:
         parse_choices(text)
     for word in words:
@@ -124,7 +123,6 @@ def test_zones_that_are_understood(text: str, want: tuple[str, ...]) -> None:
     "zone", ["us-east5", "us-east5-", "us_east5_a", "US-EAST5-A", "us-east-a", "us-east5-a-b", "*"]
 )
 def test_zones_that_are_refused(zone: str) -> None:
-    """The message names the one that is wrong among others that are right."""
     with pytest.raises(ValueError, match="us-east5-b") as caught:
         parse_zones(f"us-east5-a, {zone}")
     assert repr(zone) in str(caught.value)

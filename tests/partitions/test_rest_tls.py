@@ -121,7 +121,6 @@ def test_nobody_sends_a_token_to_who_is_not_trusted(place: Place, spoil: Callabl
 
 
 def test_a_server_in_plain_http_gets_no_token_at_an_https_url(place: Place) -> None:
-    """Nobody is downgraded."""
     place.write(make())
     plain, _ = ports(place.start())
     with pytest.raises(Unreachable, match="does not answer"):

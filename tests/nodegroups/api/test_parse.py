@@ -224,7 +224,6 @@ def test_a_status_that_nobody_can_have_written_says_nothing_and_harms_nothing() 
 
 @pytest.mark.parametrize("changes", [{"nodeCount": 2**63}, {"instanceConfig": 5}, {"targetSizePolicyMode": "ODD"}])
 def test_a_spec_that_no_definition_allows_is_not_read(changes: dict[str, Any]) -> None:
-    """The API server refuses such objects."""
     with pytest.raises(MalformedObject, match="TPUNodeGroup research/slice: spec: "):
         parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, without(GROUP, **changes)))
 
