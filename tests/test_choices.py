@@ -100,7 +100,6 @@ def test_choices_that_are_understood(text: str, want: tuple[CapacityChoice, ...]
     ],
 )
 def test_choices_that_are_refused(text: str, words: list[str]) -> None:
-    """The message names the offending part, and what would be right."""
     with pytest.raises(ValueError) as caught:
         parse_choices(text)
     for word in words:
@@ -117,7 +116,6 @@ def test_choices_that_are_refused(text: str, words: list[str]) -> None:
     ],
 )
 def test_zones_that_are_understood(text: str, want: tuple[str, ...]) -> None:
-    """A comma list, best first."""
     assert parse_zones(text) == want
 
 
@@ -125,7 +123,6 @@ def test_zones_that_are_understood(text: str, want: tuple[str, ...]) -> None:
     "zone", ["us-east5", "us-east5-", "us_east5_a", "US-EAST5-A", "us-east-a", "us-east5-a-b", "*"]
 )
 def test_zones_that_are_refused(zone: str) -> None:
-    """The message names the one that is wrong among others that are right."""
     with pytest.raises(ValueError, match="us-east5-b") as caught:
         parse_zones(f"us-east5-a, {zone}")
     assert repr(zone) in str(caught.value)
@@ -177,7 +174,6 @@ _TEXTS = st.one_of(
 
 @given(_TEXTS)
 def test_any_text_is_choices_or_a_refusal_that_names_one_of_its_parts(text: str) -> None:
-    """Nothing else is ever raised."""
     try:
         choices = parse_choices(text)
     except ValueError as error:

@@ -42,7 +42,6 @@ def test_no_option_is_named() -> None:
 
 @pytest.mark.parametrize(("text", "want"), [("64", 64), ("65", 64), ("9" * 5000, 64), ("007", 7)])
 def test_more_requests_at_once_than_the_maximum_count_as_the_maximum(text: str, want: int) -> None:
-    """With a warning."""
     environment = {**REQUIRED, "CONCURRENCY": text}
     assert read_settings(environment).concurrency == want
     assert len(warnings_about_environment(environment)) == (text.startswith(("65", "9")))

@@ -24,7 +24,6 @@ PROJECT = {"GCP_PROJECT_ID": "research-project"}
     ],
 )
 def test_a_value_that_is_set(variable: str, text: str, field: str, want: object) -> None:
-    """In the forms that the other options have."""
     assert getattr(read_options(NodeGroupSettings, {**PROJECT, variable: text}), field) == want
 
 

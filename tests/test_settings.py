@@ -253,7 +253,6 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
     ],
 )
 def test_a_mistake_names_the_variable_its_value_and_what_is_wrong(variable: str, text: str, words: str) -> None:
-    """One problem, and it says enough."""
     found = problems(**{variable: text})
     assert len(found) == 1
     assert variable in found[0]

@@ -174,7 +174,7 @@ def holds(operator: str, values: Sequence[str], value: str | None) -> bool:
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
-            node, pod = number(value or ""), number("".join(values[:1]))
+            node, pod = number(value or ""), number("".join(values))
             return node is not None and pod is not None and (node > pod if operator == "Gt" else node < pod)
         case _:
             return False

@@ -68,7 +68,7 @@ class Fits:
             case "DoesNotExist":
                 found = known.lacking
             case "Gt" | "Lt":
-                asked = number("".join(values[:1]))
+                asked = number("".join(values))
                 numbers = known.numbers
                 found = 0 if asked is None else numbers.above(asked) if operator == "Gt" else numbers.below(asked)
             case _:

@@ -9,15 +9,14 @@ import pytest
 from provisioner import constants
 from provisioner.environment.pods import read_pod
 from provisioner.environment.review import inject, owner_is_asked, wanted
+from provisioner.environment.variables import topology_in_use
 from provisioner.kube.fields import MalformedObject
 from provisioner.settings.webhook import WebhookSettings
+from provisioner.tpu.catalogue import Topology
 from tests.support.patches import apply_patch
 
 OLD_KEY = "gke-tpu-env-injector.aaronbatilo.dev/inject"
-V5E_4X4 = {
-    "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
-    "cloud.google.com/gke-tpu-topology": "4x4",
-}
+V5E_4X4 = {"cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice", "cloud.google.com/gke-tpu-topology": "4x4"}
 TOPOLOGY_8X8 = {"cloud.google.com/gke-tpu-topology": "8x8"}
 V6E_2X2 = {"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice", "cloud.google.com/gke-tpu-topology": "2x2"}
 TPU7X_2X2X2 = {"cloud.google.com/gke-tpu-accelerator": "tpu7x", "cloud.google.com/gke-tpu-topology": "2x2x2"}
@@ -114,6 +113,11 @@ def test_a_part_that_is_smaller_than_a_host_is_one_pod():
     together = {constants.SLICE_TOPOLOGY: "1x1", constants.MULTISLICE: "true"}
     [found], _ = injected(pod_of(owner, "train-1", metadata={"annotations": together}), owner)
     assert (found["MEGASCALE_NUM_SLICES"], found["MEGASCALE_SLICE_ID"]) == ("2", "1")
+
+
+def test_a_part_that_is_longer_than_its_slice_along_one_axis_is_none():
+    assert topology_in_use(Topology((2, 2, 4)), "2x2x2") == Topology((2, 2, 2))
+    assert topology_in_use(Topology((2, 2, 4)), "2x4x4") == Topology((2, 2, 4))
 
 
 def test_slices_of_one_host_that_work_together_because_the_pod_says_so():

@@ -1,4 +1,4 @@
-"""What failed writes mean."""
+"""What failed writes mean, and how long writes and calls are awaited."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provisioner.kube.errors import (
     Unavailable,
     failure_of,
 )
-from provisioner.model.writes import OpenWrite, WriteFailure, blocked_until
+from provisioner.model.writes import OpenCall, OpenWrite, WriteFailure, blocked_until, lost_calls
 
 
 @pytest.mark.parametrize(
@@ -46,3 +46,10 @@ def test_a_write_is_decided_anew_where_caches_show_it_or_have_not_for_ten_second
     now = datetime(2026, 1, 1, tzinfo=UTC)
     write = OpenWrite(write="a write", seen="a", since=now, answered_at=now - timedelta(seconds=age_seconds))
     assert (blocked_until(write, seen, now) is not None) is blocked
+
+
+def test_a_call_that_nobody_makes_is_lost_after_a_minute() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    ages = {"new": 59, "lost": 60, "live": 60}
+    calls = {key: OpenCall(call="a call", since=now - timedelta(seconds=age)) for key, age in ages.items()}
+    assert lost_calls(calls, frozenset({"live"}), now).keys() == {"lost"}

@@ -47,7 +47,6 @@ def document(controller: Controller) -> Document:
 
 
 def test_the_document_has_what_there_is(controller: Controller) -> None:
-    """IPUs, partitions, and who waits for what."""
     shown = document(controller)
     assert controller.loop.board.page().path == PATH == "/api/v1/partitions"
     assert (shown.leading, shown.problems) == (True, ())
@@ -121,7 +120,6 @@ def test_the_terminal_shows_who_waits_and_why(controller: Controller) -> None:
     ],
 )
 def test_explain_knows_pods_with_ipus(controller: Controller, name: str, namespace: str, part: str) -> None:
-    """By name, in any namespace; of others it says nothing."""
     said = "\n".join(ipus.explain(document(controller), name, namespace))
     assert (part in said) if part else said == ""
 

@@ -94,7 +94,6 @@ def test_both_are_served_so_that_pods_that_wait_keep_their_address(place: Place)
     ],
 )
 def test_what_is_served(place: Place, given: dict[str, bool | str], count: int, *, is_encrypted: bool) -> None:
-    """By the addresses and the files."""
     place.write(make())
     rest = place.start(**given)  # type: ignore[arg-type]
     assert len(rest.servers) == count
@@ -122,7 +121,6 @@ def test_nobody_sends_a_token_to_who_is_not_trusted(place: Place, spoil: Callabl
 
 
 def test_a_server_in_plain_http_gets_no_token_at_an_https_url(place: Place) -> None:
-    """Nobody is downgraded."""
     place.write(make())
     plain, _ = ports(place.start())
     with pytest.raises(Unreachable, match="does not answer"):

@@ -317,5 +317,5 @@ def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
 def told_of(*workloads: Workload, **changes: Any) -> list[str]:
     """Return the names of the workloads whose owners are told that there are no node pools for them at all."""
     snapshot = Snapshot(workloads={each.uid: each for each in workloads}, pools_listed_at=NOW)
-    round_ = begin_round(snapshot, Memory(), settings(**changes), GKE_RULES, NOW)
+    round_ = begin_round(snapshot, Memory(), settings(**changes), GKE_RULES, NOW, NOT_DERIVED)
     return [notice.objects[0].name for notice in notices_of_workloads(round_)]

@@ -250,7 +250,6 @@ def test_a_machine_type_is_used_that_only_a_pod_may_ask_for() -> None:
 def test_what_google_does_not_sell_is_refused_with_the_nearest_that_it_does(
     accelerator: str, topology: str, chips: int, machine: str, words: list[str]
 ) -> None:
-    """The message names the value, says why, and gives the way out."""
     with pytest.raises(tpu.ShapeError) as caught:
         tpu.resolve(accelerator, topology, chips, machine)
     for word in words:
@@ -290,7 +289,6 @@ _TEXTS = st.one_of(
 def test_any_request_is_a_shape_that_divides_exactly_or_an_explained_refusal(
     accelerator: str, topology: str, chips: int, machine: str
 ) -> None:
-    """No text that a pod may hold raises anything else."""
     try:
         shape = tpu.resolve(accelerator, topology, chips, machine)
     except tpu.ShapeError as error:
@@ -306,7 +304,6 @@ def test_any_request_is_a_shape_that_divides_exactly_or_an_explained_refusal(
 
 @given(_TEXTS)
 def test_any_text_is_a_topology_that_prints_as_it_was_or_a_topology_error(text: str) -> None:
-    """Parsing loses nothing."""
     try:
         parsed = tpu.Topology.parse(text)
     except tpu.TopologyError as error:

@@ -65,7 +65,6 @@ def test_a_machine_type_that_must_be_asked_for_is_a_note(capsys: pytest.CaptureF
 
 
 def test_an_unknown_accelerator_is_named_with_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    """A usage error."""
     with pytest.raises(SystemExit, match="2"):
         main(["topologies", "v6e"])
     said = capsys.readouterr()

@@ -107,7 +107,6 @@ def test_a_job_whose_pods_count_as_a_jobsets_says_why(place: str) -> None:
 
 
 def test_a_job_without_chips_has_nothing_to_hear() -> None:
-    """It is no work here."""
     found = parsed(sweep(chips=0, completionMode="NonIndexed"))
     assert (found.problem, found.groups[0].template.chips) == ("", 0)
 

@@ -126,8 +126,9 @@ def test_pods_of_an_old_kuberay_are_reported_on_the_cluster() -> None:
         ({"replicas": 3, "suspend": True}, 0),
     ],
 )
-def test_how_many_replicas_a_group_has(fields: JSON, replicas: int) -> None:
+def test_how_many_replicas_a_group_has_and_one_host_by_default(fields: JSON, replicas: int) -> None:
     assert replicas_of(fields) == replicas
+    assert [each.parallelism for each in parse_raycluster(raw_raycluster(numOfHosts=None)).groups] == [1]
 
 
 def test_a_cluster_that_is_suspended_or_run_by_others_has_no_demand() -> None:

@@ -122,7 +122,7 @@ class _Part:
     hint: Any
     #: None: its own fields stand beside the others.
     form: Form | None
-    #: Whether it is written also where it is empty.
+    #: Whether it is written also where it is empty, as one is whose form has a default.
     always: bool
     defaulted: bool
     read: Callable[[Any], Any]
@@ -190,7 +190,7 @@ def write(record: object) -> Json:
         value = getattr(record, part.attribute)
         if part.form is None:
             written |= write(value)
-        elif value is not None and (part.always or value):
+        elif value is not None and (value or part.always or part.form.default is not None):
             written[part.name] = _plain(value)
     return written
 
@@ -217,10 +217,7 @@ def _part(cls: Callable[..., Any], each: dataclasses.Field[Any], hint: Any) -> _
         name=name,
         hint=hint,
         form=form,
-        always=default is dataclasses.MISSING
-        or name in required
-        or isinstance(form, Struct)
-        or (form is not None and form.default is not None),
+        always=default is dataclasses.MISSING or name in required,
         defaulted=default is not dataclasses.MISSING,
         read=_reader(hint),
     )
@@ -254,7 +251,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
 
 
 def _typed(kind: type, raw: Any) -> Any:
-    if type(raw) is not kind or (isinstance(raw, int) and not -_LARGEST <= raw < _LARGEST):
+    if type(raw) is not kind or (isinstance(raw, int) and abs(raw) >= _LARGEST):
         _refuse(raw, kind)
     return raw
 

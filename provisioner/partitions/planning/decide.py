@@ -115,22 +115,16 @@ def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
 def _take_back(picture: Picture, round_: Round) -> Iterator[Step]:
     """Say from which pods without a node partitions are taken back now, and when from others."""
     seconds, schedule = round_.settings.unscheduled_seconds, picture.schedule
-    placed = {pod.uid for pod, _ in schedule.placed}
-    waiting = [each for each in picture.queue if each.wait is Wait.QUEUE and each.pod.uid not in placed]
-    if not seconds or not waiting:
+    if not seconds:
         return
-    wanted = {site for each in waiting if each.pod.uid not in schedule.limited for site in each.sites}
-    # Others of its namespace have what it may have; more than the limit it never gets.
-    short = {
-        each.pod.namespace
-        for each in waiting
-        if each.pod.uid in schedule.limited and each.pod.size <= (round_.settings.limit_of(each.pod.namespace) or 0)
-    }
+    served = schedule.limited.union(pod.uid for pod, _ in schedule.placed)
+    waiting = [each for each in picture.queue if each.wait is Wait.QUEUE and each.pod.uid not in served]
+    wanted = {site for each in waiting for site in each.sites}
     for standing in picture.standings.values():
         since, pod = _unscheduled_since(standing, round_.now), standing.pod
         if pod is None or since is None or pod.deletion_deadline is not None:
             continue
-        if standing.site not in wanted and pod.namespace not in short:
+        if standing.site not in wanted and pod.namespace not in schedule.full:
             continue
         due_at = since + timedelta(seconds=seconds)
         if due_at > round_.now:

@@ -35,6 +35,8 @@ class Schedule:
     shadows: Mapping[str, float] = field(default_factory=dict)
     #: UIDs of pods whose namespace has, or its older pods wait for, all that it may have.
     limited: frozenset[str] = frozenset()
+    #: Namespaces of which one waits that the limit allows: others of them have what it may have.
+    full: frozenset[str] = frozenset()
 
 
 def schedule(
@@ -51,7 +53,8 @@ def schedule(
         if places.shadows and not any(each.has_room for each in places.grounds.values()):
             break
         guard.run(f"pod {candidate.pod.uid}", partial(places.serve, candidate), None)
-    return Schedule(placed=tuple(places.placed), shadows=places.shadows, limited=frozenset(places.limited))
+    limited, full = frozenset(places.limited), frozenset(places.full)
+    return Schedule(placed=tuple(places.placed), shadows=places.shadows, limited=limited, full=full)
 
 
 class _Ground:

@@ -222,9 +222,8 @@ def test_a_status_that_nobody_can_have_written_says_nothing_and_harms_nothing() 
     assert group.status == TpuNodeGroupStatus()
 
 
-@pytest.mark.parametrize("changes", [{"nodeCount": "two"}, {"instanceConfig": 5}, {"targetSizePolicyMode": "ODD"}])
+@pytest.mark.parametrize("changes", [{"nodeCount": 2**63}, {"instanceConfig": 5}, {"targetSizePolicyMode": "ODD"}])
 def test_a_spec_that_no_definition_allows_is_not_read(changes: dict[str, Any]) -> None:
-    """The API server refuses such objects."""
     with pytest.raises(MalformedObject, match="TPUNodeGroup research/slice: spec: "):
         parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, without(GROUP, **changes)))
 
@@ -352,7 +351,7 @@ def _meta(kind: Kind) -> ObjectMeta:
             InstanceTemplate(
                 meta=_meta(Kind.INSTANCE_TEMPLATE),
                 spec=InstanceTemplateSpec(
-                    project="research-project", config=InstanceConfig(machine_type="tpu7x-standard-4t")
+                    project="research-project", config=InstanceConfig(machine_type="tpu7x-standard-4t", subnetwork="")
                 ),
             ),
             id="a template that says as little as can be",

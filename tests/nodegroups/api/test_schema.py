@@ -36,7 +36,6 @@ def _parts(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[s
 
 
 def test_the_files_are_generated() -> None:
-    """The files are what `make crds` would write now, and there are no others."""
     assert {*crds.FOLDER.iterdir(), *crds.CHART_FOLDER.iterdir()} == set(crds.files())
     for path, content in crds.files().items():
         assert path.read_text(encoding="utf-8") == content, f"{path.name} is not current: make crds"
@@ -89,13 +88,8 @@ def test_an_example_comes_to_what_its_comment_says(name: str, want: tuple[int, S
 
 
 def test_every_example_is_looked_at() -> None:
-    assert {path.stem for path in EXAMPLES.iterdir()} == {
-        "slice",
-        "single-hosts-spot",
-        "slice-flex-start",
-        "own-template",
-        "jobset-on-slice",
-    }
+    names = {"slice", "single-hosts-spot", "slice-flex-start", "own-template", "jobset-on-slice"}
+    assert {path.stem for path in EXAMPLES.iterdir()} == names
 
 
 def test_the_pods_of_the_jobset_fill_the_slice_and_go_nowhere_else() -> None:

@@ -223,6 +223,7 @@ class Story:
         for _ in range(rounds):
             plan = self.decide()
             plans.append(plan)
+            assert all("ZeroDivisionError" in each.error for each in plan.faults)
             for write in plan.writes:
                 self.write(write, WriteFailure.REFUSED if refused else None)
             for call in plan.calls:

@@ -214,7 +214,7 @@ def test_no_gate_is_opened_while_the_partition_is_being_removed() -> None:
     pod = make_pod("train")
     story = held(pod, state=PartitionState.OTHER)
     story.read()
-    story.pass_time(story.settings.stuck_seconds)
+    story.pass_time(story.settings.stuck_seconds - 0.01)
     story.read()
     (remove,) = story.calls(RemovePartition)
     story.live = frozenset({remove.key})

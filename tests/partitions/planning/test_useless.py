@@ -181,6 +181,16 @@ def test_who_was_refused_where_nothing_was_holds_up_nobody_beside_others_either(
     assert story.entries().keys() >= {"p0", "p1", "p2"}
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["an entry that nobody can read", "another prefix"])
+def test_what_is_not_ours_to_remove_holds_up_nobody_but_who_needs_its_ipus(kept: bool) -> None:
+    story = Story(pods=[make_pod("large", size=64, age_seconds=9), make_pod("next")])
+    theirs = make_partition(make_pod("theirs"), **({} if kept else {"id": "theirs"}))
+    story.record(unreadable={theirs.id: "?"} if kept else None)
+    story.put(theirs)
+    assert [each.why.partition(",")[0] for each in story.settle()[-1].view.waiting] == ["Partitions of others"]
+    assert story.entries().keys() == {"next"}
+
+
 def test_a_partition_that_is_recorded_again_is_to_be_as_large_as_its_pod_asks() -> None:
     """Somebody may have made one of this id with another size while the ledger was lost."""
     pod = make_pod("train", size=4)
@@ -201,7 +211,6 @@ def test_a_pod_that_the_ledger_cannot_take_is_told_so() -> None:
 
 
 def test_a_pod_that_waits_for_a_ledger_which_nobody_lets_us_write_is_told_so() -> None:
-    """As with a ConfigMap that somebody made immutable."""
     story = Story(pods=[make_pod("train")])
     story.read()
     told = events_of(story.settle(5, refused=True))
@@ -211,7 +220,7 @@ def test_a_pod_that_waits_for_a_ledger_which_nobody_lets_us_write_is_told_so() -
 @pytest.mark.parametrize(
     ("namespace", "size", "want"),
     [
-        pytest.param("team", 16, {"next"}, id="a pod of its namespace waits for the limit"),
+        pytest.param("team", 32, {"next"}, id="a pod of its namespace waits for the limit"),
         pytest.param("team", 64, {"stuck"}, id="what it waits for is more than the limit"),
         pytest.param("other", 16, {"stuck", "next"}, id="a pod of another namespace has its own limit"),
     ],

@@ -18,7 +18,7 @@ from provisioner.model.fits import Fits
 from provisioner.model.workloads import Expression, Requirements, Toleration
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.match import match
-from provisioner.slices.planning.round import begin_round
+from provisioner.slices.planning.round import NOT_DERIVED, begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import make_jobset, make_requirements
 from tests.support.world import World
@@ -218,7 +218,7 @@ def test_matching_looks_at_each_pods_affinity_once_beside_any_number_of_idle_poo
         own = Expression(key=f"example.com/{number}", operator="DoesNotExist")
         hostile = replace(asked, memory_bytes=number, affinity_terms=(_Term((own, avoided)),))
         world.add(make_jobset(f"hostile-{number}", parallelism=2, template=hostile))
-    round_ = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now)
+    round_ = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now, NOT_DERIVED)
     _Term.looks = 0
     matching = match(round_, Budget.of(round_))
     assert (len(round_.supply), len(matching.unserved), matching.claimed) == (idle_pools, 6, {})

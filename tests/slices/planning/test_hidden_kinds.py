@@ -13,7 +13,7 @@ from provisioner.slices.planning.launch.reserving import closing
 from provisioner.slices.planning.match import match
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.plan import Delete
-from provisioner.slices.planning.round import Snapshot, begin_round
+from provisioner.slices.planning.round import NOT_DERIVED, Snapshot, begin_round
 from provisioner.slices.planning.turns import unit_of
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import make_jobset, make_lws, make_node, make_pod, make_pool, make_requirements
@@ -118,7 +118,7 @@ def test_as_many_pools_are_closed_as_if_the_hidden_were_in_use(
     for index in range(2):
         world.put(make_pod(busy, index=index, node=make_node(used, index).name))
     world.add(waits)
-    round_ = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now)
+    round_ = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now, NOT_DERIVED)
     budget = Budget.of(round_)
     matching = match(round_, budget)
     (slice_,) = matching.unserved
