@@ -405,11 +405,12 @@ def test_choices_are_listed_in_order_with_those_that_are_not_possible() -> None:
     ]
 
 
-@pytest.mark.parametrize("missing", ["apiVersion", "kind"])
-def test_what_is_no_object_says_what_it_has_not(missing: str) -> None:
-    raw = raw_jobset()
+@pytest.mark.parametrize(("missing", "name", "what"), [("apiVersion", "train", "train"), ("kind", "", "it")])
+def test_what_is_no_object_says_what_it_has_not(missing: str, name: str, what: str) -> None:
+    raw = raw_jobset(name)
     del raw[missing]
-    assert [f": it has no {missing};" in each.message for each in plan(raw).remarks] == [True]
+    words = f"{what} is not a Kubernetes object: it has no {missing}; add what is missing"
+    assert [each.message for each in plan(raw).remarks] == [words]
 
 
 def test_no_more_is_planned_than_a_cluster_could_have() -> None:
