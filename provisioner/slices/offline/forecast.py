@@ -143,7 +143,7 @@ def _decide(
         namespace_labels=reading.namespace_labels,
     )
     # As many threads as it takes: which creates come first is no question here.
-    settings = replace(reading.settings, concurrency=1 + len(snapshot.pods))
+    settings = replace(reading.settings, concurrency=len(snapshot.pods))
     plan = decide(snapshot, Memory(), settings, rules, MOMENT)
     return plan, all_slices(plan.derived.found)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from provisioner import tpu
 from provisioner.model import bounds
@@ -103,11 +104,10 @@ def _queues(
         for pool in counted:
             used[pool.workload or pool.name] += pool.chips
         idle = [each for each in counted if each.delete_at is not None]
-        first = QueueView(
+        view_of = partial(
+            QueueView,
             limit=scope,
-            place=1,
             length=len(order),
-            ahead=(),
             users=tuple(f"{name}: {chips} chips" for name, chips in used.most_common(_NAMED)),
             other_users=max(0, len(used) - _NAMED),
             idle_chips=sum(each.chips for each in idle),
@@ -115,7 +115,7 @@ def _queues(
         )
         ahead = tuple(id_of_slice(units[each][0]) for each in order[:_NAMED])
         for place, unit in enumerate(order, start=1):
-            view = replace(first, place=place, ahead=ahead[: place - 1])
+            view = view_of(place=place, ahead=ahead[: place - 1])
             found |= {each.id: view for each in units[unit]}
     return found
 

@@ -237,7 +237,7 @@ def _held_up(state: PoolState, known: Known) -> str:
 
 
 def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
-    what = _hosts_ready(state)
+    what, failure = _hosts_ready(state), supply.pool.failure
     match state.phase:
         case Phase.CREATING:
             create = known.memory.creates.get(state.name)
@@ -246,7 +246,6 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
                 return f"The outcome of its create is not known: {words}"
             return "The create has been sent; the node pool is not listed yet."
         case Phase.PROVISIONING:
-            failure = supply.pool.failure
             return f"{_how_it_comes(supply)} {what}.{f' {failure.message}' if failure is not None else ''}"
         case Phase.READY:
             return "All hosts are ready; its pods have not been bound yet."
@@ -258,12 +257,9 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
             return f"Pods are bound to it; {what}." if state.ready_nodes < state.nodes else RUNS
         case Phase.DELETING:
             return f"{_how_it_goes(state, supply, known)}{_still_bound(state)}"
-        case Phase.FAILED:
-            failure = supply.pool.failure
-            lost = unready(supply) if supply.lost else "no reason is given."
-            return f"It failed: {failure.message if failure is not None else lost}{_still_bound(state)}"
-        case _:
-            return state.note
+    # It is neither idle nor yet to be created: that is told elsewhere.
+    lost = unready(supply) if supply.lost else "no reason is given."
+    return f"It failed: {failure.message if failure is not None else lost}{_still_bound(state)}"
 
 
 def _hosts_ready(state: PoolState) -> str:

@@ -111,10 +111,13 @@ def test_the_leader_of_a_child_job_says_whose_it_is() -> None:
 )
 def test_exclusive_placement(annotations: dict[str, str], want: str | None) -> None:
     """Affinity between pods says nothing of nodes; the other strategy selects nodes that somebody labelled."""
-    pod = leaders(WorkloadKind.JOBSET, two_jobs(**annotations))[1]
-    assert pod.requirements.node_selector.get("alpha.jobset.sigs.k8s.io/namespaced-job") == want
-    taints = [each.key for each in pod.requirements.tolerations]
-    assert ("alpha.jobset.sigs.k8s.io/no-schedule" in taints) == (want is not None)
+    of_job = two_jobs()
+    of_job["spec"]["replicatedJobs"][0]["template"]["metadata"] = {"annotations": annotations}
+    for raw in (two_jobs(**annotations), of_job):
+        pod = leaders(WorkloadKind.JOBSET, raw)[1]
+        assert pod.requirements.node_selector.get("alpha.jobset.sigs.k8s.io/namespaced-job") == want
+        taints = [each.key for each in pod.requirements.tolerations]
+        assert ("alpha.jobset.sigs.k8s.io/no-schedule" in taints) == (want is not None)
 
 
 def test_pods_without_an_index_have_no_leader() -> None:

@@ -78,7 +78,7 @@ def test_after_maintenance_a_node_without_chips_is_the_reason(*, bound: bool, wh
     assert [each.reason for each in explain(view_of(world), world.now, (), (), "train")[0].notices] == []
 
 
-def test_a_new_node_has_not_lost_its_chips() -> None:
+def test_a_new_node_has_not_lost_its_chips_for_ten_minutes() -> None:
     world = World(make_jobset("train"))
     world.run(2)
     (name,) = world.pools
@@ -86,6 +86,8 @@ def test_a_new_node_has_not_lost_its_chips() -> None:
     world.bring_nodes(name, allocatable_chips=0)
     world.run(2)
     assert "without its chips" not in view_of(world).slices[0].reason
+    world.pass_time(10 * 60 - 2)
+    assert "without its chips" in view_of(world).slices[0].reason
 
 
 def test_an_idle_pool_whose_host_is_about_to_go_is_not_used_again() -> None:

@@ -55,26 +55,14 @@ def test_a_head_without_room_is_named_where_workers_come_after_it() -> None:
     assert "Its pods are created once those of replicated job head are ready" in found.reason
 
 
-#: Of a slice that the builders make.
-CHIPS = 8
-
-
-def three_wait() -> World:
-    """Let one JobSet have all that may be had, and three of two namespaces wait."""
-    world = World(
-        make_jobset("first"),
-        settings_=settings(max_chips=CHIPS, deletion_delay_seconds=300.0),
-    )
+def test_explain_says_the_place_who_is_next_and_what_would_free_it() -> None:
+    """One JobSet has all that may be had, and three of two namespaces wait."""
+    world = World(make_jobset("first"), settings_=settings(max_chips=8, deletion_delay_seconds=300.0))
     world.live(3)
     for name, namespace in (("a", "default"), ("b", "default"), ("c", "other")):
-        jobset = make_jobset(name, namespace=namespace)
-        world.add(jobset)
+        world.add(make_jobset(name, namespace=namespace))
         world.live(5)
-    return world
-
-
-def test_explain_says_the_place_who_is_next_and_what_would_free_it() -> None:
-    view = view_of(three_wait())
+    view = view_of(world)
     by_place = {each.queue.place: each for each in view.slices if each.queue is not None}
     (found,) = explain(view, view.at, (), (), by_place[3].group)
     facts = dict(found.facts)

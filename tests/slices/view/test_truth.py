@@ -8,7 +8,6 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolStatus
-from provisioner.model.workloads import Workload
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.memory.state import OperationLimit
 from provisioner.slices.view.explain import explain
@@ -97,6 +96,15 @@ def test_a_pool_with_a_status_that_nobody_knows_is_not_unneeded() -> None:
     assert pool.delete_at is None
 
 
+def test_a_slice_whose_pool_is_gone_and_its_nodes_are_not_says_what_its_leader_waits_for() -> None:
+    world = running(make_jobset("train"))
+    leader = min(world.pods.values(), key=lambda pod: pod.name)
+    world.pools.clear()
+    for message, words in (("No room.", "No room."), ("", "no reason is given")):
+        world.put(replace(leader, node_name="", unschedulable_since=world.now, unschedulable_message=message))
+        assert slice_of(view_of(world), "train-slice-0").reason == f"Its leader pod cannot be scheduled: {words}"
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_sentence_of_the_event_is_the_views(replicas: int) -> None:
     one = {constants.ALL_OR_NOTHING: "true"}
@@ -114,19 +122,12 @@ def test_the_sentence_of_the_event_is_the_views(replicas: int) -> None:
 # --- deletes
 
 
-def unwatched() -> tuple[World, Workload]:
-    """Return a world with a pool of a namespace that is not watched."""
-    workload = make_jobset("train", namespace="other")
-    world = running(workload)
+def test_a_pool_of_a_namespace_that_is_not_watched_is_not_called_unneeded() -> None:
+    """Nobody knows, and then the API server says that its workload lives."""
+    world = running(make_jobset("train", namespace="other"))
     world.settings = settings(namespaces=("default",))
     world.workloads.clear()
     world.pods.clear()
-    return world, workload
-
-
-def test_a_pool_of_a_namespace_that_is_not_watched_is_not_called_unneeded() -> None:
-    """Nobody knows, and then the API server says that its workload lives."""
-    world, _ = unwatched()
     pool = only_pool(view_of(world))
     assert "is gone" not in pool.reason
     assert "not watched" in pool.reason
