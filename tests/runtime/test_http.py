@@ -37,7 +37,6 @@ ECHO = Starlette(routes=[Route("/", echo, methods=["POST"])])
 
 
 def answer(port: int, request: bytes, *, half_close: bool = False) -> bytes:
-    """Send bytes, and read until the server ends the connection."""
     with connect(port) as client:
         client.sendall(request)
         if half_close:

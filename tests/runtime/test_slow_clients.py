@@ -32,7 +32,6 @@ def _ended_by_now(client: socket.socket) -> bool:
 
 
 def answered(client: socket.socket) -> bool:
-    """Read one answer; it may come in pieces."""
     answer = b""
     while not answer.endswith(b"\r\n\r\nhello"):
         piece = client.recv(65536)
@@ -43,7 +42,6 @@ def answered(client: socket.socket) -> bool:
 
 
 def asked(port: int, *, source: str = "127.0.0.1") -> bool:
-    """Ask on a connection of its own."""
     with connect(port, source=source) as client:
         client.sendall(ASK)
         return answered(client)

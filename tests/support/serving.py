@@ -44,7 +44,6 @@ def servers() -> Iterator[Serve]:
 
 
 def connect(port: int, *, source: str = "127.0.0.1") -> socket.socket:
-    """Open a connection."""
     return socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS, source_address=(source, 0))
 
 
