@@ -36,9 +36,9 @@ _PACKAGES = {
     "provisioner/nodegroups/planning": ("tests/nodegroups",),
     "provisioner/partitions/planning": ("tests/partitions",),
     "provisioner/environment": ("tests/environment", "tests/admission"),
-    "provisioner/model": ("tests/test_choices.py", "tests/test_settings.py", "tests/kube/test_writes.py"),
+    "provisioner/model": ("tests/test_choices.py", "tests/test_settings.py", "tests/kube", "tests/slices/planning"),
     "provisioner/tpu": ("tests/tpu",),
-    "provisioner/workloads": ("tests/workloads", "tests/kube/test_bounds.py", "tests/kube/test_live.py"),
+    "provisioner/workloads": ("tests/workloads", "tests/kube", "tests/slices/offline"),
 }
 #: The simulations run in processes of their own, and are the last resort.
 _SIMULATIONS = ("--ignore=tests/nodegroups/simulation", "--ignore=tests/partitions/simulation")

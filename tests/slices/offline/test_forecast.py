@@ -417,6 +417,7 @@ def test_no_more_is_planned_than_a_cluster_could_have() -> None:
     counts = (2500, MOST_SLICES - 2500, 1)
     found = plan(*(raw_jobset(f"a{number}", uid="", replicas=count) for number, count in enumerate(counts)))
     assert ["a2" in str(each) for each in found.remarks if "slices are planned at once" in each.message] == [True]
+    assert len(found.pools) == MOST_SLICES
 
 
 @hypothesis_settings(max_examples=250, deadline=None)
