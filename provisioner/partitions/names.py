@@ -35,6 +35,7 @@ _ID_PREFIX = "tpup"
 _CLUSTER_DIGITS = 8
 _POD_DIGITS = 12
 _SERVER_DIGITS = 5
+_ID = re.compile(rf".*-[0-9a-f]{{{_SERVER_DIGITS}}}")
 
 
 def id_prefix(cluster_uid: str) -> str:
@@ -54,7 +55,7 @@ def owner_of(partition_id: str) -> str:
 
 def is_of(partition_id: str, cluster_uid: str, pod_uid: str) -> bool:
     """Whether an id, which anybody may have written, is that of a pod's partition on some server."""
-    return re.fullmatch(rf"{owner_id(cluster_uid, pod_uid)}-[0-9a-f]{{{_SERVER_DIGITS}}}", partition_id) is not None
+    return _ID.fullmatch(partition_id) is not None and owner_of(partition_id) == owner_id(cluster_uid, pod_uid)
 
 
 def partition_id(cluster_uid: str, pod_uid: str, server: str) -> str:
