@@ -164,5 +164,5 @@ def _given(env: object) -> dict[str, Given]:
 
 
 def _label(raw: object) -> str:
-    """Read a value of a label; a longer text stays too long for one, and so names nothing."""
-    return bounds.cut(fields.text(raw), bounds.LABEL_VALUE + 1)
+    """Read a value of a label; what is much too long for one names nothing, and is not kept in the caches of `tpu`."""
+    return bounds.cut(fields.text(raw))

@@ -110,7 +110,7 @@ def _wrap(generation: str, grid: tuple[int, ...]) -> str:
 
 
 def _of_cubes(grid: tuple[int, ...]) -> bool:
-    return min(grid) >= _CUBE_EDGE
+    return not any(axis % _CUBE_EDGE for axis in grid)
 
 
 def _joined(values: Iterable[object]) -> str:

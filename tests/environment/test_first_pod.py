@@ -22,7 +22,7 @@ def pod_template(topology: str = "4x4", chips: int = 4, **metadata: Any) -> dict
     return {"metadata": metadata, "spec": {"nodeSelector": selector, "containers": [container]}}
 
 
-def stateful_set(template: dict[str, Any], replicas: int = 4, **spec: Any) -> dict[str, Any]:
+def stateful_set(template: dict[str, Any], replicas: int | None = 4, **spec: Any) -> dict[str, Any]:
     spec = {"replicas": replicas, "serviceName": "workers", **spec, "template": template}
     return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "train"}, "spec": spec}
 
@@ -61,6 +61,7 @@ def leader_worker_set(replicas: int = 2, **pods: Any) -> dict[str, Any]:
     [
         (stateful_set(pod_template(), serviceName=""), "Pod ml/train-0: StatefulSet ml/train has no spec.service"),
         (stateful_set(pod_template(), 6), "has 4 pods of 4 chips, but there are 6"),
+        (stateful_set(pod_template(), replicas=None), "has 4 pods of 4 chips, but there are 1"),
         (job(pod_template("3x3"), completions=None, parallelism=None), "topology 3x3 is not valid"),
         (job(pod_template(), completionMode="NonIndexed"), "Pod ml/of Job train: Job ml/train has no completionMode"),
         (jobset(replicated("a", pod_template()), network={"enableDNSHostnames": False}), "no subdomain"),
@@ -70,6 +71,7 @@ def leader_worker_set(replicas: int = 2, **pods: Any) -> dict[str, Any]:
     ids=[
         "no service",
         "replicas that fill no slice",
+        "replicas by default",
         "a topology that nobody sells",
         "a Job without index",
         "a JobSet without host names",

@@ -13,6 +13,7 @@ from provisioner.model.capacity import Failure, FailureKind, PoolStatus
 from provisioner.model.workloads import Pod, Workload
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.plan import Create
+from provisioner.slices.planning.turns import Turn
 from tests.support.market import Market, Stream, add_mixed, gang, jobset_of
 from tests.support.models import SPOT_TOLERATION, make_jobset, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
@@ -130,6 +131,23 @@ def test_who_waits_for_a_wider_limit_with_a_turn_in_hand_goes_before_others_of_i
     world.add(jobset_of("new", "2x2x1", namespace="honest"))
     market.run(75, seconds=60)
     assert "new" in market.ran_at
+
+
+def test_a_turn_is_kept_until_one_within_a_wider_limit_has_been_had() -> None:
+    """Else others of its namespace would use up the narrow limit before it may use the wider."""
+    world = World(settings_=settings(max_chips=32, max_chips_per_namespace=(("honest", 16),)))
+    world.add(*(jobset_of(name, "2x2x4", namespace="other") for name in "ab"))
+    world.live(3)
+    for namespace in ("other", "honest"):
+        world.add(jobset_of("large", "2x2x4", namespace=namespace))
+        world.live(1)
+    [unit] = (each for each in world.memory.waits_for if each.namespace == "honest")
+    turn = Turn(holder=unit, began_at=world.now)
+    world.memory = replace(world.memory, turns={**world.memory.turns, "limit namespace honest": turn})
+    world.live(40, seconds=60)
+    assert {resource: turn.holder for resource, turn in world.memory.turns.items()} == dict.fromkeys(
+        ("limit namespace honest", "limit all pools together"), unit
+    )
 
 
 def test_a_gang_is_asked_once_which_limit_keeps_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
