@@ -23,13 +23,11 @@ from provisioner.nodegroups.api.specs import (
     InstanceConfig,
     InstanceTemplateSpec,
     ManagedInstanceGroupSpec,
-    SizePolicyMode,
     WorkloadPolicySpec,
 )
 from provisioner.nodegroups.api.statuses import (
     Condition,
     ConditionStatus,
-    Machine,
     NodeSummary,
     Reason,
     TpuNodeGroupStatus,
@@ -525,12 +523,6 @@ def test_what_people_see_of_a_group(rehearsal: Rehearsal, server: Server) -> Non
         node_summary=NodeSummary(ready=1, reconciling=1),
         topology="2x2x2",
         node_count=2,
-        target_size_policy_mode=SizePolicyMode.BULK,
-        machines=(
-            Machine(name="seen-0", state="RUNNING", node="seen-0", ready=True, since=NOW),
-            Machine(name="seen-1", state="STAGING"),
-        ),
-        recreated_at=(NOW,),
     )
     patch = documents.status_patch(group, status)
     assert patch is not None

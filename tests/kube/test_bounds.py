@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from provisioner import constants
 from provisioner.kube import errors
-from provisioner.kube.protocol import ANSWER_BYTES, DEFAULT_TIMEOUTS, PAGE_BYTES, PAGE_SIZE, Page, Pager, Timeouts
+from provisioner.kube.protocol import ANSWER_BYTES, PAGE_BYTES, PAGE_SIZE, Page, Pager
 from provisioner.kube.watches import parse_node
 from provisioner.model import bounds
 from provisioner.model.workloads import Requirements, Workload
@@ -206,14 +205,7 @@ class Sized(FakeKube):
         self.largest = 0
 
     def list_page(
-        self,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        *,
-        limit: int = PAGE_SIZE,
-        continue_token: str = "",
-        metadata_only: bool = False,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        self, path: str, query: Any = None, *, limit: int = PAGE_SIZE, continue_token: str = "", **_: Any
     ) -> Page:
         """Return the next objects, as far as they fit."""
         start = int(continue_token or 0)
