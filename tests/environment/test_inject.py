@@ -314,8 +314,9 @@ def test_what_gke_gives_pods_that_it_knows_nothing_of_counts_as_absent(selector:
         "TPU_PROCESS_ADDRESSES": "localhost:8471",
         "TPU_PROCESS_PORT": "8471",
     }
-    pod = pod_of(owner, "train-1", selector=selector, containers=[with_env(given)])
-    [found], _ = injected(pod, owner)
+    pod = pod_of(owner, "train-1", selector=selector, containers=[with_env(given)], initContainers=[container()])
+    [alone, found], _ = injected(pod, owner)
+    assert alone == found
     assert found == {
         "TPU_WORKER_ID": "1",
         "TPU_WORKER_HOSTNAMES": names(0, 2),
@@ -460,7 +461,7 @@ def replicated(
     notes = {"annotations": {"tpu-provisioner.cloud.google.com/multislice": multislice}} if multislice else {}
     template = {"metadata": notes, "spec": {"containers": [container(chips)], "nodeSelector": selector or {}}}
     needs = [{"name": each, "status": status} for each, status in after.items()]
-    job = {"spec": {"parallelism": parallelism, "template": template}}
+    job = {"spec": {"template": template, **({"parallelism": parallelism} if parallelism > 1 else {})}}
     return {"name": name, "replicas": replicas, "template": job, "dependsOn": needs}
 
 
@@ -579,11 +580,11 @@ def test_slices_of_one_vm_that_do_not_work_together_need_no_host_names():
 
 
 def test_a_jobset_of_more_replicated_jobs_than_are_read_is_told():
-    owner = jobset()
-    owner["spec"]["replicatedJobs"] *= 100
-    [found], said = injected(pod_of_jobset("b", 0, 3), owner)
+    jobs = [replicated(f"r{number}") for number in range(257)]
+    [found], said = injected(pod_of_jobset("r0"), jobset(*jobs))
     assert found == {}
-    assert "has 300 replicated jobs, and at most 256 are read" in said.problems[0]
+    assert "has 257 replicated jobs, and at most 256 are read" in said.problems[0]
+    assert not injected(pod_of_jobset("r0"), jobset(*jobs[:256]))[1].problems
 
 
 def pod_of_group(worker: int, *, leader_has_chips: bool = True, **annotations: str) -> dict[str, Any]:

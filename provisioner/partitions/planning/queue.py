@@ -225,8 +225,7 @@ def crowded(supply: Mapping[Site, SiteSupply], round_: Round) -> dict[Site, Site
                 at = replace(at, never_from=min(at.never_from, size))
             elif seconds >= round_.settings.crowded_seconds:
                 at = replace(at, tired_from=min(at.tired_from, size))
-            if not (refusal.never_fits or round_.pods[uid].told_partition):
-                at = replace(at, refused=at.refused | {uid})
+            at = replace(at, refused=at.refused | {uid})
             if uid not in at.trying and round_.now < refusal.backoff.until and refusal.listed <= at.listed:
                 at = replace(at, crowded_from=min(at.crowded_from, size))
             found[site] = at
