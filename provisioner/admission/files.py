@@ -20,17 +20,18 @@ _DATED = "the certificate may no longer be trusted: it was not checked for long,
 
 
 class _Context(ssl.SSLContext):
-    """Replaces its certificate while no connection begins: it might get a half of each, or end the process."""
+    """Serves, whole, what was loaded last: one of OpenSSL's would keep halves, and a pair for each kind of key."""
 
-    _replacing = threading.Lock()
+    _loaded: ssl.SSLContext | None = None
 
     def load_cert_chain(self, *given: Any, **named: Any) -> None:
-        with self._replacing:
-            super().load_cert_chain(*given, **named)
+        fresh = ssl.SSLContext(self.protocol)
+        fresh.minimum_version = self.minimum_version
+        fresh.load_cert_chain(*given, **named)
+        self._loaded = fresh
 
     def wrap_bio(self, *given: Any, **named: Any) -> ssl.SSLObject:
-        with self._replacing:
-            return super().wrap_bio(*given, **named)
+        return self._loaded.wrap_bio(*given, **named) if self._loaded else super().wrap_bio(*given, **named)
 
 
 def server_context() -> ssl.SSLContext:
@@ -81,8 +82,8 @@ class CertificateFiles:
         try:
             found = self._read()
             if found != self._served:
-                self._try(found)
-                self._load(self.context)
+                # A half that is new does not fit; whatever else is there meanwhile is not what is found next.
+                self.context.load_cert_chain(self.files.certificate, self.files.key, password=_NO_PASSWORD)
                 _log.info("certificate.served", file=str(self.files.certificate))
                 self._served = found
         except (OSError, ValueError) as error:
@@ -91,17 +92,8 @@ class CertificateFiles:
         else:
             self.problem = ""
 
-    def _try(self, found: tuple[bytes, bytes]) -> None:
-        """Fail for a pair that does not fit, as while files are replaced; the context would keep half of it."""
-        self._load(server_context())
-        if found != self._read():
-            raise ValueError("they are being changed")
-
     def _read(self) -> tuple[bytes, bytes]:
         return self.files.certificate.read_bytes(), self.files.key.read_bytes()
-
-    def _load(self, context: ssl.SSLContext) -> None:
-        context.load_cert_chain(self.files.certificate, self.files.key, password=_NO_PASSWORD)
 
 
 @dataclass(slots=True)

@@ -14,8 +14,6 @@ from datetime import datetime
 
 import structlog
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
 
 from provisioner.admission import rotation
 from provisioner.admission.rotation import Keys, KeysError
@@ -49,13 +47,12 @@ def valid_until(keys: Keys, names: Sequence[str], *, now: dt.datetime) -> dt.dat
     try:
         certificate = x509.load_pem_x509_certificate(keys.certificate_pem.encode())
         authority = x509.load_pem_x509_certificate(keys.authority_pem.encode())
-        key = serialization.load_pem_private_key(keys.key_pem.encode(), password=None)
         certificate.verify_directly_issued_by(authority)
         served = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.ExtensionNotFound) as error:
-        raise KeysError(f"certificate or key cannot be read: {error!r}") from error
-    if key.public_key() != certificate.public_key():
-        raise KeysError("the key is not the certificate's")
+    except Exception as error:
+        # Whatever it is: somebody may have written anything into the Secret.
+        raise KeysError(f"the certificate cannot be read: {error!r}") from error
+    load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), keys)
     missing = set(names) - set(served.value.get_values_for_type(x509.DNSName))
     if missing:
         raise KeysError(f"the certificate is not for {', '.join(sorted(missing))}")
@@ -69,7 +66,7 @@ def are_certificates(pem: str) -> bool:
     """Whether a text holds certificates that can be read."""
     try:
         return bool(x509.load_pem_x509_certificates(pem.encode()))
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         return False
 
 
@@ -78,8 +75,9 @@ def load(context: ssl.SSLContext, keys: Keys) -> None:
     # OpenSSL reads them from files alone. These are in memory: a key is never written to a disk.
     with _in_memory(keys.certificate_pem) as certificate, _in_memory(keys.key_pem) as key:
         try:
-            context.load_cert_chain(certificate, key)
-        except (ssl.SSLError, OSError) as error:
+            # Without a password for one, OpenSSL would ask the terminal for it.
+            context.load_cert_chain(certificate, key, password="")
+        except ssl.SSLError as error:
             raise KeysError(f"certificate and key cannot be used: {error}") from error
 
 
@@ -128,7 +126,7 @@ class Keeper:
             missing = self._keep()
         except errors.ClusterError as error:
             self.problem = f"the webhook's certificates cannot be maintained: {error}"
-        except KeysError as error:
+        except (KeysError, OSError) as error:
             self.problem = f"the webhook's certificate cannot be served: {error}"
         else:
             self.problem = f"{missing} does not exist; apply it" if missing else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import ssl
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -59,8 +60,10 @@ _DRAIN_SECONDS = 8.0
 _LIMITS = Limits(connections=512, request_seconds=15.0, idle_seconds=120, header_bytes=4096, body_bytes=8 * 1024 * 1024)
 #: Different Events that are known at once. Owners of pods that are not stored yet may have any name: 9 KB each.
 _EVENTS = 2048
-#: Of a read; webhooks have ten seconds by default, and reviews wait for up to four for their turn.
+#: Of a read; webhooks have ten seconds by default, and reviews wait for up to four for their turn. So long it is tried
+#: again: each connection that is kept may lead to an API server that was replaced.
 _READ_TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=2.0)
+_AGAIN_SECONDS, _PAUSE_SECONDS = 1.0, 0.02
 _STOPPED = "the thread that keeps the certificates has ended"
 
 
@@ -199,14 +202,19 @@ async def _greet(_call: Call) -> Content:
 
 def _read_owner(api: Api, key: OwnerKey, most_bytes: int) -> Mapping[str, Any] | None:
     """Read an object as it is at this moment; None where there is none."""
-    try:
-        return api.get(key.path, timeouts=_READ_TIMEOUTS, most_bytes=most_bytes)
-    except errors.NotFound:
-        return None
-    except (errors.ClusterError, ValueError) as error:
-        if isinstance(error, errors.TooLarge) and most_bytes < READ_ALONE_BYTES:
-            raise
-        raise OwnerError(str(error)) from error
+    until = time.monotonic() + _AGAIN_SECONDS
+    while True:
+        try:
+            return api.get(key.path, timeouts=_READ_TIMEOUTS, most_bytes=most_bytes)
+        except errors.NotFound:
+            return None
+        except (errors.ClusterError, ValueError) as error:
+            if isinstance(error, errors.TooLarge) and most_bytes < READ_ALONE_BYTES:
+                raise
+            unanswered = isinstance(error, errors.Unavailable) and not error.status
+            if not unanswered or time.monotonic() > until:
+                raise OwnerError(str(error)) from error
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None) -> Answer:

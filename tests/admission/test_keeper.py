@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import base64
+import os
 import ssl
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import structlog
+from cryptography.hazmat.primitives.asymmetric import rsa
 
-from provisioner.admission.keeper import Keeper
-from provisioner.admission.rotation import STEP, read_state, trusted
+from provisioner.admission.keeper import Keeper, make_keys
+from provisioner.admission.rotation import STEP, Keys, State, read_state, trusted, write_state
 from provisioner.kube import errors
 from tests.support.kube import FakeKube
 
@@ -25,8 +27,7 @@ NAMES = ["webhook.system.svc"]
 class Clock:
     """A clock that is set by hand."""
 
-    def __init__(self) -> None:
-        self.now = datetime(2026, 3, 1, tzinfo=UTC)
+    now = datetime(2026, 3, 1, tzinfo=UTC)
 
     def __call__(self) -> datetime:
         return self.now
@@ -43,27 +44,27 @@ def configuration(*names: str, bundle: str = "") -> dict[str, Any]:
 
 
 def keeper(kube: FakeKube, clock: Clock) -> Keeper:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     return Keeper(
-        api=kube,
-        namespace="system",
-        secret="webhook",
-        names=NAMES,
-        configuration="tpu",
-        context=ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER),
-        now=clock,
+        api=kube, namespace="system", secret="webhook", names=NAMES, configuration="tpu", context=context, now=clock
     )
 
 
 def stored(kube: FakeKube) -> Any:
-    raw = kube.object(SECRET)
-    assert raw is not None
+    raw: Any = kube.object(SECRET)
     return read_state({key: base64.b64decode(value).decode() for key, value in raw["data"].items()})
 
 
 def bundles(kube: FakeKube) -> list[str]:
-    raw = kube.object(MUTATING)
-    assert raw is not None
+    raw: Any = kube.object(MUTATING)
     return [base64.b64decode(each["clientConfig"]["caBundle"]).decode() for each in raw["webhooks"]]
+
+
+def weak_keys() -> Keys:
+    """Make keys that OpenSSL does not serve."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("provisioner.runtime.authority.new_key", lambda: rsa.generate_private_key(65537, 1024))
+        return make_keys(NAMES, now=Clock().now, valid=STEP)
 
 
 @pytest.fixture
@@ -80,8 +81,7 @@ def test_at_first_keys_are_made_shared_trusted_and_served(kube: FakeKube):
     assert first.problem == ""
     assert bundles(kube) == [trusted(stored(kube))] * 2
     # What others wrote of the webhooks stays.
-    raw = kube.object(MUTATING)
-    assert raw is not None
+    raw: Any = kube.object(MUTATING)
     assert raw["webhooks"][0]["clientConfig"]["service"] == {"name": "webhook"}
 
 
@@ -103,8 +103,7 @@ def test_of_two_that_write_at_once_one_wins_and_the_other_takes_its_keys(kube: F
 
 
 def test_a_step_where_nothing_is_due_writes_nothing(kube: FakeKube):
-    clock = Clock()
-    only = keeper(kube, clock)
+    only = keeper(kube, clock := Clock())
     only.step()
     kube.calls.clear()
     clock.now += timedelta(minutes=1)
@@ -113,8 +112,7 @@ def test_a_step_where_nothing_is_due_writes_nothing(kube: FakeKube):
 
 
 def test_new_keys_are_not_served_before_the_webhooks_trust_them(kube: FakeKube):
-    clock = Clock()
-    only = keeper(kube, clock)
+    only = keeper(kube, clock := Clock())
     only.step()
     first = only._served
     clock.now += timedelta(days=60)
@@ -143,9 +141,7 @@ def test_one_registration_of_two_is_enough(kube: FakeKube):
     assert both.problem == ""
     kube.remove_object(MUTATING.replace("mutating", "validating"))
     both.step()
-    assert both.problem == (
-        "MutatingWebhookConfiguration tpu or ValidatingWebhookConfiguration tpu does not exist; apply it"
-    )
+    assert "MutatingWebhookConfiguration tpu or ValidatingWebhookConfiguration tpu does not exist;" in both.problem
     kube.put_object(MUTATING, configuration("a.tpu", bundle="bm9uc2Vuc2U="))
     both.step()
     assert both.problem == ""
@@ -161,18 +157,19 @@ def test_a_damaged_secret_is_replaced(kube: FakeKube, data: Any):
     assert stored(kube).present is not None
 
 
-def test_a_secret_that_is_emptied_costs_no_review(kube: FakeKube):
+@pytest.mark.parametrize("written", [State(), State(present=weak_keys())], ids=["emptied", "not to be served"])
+def test_a_secret_that_somebody_writes_costs_no_review(kube: FakeKube, written: State):
     """What is served is put back, stays trusted, and is replaced in good order."""
     clock = Clock()
     first, second = keeper(kube, clock), keeper(kube, clock)
     for each in (first, second):
         each.step()
-    served = first._served
-    kube.put_object(SECRET, EMPTY)
+    served: Any = first._served
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in write_state(written).items()}
+    kube.put_object(SECRET, {**EMPTY, "data": data})
     first.step()
     second.step()
     assert first._served == second._served == served
-    assert served is not None
     assert bundles(kube)[0].startswith(served.authority_pem)
     clock.now += STEP
     for each in (first, second):
@@ -180,6 +177,16 @@ def test_a_secret_that_is_emptied_costs_no_review(kube: FakeKube):
         assert each.problem == ""
     assert first._served == second._served != served
     assert served.authority_pem in bundles(kube)[0]
+
+
+def test_a_system_with_too_many_open_files_damages_no_keys(kube: FakeKube, monkeypatch: pytest.MonkeyPatch):
+    only = keeper(kube, Clock())
+    only.step()
+    before = stored(kube)
+    with monkeypatch.context() as patched:
+        patched.setattr("os.memfd_create", os.stat)
+        only.step()
+    assert ("cannot be served: [Errno" in only.problem, stored(kube)) == (True, before)
 
 
 def test_a_secret_that_is_deleted_is_missed_by_name(kube: FakeKube):
@@ -212,10 +219,9 @@ def test_a_replica_of_a_release_with_another_name_stays_trusted(kube: FakeKube):
     older, newer = keeper(kube, clock), keeper(kube, clock)
     newer.names = [*NAMES, "another.system.svc"]
     older.step()
-    served = older._served
+    served: Any = older._served
     newer.step()
     assert newer._served != served
-    assert served is not None
     assert served.authority_pem in bundles(kube)[0]
     older.step()
     assert older._served == newer._served
@@ -224,8 +230,7 @@ def test_a_replica_of_a_release_with_another_name_stays_trusted(kube: FakeKube):
 def test_what_is_no_certificate_is_not_announced(kube: FakeKube):
     only = keeper(kube, Clock())
     only.step()
-    raw = kube.object(SECRET)
-    assert raw is not None
+    raw: Any = kube.object(SECRET)
     raw["data"]["earlier-ca.crt"] = base64.b64encode(b"nonsense").decode()
     kube.put_object(SECRET, raw)
     only.step()
@@ -260,8 +265,7 @@ def test_who_was_frozen_between_reading_and_announcing_takes_nothing_back(kube: 
 
 
 def test_a_replica_that_the_api_server_does_not_answer_is_ready_until_a_rotation_is_due(kube: FakeKube):
-    clock = Clock()
-    only = keeper(kube, clock)
+    only = keeper(kube, clock := Clock())
     only.step()
     kube.fail("*", ".*", errors.Unavailable("away"), times=1000)
     clock.now += timedelta(days=59)

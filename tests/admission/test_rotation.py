@@ -183,19 +183,15 @@ def test_real_keys_are_valid_for_their_names_and_time():
     with pytest.raises(KeysError, match="valid from"):
         real.valid_until(made, ["a.b.svc"], now=NOW + VALID)
     other = real.make_keys(["a.b.svc"], now=NOW, valid=VALID)
+    der = ssl.PEM_cert_to_DER_cert(made.certificate_pem).replace(b"\xa0\3\2\1\2", b"\xa0\3\2\1\3", 1)
+    of_version_4 = ssl.DER_cert_to_PEM_cert(der)
+    assert not real.are_certificates(of_version_4)
     for wrong in (
         Keys(certificate_pem=made.certificate_pem, key_pem=other.key_pem, authority_pem=made.authority_pem),
         Keys(certificate_pem=made.certificate_pem, key_pem=made.key_pem, authority_pem=other.authority_pem),
         Keys(certificate_pem="x", key_pem=made.key_pem, authority_pem=made.authority_pem),
+        Keys(certificate_pem=of_version_4, key_pem=made.key_pem, authority_pem=made.authority_pem),
         Keys(certificate_pem=made.certificate_pem, key_pem="x", authority_pem=made.authority_pem),
     ):
         with pytest.raises(KeysError):
             real.valid_until(wrong, ["a.b.svc"], now=NOW)
-
-
-def test_real_keys_are_loaded_and_wrong_ones_are_told():
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made = real.make_keys(["a.b.svc"], now=NOW, valid=VALID)
-    real.load(context, made)
-    with pytest.raises(KeysError):
-        real.load(context, Keys(certificate_pem=made.certificate_pem, key_pem="x", authority_pem=""))

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
@@ -87,7 +88,10 @@ def test_a_request_that_comes_with_the_end_of_the_handshake_is_not_lost(serve: S
                 incoming.write(plain.recv(65536))
 
 
-def test_a_new_certificate_is_served_from_the_next_connection_on(serve: Serve, keys: Keys, context: ssl.SSLContext):
+def test_a_new_certificate_of_any_kind_of_key_is_served_from_the_next_connection_on(
+    serve: Serve, keys: Keys, context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("provisioner.runtime.authority.new_key", lambda: rsa.generate_private_key(65537, 2048))
     server, new = serve(), make()
     with encrypted(server, keys) as before:
         assert ask(before) == "hello"
@@ -107,10 +111,9 @@ def test_a_new_certificate_is_served_from_the_next_connection_on(serve: Serve, k
 @pytest.mark.parametrize("begins", [True, False])
 def test_a_handshake_that_never_ends_is_cut(serve: Serve, keys: Keys, *, begins: bool):
     server = serve(request_seconds=0.3)
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = trusting(keys).wrap_bio(incoming, outgoing, server_hostname="server.test")
+    outgoing = ssl.MemoryBIO()
     with pytest.raises(ssl.SSLWantReadError):
-        client.do_handshake()
+        trusting(keys).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="server.test").do_handshake()
     with connect(server.ports[0]) as plain:
         plain.sendall(outgoing.read() if begins else b"")
         assert ends(plain)
@@ -127,10 +130,9 @@ def test_a_client_that_goes_in_the_middle_of_the_handshake_is_forgotten(serve: S
 
 def test_http_without_tls_is_no_handshake(serve: Serve, keys: Keys):
     server = serve()
-    with connect(server.ports[0]) as plain:
+    with connect(server.ports[0]) as plain, encrypted(server, keys) as connection:
         plain.sendall(ASK)
         assert ends(plain)
-    with encrypted(server, keys) as connection:
         assert ask(connection) == "hello"
 
 
@@ -138,8 +140,7 @@ def test_http_without_tls_is_no_handshake(serve: Serve, keys: Keys):
 def test_old_versions_of_tls_are_rejected(serve: Serve, keys: Keys):
     old = trusting(keys)
     old.set_ciphers("ALL:@SECLEVEL=0")
-    old.minimum_version = ssl.TLSVersion.TLSv1
-    old.maximum_version = ssl.TLSVersion.TLSv1_1
+    old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
     with connect(serve().ports[0]) as plain, pytest.raises((ssl.SSLError, ConnectionResetError)):
         old.wrap_socket(plain, server_hostname="server.test")
 
@@ -247,9 +248,8 @@ def test_what_the_server_does_not_read_and_the_client_does_not_take_is_little(se
 @pytest.mark.timeout(60)  # A process, and 4,000 connections.
 def test_handshakes_that_never_begin_take_little_memory_and_keep_nobody_out(tmp_path: Path):
     """Eight times five hundred silent connections; each held 300 KiB, most of which never came back."""
-    kubeconfig = tmp_path / "kubeconfig"
-    write_kubeconfig(kubeconfig, 1)
-    with webhook_server(tmp_path, kubeconfig) as server:
+    write_kubeconfig(tmp_path / "kubeconfig", 1)
+    with webhook_server(tmp_path, tmp_path / "kubeconfig") as server:
 
         def served() -> bool:
             # Answered after all that were there before it have been accepted.
