@@ -18,7 +18,6 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def mutants(source: str) -> list[str]:
-    """Return a source with each of its mutations in it."""
     return [mutate(source, each) for each in find_mutations(source, "module.py")]
 
 
@@ -49,7 +48,6 @@ def mutants(source: str) -> list[str]:
     ],
 )
 def test_what_is_mutated(source: str, want: list[str]) -> None:
-    """Each operator of the classical set."""
     assert sorted(mutants(source)) == sorted(want)
 
 
@@ -71,7 +69,6 @@ def test_what_is_mutated(source: str, want: list[str]) -> None:
     ],
 )
 def test_what_is_left_alone(source: str) -> None:
-    """What no test has to notice."""
     assert mutants(source) == []
 
 
@@ -127,7 +124,6 @@ def test_fates(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
 
 
 def a_mutation(path: str = "shop/prices.py", line: int = 5, old: str = "a < b") -> Mutation:
-    """Return a mutation of one line."""
     return Mutation(
         path=path, line=line, column=0, end_line=line, end_column=5, operator="comparison", old=old, new="(a <= b)"
     )
