@@ -1,7 +1,7 @@
 """HTTP pages for scrapers and probes: /metrics on one address, /healthz and /readyz on another, or all on one.
 
-There is neither TLS nor authentication: what is served is no secret. Probes are answered at once, scrapes a few at a
-time, and pages of a product one at a time, and for half of the time at most.
+There is neither TLS nor authentication: what is served is no secret. Probes are answered at once, scrapes and pages of
+a product one at a time each, for half of the time at most, and clients take turns.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from provisioner.runtime.resources import Call, Content, Lane, Page, Resource, R
 _LIMITS = Limits(answers_per_second=100.0)
 #: Pages that are smaller are not compressed. Higher levels take twice as long and more for a tenth less.
 _GZIP_BYTES, _GZIP_LEVEL = 16384, 3
-#: So many scrapes run at once, for a time-out of the connection does not stop one that hangs.
-_SCRAPES = 4
 #: So many requests for pages are answered or wait; those of connections that were cut may still wait.
 #: After a page as much time passes as it took, and no more than this.
 _PAGES, _LONGEST_REST_SECONDS = _LIMITS.connections, 0.5
@@ -60,16 +58,14 @@ def make_status_server(
     """
     served: dict[Address, list[Resource]] = {}
     if (address := parse_address(metrics)) is not None:
-        lane = Lane(places=_SCRAPES, room=_SCRAPES)
         scraped = Page(path="/metrics", make=lambda: Content(body=exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4))
-        served[address] = [_page(scraped, lane)]
+        served[address] = _pages([scraped])
     if (address := parse_address(probes)) is not None:
-        lane = Lane(places=1, room=_PAGES, longest_rest_seconds=_LONGEST_REST_SECONDS)
         served.setdefault(address, []).extend(
             (
                 _probe("/healthz", lambda: () if alive() else (stopped,)),
                 _probe("/readyz", problems),
-                *(_page(each, lane) for each in pages),
+                *_pages(pages),
             )
         )
     apps = {address: _for_known_hosts(ResourceApp(resources)) for address, resources in served.items()}
@@ -84,12 +80,17 @@ def _probe(path: str, problems: Callable[[], Sequence[str]]) -> Resource:
     return Resource(method="GET", path=path, answer=answer)
 
 
-def _page(page: Page, lane: Lane) -> Resource:
-    async def answer(call: Call) -> Content:
-        async with lane.place():
-            return await _in_thread(lambda: _as_asked(page.make(), call.headers))
+def _pages(pages: Sequence[Page]) -> list[Resource]:
+    lane = Lane(places=1, room=_PAGES, longest_rest_seconds=_LONGEST_REST_SECONDS)
 
-    return Resource(method="GET", path=page.path, answer=answer)
+    def resource(page: Page) -> Resource:
+        async def answer(call: Call) -> Content:
+            async with lane.place(flow=call.client):
+                return await _in_thread(lambda: _as_asked(page.make(), call.headers))
+
+        return Resource(method="GET", path=page.path, answer=answer)
+
+    return [resource(each) for each in pages]
 
 
 async def _in_thread(make: Callable[[], Content]) -> Content:

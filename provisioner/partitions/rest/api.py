@@ -76,11 +76,19 @@ class Shared:
             if sum(not each.done() for each in self._asked.values()) >= self._most:
                 raise Busy
             task = self._asked[key] = asyncio.ensure_future(ask())
-            # Nobody may be left who takes it.
-            task.add_done_callback(lambda task: task.cancelled() or task.exception())
-        # Whoever goes does not end it for the others.
-        found: tuple[float, _T] = await asyncio.shield(task)
+            task.add_done_callback(partial(self._end, key))
+        try:
+            # Whoever goes does not end it for the others.
+            found: tuple[float, _T] = await asyncio.shield(task)
+        finally:
+            # A failure would refer to itself, and keep all that was sent.
+            del task
         return found[1]
+
+    def _end(self, key: Hashable, task: asyncio.Future[tuple[float, Any]]) -> None:
+        # Nobody may be left who takes a failure.
+        if (task.cancelled() or task.exception()) and self._asked.get(key) is task:
+            del self._asked[key]
 
     def _counts(self, task: asyncio.Future[tuple[float, Any]]) -> bool:
         if not task.done():
