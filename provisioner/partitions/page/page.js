@@ -68,7 +68,7 @@ function render(document_) {
 async function look() {
   const live = document.getElementById("live");
   try {
-    const answer = await fetch("api/v1/partitions", { cache: "no-store" });
+    const answer = await fetch("api/v1/partitions", { cache: "no-store", signal: AbortSignal.timeout(30_000) });
     if (!answer.ok) throw new Error(`the controller answers ${answer.status}`);
     const found = await answer.json();
     render(found);
