@@ -155,15 +155,13 @@ def with_answer(writes: Mapping[str, OpenWrite[WriteT]], answer: Answered[WriteT
     return {**writes, key: known}
 
 
-def still_open(
-    writes: Mapping[str, OpenWrite[WriteT]], live: frozenset[str], now: datetime
-) -> dict[str, OpenWrite[WriteT]]:
-    """Return the writes without those that are over, and those that nobody makes."""
-    return {key: write for key, write in writes.items() if not _is_over(write, now, live=key in live)}
+def still_open(writes: Mapping[str, OpenWrite[WriteT]], now: datetime) -> dict[str, OpenWrite[WriteT]]:
+    """Return the writes without those that are over, and those whose answer is late."""
+    return {key: write for key, write in writes.items() if not _is_over(write, now)}
 
 
-def _is_over(write: OpenWrite[WriteT], now: datetime, *, live: bool) -> bool:
+def _is_over(write: OpenWrite[WriteT], now: datetime) -> bool:
     if write.answered_at is None:
-        return not live and (now - write.since).total_seconds() >= LOST_SECONDS
+        return (now - write.since).total_seconds() >= LOST_SECONDS
     age = (now - write.answered_at).total_seconds()
     return age >= (_SHOWN_SECONDS if write.failure is None else _FORGOTTEN_SECONDS)

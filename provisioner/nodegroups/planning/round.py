@@ -192,8 +192,8 @@ def merged(steps: Iterable[Step]) -> Step:
     """Put steps together, in their order."""
     # Most steps have nothing to do.
     every = [step for step in steps if step is not NOTHING]
-    if len(every) <= 1:
-        return every[0] if every else NOTHING
+    if not every:
+        return NOTHING
     return Step(
         calls=tuple([call for step in every for call in step.calls]),
         writes=tuple([write for step in every for write in step.writes]),

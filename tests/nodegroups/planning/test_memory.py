@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.model.writes import WriteFailure, opened
+from provisioner.model.writes import WriteFailure, opened, still_open
 from provisioner.nodegroups.api.specs import WorkloadPolicySpec
 from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.api.types import Kind, ObjectMeta, WorkloadPolicy
@@ -76,6 +76,12 @@ def test_a_write_that_fails_is_repeated_after_longer_waits(failure: str, first: 
         memory = fold(memory, actions.WriteAnswer(write=write, at=NOW, failure=WriteFailure(failure)))
         waits.append(((memory.writes[write.key].retry_at or NOW) - NOW).total_seconds())
     assert (waits[0], waits[-1]) == (pytest.approx(first, rel=0.2), pytest.approx(longest, rel=0.2))
+
+
+def test_a_write_whose_answer_is_late_counts_no_more() -> None:
+    write = actions.DeleteNode(name="node", uid="u")
+    writes = {write.key: opened({}, write, "1", NOW)}
+    assert [len(still_open(writes, NOW + timedelta(seconds=late))) for late in (59, 60)] == [1, 0]
 
 
 def test_a_delete_that_is_kept_waits() -> None:
