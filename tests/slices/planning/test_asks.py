@@ -227,7 +227,7 @@ def test_a_request_waits_while_one_of_its_pools_tries_after_a_stockout() -> None
         ((3,), TEMPLATE, {}, "a multiple of 2"),
         ((4,), Requirements(), {}, "none of its pod sets requests google.com/tpu"),
         ((4,), make_requirements(topology="9x9x9"), {}, "topology 9x9x9 is not"),
-        ((4,), replace(TEMPLATE, problem="has too many labels"), {}, "has too many labels"),
+        ((4,), Requirements(problem="has too many labels"), {}, "has too many labels"),
         ((4,), TEMPLATE, {"max_chips": 8}, "MAX_CHIPS does not allow all of them at once"),
         ((2 * 769,), TEMPLATE, {}, "it asks for 769 slices, and at most 768 are served"),
         ((3,), replace(TEMPLATE, labels={"team": "a"}), {"opt_in_label": ("team", "a")}, "a multiple of 2"),
