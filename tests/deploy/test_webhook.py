@@ -273,12 +273,7 @@ _DEFAULTS_OF_OLD: Json = {
     "service": {"type": "ClusterIP", "port": 443},
     "ingress": {"enabled": False, "className": "", "annotations": {}, "hosts": [], "tls": []},
     "resources": {},
-    "autoscaling": {
-        "enabled": False,
-        "minReplicas": 1,
-        "maxReplicas": 100,
-        "targetCPUUtilizationPercentage": 80,
-    },
+    "autoscaling": {"enabled": False, "minReplicas": 1, "maxReplicas": 100, "targetCPUUtilizationPercentage": 80},
     "nodeSelector": {},
     "tolerations": [],
     "affinity": {},
@@ -353,10 +348,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(
-    rehearsal: Rehearsal,
-    installed: _Documents,
-    component: _Documents,
-    tmp_path_factory: pytest.TempPathFactory,
+    rehearsal: Rehearsal, installed: _Documents, component: _Documents, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
     """Install the component, and run what its Deployment would.
 
@@ -399,11 +391,7 @@ def served(
                     PATIENCE_SECONDS,
                     lambda: "\n".join(process.last_lines(20)),
                 )
-                yield Served(
-                    documents=documents,
-                    recorder=recorder,
-                    metrics_url=f"http://{HOST}:{metrics}/metrics",
-                )
+                yield Served(documents=documents, recorder=recorder, metrics_url=f"http://{HOST}:{metrics}/metrics")
             finally:
                 process.kill()
     finally:

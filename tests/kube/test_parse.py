@@ -35,11 +35,7 @@ def test_an_unschedulable_leader_is_read_whole() -> None:
     """Every field of the record comes from its place."""
     pod = parse_pod(raw_pod())
     assert pod is not None
-    assert (pod.namespace, pod.name, pod.uid) == (
-        "default",
-        "train-slice-0-0-abcde",
-        "uid-of-train-slice-0-0-abcde",
-    )
+    assert (pod.namespace, pod.name, pod.uid) == ("default", "train-slice-0-0-abcde", "uid-of-train-slice-0-0-abcde")
     assert (pod.workload_name, pod.workload_uid, pod.group_key) == ("train", "jobset-uid-1", JOB_KEY)
     assert pod.completion_index == 0
     assert pod.requirements.chips == 4
@@ -68,9 +64,7 @@ def test_an_unschedulable_leader_is_read_whole() -> None:
             {"initContainers": [_chips(8)], "containers": [_chips(4)]}, 8, id="a larger init container counts"
         ),
         pytest.param(
-            {"initContainers": [_chips(2), _chips(3)], "containers": [_chips(4)]},
-            4,
-            id="init containers don't add up",
+            {"initContainers": [_chips(2), _chips(3)], "containers": [_chips(4)]}, 4, id="init containers don't add up"
         ),
         pytest.param(
             {"initContainers": [{**_chips(1), "restartPolicy": "Always"}], "containers": [_chips(4)]},
@@ -78,10 +72,7 @@ def test_an_unschedulable_leader_is_read_whole() -> None:
             id="a sidecar runs beside the containers",
         ),
         pytest.param(
-            {
-                "initContainers": [{**_chips(1), "restartPolicy": "Always"}, _chips(4)],
-                "containers": [_chips(1)],
-            },
+            {"initContainers": [{**_chips(1), "restartPolicy": "Always"}, _chips(4)], "containers": [_chips(1)]},
             5,
             id="an init container runs beside the sidecars before it",
         ),

@@ -74,21 +74,10 @@ _SLICES = {
             }
         },
     ),
-    "v6e": Slice(
-        machine_type="ct6e-standard-4t",
-        hosts=4,
-        placement={"tpuTopology": "4x4"},
-        config={"spot": True},
-    ),
-    "tpu7x": Slice(
-        machine_type="tpu7x-standard-4t",
-        hosts=2,
-        placement={"policyName": _WORKLOAD_POLICY},
-    ),
+    "v6e": Slice(machine_type="ct6e-standard-4t", hosts=4, placement={"tpuTopology": "4x4"}, config={"spot": True}),
+    "tpu7x": Slice(machine_type="tpu7x-standard-4t", hosts=2, placement={"policyName": _WORKLOAD_POLICY}),
     "tpu7": Slice(
-        machine_type="tpu7-standard-4t",
-        hosts=2,
-        placement={"policyName": _WORKLOAD_POLICY, "tpuTopology": "2x2x2"},
+        machine_type="tpu7-standard-4t", hosts=2, placement={"policyName": _WORKLOAD_POLICY, "tpuTopology": "2x2x2"}
     ),
 }
 
@@ -99,10 +88,7 @@ _EACH_GENERATION = pytest.mark.parametrize("wanted", _SLICES.values(), ids=_SLIC
 def gke() -> Iterator[Simulator]:
     """A simulator whose operations are done when they are first asked about."""
     settings = SimulatorSettings(
-        create_seconds=0,
-        delete_seconds=0,
-        node_stagger_seconds=0,
-        workload_policies={_WORKLOAD_POLICY: "2x2x2"},
+        create_seconds=0, delete_seconds=0, node_stagger_seconds=0, workload_policies={_WORKLOAD_POLICY: "2x2x2"}
     )
     with Simulator(settings) as simulator:
         yield simulator
