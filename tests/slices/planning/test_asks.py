@@ -154,6 +154,10 @@ def test_a_booking_that_nobody_uses_expires_and_its_pools_go() -> None:
     assert "on 0 of 2 node pools of the request after 10 minutes" in world.conditions()["BookingExpired"]
     world.run(3, seconds=30.0)
     assert len(world.deleted) == 2
+    # Pods that come later ask for themselves.
+    world.consume("req", 2)
+    world.run(2)
+    assert len(world.created) == 2 + 2
 
 
 def test_a_booking_ends_when_some_pods_of_the_request_run_elsewhere() -> None:
