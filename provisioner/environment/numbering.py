@@ -133,7 +133,7 @@ def _of_stateful_set(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Num
         )
     return Numbering(
         index=ordinal - first,
-        pods=fields.count(spec.get("replicas"), default=1),
+        pods=fields.count(spec.get("replicas")),
         prefix=f"{key.name}-",
         first=first,
         suffix=f".{service}",
@@ -141,7 +141,7 @@ def _of_stateful_set(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Num
 
 
 def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
-    parallelism = fields.count(spec.get("parallelism"), default=1)
+    parallelism = fields.count(spec.get("parallelism"))
     return Numbering(
         index=_completion_index(pod, key),
         pods=min(parallelism, fields.count(spec.get("completions"), default=parallelism)),
@@ -160,15 +160,15 @@ def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
         return said == "true"
     together = _slices_of(pod, fields.mapping(owner.get("spec")))
     # Where a child Job has several pods, each is a slice: nothing numbers these.
-    one_pod = all(fields.count(_job_of(each).get("parallelism"), default=1) == 1 for each in together)
-    return not owner or (one_pod and sum(fields.count(each.get("replicas"), default=1) for each in together) > 1)
+    one_pod = (each for each in together if fields.count(_job_of(each).get("parallelism")) == 1)
+    return not owner or sum(fields.count(each.get("replicas")) for each in one_pod) > 1
 
 
 def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
     """List the replicated jobs that make slices like the pod's own and wait for the same ones: a multislice's."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     listed = fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]
-    by_name = {fields.name(each.get("name")): each for each in listed if fields.count(each.get("replicas"), default=1)}
+    by_name = {fields.name(each.get("name")): each for each in listed if fields.count(each.get("replicas"))}
     slices = {name: _slice_of(each) for name, each in by_name.items()}
     equal = {name for name, slice_ in slices.items() if slice_ and slice_ == slices.get(own)}
     after = {name: ended & equal for name, ended in ended_before(spec).items()}
@@ -187,7 +187,7 @@ def _slice_of(replicated_job: Mapping[str, Any]) -> tuple[object, ...] | None:
     group = fields.name(replicated_job.get("groupName")) or DEFAULT_GROUP
     apart = marked(fields.mapping(template.get("metadata")), constants.MULTISLICE) == "false"
     shape = (fields.text(selector.get(each)) for each in (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY))
-    return (group, apart, *shape, chips, fields.count(job.get("parallelism"), default=1)) if chips else None
+    return (group, apart, *shape, chips, fields.count(job.get("parallelism"))) if chips else None
 
 
 def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
@@ -201,12 +201,12 @@ def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering
     names = [fields.name(each.get("name")) for each in entries]
     if own not in names or number is None:
         raise NumberingError(f"{key.title} has no replicated job {own!r} that requests chips")
-    replicas = [fields.count(each.get("replicas"), default=1) for each in entries]
+    replicas = [fields.count(each.get("replicas")) for each in entries]
     place = names.index(own)
     subdomain = _subdomain(pod)
     return Numbering(
         index=_completion_index(pod, key),
-        pods=fields.count(_job_of(entries[place]).get("parallelism"), default=1),
+        pods=fields.count(_job_of(entries[place]).get("parallelism")),
         prefix=f"{key.name}-{own}-{number}-",
         first=0,
         suffix=subdomain,
@@ -237,7 +237,7 @@ def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbe
     host, replica = (
         fields.index(pod.marks.get(each, "")) for each in (constants.RAY_HOST_INDEX, constants.RAY_REPLICA_INDEX)
     )
-    pods = fields.count(entry.get("numOfHosts"), default=1)
+    pods = fields.count(entry.get("numOfHosts"))
     if host is None and entry and pods == 1:
         raise UnnumberedError(
             f"{key.title}: numOfHosts of its worker group is 1, and KubeRay gives numbers and host names only to hosts "

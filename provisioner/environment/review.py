@@ -367,7 +367,7 @@ def _first_pods(raw: Json) -> Iterator[Json]:
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     name, kind = fields.name(metadata.get("name")), (raw.get("apiVersion"), raw.get("kind"))
     group = fields.text(raw.get("apiVersion")).partition("/")[0]
-    if kind == STATEFUL_SET and fields.count(spec.get("replicas"), default=1):
+    if kind == STATEFUL_SET and fields.count(spec.get("replicas")):
         own = f"{name}-{fields.count(fields.mapping(spec.get('ordinals')).get('start'), default=0)}"
         host = {"hostname": own, "subdomain": spec.get("serviceName")}
         yield _pod(spec.get("template"), {"name": own}, (*STATEFUL_SET, name), host=host)
@@ -395,17 +395,17 @@ def _pod_of_job(
     if indexed:
         marks[constants.COMPLETION_INDEX] = "0"
         host["hostname"] = f"{job}-0"
-    pods = fields.count(spec.get("completions"), default=fields.count(spec.get("parallelism"), default=1))
+    pods = fields.count(spec.get("completions"), default=fields.count(spec.get("parallelism")))
     return _pod(spec.get("template") if pods else None, {"generateName": f"{job}-"}, (*JOB, job), marks, host)
 
 
 def _pods_of_group(spec: Json, name: str) -> Iterator[Json]:
     """Yield the leader of the first group of a LeaderWorkerSet, and its first worker: either may have the chips."""
     pods = fields.mapping(spec.get("leaderWorkerTemplate"))
-    size = fields.count(pods.get("size"), default=1)
+    size = fields.count(pods.get("size"))
     leader = pods.get("leaderTemplate") if isinstance(pods.get("leaderTemplate"), dict) else pods.get("workerTemplate")
     subgroup = fields.mapping(pods.get("subGroupPolicy")).get("subGroupSize")
-    if not fields.count(spec.get("replicas"), default=1):
+    if not fields.count(spec.get("replicas")):
         return
     for worker, template in enumerate([leader, pods.get("workerTemplate")][:size]):
         own = f"{name}-0-{worker}" if worker else f"{name}-0"

@@ -218,7 +218,7 @@ def slice_pods(layout: Layout | None, numbering: Numbering) -> int:
     """Return how many pods make a slice: what its topology says, else all that there are."""
     if layout is not None:
         return layout.pods
-    return max(1, numbering.pods, numbering.index + 1)
+    return max(numbering.pods, numbering.index + 1)
 
 
 def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[str, str]:

@@ -131,8 +131,8 @@ def index(digits: str) -> int | None:
     return None
 
 
-def count(raw: object, *, default: int) -> int:
-    """Read a count; one that is out of the API's range is brought into it."""
+def count(raw: object, *, default: int = 1) -> int:
+    """Read a count, such as of pods, whose default is 1; one that is out of the API's range is brought into it."""
     if isinstance(raw, bool) or not isinstance(raw, int):
         return default
     return min(max(raw, 0), _LARGEST_COUNT)

@@ -106,7 +106,7 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
     if kind == POD:
         return [_Pods(_template(path=(), pods_path=("spec",)))]
     if kind == STATEFUL_SET:
-        replicas = fields.count(fields.mapping(raw.get("spec")).get("replicas"), default=1)
+        replicas = fields.count(fields.mapping(raw.get("spec")).get("replicas"))
         return [_Pods(_template(path=("spec", "template"), pods_path=("spec", "replicas")), replicas, several=True)]
     return [_Pods(each, each.pods) for each in templates_of(_KINDS[kind], raw)]
 
@@ -130,7 +130,7 @@ def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str
     if kind not in (WorkloadKind.JOB.value, WorkloadKind.JOBSET.value) or not shape.multi_host:
         return ""
     spec = fields.mapping(value_at(raw, pods.template.pods_path[:-1]))
-    parallelism = fields.count(spec.get("parallelism"), default=1)
+    parallelism = fields.count(spec.get("parallelism"))
     completions = fields.count(spec.get("completions"), default=parallelism)
     if completions != parallelism:
         return (

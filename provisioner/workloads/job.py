@@ -30,7 +30,7 @@ def parse_job(raw: object) -> Workload | None:
     if owner is not None and owner.kind == WorkloadKind.JOBSET.value:
         return None
     found, reader = begin(WorkloadKind.JOB, raw, controller=constants.JOB_CONTROLLER)
-    parallelism = fields.count(spec.get("parallelism"), default=1)
+    parallelism = fields.count(spec.get("parallelism"))
     pods = min(parallelism, fields.count(spec.get("completions"), default=parallelism))
     what = f"Job {found.namespace}/{found.name}"
     template = template_of(what, spec.get("template"), podspec.reader_of_pod(within=reader))

@@ -66,7 +66,7 @@ def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     entries = fields.mappings(spec.get("replicatedJobs"))
     groups = [fields.name(each.get("groupName")) or DEFAULT_GROUP for each in entries]
-    counts = [fields.count(each.get("replicas"), default=1) for each in entries]
+    counts = [fields.count(each.get("replicas")) for each in entries]
     found = []
     before: Counter[str] = Counter()
     in_all: Counter[str] = Counter()
@@ -120,7 +120,7 @@ def parse_jobset(raw: object) -> Workload:
         job_spec = fields.mapping(fields.mapping(entry.get("template")).get("spec"))
         of_pod = podspec.reader_of_pod(within=reader)
         group_name = of_pod.text("the name of a replicated job", entry.get("name"), most=bounds.OBJECT_NAME)
-        replicas = fields.count(entry.get("replicas"), default=1)
+        replicas = fields.count(entry.get("replicas"))
         needs = {fields.name(each.get("name")) for each in fields.mappings(entry.get("dependsOn"))}
         first = (each.name for each in groups if (in_order or each.name in needs) and not each.template.chips)
         groups.append(
@@ -130,7 +130,7 @@ def parse_jobset(raw: object) -> Workload:
                 after=next(first, ""),
                 deadline_seconds=fields.count(job_spec.get("activeDeadlineSeconds"), default=0),
                 complete=0 < replicas <= succeeded.get(group_name, 0),
-                parallelism=fields.count(job_spec.get("parallelism"), default=1),
+                parallelism=fields.count(job_spec.get("parallelism")),
                 template=template_of(what, job_spec.get("template"), of_pod),
             )
         )

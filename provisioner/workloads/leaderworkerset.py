@@ -35,8 +35,8 @@ def parse_leaderworkerset(raw: object) -> Workload:
     leader = worker
     if pods.get("leaderTemplate"):
         leader = template_of(what, pods["leaderTemplate"], podspec.reader_of_pod(within=reader))
-    replicas = fields.count(spec.get("replicas"), default=1)
-    size = fields.count(pods.get("size"), default=1)
+    replicas = fields.count(spec.get("replicas"))
+    size = fields.count(pods.get("size"))
     subgroup_size = fields.count(fields.mapping(pods.get("subGroupPolicy")).get("subGroupSize"), default=0)
     group = PodGroup(
         name="",

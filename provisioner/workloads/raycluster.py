@@ -37,7 +37,7 @@ def parse_raycluster(raw: object) -> Workload:
                 replicas=replicas,
                 surge=max(0, bounds.CHILD_JOBS - replicas),
                 any_number=True,
-                parallelism=fields.count(entry.get("numOfHosts"), default=1),
+                parallelism=fields.count(entry.get("numOfHosts")),
                 template=template_of(what, entry.get("template"), podspec.reader_of_pod(within=reader)),
             )
         )

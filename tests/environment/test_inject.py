@@ -278,6 +278,7 @@ ADDRESSES = ("TPU_PROCESS_ADDRESSES", "TPU_PROCESS_PORT")
             "TPU_WORKER_ID and TPU_WORKER_HOSTNAMES",
             id="other addresses",
         ),
+        pytest.param({"TPU_WORKER_ID": "7", "TPU_PROCESS_PORT": ""}, (), "", id="one of them turned off"),
     ],
 )
 def test_ours_are_not_mixed_with_a_layout_of_the_users_own(given: dict[str, str], added: tuple[str, ...], lacks: str):

@@ -76,8 +76,8 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
             Template(
                 place=0,
                 name="",
-                replicas=fields.count(spec.get("replicas"), default=1),
-                pods=fields.count(fields.mapping(spec.get("leaderWorkerTemplate")).get("size"), default=1),
+                replicas=fields.count(spec.get("replicas")),
+                pods=fields.count(fields.mapping(spec.get("leaderWorkerTemplate")).get("size")),
                 path=(*base, "leaderTemplate" if has_leader else "workerTemplate"),
                 pods_path=(*base, "size"),
                 replicas_path=("spec", "replicas"),
@@ -93,7 +93,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
         # JobSet's own default.
         job_spec = {**job_spec, "completionMode": job_spec.get("completionMode") or _INDEXED}
         template = _template_of_job(job_spec, (*job, "template", "spec"), replicas_path=(*job, "replicas"))
-        replicas = fields.count(entry.get("replicas"), default=1)
+        replicas = fields.count(entry.get("replicas"))
         found.append(template._replace(place=place, name=fields.name(entry.get("name")), replicas=replicas))
     return found
 
@@ -115,7 +115,7 @@ def _templates_of_raycluster(raw: Json) -> Iterator[Template]:
             place=place,
             name=fields.name(entry.get("groupName")),
             replicas=replicas_of(entry),
-            pods=fields.count(entry.get("numOfHosts"), default=1),
+            pods=fields.count(entry.get("numOfHosts")),
             path=(*group, "template"),
             pods_path=(*group, "numOfHosts"),
             replicas_path=(*group, "replicas"),
@@ -124,7 +124,7 @@ def _templates_of_raycluster(raw: Json) -> Iterator[Template]:
 
 def _template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
     """Return the template of the Job whose specification is at a path: a group of as many pods as run at once."""
-    parallelism = fields.count(spec.get("parallelism"), default=1)
+    parallelism = fields.count(spec.get("parallelism"))
     return Template(
         place=0,
         name="",
