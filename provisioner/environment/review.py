@@ -316,7 +316,7 @@ def _placement(pod: TpuPod) -> Iterator[Operation]:
     """Yield host name and affinity of a pod of a multi-host RayCluster, which KubeRay leaves to GKE's Ray add-on."""
     replica, host = pod.marks.get(constants.RAY_REPLICA_INDEX, ""), pod.marks.get(constants.RAY_HOST_INDEX, "")
     name = pod.marks.get(constants.RAY_REPLICA_NAME, "")
-    if pod.owner is None or pod.owner.type != RAY_CLUSTER_TYPE or not (replica and host and name):
+    if pod.owner is None or pod.owner.type != RAY_CLUSTER_TYPE or not all((replica, host, name)):
         return
     if not (pod.hostname or pod.subdomain):
         hostname, service = ray_host(pod, pod.owner.name, replica, host)

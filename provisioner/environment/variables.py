@@ -68,7 +68,7 @@ def topology_in_use(topology: Topology, part: str) -> Topology:
 
 
 def topology_variables(
-    accelerator: str, topology: Topology, *, container_chips: int, host_chips: int, resilient: bool = True
+    accelerator: str, topology: Topology, *, container_chips: int, host_chips: int, resilient: bool
 ) -> dict[str, str]:
     """Return the variables that tell a container the grid of its slice.
 

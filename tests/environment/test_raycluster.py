@@ -69,6 +69,9 @@ def test_what_another_webhook_has_injected_stays() -> None:
     # Nodes of a group of one's own lack the label of a node pool: the scheduler would place pods with affinity nowhere.
     (own := worker())["spec"]["nodeSelector"][constants.NODE_GROUP_NAME] = "slice"
     assert reviewed(own)[0]["spec"].keys() == {"nodeSelector", "containers", "hostname", "subdomain"}
+    for lacks in (constants.RAY_REPLICA_INDEX, constants.RAY_REPLICA_NAME, constants.RAY_HOST_INDEX):
+        (lacking := worker())["metadata"]["labels"].pop(lacks)
+        assert "affinity" not in reviewed(lacking)[0]["spec"]
 
 
 def test_replicas_work_together_where_the_pod_says_so() -> None:

@@ -131,9 +131,7 @@ def test_every_slice_of_several_hosts_agrees_with_the_second_reading():
             for shape in tpu.shapes_of(offer, grid):
                 if not shape.multi_host:
                     continue
-                found = topology_variables(
-                    label, grid, container_chips=shape.chips_per_pod, host_chips=shape.machine_type.chips
-                )
+                found = variables(label, str(grid), shape.chips_per_pod, shape.machine_type.chips)
                 expected = by_hand(label, str(grid), shape.chips_per_pod)
                 assert {key: found[key] for key in expected} == expected
                 # The hosts fill the slice.
