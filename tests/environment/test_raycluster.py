@@ -75,13 +75,16 @@ def test_what_another_webhook_has_injected_stays() -> None:
 
 
 def test_replicas_work_together_where_the_pod_says_so() -> None:
-    pod, _ = reviewed(worker(**{constants.MULTISLICE: "true"}))
+    multislice = {constants.MULTISLICE: "true"}
+    pod, _ = reviewed(worker(**multislice))
     found = {key: value for key, value in variables(pod).items() if key.startswith("MEGASCALE")}
     assert found == {
         "MEGASCALE_NUM_SLICES": "3",
         "MEGASCALE_SLICE_ID": "2",
         "MEGASCALE_COORDINATOR_ADDRESS": "tpus-0-0.ray-headless",
     }
+    # One that is left over after the group was made smaller.
+    assert variables(reviewed(worker(replica=3, **multislice))[0])["MEGASCALE_NUM_SLICES"] == "4"
 
 
 @pytest.mark.parametrize(
