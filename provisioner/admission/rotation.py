@@ -106,7 +106,8 @@ def is_dated(state: State, looked: dt.datetime, now: dt.datetime, *, valid_until
 def trusted(state: State) -> str:
     """Return the authorities that API servers are to trust, as PEM."""
     found = (each.authority_pem for each in (state.present, state.next) if each is not None)
-    return "".join(dict.fromkeys([*found, *filter(None, [state.earlier])]))
+    # Somebody may have written one without its last newline: with the next in the same line nobody reads either.
+    return "\n".join(dict.fromkeys([*found, *filter(None, [state.earlier])]))
 
 
 def read_state(data: Mapping[str, str]) -> State:
