@@ -49,6 +49,8 @@ def valid_until(keys: Keys, names: Sequence[str], *, now: dt.datetime) -> dt.dat
         authority = x509.load_pem_x509_certificate(keys.authority_pem.encode())
         certificate.verify_directly_issued_by(authority)
         served = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        until = min(until, authority.not_valid_after_utc)
     except Exception as error:
         # Whatever it is: somebody may have written anything into the Secret.
         raise KeysError(f"the certificate cannot be read: {error!r}") from error
@@ -56,9 +58,8 @@ def valid_until(keys: Keys, names: Sequence[str], *, now: dt.datetime) -> dt.dat
     missing = set(names) - set(served.value.get_values_for_type(x509.DNSName))
     if missing:
         raise KeysError(f"the certificate is not for {', '.join(sorted(missing))}")
-    until = min(certificate.not_valid_after_utc, authority.not_valid_after_utc)
-    if not certificate.not_valid_before_utc <= now < until:
-        raise KeysError(f"the certificate is valid from {certificate.not_valid_before_utc} to {until}")
+    if not since <= now < until:
+        raise KeysError(f"the certificate is valid from {since} to {until}")
     return until
 
 
@@ -108,6 +109,8 @@ class Keeper:
     #: Why the certificates are not as they should be; empty where they are.
     problem: str = "no certificate is served yet"
     _served: Keys | None = field(default=None, init=False)
+    #: Of what is served; a look at it takes two milliseconds, and anybody may ask whether this replica is ready.
+    _until: datetime | None = field(default=None, init=False)
     _state: rotation.State = field(default_factory=rotation.State, init=False)
     _looked: datetime | None = field(default=None, init=False)
     #: By kind of configuration, whom its webhooks were seen to trust last.
@@ -116,9 +119,9 @@ class Keeper:
     @property
     def serving(self) -> bool:
         """Whether API servers trust the certificate, as far as this replica, which may have been frozen, can know."""
-        if self._served is None or self._looked is None:
+        if self._until is None or self._looked is None:
             return False
-        return not rotation.is_dated(self._state, self._looked, self.now(), valid_until=self._valid_until)
+        return not rotation.is_dated(self._state, self._looked, self.now(), until=self._until)
 
     def step(self) -> None:
         """Do what is due; what cannot be done now is told in `problem`, and tried again in the next step."""
@@ -171,8 +174,8 @@ class Keeper:
         if state.present is None or state.present == self._served:
             return
         load(self.context, state.present)
-        self._served = state.present
-        _log.info("webhook_certificates.served", valid_until=self._valid_until(state.present).isoformat())
+        self._served, self._until = state.present, self._valid_until(state.present)
+        _log.info("webhook_certificates.served", valid_until=self._until.isoformat())
 
     def _announce(self, bundle: str, configurations: Mapping[str, JsonObject | None]) -> str:
         """Let every webhook trust a bundle; where nothing is registered, return what could be."""

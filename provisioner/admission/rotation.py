@@ -94,19 +94,17 @@ def advance(
     return state
 
 
-def is_dated(state: State, looked: dt.datetime, now: dt.datetime, *, valid_until: ValidUntil) -> bool:
-    """Whether what the Secret held at `looked` may not be trusted now: others may have replaced it, or it ended."""
-    present = _usable(state.present, valid_until)
-    if present is None:
-        return True
-    rotating = state.next is not None or valid_until(present) - now <= _BEFORE_THE_END
-    return rotating and now - looked >= STEP
+def is_dated(state: State, looked: dt.datetime, now: dt.datetime, *, until: dt.datetime) -> bool:
+    """Whether what is served `until` a moment may not be trusted: others may have replaced it since `looked`."""
+    rotating = state.next is not None or until - now <= _BEFORE_THE_END
+    return until <= now or (rotating and now - looked >= STEP)
 
 
 def trusted(state: State) -> str:
     """Return the authorities that API servers are to trust, as PEM."""
     found = (each.authority_pem for each in (state.present, state.next) if each is not None)
-    return "".join(dict.fromkeys([*found, *filter(None, [state.earlier])]))
+    # Somebody may have written one without its last newline: with the next in the same line nobody reads either.
+    return "\n".join(dict.fromkeys([*found, *filter(None, [state.earlier])]))
 
 
 def read_state(data: Mapping[str, str]) -> State:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -133,16 +134,17 @@ class KubeApi(Api):
         what, timeouts = request.title, request.timeouts
         try:
             yield
-        except NewConnectionError as error:
-            # urllib3 counts a refused connection among the time-outs.
-            raise errors.Unavailable(f"{what}: {self.server} can't be reached: {_plain(error)}") from error
-        except Urllib3TimeoutError as error:
-            raise errors.Unavailable(
-                f"{what}: {self.server} did not answer within {timeouts.connect_seconds:g} s "
-                f"(connect) or {timeouts.read_seconds:g} s (read)"
-            ) from error
         except TRANSPORT_ERRORS as error:
-            raise errors.Unavailable(f"{what}: {self.server} can't be reached: {error}") from error
+            # urllib3's refer to themselves, and keep what all callers in this thread hold, such as a review of 8 MiB.
+            traceback.clear_frames(error.__traceback__)
+            words = f"can't be reached: {error}"
+            if isinstance(error, NewConnectionError):
+                # urllib3 counts a refused connection among the time-outs.
+                words = f"can't be reached: {_plain(error)}"
+            elif isinstance(error, Urllib3TimeoutError):
+                seconds = f"{timeouts.connect_seconds:g} s (connect) or {timeouts.read_seconds:g} s (read)"
+                words = f"did not answer within {seconds}"
+            raise errors.Unavailable(f"{what}: {self.server} {words}") from error
 
     def _send(self, request: Request, *, accept: str) -> urllib3.BaseHTTPResponse:
         headers = {"accept": accept, "user-agent": USER_AGENT}

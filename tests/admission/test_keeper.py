@@ -186,6 +186,7 @@ def test_a_system_with_too_many_open_files_damages_no_keys(kube: FakeKube, monke
     with monkeypatch.context() as patched:
         patched.setattr("os.memfd_create", os.stat)
         only.step()
+        assert only.serving
     assert ("cannot be served: [Errno" in only.problem, stored(kube)) == (True, before)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import ssl
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -29,9 +31,7 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 class Forge:
     """Makes keys that say in plain text when they end."""
 
-    def __init__(self) -> None:
-        self.now = NOW
-        self.made = 0
+    now, made = NOW, 0
 
     def make(self) -> Keys:
         self.made += 1
@@ -58,14 +58,8 @@ def test_a_rotation_trusts_then_serves_then_forgets():
     seen.append(forge.advance(seen[-1]))
     served = [each.present.authority_pem for each in seen if each.present]
     assert served == ["<ca-1>", "<ca-1>", "<ca-1>", "<ca-1>", "<ca-2>", "<ca-2>"]
-    assert [trusted(each) for each in seen] == [
-        "<ca-1>",
-        "<ca-1>",
-        "<ca-1><ca-2>",
-        "<ca-1><ca-2>",
-        "<ca-2><ca-1>",
-        "<ca-2>",
-    ]
+    both = "<ca-1>\n<ca-2>"
+    assert [trusted(each) for each in seen] == ["<ca-1>", "<ca-1>", both, both, "<ca-2>\n<ca-1>", "<ca-2>"]
 
 
 def test_keys_that_api_servers_were_not_told_to_trust_are_not_served():
@@ -77,7 +71,7 @@ def test_keys_that_api_servers_were_not_told_to_trust_are_not_served():
         assert state.present is not None
         assert state.present.authority_pem == "<ca-1>"
     forge.now += STEP
-    assert trusted(forge.advance(state)) == "<ca-2><ca-1>"
+    assert trusted(forge.advance(state)) == "<ca-2>\n<ca-1>"
 
 
 def test_keys_that_have_ended_or_are_damaged_are_replaced_at_once():
@@ -85,7 +79,7 @@ def test_keys_that_have_ended_or_are_damaged_are_replaced_at_once():
     state = forge.advance(State())
     forge.now += VALID
     # Replicas whose clock is late may still serve the first.
-    assert trusted(forge.advance(state)) == "<ca-2><ca-1>"
+    assert trusted(forge.advance(state)) == "<ca-2>\n<ca-1>"
 
 
 def test_what_is_served_is_put_back_where_the_secret_is_lost_and_replaced_in_good_order():
@@ -93,8 +87,7 @@ def test_what_is_served_is_put_back_where_the_secret_is_lost_and_replaced_in_goo
     first = forge.make()
     for lost in (State(), State(present=Keys(certificate_pem=NOW.isoformat(), key_pem="k", authority_pem="<ca-0>"))):
         state = advance(lost, forge.now, make=forge.make, valid_until=forge.valid_until, served=first)
-        assert state.present == first
-        assert state.next is not None
+        assert (state.present, state.next is None) == (first, False)
         assert trusted(state).startswith("<ca-1>")
     forge.now += VALID
     state = advance(State(), forge.now, make=forge.make, valid_until=forge.valid_until, served=first)
@@ -116,11 +109,8 @@ def test_what_is_served_is_put_back_where_the_secret_is_lost_and_replaced_in_goo
 def test_a_replica_that_was_frozen_over_a_rotation_knows_that_it_may_not_be_trusted(
     days: float, frozen: timedelta, rotating: bool, dated: bool
 ):
-    forge = Forge()
-    state = State(present=forge.make(), next=forge.make() if rotating else None, since=NOW)
-    looked = NOW + timedelta(days=days)
-    forge.now = looked + frozen
-    assert is_dated(state, looked, forge.now, valid_until=forge.valid_until) is dated
+    state, looked = State(next=Forge().make() if rotating else None), NOW + timedelta(days=days)
+    assert is_dated(state, looked, looked + frozen, until=NOW + VALID) is dated
 
 
 def test_the_next_keys_take_over_where_the_present_ones_are_lost():
@@ -175,6 +165,15 @@ def test_a_clock_that_is_set_back_never_ends_a_step_early():
 # --- real keys
 
 
+def of_year_0(pem: str) -> str:
+    """Return a certificate that ends before all years that Python knows."""
+    der = ssl.PEM_cert_to_DER_cert(pem)
+    before, _, after = der[8:].partition(b"\x30\x1e\x17\x0d")
+    parts, size = before + b"\x30\x22" + b"\x18\x0f00000101000000Z" * 2 + after[28:], int.from_bytes(der[6:8]) + 4
+    signed = b"\x30\x82" + size.to_bytes(2) + parts
+    return ssl.DER_cert_to_PEM_cert(b"\x30\x82" + len(signed).to_bytes(2) + signed)
+
+
 def test_real_keys_are_valid_for_their_names_and_time():
     made = real.make_keys(["a.b.svc", "a.b.svc.cluster.local"], now=NOW, valid=VALID)
     assert real.valid_until(made, ["a.b.svc"], now=NOW) == NOW + VALID
@@ -183,15 +182,14 @@ def test_real_keys_are_valid_for_their_names_and_time():
     with pytest.raises(KeysError, match="valid from"):
         real.valid_until(made, ["a.b.svc"], now=NOW + VALID)
     other = real.make_keys(["a.b.svc"], now=NOW, valid=VALID)
+    # As whoever writes the Secret by hand may have left it.
+    stripped = replace(made, authority_pem=made.authority_pem.rstrip())
+    context = ssl.create_default_context(cadata=trusted(State(present=stripped, next=other)))
+    assert len(context.get_ca_certs()) == 2
     der = ssl.PEM_cert_to_DER_cert(made.certificate_pem).replace(b"\xa0\3\2\1\2", b"\xa0\3\2\1\3", 1)
     of_version_4 = ssl.DER_cert_to_PEM_cert(der)
     assert not real.are_certificates(of_version_4)
-    for wrong in (
-        Keys(certificate_pem=made.certificate_pem, key_pem=other.key_pem, authority_pem=made.authority_pem),
-        Keys(certificate_pem=made.certificate_pem, key_pem=made.key_pem, authority_pem=other.authority_pem),
-        Keys(certificate_pem="x", key_pem=made.key_pem, authority_pem=made.authority_pem),
-        Keys(certificate_pem=of_version_4, key_pem=made.key_pem, authority_pem=made.authority_pem),
-        Keys(certificate_pem=made.certificate_pem, key_pem="x", authority_pem=made.authority_pem),
-    ):
+    wrong = ("x", of_version_4, of_year_0(made.authority_pem), other.authority_pem, other.key_pem)
+    for part, text in itertools.product(("authority_pem", "certificate_pem", "key_pem"), wrong):
         with pytest.raises(KeysError):
-            real.valid_until(wrong, ["a.b.svc"], now=NOW)
+            real.valid_until(replace(made, **{part: text}), ["a.b.svc"], now=NOW)
