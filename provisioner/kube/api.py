@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -21,7 +22,7 @@ import yaml
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import incluster_config, kube_config
 from kubernetes.config.config_exception import ConfigException
-from urllib3.exceptions import NewConnectionError
+from urllib3.exceptions import NewConnectionError, ProtocolError
 from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 
 from provisioner import __version__
@@ -156,17 +157,27 @@ class KubeApi(Api):
             data = json.dumps(request.body, separators=(",", ":")).encode()
         url = self.server + request.path + (f"?{urlencode(parameters)}" if parameters else "")
         timeouts = request.timeouts
+        send = partial(
+            self._pool.request,
+            request.method,
+            url,
+            body=data,
+            headers=headers,
+            timeout=urllib3.Timeout(connect=timeouts.connect_seconds, read=timeouts.read_seconds),
+            retries=False,
+            redirect=False,
+            preload_content=False,
+        )
         with self._transport(request):
-            return self._pool.request(
-                request.method,
-                url,
-                body=data,
-                headers=headers,
-                timeout=urllib3.Timeout(connect=timeouts.connect_seconds, read=timeouts.read_seconds),
-                retries=False,
-                redirect=False,
-                preload_content=False,
-            )
+            try:
+                return send()
+            except ProtocolError as error:
+                if request.method != "GET":
+                    raise
+                # A connection that was kept may lead to an API server that was replaced; then all of them do.
+                traceback.clear_frames(error.__traceback__)
+                self._pool.clear()
+                return send()
 
     def _authorize(self, method: str, path: str, *, headers: dict[str, str], parameters: list[tuple[str, str]]) -> None:
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import ssl
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +25,6 @@ from provisioner.kube.events import EventRecorder
 from provisioner.kube.machineconfigs import MACHINE_CONFIGS, extend_catalogue, parse_machine_config
 from provisioner.kube.protocol import Api, Timeouts
 from provisioner.kube.watches import ListWatch
-from provisioner.model.waits import Budget
 from provisioner.model.workloads import ObjectRef
 from provisioner.partitions.admission import review_pod as review_pod_with_ipus
 from provisioner.runtime import process
@@ -61,12 +59,8 @@ _DRAIN_SECONDS = 8.0
 _LIMITS = Limits(connections=512, request_seconds=15.0, idle_seconds=120, header_bytes=4096, body_bytes=8 * 1024 * 1024)
 #: Different Events that are known at once. Owners of pods that are not stored yet may have any name: 9 KB each.
 _EVENTS = 2048
-#: Of a read; webhooks have ten seconds by default, and reviews wait for up to four for their turn. So long it is tried
-#: again: each connection that is kept may lead to an API server that was replaced. All reads together are repeated so
-#: often, and more a second: else, while none is reached, all reviews but a few would wait in vain, and be answered 503.
+#: Of a read; webhooks have ten seconds by default, and reviews wait for up to four for their turn.
 _READ_TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=2.0)
-_AGAIN_SECONDS, _PAUSE_SECONDS = 1.0, 0.02
-_AGAIN_AT_ONCE, _AGAIN_PER_SECOND = 400, 20.0
 _STOPPED = "the thread that keeps the certificates has ended"
 
 
@@ -203,21 +197,16 @@ async def _greet(_call: Call) -> Content:
     return text(f"{NAME}\n")
 
 
-def _read_owner(api: Api, again: Budget, key: OwnerKey, most_bytes: int) -> Mapping[str, Any] | None:
+def _read_owner(api: Api, key: OwnerKey, most_bytes: int) -> Mapping[str, Any] | None:
     """Read an object as it is at this moment; None where there is none."""
-    until = time.monotonic() + _AGAIN_SECONDS
-    while True:
-        try:
-            return api.get(key.path, timeouts=_READ_TIMEOUTS, most_bytes=most_bytes)
-        except errors.NotFound:
-            return None
-        except (errors.ClusterError, ValueError) as error:
-            if isinstance(error, errors.TooLarge) and most_bytes < READ_ALONE_BYTES:
-                raise
-            unanswered = isinstance(error, errors.Unavailable) and not error.status
-            if not unanswered or (now := time.monotonic()) > until or not again.spend(now):
-                raise OwnerError(str(error)) from error
-        time.sleep(_PAUSE_SECONDS)
+    try:
+        return api.get(key.path, timeouts=_READ_TIMEOUTS, most_bytes=most_bytes)
+    except errors.NotFound:
+        return None
+    except (errors.ClusterError, ValueError) as error:
+        if isinstance(error, errors.TooLarge) and most_bytes < READ_ALONE_BYTES:
+            raise
+        raise OwnerError(str(error)) from error
 
 
 def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None) -> Answer:
@@ -240,7 +229,7 @@ def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
 
 def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]) -> list[Hook]:
     """Return the webhooks of all products. Raises SettingsError where the provisioner's settings are invalid."""
-    read_owner = partial(_read_owner, api, Budget(_AGAIN_AT_ONCE, _AGAIN_PER_SECOND, 0.0))
+    read_owner = partial(_read_owner, api)
 
     def after_reading(
         key: OwnerKey, judged: Callable[[Mapping[str, Any] | None], Answer], maker: ObjectRef | None = None

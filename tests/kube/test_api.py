@@ -101,6 +101,16 @@ def test_no_call_is_sent_twice(server: WireServer, api: KubeApi, method: str) ->
     assert len(server.requests) == 1
 
 
+def test_a_read_alone_is_repeated_where_its_connection_breaks(server: WireServer, api: KubeApi) -> None:
+    """Those that were kept break when an API server is replaced: pods that are created next need their owners read."""
+    for method in ("GET", "POST"):
+        server.answer(f"{method} /p", DROP, as_json({"ok": True}))
+    assert api.get("/p") == {"ok": True}
+    with pytest.raises(errors.Unavailable):
+        api.post("/p", {})
+    assert [each.method for each in server.requests] == ["GET", "GET", "POST"]
+
+
 def test_a_redirect_is_not_followed(server: WireServer, api: KubeApi) -> None:
     """The token must not go to another address."""
     server.answer("GET /p", Answer(status=302, headers={"location": "/elsewhere"}))
