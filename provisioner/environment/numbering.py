@@ -65,8 +65,8 @@ class Numbering:
     pods: int
     #: Host names are prefix, number, suffix; the first number is `first`.
     prefix: str
-    first: int
     suffix: str
+    first: int = 0
     #: The host name of the pod of index 0 where it has no number of its own; empty where it has.
     leader: str = ""
     #: Slices of other owners that come before, and all that work together; 0: those of this owner alone.
@@ -146,7 +146,6 @@ def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
         index=_completion_index(pod, key),
         pods=min(parallelism, fields.count(spec.get("completions"), default=parallelism)),
         prefix=f"{key.name}-",
-        first=0,
         suffix=_subdomain(pod),
         # Pods of a higher index may run after the others.
         together=False,
@@ -208,7 +207,6 @@ def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering
         index=_completion_index(pod, key),
         pods=fields.count(_job_of(entries[place]).get("parallelism")),
         prefix=f"{key.name}-{own}-{number}-",
-        first=0,
         suffix=subdomain,
         slices_before=sum(replicas[:place]) + number,
         slices=sum(replicas),
@@ -255,7 +253,6 @@ def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbe
         index=host,
         pods=pods,
         prefix=name,
-        first=0,
         suffix=f".{service}",
         slices_before=replica if together else 0,
         slices=max(replicas_of(entry), replica + 1) if together else 0,

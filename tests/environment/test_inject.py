@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -182,14 +183,15 @@ def container_list(count: int) -> list[dict[str, Any]]:
     [
         (stateful_set(2**31 - 1), {}, "would have 2,147,483,647 workers"),
         (stateful_set(5000), {"containers": container_list(2)}, "would have 10,000 workers"),
+        (stateful_set(10_000), {"containers": [container(0)], "initContainers": [container()]}, "have 10,000 workers"),
         (stateful_set(), {"metadata": {"labels": {"apps.kubernetes.io/pod-index": "999999999"}}}, "1,000,000,000"),
         (stateful_set(4000, service="s" * 63), {}, "TPU_WORKER_HOSTNAMES would have 298,909 characters"),
         (stateful_set(service="s" * 10_000), {}, "spec.serviceName"),
         (stateful_set(90), {"containers": container_list(64)}, "its TPU variables would have 14,299,766 characters"),
     ],
     ids=[
-        *("replicas", "replicas and containers", "the index", "the length of the list", "the name of the Service"),
-        "all lists together",
+        *("replicas", "replicas and containers", "replicas alone", "the index", "the length of the list"),
+        *("the name of the Service", "all lists together"),
     ],
 )
 def test_what_would_be_too_much_is_told_and_nothing_is_set(owner: dict[str, Any], pod: dict[str, Any], problem: str):
@@ -198,6 +200,15 @@ def test_what_would_be_too_much_is_told_and_nothing_is_set(owner: dict[str, Any]
     assert not any(found)
     assert problem in said.problems[0]
     assert len(said.problems[0]) < 500
+
+
+def test_links_that_are_not_resilient_are_told():
+    owner = stateful_set(16)
+    cube = {"cloud.google.com/gke-tpu-accelerator": "tpu-v4-podslice", "cloud.google.com/gke-tpu-topology": "4x4x4"}
+    for said in ("false", "true"):
+        selector = {**cube, constants.ICI_RESILIENCY: said}
+        [found], _ = injected(pod_of(owner, "train-0", selector=selector), owner, replace(ALL, topology=True))
+        assert found["ENABLE_ICI_RESILIENCY"] == said
 
 
 def test_the_largest_slice_is_listed():
@@ -279,6 +290,12 @@ ADDRESSES = ("TPU_PROCESS_ADDRESSES", "TPU_PROCESS_PORT")
             id="other addresses",
         ),
         pytest.param({"TPU_WORKER_ID": "7", "TPU_PROCESS_PORT": ""}, (), "", id="one of them turned off"),
+        pytest.param(
+            {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_PROCESS_ADDRESSES": "b.x:1,a.x:1"},
+            (),
+            "TPU_WORKER_ID and TPU_PROCESS_PORT",
+            id="some of them",
+        ),
     ],
 )
 def test_ours_are_not_mixed_with_a_layout_of_the_users_own(given: dict[str, str], added: tuple[str, ...], lacks: str):
@@ -467,7 +484,7 @@ def replicated(
 
 
 def jobset(*jobs: dict[str, Any]) -> dict[str, Any]:
-    jobs = jobs or (replicated("driver", 1, 0), replicated("a", 2), replicated("b"))
+    jobs = jobs or (replicated("driver", 1, 0), replicated("a", 2), {**replicated("b"), "groupName": "default"})
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,14 @@ def test_a_pod_that_tells_all_itself_may_take_its_time(containers: int, topology
         each["resources"]["limits"]["google.com/tpu"] = 4 // containers
     assert callable(judge_pod(request(raw), lambda *_: None, ALL)) == is_long
     assert review_pod(request(raw), lambda _: pytest.fail("nothing has to be read"), ALL).patch
+
+
+@pytest.mark.parametrize(
+    "changes", [{"kind": "Job"}, {"operation": "UPDATE"}, {}], ids=["of a Job", "of a pod that is there", "turned off"]
+)
+def test_other_reviews_are_admitted_as_they_are(changes: dict[str, Any]) -> None:
+    settings = ALL if changes else WebhookSettings(injection="off")
+    assert judge_pod(replace(request(pod(size=4)), **changes), lambda *_: None, settings) == Answer()
 
 
 @pytest.mark.parametrize("wrong", ["warn", "deny"])
