@@ -24,6 +24,7 @@ from provisioner.nodegroups.planning.nodes import left_over
 from provisioner.nodegroups.planning.round import Node, Pod, begin_round
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.cloud import ZONE
+from tests.nodegroups.simulation.cluster import Kube
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready_world
 
 pytestmark = pytest.mark.timeout(40)
@@ -73,14 +74,8 @@ def test_a_child_that_names_a_group_its_owner_does_not_touch_the_groups_nodes(na
 def test_a_child_of_nobody_adopts_nothing() -> None:
     """Its name may be that of anything in the project, which would go with the object."""
     world = World()
-    target = Target(
-        uid="",
-        namespace="",
-        kind=Kind.WORKLOAD_POLICY,
-        scope=Scope(project="project-1", region="us-central1"),
-        name="production",
-    )
-    world.cloud.hold(target)
+    scope = Scope(project="project-1", region="us-central1")
+    world.cloud.hold(Target(uid="", namespace="", kind=Kind.WORKLOAD_POLICY, scope=scope, name="production"))
     meta = ObjectMeta(namespace="evil", name="production", uid="evil", annotations={names.ADOPT: "true"})
     key = _put(world, Kind.WORKLOAD_POLICY, WorkloadPolicy(meta=meta, spec=_POLICY))
     world.wait(60.0)
@@ -107,10 +102,8 @@ def test_the_name_of_a_groups_child_is_nobody_elses() -> None:
 def test_a_managed_instance_group_of_another_namespace_holds_no_template() -> None:
     """It says that it uses it, and has no machine."""
     world = ready_world(topology="2x4")
-    [template] = world.kube.all(Kind.INSTANCE_TEMPLATE)
-    spec = ManagedInstanceGroupSpec(
-        project="project-9", location=ZONE, instance_template=template.status.url, target_size=1
-    )
+    url = world.kube.all(Kind.INSTANCE_TEMPLATE)[0].status.url
+    spec = ManagedInstanceGroupSpec(project="project-9", location=ZONE, instance_template=url, target_size=1)
     finalizers = (names.CHILD_FINALIZERS[_MIG],)
     meta = ObjectMeta(namespace="evil", name="holds", uid="holds", finalizers=finalizers)
     _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec))
@@ -131,13 +124,9 @@ def test_the_template_and_the_policy_of_a_group_of_another_namespace_are_not_use
         keys.append(_put(world, Kind.TPU_NODE_GROUP, replace(group, meta=meta, spec=spec)))
     else:
         mine = "projects/project-1/global/instanceTemplates/mine"
-        for name, address, workload_policy in (("one", template.status.url, ""), ("two", mine, policy.status.url)):
+        for name, address, used in (("one", template.status.url, ""), ("two", mine, policy.status.url)):
             manager = ManagedInstanceGroupSpec(
-                project="project-1",
-                location=ZONE,
-                instance_template=address,
-                workload_policy=workload_policy,
-                target_size=1,
+                project="project-1", location=ZONE, instance_template=address, workload_policy=used, target_size=1
             )
             meta = replace(meta, name=name, uid=name)
             keys.append(_put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=manager)))
@@ -185,6 +174,21 @@ def test_a_child_without_its_owner_goes_where_its_group_is_gone() -> None:
             world.kube.delete((kind, "default", child.meta.name))
     world.wait_until(lambda: not world.cloud.resources(), within_seconds=900.0)
     assert not world.kube.all(_MIG)
+
+
+def test_what_was_made_before_its_group_was_seen_is_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process takes over whose cache of groups lags behind that of children: the machines have the child's mark."""
+    world = World()
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: bool(world.kube.all(_MIG)), step_seconds=0.01)
+    whole = Kube.snapshot
+    with monkeypatch.context() as lagging:
+        lagging.setattr(Kube, "snapshot", lambda kube, live: replace(whole(kube, live), groups=()))
+        world.restart()
+        world.wait_until(lambda: bool(world.machines("train")))
+    world.wait_until(lambda: world.is_ready("train"))
+    world.take_down("train")
+    world.check_nothing_left()
 
 
 def test_a_node_with_the_provider_id_of_anothers_machine_gets_nothing_of_it() -> None:
@@ -452,10 +456,8 @@ def test_a_status_that_says_that_it_is_made_takes_no_turn_from_what_is() -> None
     """Machines that are there are counted by what was read of them."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=5))
     world.make("train")
-    [template] = world.kube.all(Kind.INSTANCE_TEMPLATE)
-    spec = ManagedInstanceGroupSpec(
-        project="project-1", location=ZONE, instance_template=template.status.url, target_size=5
-    )
+    url = world.kube.all(Kind.INSTANCE_TEMPLATE)[0].status.url
+    spec = ManagedInstanceGroupSpec(project="project-1", location=ZONE, instance_template=url, target_size=5)
     meta = ObjectMeta(namespace="default", name="forged", uid="forged", created_at=LONG_AGO)
     key = _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec))
     for _ in range(150):
@@ -495,9 +497,8 @@ def test_what_was_listed_of_a_group_that_is_somebody_elses_by_now_is_nobodys() -
     known = memory.resources[manager.meta.uid]
     reading: Any = known.reading
     foreign = replace(reading, resource=replace(reading.resource, description="of another team"))
-    world.process.memory = replace(
-        memory, resources={**memory.resources, manager.meta.uid: replace(known, reading=foreign)}
-    )
+    resources = {**memory.resources, manager.meta.uid: replace(known, reading=foreign)}
+    world.process.memory = replace(memory, resources=resources)
     world.kube.change_node(world.kube.all("Node")[0].name, labels={})
     world.wait(10.0)
     assert not world.kube.all("Node")[0].labels
