@@ -126,7 +126,7 @@ def _refused(child: Child, refusal: Condition) -> Outcome:
     if refusal.reason == Reason.INVALID_SPEC and not child.status.url:
         # Nothing was ever made for it. Of others the process before the settings changed may have just sent the create.
         return Outcome(done=True)
-    note = f"{refusal.message}. Its resource in Compute Engine stays, and so does this object until that changes"
+    note = f"{refusal.message}. What it has in Compute Engine stays, and so does this object until that changes"
     return Outcome(condition=replace(refusal, message=note))
 
 

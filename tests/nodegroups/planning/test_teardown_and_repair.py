@@ -465,10 +465,7 @@ def test_why_a_slice_cannot_be_made_anew_is_told(*, reports: bool) -> None:
 
 
 def test_a_token_that_is_refused_is_told() -> None:
-    """As where the clock of the controller is far behind: the group says so while its machines cannot join.
-
-    Others in their place could not join either.
-    """
+    """As where the controller's clock is far behind. Other machines in place of these could not join either."""
     world = World()
     world.kube.refused_tokens = "the clock of this controller is 40 minutes behind"
     world.kube.create_group(make_group("train", topology="2x4"))

@@ -14,6 +14,7 @@ from provisioner.nodegroups.api.specs import ManagedInstanceGroupSpec, ServiceAc
 from provisioner.nodegroups.api.statuses import Condition, Reason, ResourceStatus, condition_of
 from provisioner.nodegroups.api.types import Child, Kind, ManagedInstanceGroup, ObjectMeta, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.bootstrap.metadata import TOKEN
 from provisioner.nodegroups.bootstrap.tokens import Request, Token
 from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning.actions import Target
@@ -208,12 +209,16 @@ def test_a_node_with_the_provider_id_of_anothers_machine_gets_nothing_of_it() ->
 def test_a_node_of_another_name_takes_no_machines_place() -> None:
     """Also where the machine's own node has not registered: the slice waits for that one, and goes without it."""
     world = ready_world(topology="2x4")
+    told = {machine.metadata[TOKEN] for machine in world.machines("train")}
     genuine = world.kube.all("Node")[0]
     world.kube.drop_node(genuine.name)
     forged = replace(genuine, name="zzz", uid="zzz")
     world.kube._put(("Node", "", "zzz"), forged)
     world.kube.add_pod(Pod(namespace="evil", name="zzz", uid="zzz", node="zzz", chips=4))
     world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST, within_seconds=60.0)
+    # The machine would use no other, but pods on it could read it, and become its node.
+    world.wait(60.0)
+    assert {machine.metadata[TOKEN] for machine in world.machines("train")} == told
     world.take_down("train", within_seconds=600.0)
     assert [node.name for node in world.kube.all("Node")] == ["zzz"]
     assert not world.kube.objects["Node", "", "zzz"].unschedulable
@@ -284,10 +289,7 @@ def test_a_machines_token_is_good_for_the_certificate_of_its_own_node_alone() ->
         ({"reservation": "projects/secret/reservations/x"}, "reservation"),
         ({"disk_type": "projects/secret/zones/us-central1-b/diskTypes/x"}, "diskType"),
         ({"service_accounts": (ServiceAccount(email="root@secret.iam.gserviceaccount.com"),)}, "serviceAccounts"),
-        (
-            {"service_accounts": (ServiceAccount(email="12-compute@developer.gserviceaccount.com"),)},
-            'use "default" for the',
-        ),
+        ({"service_accounts": (ServiceAccount(email="12-compute@developer.gserviceaccount.com"),)}, 'use "default"'),
     ],
 )
 def test_what_is_of_a_project_that_is_not_allowed_is_not_used(changes: dict[str, Any], words: str) -> None:
