@@ -99,7 +99,7 @@ def step_of(child: Child, round_: Round) -> Step:
         # Where Compute Engine obeys, machines would go on costing, and count for nobody.
         outcome = Outcome(done=True)
     elif refusal is not None:
-        outcome = _refused(child, known, refusal)
+        outcome = _refused(child, refusal)
     elif finalizer not in meta.finalizers:
         return of_record(SetFinalizers(record=child, finalizers=(*meta.finalizers, finalizer)))
     else:
@@ -120,13 +120,13 @@ def _denied(child: Child, known: memory.ResourceMemory) -> bool:
     return deleted_at is not None and any(wait.failure.kind in denials and wait.at >= deleted_at for wait in waits_of)
 
 
-def _refused(child: Child, known: memory.ResourceMemory, refusal: Condition) -> Outcome:
+def _refused(child: Child, refusal: Condition) -> Outcome:
     if not child.meta.deleting:
         return Outcome(condition=refusal)
-    if not (child.status.url or known.attempts or known.operation or known.reading):
-        # Nothing was ever made for it.
+    if refusal.reason == Reason.INVALID_SPEC and not child.status.url:
+        # Nothing was ever made for it. Of others the process before the settings changed may have just sent the create.
         return Outcome(done=True)
-    note = f"{refusal.message}. Its resource in Compute Engine stays, and so does this object until that changes"
+    note = f"{refusal.message}. What it has in Compute Engine stays, and so does this object until that changes"
     return Outcome(condition=replace(refusal, message=note))
 
 

@@ -36,6 +36,7 @@ from provisioner.nodegroups.planning.memory import (
     ResourceMemory,
     give_up_lost_calls,
 )
+from provisioner.nodegroups.planning.nodes import is_of_earlier
 from provisioner.nodegroups.planning.round import (
     NOTHING,
     PlanningSettings,
@@ -102,7 +103,7 @@ def decide(
     memory = replace(
         memory,
         resources=resources,
-        machines=_machines_of(resources.values(), memory),
+        machines=_machines_of(resources.values(), round_),
         lost={key: each.lost for key, each in concluded.items() if each.lost},
         writes={
             **memory.writes,
@@ -234,15 +235,16 @@ def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory)
     return [each for each in chosen if each.write.key not in late]
 
 
-def _machines_of(resources: Iterable[ResourceMemory], memory: Memory) -> dict[str, MachineMemory]:
-    """Return what is remembered of machines that are still there."""
+def _machines_of(resources: Iterable[ResourceMemory], round_: Round) -> dict[str, MachineMemory]:
+    """Return what is remembered of machines that are still there and have not joined: each may have a long script."""
     listed = {
         machine.provider_id
         for resource in resources
         if resource.listing is not None
         for machine in resource.listing.machines
+        if (node := round_.nodes.get(machine.provider_id)) is None or is_of_earlier(machine, node)
     }
-    return {place: machine for place, machine in memory.machines.items() if place in listed}
+    return {place: machine for place, machine in round_.memory.machines.items() if place in listed}
 
 
 #: Most urgent first.

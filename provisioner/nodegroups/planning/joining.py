@@ -22,7 +22,7 @@ from provisioner.nodegroups.compute.records import ManagedInstance
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.memory import LONG_AGO
 from provisioner.nodegroups.planning.nodes import Fleet, Member, is_marked, labels_of, provider_id
-from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, merged, to_write
+from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, merged, to_write, was_whole
 
 #: A machine that has got its metadata and has not joined is read again after this: somebody may have changed it.
 _CHECK_SECONDS = 300.0
@@ -104,7 +104,9 @@ def join_machines(
             continue
         if bootstrapped and current is None:
             continue
-        join = _join(group, round_, current.value) if current is not None and can_join else None
+        # One of a slice that was told of a token has joined, and needs no other: pods on it could read that.
+        over = was_whole(group) and (shape.one_slice or shape.node_count == 1) and may_join(group, member, round_)
+        join = _join(group, round_, current.value) if current is not None and can_join and not over else None
         equipped = _equip(target, labels, machine, join, round_)
         if isinstance(equipped, Step):
             steps.append(equipped)

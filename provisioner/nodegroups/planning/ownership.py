@@ -33,7 +33,9 @@ _NAMED_PROJECT = re.compile(r"projects/([^/]*)", re.IGNORECASE)
 def is_ours(child: Child, resource: Resource, round_: Round) -> bool:
     """Whether a resource was made for this object, or may be taken for it because its user says so."""
     own, mark = mark_for(child, round_), names.parse_mark(resource.description)
-    if mark is not None and (mark == own or _has_name_of(child, mark, own.cluster_uid)):
+    # The child's own it has where the caches did not show the group yet, as those of a process that takes over may.
+    marks = (own, names.mark_of(child.meta, child.kind, own.cluster_uid))
+    if mark is not None and (mark in marks or _has_name_of(child, mark, own.cluster_uid)):
         return True
     group = round_.parent_of(child)
     metas = (child.meta,) if group is None else (child.meta, group.meta)

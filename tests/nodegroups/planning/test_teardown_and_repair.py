@@ -101,9 +101,7 @@ def test_the_status_has_as_many_moments_as_the_definition_takes() -> None:
 
 
 @pytest.mark.parametrize("listed", [0, 1])
-def test_machines_that_are_not_listed_keep_their_work_and_their_nodes(
-    listed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_machines_that_are_not_listed_keep_work_and_nodes(listed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute Engine may list them late; in a group of some age it is not asked again within REPAIR_AFTER."""
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repair_after_seconds=60.0))
     world.wait(3600.0)
@@ -156,9 +154,7 @@ def test_a_machine_that_was_started_again_since_it_was_listed_keeps_its_work(*, 
     assert world.reason("train") == (Reason.DRAINING_NODES if deleted else Reason.READY)
 
 
-def test_outages_before_and_after_a_time_in_which_nothing_is_seen_do_not_add_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_outages_before_and_after_a_time_unseen_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when nodes cannot be listed for a while: the machine may have been well meanwhile."""
     world = ready_world()
     name = world.machines("train")[0].name
@@ -256,9 +252,7 @@ def test_a_group_is_ready_when_all_nodes_have_their_labels_and_the_taint() -> No
     world.wait_until(lambda: not world.is_ready("train"), within_seconds=10.0, step_seconds=0.01)
     world.wait_until(lambda: world.is_ready("train"), within_seconds=60.0)
     world.kube.change_node(nodes[1].name, labels={**nodes[1].labels, names.WORKER_INDEX: "2"})
-    world.wait_until(
-        lambda: world.kube.objects["Node", "", nodes[1].name].labels == nodes[1].labels, within_seconds=60.0
-    )
+    world.wait_until(lambda: world.kube.objects["Node", "", nodes[1].name].labels == nodes[1].labels)
 
 
 def _with_script(script: str) -> TpuNodeGroup:
@@ -289,8 +283,7 @@ def test_a_startup_script_that_leaves_no_room_for_the_join_is_refused() -> None:
     fits = int(world.message("train").rpartition("at most ")[2].partition(" ")[0])
     assert 261_000 < fits < 262_144
     assert not world.process.calls
-    other = replace(_with_script("#" * fits), meta=replace(make_group("fits").meta))
-    world.kube.create_group(other)
+    world.kube.create_group(replace(_with_script("#" * fits), meta=make_group("fits").meta))
     world.wait_until(lambda: world.is_ready("fits"))
 
 
@@ -362,9 +355,7 @@ def test_what_compute_engine_refuses_to_delete_can_be_abandoned(*, gone: bool) -
     if gone:
         for machine in machines:
             world.cloud.lose(machine, Loss.DELETED)
-        world.cloud.world.change_settings(
-            {"denied_permissions": sorted({each for of in PERMISSIONS.values() for each in of})}
-        )
+        world.deny(*sorted({each for of in PERMISSIONS.values() for each in of}))
     else:
         world.kube.protected.update(world.run_pods("train"))
     world.delete_group("train")
@@ -394,6 +385,20 @@ def test_what_may_not_be_deleted_can_be_abandoned(problem: str) -> None:
     world.kube.annotate("train", names.ABANDON, "true")
     world.wait_until(lambda: not world.kube.all(Kind.TPU_NODE_GROUP))
     assert len(world.cloud.resources()) == 3
+
+
+def test_what_was_being_created_when_its_namespace_was_excluded_is_not_forgotten() -> None:
+    """The process that sent the create ends before it has said so: the settings change by a restart."""
+    world = World()
+    world.kube.create_group(make_group("train", topology="2x2"))
+    world.wait_until(lambda: world.process.calls["Insert"] == 2, step_seconds=0.01)
+    world.restart(namespaces=("other",))
+    world.delete_group("train")
+    world.wait(600.0)
+    assert "see the setting SERVED_NAMESPACES" in world.message("train")
+    world.restart(namespaces=())
+    world.wait_until(lambda: world.kube.group("train") is None)
+    world.check_nothing_left()
 
 
 def test_the_device_plugin_stays_while_pods_with_chips_are_on_a_node() -> None:
@@ -456,16 +461,11 @@ def test_why_a_slice_cannot_be_made_anew_is_told(*, reports: bool) -> None:
     world.deny(permission)
     world.cloud.lose(lost, Loss.DELETED)
     reason = Reason.RECREATING if reports else Reason.REQUEST_REJECTED
-    world.wait_until(
-        lambda: permission in world.message("train") and world.reason("train") == reason, within_seconds=3600.0
-    )
+    world.wait_until(lambda: permission in world.message("train") and world.reason("train") == reason)
 
 
 def test_a_token_that_is_refused_is_told() -> None:
-    """As where the clock of the controller is far behind: the group says so while its machines cannot join.
-
-    Others in their place could not join either.
-    """
+    """As where the controller's clock is far behind. Other machines in place of these could not join either."""
     world = World()
     world.kube.refused_tokens = "the clock of this controller is 40 minutes behind"
     world.kube.create_group(make_group("train", topology="2x4"))
@@ -503,15 +503,9 @@ def _world_with_a_template_of_the_users(topology: str = "2x4", model: str = "STA
 
     def join(machine: MachineView) -> None:
         place = f"gce://project-1/{ZONE}/{machine.name}"
-        node = Node(
-            name=machine.name,
-            uid=f"uid-{machine.number}",
-            provider_id=place,
-            ready=True,
-            capacity_chips=4,
-            allocatable_chips=4,
-        )
-        world.kube._put(("Node", "", machine.name), node)
+        uid, name = f"uid-{machine.number}", machine.name
+        node = Node(name=name, uid=uid, provider_id=place, ready=True, capacity_chips=4, allocatable_chips=4)
+        world.kube._put(("Node", "", name), node)
 
     world.cloud.on_running = lambda machine: world.stage.after(10.0, partial(join, machine))
     group = make_group("train", topology=topology)

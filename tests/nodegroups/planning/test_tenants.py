@@ -14,6 +14,7 @@ from provisioner.nodegroups.api.specs import ManagedInstanceGroupSpec, ServiceAc
 from provisioner.nodegroups.api.statuses import Condition, Reason, ResourceStatus, condition_of
 from provisioner.nodegroups.api.types import Child, Kind, ManagedInstanceGroup, ObjectMeta, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import tokens
+from provisioner.nodegroups.bootstrap.metadata import TOKEN
 from provisioner.nodegroups.bootstrap.tokens import Request, Token
 from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning.actions import Target
@@ -24,6 +25,7 @@ from provisioner.nodegroups.planning.nodes import left_over
 from provisioner.nodegroups.planning.round import Node, Pod, begin_round
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.cloud import ZONE
+from tests.nodegroups.simulation.cluster import Kube
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready_world
 
 pytestmark = pytest.mark.timeout(40)
@@ -73,14 +75,8 @@ def test_a_child_that_names_a_group_its_owner_does_not_touch_the_groups_nodes(na
 def test_a_child_of_nobody_adopts_nothing() -> None:
     """Its name may be that of anything in the project, which would go with the object."""
     world = World()
-    target = Target(
-        uid="",
-        namespace="",
-        kind=Kind.WORKLOAD_POLICY,
-        scope=Scope(project="project-1", region="us-central1"),
-        name="production",
-    )
-    world.cloud.hold(target)
+    scope = Scope(project="project-1", region="us-central1")
+    world.cloud.hold(Target(uid="", namespace="", kind=Kind.WORKLOAD_POLICY, scope=scope, name="production"))
     meta = ObjectMeta(namespace="evil", name="production", uid="evil", annotations={names.ADOPT: "true"})
     key = _put(world, Kind.WORKLOAD_POLICY, WorkloadPolicy(meta=meta, spec=_POLICY))
     world.wait(60.0)
@@ -107,10 +103,8 @@ def test_the_name_of_a_groups_child_is_nobody_elses() -> None:
 def test_a_managed_instance_group_of_another_namespace_holds_no_template() -> None:
     """It says that it uses it, and has no machine."""
     world = ready_world(topology="2x4")
-    [template] = world.kube.all(Kind.INSTANCE_TEMPLATE)
-    spec = ManagedInstanceGroupSpec(
-        project="project-9", location=ZONE, instance_template=template.status.url, target_size=1
-    )
+    url = world.kube.all(Kind.INSTANCE_TEMPLATE)[0].status.url
+    spec = ManagedInstanceGroupSpec(project="project-9", location=ZONE, instance_template=url, target_size=1)
     finalizers = (names.CHILD_FINALIZERS[_MIG],)
     meta = ObjectMeta(namespace="evil", name="holds", uid="holds", finalizers=finalizers)
     _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec))
@@ -131,13 +125,9 @@ def test_the_template_and_the_policy_of_a_group_of_another_namespace_are_not_use
         keys.append(_put(world, Kind.TPU_NODE_GROUP, replace(group, meta=meta, spec=spec)))
     else:
         mine = "projects/project-1/global/instanceTemplates/mine"
-        for name, address, workload_policy in (("one", template.status.url, ""), ("two", mine, policy.status.url)):
+        for name, address, used in (("one", template.status.url, ""), ("two", mine, policy.status.url)):
             manager = ManagedInstanceGroupSpec(
-                project="project-1",
-                location=ZONE,
-                instance_template=address,
-                workload_policy=workload_policy,
-                target_size=1,
+                project="project-1", location=ZONE, instance_template=address, workload_policy=used, target_size=1
             )
             meta = replace(meta, name=name, uid=name)
             keys.append(_put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=manager)))
@@ -187,6 +177,21 @@ def test_a_child_without_its_owner_goes_where_its_group_is_gone() -> None:
     assert not world.kube.all(_MIG)
 
 
+def test_what_was_made_before_its_group_was_seen_is_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process takes over whose cache of groups lags behind that of children: the machines have the child's mark."""
+    world = World()
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: bool(world.kube.all(_MIG)), step_seconds=0.01)
+    whole = Kube.snapshot
+    with monkeypatch.context() as lagging:
+        lagging.setattr(Kube, "snapshot", lambda kube, live: replace(whole(kube, live), groups=()))
+        world.restart()
+        world.wait_until(lambda: bool(world.machines("train")))
+    world.wait_until(lambda: world.is_ready("train"))
+    world.take_down("train")
+    world.check_nothing_left()
+
+
 def test_a_node_with_the_provider_id_of_anothers_machine_gets_nothing_of_it() -> None:
     """The node that has the machine's name is the machine's."""
     world = ready_world(topology="2x4")
@@ -204,12 +209,16 @@ def test_a_node_with_the_provider_id_of_anothers_machine_gets_nothing_of_it() ->
 def test_a_node_of_another_name_takes_no_machines_place() -> None:
     """Also where the machine's own node has not registered: the slice waits for that one, and goes without it."""
     world = ready_world(topology="2x4")
+    told = {machine.metadata[TOKEN] for machine in world.machines("train")}
     genuine = world.kube.all("Node")[0]
     world.kube.drop_node(genuine.name)
     forged = replace(genuine, name="zzz", uid="zzz")
     world.kube._put(("Node", "", "zzz"), forged)
     world.kube.add_pod(Pod(namespace="evil", name="zzz", uid="zzz", node="zzz", chips=4))
     world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST, within_seconds=60.0)
+    # The machine would use no other, but pods on it could read it, and become its node.
+    world.wait(60.0)
+    assert {machine.metadata[TOKEN] for machine in world.machines("train")} == told
     world.take_down("train", within_seconds=600.0)
     assert [node.name for node in world.kube.all("Node")] == ["zzz"]
     assert not world.kube.objects["Node", "", "zzz"].unschedulable
@@ -280,10 +289,7 @@ def test_a_machines_token_is_good_for_the_certificate_of_its_own_node_alone() ->
         ({"reservation": "projects/secret/reservations/x"}, "reservation"),
         ({"disk_type": "projects/secret/zones/us-central1-b/diskTypes/x"}, "diskType"),
         ({"service_accounts": (ServiceAccount(email="root@secret.iam.gserviceaccount.com"),)}, "serviceAccounts"),
-        (
-            {"service_accounts": (ServiceAccount(email="12-compute@developer.gserviceaccount.com"),)},
-            'use "default" for the',
-        ),
+        ({"service_accounts": (ServiceAccount(email="12-compute@developer.gserviceaccount.com"),)}, 'use "default"'),
     ],
 )
 def test_what_is_of_a_project_that_is_not_allowed_is_not_used(changes: dict[str, Any], words: str) -> None:
@@ -452,10 +458,8 @@ def test_a_status_that_says_that_it_is_made_takes_no_turn_from_what_is() -> None
     """Machines that are there are counted by what was read of them."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=5))
     world.make("train")
-    [template] = world.kube.all(Kind.INSTANCE_TEMPLATE)
-    spec = ManagedInstanceGroupSpec(
-        project="project-1", location=ZONE, instance_template=template.status.url, target_size=5
-    )
+    url = world.kube.all(Kind.INSTANCE_TEMPLATE)[0].status.url
+    spec = ManagedInstanceGroupSpec(project="project-1", location=ZONE, instance_template=url, target_size=5)
     meta = ObjectMeta(namespace="default", name="forged", uid="forged", created_at=LONG_AGO)
     key = _put(world, _MIG, ManagedInstanceGroup(meta=meta, spec=spec))
     for _ in range(150):
@@ -495,9 +499,8 @@ def test_what_was_listed_of_a_group_that_is_somebody_elses_by_now_is_nobodys() -
     known = memory.resources[manager.meta.uid]
     reading: Any = known.reading
     foreign = replace(reading, resource=replace(reading.resource, description="of another team"))
-    world.process.memory = replace(
-        memory, resources={**memory.resources, manager.meta.uid: replace(known, reading=foreign)}
-    )
+    resources = {**memory.resources, manager.meta.uid: replace(known, reading=foreign)}
+    world.process.memory = replace(memory, resources=resources)
     world.kube.change_node(world.kube.all("Node")[0].name, labels={})
     world.wait(10.0)
     assert not world.kube.all("Node")[0].labels

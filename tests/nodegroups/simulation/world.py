@@ -197,6 +197,8 @@ class World:
         """Make sure that the tokens of machines that have joined are worthless."""
         if self.kube.all("Secret"):
             self.stage.violate("Secrets of tokens are left")
+        if self.process.memory.machines:
+            self.stage.violate("the metadata of machines that have joined is kept")
 
     # --- inside
 
