@@ -78,7 +78,7 @@ class TpuPod:
     def chips(self) -> int:
         """What the pod has: of the containers that run at the same time, or of the largest that runs alone."""
         alone = (each.chips for each in self.containers if each.alone)
-        return max(sum(each.chips for each in self.workers), *alone, 0)
+        return max((sum(each.chips for each in self.workers), *alone))
 
     @property
     def title(self) -> str:

@@ -369,34 +369,33 @@ def _first_pods(raw: Json) -> Iterator[Json]:
     group = fields.text(raw.get("apiVersion")).partition("/")[0]
     if kind == STATEFUL_SET and fields.count(spec.get("replicas")):
         own = f"{name}-{fields.count(fields.mapping(spec.get('ordinals')).get('start'), default=0)}"
-        host = {"hostname": own, "subdomain": spec.get("serviceName")}
-        yield _pod(spec.get("template"), {"name": own}, (*STATEFUL_SET, name), host=host)
+        subdomain = fields.name(spec.get("serviceName"))
+        yield _pod(spec.get("template"), {"name": own}, (*STATEFUL_SET, name), subdomain=subdomain)
     elif kind == JOB:
         yield _pod_of_job(spec, name, indexed=spec.get("completionMode") == _INDEXED)
     elif (group, raw.get("kind")) == ("jobset.x-k8s.io", "JobSet"):
         network = fields.mapping(spec.get("network"))
         subdomain = fields.name(network.get("subdomain")) or name
-        host = {"subdomain": subdomain} if network.get("enableDNSHostnames") is not False else {}
+        subdomain = subdomain if network.get("enableDNSHostnames") is not False else ""
         for entry, replicated in zip(fields.mappings(spec.get("replicatedJobs")), replicated_jobs_of(raw), strict=True):
             job_spec = fields.mapping(fields.mapping(entry.get("template")).get("spec"))
             marks = {key: value for key, value in replicated.marks(0).items() if value}
             # JobSet's own default is Indexed.
             indexed = (job_spec.get("completionMode") or _INDEXED) == _INDEXED
             if replicated.replicas:
-                yield _pod_of_job(job_spec, replicated.child(0), indexed=indexed, marks=marks, host=host)
+                yield _pod_of_job(job_spec, replicated.child(0), indexed=indexed, marks=marks, subdomain=subdomain)
     elif (group, raw.get("kind")) == ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"):
         yield from _pods_of_group(spec, name)
 
 
 def _pod_of_job(
-    spec: Json, job: str, *, indexed: bool, marks: Mapping[str, str] | None = None, host: Json | None = None
+    spec: Json, job: str, *, indexed: bool, marks: Mapping[str, str] | None = None, subdomain: str = ""
 ) -> Json:
-    marks, host = {**(marks or {}), constants.JOB_NAME: job}, dict(host or {})
+    marks = {**(marks or {}), constants.JOB_NAME: job}
     if indexed:
         marks[constants.COMPLETION_INDEX] = "0"
-        host["hostname"] = f"{job}-0"
     pods = fields.count(spec.get("completions"), default=fields.count(spec.get("parallelism")))
-    return _pod(spec.get("template") if pods else None, {"generateName": f"{job}-"}, (*JOB, job), marks, host)
+    return _pod(spec.get("template") if pods else None, {"generateName": f"{job}-"}, (*JOB, job), marks, subdomain)
 
 
 def _pods_of_group(spec: Json, name: str) -> Iterator[Json]:
@@ -418,8 +417,7 @@ def _pods_of_group(spec: Json, name: str) -> Iterator[Json]:
         if fields.count(subgroup, default=0):
             marks[constants.LWS_SUBGROUP_SIZE] = str(subgroup)
         # Of another one where subdomainPolicy is UniquePerReplica, which is no mistake either.
-        host = {"hostname": own, "subdomain": name}
-        yield _pod(template, {"name": own}, (*STATEFUL_SET, f"{name}-0" if worker else name), marks, host)
+        yield _pod(template, {"name": own}, (*STATEFUL_SET, f"{name}-0" if worker else name), marks, name)
 
 
 def _pod(
@@ -427,7 +425,7 @@ def _pod(
     name: Mapping[str, str],
     owner: tuple[str, str, str],
     marks: Mapping[str, str] | None = None,
-    host: Json | None = None,
+    subdomain: str = "",
 ) -> Json:
     """Return a pod of a template and its owner (API version, kind, name); `marks` are read as labels or annotations."""
     api_version, kind, owner_name = owner
@@ -435,5 +433,5 @@ def _pod(
     metadata = fields.mapping(fields.mapping(template).get("metadata"))
     labels: dict[str, Any] = {**fields.mapping(metadata.get("labels")), **(marks or {})}
     found = {"annotations": metadata.get("annotations"), "labels": labels, **name, "ownerReferences": [reference]}
-    placed = {key: value for key, value in (host or {}).items() if value}
-    return {"metadata": found, "spec": {**fields.mapping(fields.mapping(template).get("spec")), **placed}}
+    place = {"subdomain": subdomain} if subdomain else {}
+    return {"metadata": found, "spec": {**fields.mapping(fields.mapping(template).get("spec")), **place}}

@@ -635,6 +635,11 @@ def test_a_leader_without_chips_is_no_worker():
     assert not said.problems
 
 
+def test_slices_of_a_group_do_not_work_together():
+    [found], _ = injected(pod_of_group(1, size="8"), {})
+    assert found.keys() == {"TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"}
+
+
 def test_what_others_number_is_left_to_them():
     """Their webhooks may come after this one."""
     pod = pod_of_group(1, subgroup_size="2")

@@ -59,11 +59,15 @@ def test_a_pod_that_tells_all_itself_may_take_its_time(containers: int, topology
 
 
 @pytest.mark.parametrize(
-    "changes", [{"kind": "Job"}, {"operation": "UPDATE"}, {}], ids=["of a Job", "of a pod that is there", "turned off"]
+    ("changes", "wish"),
+    [({"kind": "Job"}, "enabled"), ({"operation": "UPDATE"}, "enabled"), ({}, "enabled"), ({}, "disabled")],
+    ids=["of a Job", "of a pod that is there", "turned off", "of a pod that wants none"],
 )
-def test_other_reviews_are_admitted_as_they_are(changes: dict[str, Any]) -> None:
-    settings = ALL if changes else WebhookSettings(injection="off")
-    assert judge_pod(replace(request(pod(size=4)), **changes), lambda *_: None, settings) == Answer()
+def test_other_reviews_are_admitted_as_they_are(changes: dict[str, str], wish: str) -> None:
+    settings = WebhookSettings(injection="off") if not changes and wish == "enabled" else ALL
+    raw = pod()
+    raw["metadata"]["labels"] = dict.fromkeys(ASKS, wish)
+    assert judge_pod(replace(request(raw), **changes), lambda *_: None, settings) == Answer()
 
 
 @pytest.mark.parametrize("wrong", ["warn", "deny"])
