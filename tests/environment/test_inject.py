@@ -10,7 +10,7 @@ import pytest
 from provisioner import constants
 from provisioner.environment.pods import read_pod
 from provisioner.environment.review import inject, owner_is_asked, wanted
-from provisioner.environment.variables import topology_in_use
+from provisioner.environment.variables import is_absent, topology_in_use
 from provisioner.kube.fields import MalformedObject
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.tpu.catalogue import Topology
@@ -94,6 +94,12 @@ def test_the_pod_index_label_goes_before_the_name():
     pod = pod_of(owner, "train-3", metadata={"labels": {"apps.kubernetes.io/pod-index": "2"}})
     [found], _ = injected(pod, owner)
     assert found["TPU_WORKER_ID"] == "2"
+
+
+def test_numbers_begin_where_the_ordinals_do():
+    owner = stateful_set(start=5)
+    [found], _ = injected(pod_of(owner, "train-6"), owner)
+    assert found == {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": names(5, 9)}
 
 
 def test_slices_that_do_not_work_together():
@@ -341,6 +347,13 @@ def test_what_gke_gives_pods_that_it_knows_nothing_of_counts_as_absent(selector:
         "TPU_PROCESS_ADDRESSES": "train-0.workers:8471,train-1.workers:8471",
         "TPU_PROCESS_PORT": "8471",
     }
+
+
+def test_localhost_says_nothing_of_slices():
+    given = {"TPU_WORKER_HOSTNAMES": "localhost", "MEGASCALE_NUM_SLICES": "9"}
+    read: Any = read_pod(pod_of(stateful_set(), "train-0", containers=[with_env(given)]))
+    ours = {"TPU_WORKER_HOSTNAMES": "a,b", "MEGASCALE_NUM_SLICES": "2"}
+    assert [name for name in ours if is_absent(name, read.containers[0], ours)] == ["TPU_WORKER_HOSTNAMES"]
 
 
 WORKER = {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "a,b"}

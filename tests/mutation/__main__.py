@@ -35,7 +35,7 @@ _PACKAGES = {
     "provisioner/nodegroups/api": ("tests/nodegroups/api",),
     "provisioner/nodegroups/planning": ("tests/nodegroups",),
     "provisioner/partitions/planning": ("tests/partitions",),
-    "provisioner/environment": ("tests/environment", "tests/admission"),
+    "provisioner/environment": ("tests/environment", "tests/admission", "tests/webhook", "tests/tpu"),
     "provisioner/model": ("tests/test_choices.py", "tests/test_settings.py", "tests/kube", "tests/slices/planning"),
     "provisioner/tpu": ("tests/tpu",),
     "provisioner/workloads": ("tests/workloads", "tests/kube", "tests/slices/offline"),
