@@ -109,10 +109,11 @@ def test_slices_that_do_not_work_together():
     assert "MEGASCALE_NUM_SLICES" not in found
 
 
-def test_pods_beyond_the_last_whole_slice_are_of_one_that_is_not_whole_yet():
-    owner = stateful_set(replicas=9)
-    [found], _ = injected(pod_of(owner, "train-5"), owner)
-    assert (found["MEGASCALE_NUM_SLICES"], found["MEGASCALE_SLICE_ID"]) == ("3", "1")
+@pytest.mark.parametrize(("replicas", "pod", "own"), [(9, "train-5", "1"), (4, "train-8", "2")])
+def test_pods_beyond_the_last_whole_slice_are_of_one_that_is_not_whole_yet(replicas: int, pod: str, own: str):
+    owner = stateful_set(replicas)
+    [found], _ = injected(pod_of(owner, pod), owner)
+    assert (found["MEGASCALE_NUM_SLICES"], found["MEGASCALE_SLICE_ID"]) == ("3", own)
 
 
 def test_a_part_that_is_smaller_than_a_host_is_one_pod():
