@@ -56,6 +56,8 @@ _SETTLED_SECONDS = 3600.0
 _UNUSABLE_SECONDS = 5.0
 #: A resource that has just been seen for the first time is read once more after this.
 _CONFIRMED_SECONDS = 60.0
+#: So often in a row a call is refused before a resource is abandoned: permissions take a moment to be granted.
+_REFUSALS = 3
 #: What says nothing about the request: it is on its way all the same.
 _PASSING = frozenset(
     {
@@ -117,7 +119,8 @@ def _denied(child: Child, known: memory.ResourceMemory) -> bool:
         # Machines that stay use it, and it costs nothing itself.
         denials.add(FailureKind.OPERATION_IN_THE_WAY)
     waits_of = [known.backoffs[what] for what in (memory.READ, memory.POLL, memory.DELETE) if what in known.backoffs]
-    return deleted_at is not None and any(wait.failure.kind in denials and wait.at >= deleted_at for wait in waits_of)
+    lasting = (wait for wait in waits_of if wait.failure.kind in denials and wait.failures >= _REFUSALS)
+    return deleted_at is not None and any(wait.at >= deleted_at for wait in lasting)
 
 
 def _refused(child: Child, refusal: Condition) -> Outcome:

@@ -428,6 +428,18 @@ def test_what_was_refused_before_the_delete_abandons_nothing() -> None:
     world.check_nothing_left()
 
 
+def test_what_is_refused_once_is_not_abandoned() -> None:
+    """As while permissions are being granted."""
+    world = ready_world(topology="2x4")
+    world.kube.annotate("train", names.ABANDON, "true")
+    world.deny("compute.instanceGroupManagers.delete")
+    world.delete_group("train")
+    world.wait(20.0)
+    world.deny()
+    world.wait_until(lambda: world.kube.group("train") is None)
+    world.check_nothing_left()
+
+
 def test_neither_force_nor_abandon_counts_for_a_group_that_nobody_deletes() -> None:
     """Pods on the other machines of a slice that is recreated may save their work; a refused call is repeated."""
     world = ready_world(topology="2x4")
