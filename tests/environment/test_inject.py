@@ -649,6 +649,12 @@ def test_a_leader_without_chips_is_no_worker():
     assert not said.problems
 
 
+def test_processes_of_one_pod_have_addresses_of_any_generation():
+    owner = stateful_set()
+    both, _ = injected(pod_of(owner, "train-0", containers=[container(2, "a"), container(2, "b")]), owner)
+    assert [each["TPU_PROCESS_PORT"] for each in both] == ["8471", "8472"]
+
+
 def test_slices_of_a_group_do_not_work_together():
     [found], _ = injected(pod_of_group(1, size="8"), {})
     assert found.keys() == {"TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"}

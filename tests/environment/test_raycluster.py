@@ -66,6 +66,8 @@ def test_what_another_webhook_has_injected_stays() -> None:
     placed["spec"] |= {"subdomain": "own", "affinity": {"nodeAffinity": {}, "podAntiAffinity": {}}}
     pod, _ = reviewed(placed)
     assert (pod["spec"].get("hostname"), list(pod["spec"]["affinity"])) == (None, ["nodeAffinity", "podAntiAffinity"])
+    (near := worker())["spec"]["affinity"] = {"nodeAffinity": {}}
+    assert reviewed(near)[0]["spec"]["affinity"].keys() == {"nodeAffinity", "podAffinity", "podAntiAffinity"}
     # Nodes of a group of one's own lack the label of a node pool: the scheduler would place pods with affinity nowhere.
     (own := worker())["spec"]["nodeSelector"][constants.NODE_GROUP_NAME] = "slice"
     assert reviewed(own)[0]["spec"].keys() == {"nodeSelector", "containers", "hostname", "subdomain"}
