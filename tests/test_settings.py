@@ -131,10 +131,7 @@ def test_what_no_node_group_can_have_is_refused(changes: dict[str, str], words: 
             "GCP_NODE_OAUTH_SCOPES",
             "https://www.googleapis.com/auth/devstorage.read_only, https://www.googleapis.com/auth/logging.write",
             "node_oauth_scopes",
-            (
-                "https://www.googleapis.com/auth/devstorage.read_only",
-                "https://www.googleapis.com/auth/logging.write",
-            ),
+            ("https://www.googleapis.com/auth/devstorage.read_only", "https://www.googleapis.com/auth/logging.write"),
         ),
         ("LOG_LEVEL", "Debug", "log_level", "debug"),
         (
@@ -172,11 +169,7 @@ def test_what_no_node_group_can_have_is_refused(changes: dict[str, str], words: 
             "tpu-v6e-slice/spot = 1.35, tpu-v6e-slice=2.7,*=3,",
             "prices",
             Prices(
-                entries=(
-                    ("tpu-v6e-slice", "spot", 1_350_000),
-                    ("tpu-v6e-slice", "", 2_700_000),
-                    ("*", "", 3_000_000),
-                )
+                entries=(("tpu-v6e-slice", "spot", 1_350_000), ("tpu-v6e-slice", "", 2_700_000), ("*", "", 3_000_000))
             ),
         ),
     ],

@@ -335,14 +335,10 @@ def test_release_never_touches_a_lease_of_another_and_never_raises(kube: FakeKub
     ("error", "words"),
     [
         pytest.param(
-            errors.NotFound('namespaces "system" not found', status=404),
-            "does namespace system exist",
-            id="namespace",
+            errors.NotFound('namespaces "system" not found', status=404), "does namespace system exist", id="namespace"
         ),
         pytest.param(
-            errors.Forbidden("leases is forbidden", status=403),
-            "grant get, create and update on leases",
-            id="RBAC",
+            errors.Forbidden("leases is forbidden", status=403), "grant get, create and update on leases", id="RBAC"
         ),
     ],
 )
@@ -459,13 +455,7 @@ def test_the_original_is_only_held_by_whoever_holds_ours(kube: FakeKube, clock: 
 def test_the_thread_renews_and_ends(kube: FakeKube) -> None:
     """On the real clock; a pause ends with the thread."""
     started = threading.Event()
-    elector = LeaseElector(
-        kube,
-        namespace="system",
-        identity="me",
-        on_started=started.set,
-        on_lost=lambda: None,
-    )
+    elector = LeaseElector(kube, namespace="system", identity="me", on_started=started.set, on_lost=lambda: None)
     elector.start()
     assert started.wait(5)
     assert 25 < elector.remaining_seconds() <= 30

@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING
 
 from provisioner import constants
 from provisioner.workloads import JOBSET, KINDS
-from tests.simulation.asks import (
-    REQUEST,
-    TEMPLATES,
-    QueuedRun,
-    RequestRun,
-    helper_of,
-    raw_template,
-    template_path,
-)
+from tests.simulation.asks import REQUEST, TEMPLATES, QueuedRun, RequestRun, helper_of, raw_template, template_path
 from tests.simulation.objects import Shape
 from tests.simulation.store import Change
 from tests.simulation.team import Team

@@ -95,10 +95,7 @@ def test_nothing_left(world: World) -> None:
     """It says where it looked, and ends with 0; pools of others do not count."""
     world.gke.set_pool(NodePool(name=PoolName("default-pool"), status=PoolStatus.RUNNING))
     done = Person(_paused(world))()
-    assert (done.code, done.text) == (
-        0,
-        "No node pool of the provisioner is left in project-1/us-central2/test.",
-    )
+    assert (done.code, done.text) == (0, "No node pool of the provisioner is left in project-1/us-central2/test.")
 
 
 def test_a_jobset_keeps_its_pool(world: World) -> None:
@@ -137,13 +134,7 @@ def test_it_waits_until_the_last_pool_is_gone(world: World) -> None:
         world.vanish()
 
     person = Person(
-        _paused(world),
-        [
-            end_the_jobset,
-            world.round,
-            lambda: world.rounds(2, every_seconds=31),
-            world.finish_deletes,
-        ],
+        _paused(world), [end_the_jobset, world.round, lambda: world.rounds(2, every_seconds=31), world.finish_deletes]
     )
     _lead(world)
     done = person(patience_seconds=1800)

@@ -232,12 +232,7 @@ class FakeKube(Api):
     # --- inside
 
     def _call(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        *,
-        body: JsonObject | None = None,
+        self, method: str, path: str, query: Mapping[str, str] | None = None, *, body: JsonObject | None = None
     ) -> _Guard:
         self.calls.append(Call(method=method, path=path, query=dict(query or {}), body=copy.deepcopy(body)))
         late = None
@@ -303,13 +298,7 @@ class FakeStream:
     """A watch on a FakeKube."""
 
     def __init__(
-        self,
-        kube: FakeKube,
-        path: str,
-        query: dict[str, str],
-        *,
-        version: int = 0,
-        script: list[Any] | None = None,
+        self, kube: FakeKube, path: str, query: dict[str, str], *, version: int = 0, script: list[Any] | None = None
     ) -> None:
         self._kube = kube
         self._path = path

@@ -174,16 +174,8 @@ def test_a_child_job_gets_its_selectors() -> None:
     variables = {"RESERVATION_LOCATION_HINT": "rack-7", "FORCE_ON_DEMAND": "true", "ALWAYS_HINT_TIME": "true"}
     response = answered("/mutate/jobs", child_job(), "patched", kube, JOB_KEY_SELECTOR="true", **variables)
     assert json.loads(base64.b64decode(response.pop("patch"))) == [
-        {
-            "op": "add",
-            "path": f"{AT}/job-key",
-            "value": "a5346cf0fbf08b961557f9886d877b4ea76a67ce",
-        },
-        {
-            "op": "add",
-            "path": f"{AT}/cloud.google.com~1gke-location-hint",
-            "value": "rack-7",
-        },
+        {"op": "add", "path": f"{AT}/job-key", "value": "a5346cf0fbf08b961557f9886d877b4ea76a67ce"},
+        {"op": "add", "path": f"{AT}/cloud.google.com~1gke-location-hint", "value": "rack-7"},
         {"op": "remove", "path": f"{AT}/cloud.google.com~1gke-spot"},
     ]
     assert response == {**ADMITTED, "patchType": "JSONPatch"}

@@ -265,14 +265,7 @@ def test_a_machine_is_read_with_its_metadata() -> None:
     }
     found, token = resources.instances_of({"items": [raw, {"status": "RUNNING"}, 7], "nextPageToken": "t"}, {})
     assert token == "t"
-    assert found == (
-        Instance(
-            name="m-1",
-            id="7",
-            items={"a": "1", "b": ""},
-            fingerprint="f",
-        ),
-    )
+    assert found == (Instance(name="m-1", id="7", items={"a": "1", "b": ""}, fingerprint="f"),)
 
 
 def test_machines_with_the_same_script_hold_it_once() -> None:

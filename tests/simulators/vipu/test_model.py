@@ -16,14 +16,8 @@ from rehearsal.simulators.vipu.records import Asked, Caller, VipuRefusalError
 from rehearsal.simulators.vipu.settings import VipuSettings
 from tests.support.clock import FakeClock
 
-TWO = {
-    "a": {"cluster": "c1", "agents": ["ag0", "ag1"]},
-    "b": {"cluster": "c1", "agents": ["ag2", "ag3", "ag4"]},
-}
-USERS = {
-    "alice": {"key": "secret-a", "allocations": ["a"]},
-    "bob": {"key": "secret-b", "allocations": ["a", "b"]},
-}
+TWO = {"a": {"cluster": "c1", "agents": ["ag0", "ag1"]}, "b": {"cluster": "c1", "agents": ["ag2", "ag3", "ag4"]}}
+USERS = {"alice": {"key": "secret-a", "allocations": ["a"]}, "bob": {"key": "secret-b", "allocations": ["a", "b"]}}
 ALICE = Caller(user="alice", key="secret-a")
 BOB = Caller(user="bob", key="secret-b")
 

@@ -47,10 +47,4 @@ def outcome_of(story: Callable[[], Mapping[str, float]], stage: Stage, *, cpu_se
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
         signal.signal(signal.SIGVTALRM, before)
-    return Outcome(
-        seed=stage.seed,
-        problem=problem,
-        faults=stage.faults,
-        figures=figures,
-        history=tuple(stage.history),
-    )
+    return Outcome(seed=stage.seed, problem=problem, faults=stage.faults, figures=figures, history=tuple(stage.history))
