@@ -470,6 +470,16 @@ def test_a_status_that_says_that_it_is_made_takes_no_turn_from_what_is() -> None
     assert len(world.cloud.machines()) == 4
 
 
+def test_the_node_of_a_machine_that_is_no_more_goes_where_all_machines_are_listed() -> None:
+    world = ready_world(topology="2x4")
+    node = world.kube.all("Node")[0]
+    name = f"{node.name[:-4]}0000"
+    old = replace(node, name=name, uid="old", provider_id=node.provider_id.replace(node.name, name), ready=False)
+    world.kube._put(("Node", "", name), old)
+    world.wait(300.0)
+    assert name not in {each.name for each in world.kube.all("Node")}
+
+
 def test_a_status_makes_no_node_of_another_group_ones_own() -> None:
     """Who may write a status could have the nodes of others deleted."""
     world = ready_world(topology="2x4")
