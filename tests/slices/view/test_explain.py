@@ -7,6 +7,7 @@ import pytest
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.view.explain import explain
+from provisioner.slices.view.types import Entry
 from provisioner.workloads.jobset import parse_jobset
 from tests.support.board import view_of
 from tests.support.models import make_jobset, make_pool
@@ -24,7 +25,10 @@ def test_the_facts_of_a_pool_do_not_repeat_its_headline() -> None:
     world = running(workload := make_jobset("train"))
     view = view_of(world)
     (pool,) = view.pools
-    (found,) = explain(view, view.at, (), (), pool.name)
+    about = {"at": view.at, "kind": "pool", "message": "", "warning": False, "workload": ""}
+    entries = [Entry(number=number, pool=name, **about) for number, name in enumerate((pool.name, "other"))]
+    (found,) = explain(view, view.at, (), entries, pool.name)
+    assert [each.number for each in found.activity] == [0]
     assert {"capacity", "hosts", "machines"} <= dict(found.facts).keys()
     assert "node pool" not in dict(found.facts)
     assert WorkloadKind.JOBSET.value in dict(found.facts)["workload"]
