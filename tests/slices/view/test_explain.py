@@ -25,10 +25,12 @@ def test_the_facts_of_a_pool_do_not_repeat_its_headline() -> None:
     world = running(workload := make_jobset("train"))
     view = view_of(world)
     (pool,) = view.pools
-    about = {"at": view.at, "kind": "pool", "message": "", "warning": False, "workload": ""}
+    about = {"at": view.at, "kind": "pool", "message": "m", "warning": False, "workload": pool.workload}
     entries = [Entry(number=number, pool=name, **about) for number, name in enumerate((pool.name, "other"))]
+    for name, numbers in ((pool.name, [0]), ("train", [0, 1])):
+        (found,) = explain(view, view.at, (), entries, name)
+        assert [each.number for each in found.activity] == numbers
     (found,) = explain(view, view.at, (), entries, pool.name)
-    assert [each.number for each in found.activity] == [0]
     assert {"capacity", "hosts", "machines"} <= dict(found.facts).keys()
     assert "node pool" not in dict(found.facts)
     assert WorkloadKind.JOBSET.value in dict(found.facts)["workload"]
