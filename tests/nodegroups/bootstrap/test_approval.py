@@ -129,13 +129,7 @@ def test_the_request_of_a_machine_with_its_own_token_is_its_own() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"machine": "m-1"},
-        {"name": "bootstrap-token-ghijkl"},
-        {"value": ""},
-        {"expires_at": NOW},
-        {"expires_at": None},
-    ],
+    [{"machine": "m-1"}, {"name": "bootstrap-token-ghijkl"}, {"value": ""}, {"expires_at": NOW}, {"expires_at": None}],
     ids=["of another machine", "another token", "cannot be used", "expired", "never counts"],
 )
 def test_a_token_approves_nothing_else(changes: dict[str, Any]) -> None:
