@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -157,17 +157,22 @@ class KubeApi(Api):
             data = json.dumps(request.body, separators=(",", ":")).encode()
         url = self.server + request.path + (f"?{urlencode(parameters)}" if parameters else "")
         timeouts = request.timeouts
-        send = partial(
-            self._pool.request,
-            request.method,
-            url,
-            body=data,
-            headers=headers,
-            timeout=urllib3.Timeout(connect=timeouts.connect_seconds, read=timeouts.read_seconds),
-            retries=False,
-            redirect=False,
-            preload_content=False,
-        )
+        # Both attempts together take no longer than callers want to have of their lease.
+        until = time.monotonic() + timeouts.connect_seconds + timeouts.read_seconds
+
+        def send() -> urllib3.BaseHTTPResponse:
+            left = max(until - time.monotonic(), 0.001)
+            return self._pool.request(
+                request.method,
+                url,
+                body=data,
+                headers=headers,
+                timeout=urllib3.Timeout(left, connect=timeouts.connect_seconds, read=timeouts.read_seconds),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+            )
+
         with self._transport(request):
             try:
                 return send()
