@@ -128,7 +128,8 @@ def blocked_until(write: OpenWrite[WriteT] | None, seen: str, now: datetime) -> 
         return None
     if write.answered_at is None:
         # It may wait for a thread for minutes, and would be made twice. `still_open` forgets what nobody makes.
-        until: datetime | None = now + timedelta(seconds=_SHOWN_SECONDS)
+        lost_at, soon = write.since + timedelta(seconds=LOST_SECONDS), now + timedelta(seconds=_SHOWN_SECONDS)
+        until: datetime | None = lost_at if lost_at > now else soon
     elif write.failure is None:
         until = write.answered_at + timedelta(seconds=_SHOWN_SECONDS) if write.seen == seen else None
     else:

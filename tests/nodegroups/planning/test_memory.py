@@ -79,7 +79,6 @@ def test_a_write_that_fails_is_repeated_after_longer_waits(failure: str, first: 
 
 
 def test_a_write_whose_answer_is_late_counts_no_more_where_nobody_makes_it() -> None:
-    """One that waits for a thread would be queued anew each minute: a token would be made several times."""
     write, late = actions.DeleteNode(name="node", uid="u"), NOW + timedelta(seconds=60)
     writes = {write.key: opened({}, write, "1", NOW)}
     assert [len(still_open(writes, frozenset(), NOW + timedelta(seconds=age))) for age in (59, 60)] == [1, 0]
