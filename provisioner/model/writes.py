@@ -127,7 +127,9 @@ def blocked_until(write: OpenWrite[WriteT] | None, seen: str, now: datetime) -> 
     if write is None:
         return None
     if write.answered_at is None:
-        until: datetime | None = write.since + timedelta(seconds=LOST_SECONDS)
+        # It may wait for a thread for minutes, and would be made twice. `still_open` forgets what nobody makes.
+        lost_at, soon = write.since + timedelta(seconds=LOST_SECONDS), now + timedelta(seconds=_SHOWN_SECONDS)
+        until: datetime | None = lost_at if lost_at > now else soon
     elif write.failure is None:
         until = write.answered_at + timedelta(seconds=_SHOWN_SECONDS) if write.seen == seen else None
     else:
@@ -155,13 +157,15 @@ def with_answer(writes: Mapping[str, OpenWrite[WriteT]], answer: Answered[WriteT
     return {**writes, key: known}
 
 
-def still_open(writes: Mapping[str, OpenWrite[WriteT]], now: datetime) -> dict[str, OpenWrite[WriteT]]:
-    """Return the writes without those that are over, and those whose answer is late."""
-    return {key: write for key, write in writes.items() if not _is_over(write, now)}
+def still_open(
+    writes: Mapping[str, OpenWrite[WriteT]], live: frozenset[str], now: datetime
+) -> dict[str, OpenWrite[WriteT]]:
+    """Return the writes without those that are over, and those that nobody makes."""
+    return {key: write for key, write in writes.items() if not _is_over(write, now, live=key in live)}
 
 
-def _is_over(write: OpenWrite[WriteT], now: datetime) -> bool:
+def _is_over(write: OpenWrite[WriteT], now: datetime, *, live: bool) -> bool:
     if write.answered_at is None:
-        return (now - write.since).total_seconds() >= LOST_SECONDS
+        return not live and (now - write.since).total_seconds() >= LOST_SECONDS
     age = (now - write.answered_at).total_seconds()
     return age >= (_SHOWN_SECONDS if write.failure is None else _FORGOTTEN_SECONDS)

@@ -90,7 +90,7 @@ def decide(
     if memory.began_at == LONG_AGO:
         memory = replace(memory, began_at=now)
     memory = give_up_lost_calls(memory, snapshot.live, now)
-    memory = replace(memory, writes=still_open(memory.writes, now))
+    memory = replace(memory, writes=still_open(memory.writes, snapshot.live, now))
     round_ = begin_round(snapshot, memory, settings, now)
     if settings.machines_per_namespace:
         round_ = replace(round_, machines_before=machines_before(round_))

@@ -79,7 +79,8 @@ def _with_shape(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightin
             step += merged(
                 to_write(write, write.resource_version) for write in nodes.marks_to_set(group, resolved, fleet, round_)
             )
-            step += joining.join_machines(group, manager, resolved, fleet, round_)
+            ends = repair.is_due_soon(loss, round_)
+            step += joining.join_machines(group, manager, resolved, fleet, round_, ends=ends)
             lost = repair.lost_for_good(loss, round_)
             step += nodes.remove(nodes.left_over(group, fleet, round_, count=resolved.node_count, lost=lost))
     notes = (

@@ -70,9 +70,9 @@ def may_join(group: TpuNodeGroup, member: Member, round_: Round) -> bool:
 
 
 def join_machines(
-    group: TpuNodeGroup, manager: ManagedInstanceGroup, shape: GroupShape, fleet: Fleet, round_: Round
+    group: TpuNodeGroup, manager: ManagedInstanceGroup, shape: GroupShape, fleet: Fleet, round_: Round, *, ends: bool
 ) -> Step:
-    """Bring each machine of a group what it needs to join, and delete the tokens that are over."""
+    """Bring each machine of a group what it needs to join (`ends`: it is about to be recreated); delete old tokens."""
     bootstrapped = group.spec.bootstrap_kubernetes is not None
     can_join = not problem_of(group, round_)
     target, labels = actions.target_of(manager), labels_of(group, shape)
@@ -104,8 +104,9 @@ def join_machines(
             continue
         if bootstrapped and current is None:
             continue
-        # One of a slice that was told of a token has joined, and needs no other: pods on it could read that.
-        over = was_whole(group) and (shape.one_slice or shape.node_count == 1) and may_join(group, member, round_)
+        # One that was told of a token may have joined, and pods on it could read another. Where it has not joined, and
+        # the slice is not about to be recreated, it has no other way back.
+        over = ends and was_whole(group) and may_join(group, member, round_)
         join = _join(group, round_, current.value) if current is not None and can_join and not over else None
         equipped = _equip(target, labels, machine, join, round_)
         if isinstance(equipped, Step):

@@ -94,6 +94,12 @@ def lost_for_good(loss: Loss | None, round_: Round) -> frozenset[str]:
     return frozenset(name for name, each in lost.items() if each.stopped_since and each.stopped_since <= long_ago)
 
 
+def is_due_soon(loss: Loss | None, round_: Round) -> bool:
+    """Whether the slice is recreated within the time that a loss is given; not one that has been too often."""
+    soon = waits.after(round_.now, round_.settings.repair_after_seconds)
+    return loss is not None and loss.due_at is not None and loss.due_at <= soon
+
+
 def _long_ago(round_: Round) -> datetime:
     return round_.now - timedelta(seconds=round_.settings.repair_after_seconds)
 

@@ -52,7 +52,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now:
     if snapshot.not_synced or snapshot.ledger is None or not snapshot.cluster_uid:
         return Plan(memory=memory)
     memory = give_up_lost_calls(memory, snapshot.live, now)
-    memory = replace(memory, writes=still_open(memory.writes, now))
+    memory = replace(memory, writes=still_open(memory.writes, snapshot.live, now))
     guard = Guard()
     picture, round_ = look(begin_round(snapshot, snapshot.ledger, memory, settings, now), guard)
     steps = tuple(_steps(picture, round_, guard))

@@ -80,10 +80,14 @@ def test_a_slice_is_not_made_anew_more_often_than_the_setting_says() -> None:
 
 
 def test_a_slice_is_not_made_anew_where_the_setting_says_never() -> None:
+    """A machine that has to join again, as after `kubeadm reset`, gets another token, however long that takes."""
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=0))
-    world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
-    world.wait(2 * SETTINGS.repair_after_seconds)
+    name = world.machines("train")[0].name
+    world.kube.drop_node(name)
+    world.wait(3600.0)
     assert world.reason("train") == Reason.NODE_LOST
+    world.kube.join(name)
+    world.wait_until(lambda: world.is_ready("train"))
 
 
 def test_the_status_has_as_many_moments_as_the_definition_takes() -> None:
@@ -92,8 +96,7 @@ def test_the_status_has_as_many_moments_as_the_definition_takes() -> None:
     group = world.group()
     moments = tuple(world.stage.wall() - timedelta(minutes=minutes) for minutes in range(bounds.RECREATIONS, 0, -1))
     status = replace(group.status, recreated_at=moments)
-    reset = world.stage.wall().isoformat().replace("+00:00", "Z")
-    meta = replace(group.meta, annotations={names.RECREATIONS_RESET: reset})
+    meta = replace(group.meta, annotations={names.RECREATIONS_RESET: f"{world.stage.wall():%Y-%m-%dT%H:%M:%SZ}"})
     world.kube._put((Kind.TPU_NODE_GROUP, "default", "train"), replace(group, meta=meta, status=status))
     world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
     world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
@@ -106,8 +109,7 @@ def test_machines_that_are_not_listed_keep_work_and_nodes(listed: int, monkeypat
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repair_after_seconds=60.0))
     world.wait(3600.0)
     world.run_pods("train")
-    client = world.cloud.client
-    whole = client.list_managed_instances
+    client, whole = world.cloud.client, world.cloud.client.list_managed_instances
     monkeypatch.setattr(client, "list_managed_instances", lambda scope, name: whole(scope, name)[:listed])
     world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)
     world.wait(900.0)
@@ -125,8 +127,7 @@ def test_nodes_of_machines_that_are_not_listed_any_more_go_and_stop_no_repair(mo
     """Their pods would never end, and most nodes would not be ready for as long as their group is there."""
     world = ready_world(topology="2x4")
     world.make("each", topology="2x2", node_count=6)
-    client = world.cloud.client
-    whole = client.list_managed_instances
+    client, whole = world.cloud.client, world.cloud.client.list_managed_instances
     monkeypatch.setattr(
         client, "list_managed_instances", lambda scope, name: () if name.startswith("each-") else whole(scope, name)
     )
@@ -342,8 +343,7 @@ def test_a_template_that_names_its_subnetwork_without_a_path_stays() -> None:
     wanted = instance_template(group, group.spec.instance_config, "")
     assert wanted.spec.config.subnetwork == "regions/us-central1/subnetworks/default"
     for subnetwork, differs in (("default", False), ("other", True), ("regions/us-east1/subnetworks/default", True)):
-        config = replace(wanted.spec.config, subnetwork=subnetwork)
-        found = replace(wanted, spec=replace(wanted.spec, config=config))
+        found = replace(wanted, spec=replace(wanted.spec, config=replace(wanted.spec.config, subnetwork=subnetwork)))
         assert child_differs(found, wanted) is differs
 
 
