@@ -90,6 +90,8 @@ class Timeline:
 
     def _shorten(self) -> None:
         total = sum(len(each.segments) for each in self._tracks.values())
+        if total <= _MOST_SEGMENTS_IN_ALL:
+            return
         of_namespaces: Counter[str] = Counter()
         for name in self._ended:
             of_namespaces[_namespace_of(self._tracks[name])] += len(self._tracks[name].segments)
