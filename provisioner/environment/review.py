@@ -375,8 +375,7 @@ def _first_pods(raw: Json) -> Iterator[Json]:
         yield _pod_of_job(spec, name, indexed=spec.get("completionMode") == _INDEXED)
     elif (group, raw.get("kind")) == ("jobset.x-k8s.io", "JobSet"):
         network = fields.mapping(spec.get("network"))
-        subdomain = fields.name(network.get("subdomain")) or name
-        subdomain = subdomain if network.get("enableDNSHostnames") is not False else ""
+        subdomain = "" if network.get("enableDNSHostnames") is False else fields.name(network.get("subdomain")) or name
         for entry, replicated in zip(fields.mappings(spec.get("replicatedJobs")), replicated_jobs_of(raw), strict=True):
             job_spec = fields.mapping(fields.mapping(entry.get("template")).get("spec"))
             marks = {key: value for key, value in replicated.marks(0).items() if value}
