@@ -12,8 +12,6 @@ from typing import Any, Protocol
 import structlog
 
 _log = structlog.get_logger(__name__)
-#: Otherwise OpenSSL asks the terminal for the password of a key that has one, and waits.
-_NO_PASSWORD = ""
 #: Certificates are looked at so often.
 _LOOK_SECONDS = 10.0
 _DATED = "the certificate may no longer be trusted: it was not checked for long, or it expired"
@@ -24,10 +22,11 @@ class _Context(ssl.SSLContext):
 
     _loaded: ssl.SSLContext | None = None
 
-    def load_cert_chain(self, *given: Any, **named: Any) -> None:
+    def load_cert_chain(self, certfile: Any, keyfile: Any = None, password: Any = "") -> None:
+        # Without a password OpenSSL asks the terminal for that of a key that has one, and waits.
         fresh = ssl.SSLContext(self.protocol)
         fresh.minimum_version = self.minimum_version
-        fresh.load_cert_chain(*given, **named)
+        fresh.load_cert_chain(certfile, keyfile, password)
         self._loaded = fresh
 
     def wrap_bio(self, *given: Any, **named: Any) -> ssl.SSLObject:
@@ -83,7 +82,7 @@ class CertificateFiles:
             found = self._read()
             if found != self._served:
                 # A half that is new does not fit; whatever else is there meanwhile is not what is found next.
-                self.context.load_cert_chain(self.files.certificate, self.files.key, password=_NO_PASSWORD)
+                self.context.load_cert_chain(self.files.certificate, self.files.key)
                 _log.info("certificate.served", file=str(self.files.certificate))
                 self._served = found
         except (OSError, ValueError) as error:

@@ -16,6 +16,7 @@ import structlog
 from cryptography import x509
 
 from provisioner.admission import rotation
+from provisioner.admission.files import server_context
 from provisioner.admission.rotation import Keys, KeysError
 from provisioner.kube import errors, fields
 from provisioner.kube.protocol import Api, JsonObject, Timeouts, object_path
@@ -54,7 +55,7 @@ def valid_until(keys: Keys, names: Sequence[str], *, now: dt.datetime) -> dt.dat
     except Exception as error:
         # Whatever it is: somebody may have written anything into the Secret.
         raise KeysError(f"the certificate cannot be read: {error!r}") from error
-    load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), keys)
+    load(server_context(), keys)
     missing = set(names) - set(served.value.get_values_for_type(x509.DNSName))
     if missing:
         raise KeysError(f"the certificate is not for {', '.join(sorted(missing))}")
@@ -76,8 +77,7 @@ def load(context: ssl.SSLContext, keys: Keys) -> None:
     # OpenSSL reads them from files alone. These are in memory: a key is never written to a disk.
     with _in_memory(keys.certificate_pem) as certificate, _in_memory(keys.key_pem) as key:
         try:
-            # Without a password for one, OpenSSL would ask the terminal for it.
-            context.load_cert_chain(certificate, key, password="")
+            context.load_cert_chain(certificate, key)
         except ssl.SSLError as error:
             raise KeysError(f"certificate and key cannot be used: {error}") from error
 
