@@ -76,18 +76,12 @@ def test_all_unfinished_pods_on_a_node_are_listed_over_all_pages(kube: FakeKube)
             f"/api/v1/namespaces/default/pods/{name}",
             raw_pod(name, spec=chips, metadata={"labels": {}}, status={"phase": "Running"}),
         )
-    kube.put_object(
-        "/api/v1/namespaces/default/pods/done",
-        raw_pod("done", spec=chips, status={"phase": "Succeeded"}),
-    )
+    kube.put_object("/api/v1/namespaces/default/pods/done", raw_pod("done", spec=chips, status={"phase": "Succeeded"}))
     kube.put_object("/api/v1/namespaces/default/pods/elsewhere", raw_pod("elsewhere"))
     kube.put_object(
         "/api/v1/namespaces/kube/pods/web",
         raw_pod(
-            "web",
-            namespace="kube",
-            spec={"nodeName": "n1"},
-            metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"},
+            "web", namespace="kube", spec={"nodeName": "n1"}, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}
         ),
     )
     pods = list_pods_on_node(kube, "n1")

@@ -241,12 +241,7 @@ def test_each_pool_that_is_an_alert_is_logged(world: World) -> None:
         for alerts in ((first,), (first, second), (second,), ()):
             world.loop.reporter.tell(Plan(memory=Memory(), alerts=alerts))
     told = [(line["event"], line.get("problem", line.get("node_pool"))) for line in logs]
-    assert told == [
-        ("alert.began", "a hangs"),
-        ("alert.began", "b hangs"),
-        ("alert.ended", "a"),
-        ("alert.ended", "b"),
-    ]
+    assert told == [("alert.began", "a hangs"), ("alert.began", "b hangs"), ("alert.ended", "a"), ("alert.ended", "b")]
 
 
 def test_a_failed_pool_that_pods_of_others_are_on_names_none_of_them(world: World) -> None:
