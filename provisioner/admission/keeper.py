@@ -109,7 +109,7 @@ class Keeper:
     #: Why the certificates are not as they should be; empty where they are.
     problem: str = "no certificate is served yet"
     _served: Keys | None = field(default=None, init=False)
-    #: Of what is served; a look at it takes two milliseconds, and anybody may ask whether this replica is ready.
+    #: Of what is served; a look at it takes a millisecond, and anybody may ask whether this replica is ready.
     _until: datetime | None = field(default=None, init=False)
     _state: rotation.State = field(default_factory=rotation.State, init=False)
     _looked: datetime | None = field(default=None, init=False)
