@@ -9,6 +9,8 @@ POD_INDEX = "apps.kubernetes.io/pod-index"
 STATEFUL_SET_POD_NAME = "statefulset.kubernetes.io/pod-name"
 #: Completion index of the leader pod.
 LEADER_INDEX = 0
+#: Label of pods: the UID of the Job that controls them.
+CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
 #: spec.managedBy of Jobs that Kubernetes' own controller runs.
 JOB_CONTROLLER = "kubernetes.io/job-controller"
 
@@ -218,6 +220,15 @@ POOL_GROUP_NAME = "google.com/tpu-provisioner-group-name"
 POOL_GROUP_KEY = "google.com/tpu-provisioner-group-key"
 #: Only where a pod names the workload policy itself, so that nothing else tells the topology.
 POOL_TOPOLOGY = "google.com/tpu-provisioner-topology"
+#: Labels of nodes: the key of the slice to which their pool is assigned, and the namespace of that slice. Marked pods
+#: select both. The prefix is none of Google's: GKE's auto-provisioning treats labels under google.com as its own.
+SLICE = "tpu-provisioner/slice"
+SLICE_NAMESPACE = "tpu-provisioner/slice-namespace"
+#: Value of both labels while the pool is kept free: no pod that asks for chips can be bound there.
+SLICE_FREE = "none"
+#: Label of namespaces: with the value below, admission marks the pods of groups there.
+PLACEMENT = "tpu-provisioner/placement"
+PLACEMENT_ASSIGN = "assign"
 #: Node annotation: we cordoned it before a delete, and only such nodes do we uncordon.
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
 #: Taint key of nodes that wait for the other slices of their JobSet.
@@ -246,6 +257,8 @@ OWNER_LABELS = frozenset(
         POOL_GROUP_KEY,
         POOL_ATTEMPT,
         POOL_TOPOLOGY,
+        SLICE,
+        SLICE_NAMESPACE,
     }
 )
 

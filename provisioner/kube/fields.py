@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -136,6 +136,12 @@ def count(raw: object, *, default: int = 1) -> int:
     if isinstance(raw, bool) or not isinstance(raw, int):
         return default
     return min(max(raw, 0), _LARGEST_COUNT)
+
+
+def priority(spec: Mapping[str, Any]) -> int:
+    """Return the priority in the spec of a pod; 0 if it has none."""
+    raw = spec.get("priority")
+    return raw if type(raw) is int else 0
 
 
 def text(raw: object) -> str:

@@ -96,6 +96,12 @@ def cordon_open_node(api: Api, node_name: str) -> None:
     _change_node(api, node_name, lambda node: None if (node.get("spec") or {}).get("unschedulable") else _CORDON)
 
 
+def label(api: Api, node_name: str, labels: Mapping[str, str | None]) -> None:
+    """Set labels of a node, and remove those whose value is None, in one patch; a node that is gone needs none."""
+    with contextlib.suppress(errors.NotFound):
+        api.patch(object_path("nodes", node_name), {"metadata": {"labels": dict(labels)}}, strategic=True)
+
+
 def uncordon(api: Api, node_name: str) -> None:
     """Undo `cordon`, by what is read live; nothing where the node does not bear our note any more."""
 

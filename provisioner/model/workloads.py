@@ -130,6 +130,8 @@ class Pod:
     #: Empty until the pod is bound.
     node_name: str = ""
     requirements: Requirements
+    #: spec.priority, which its PriorityClass sets; 0 if it has none.
+    priority: int = 0
     created_at: datetime = datetime.min.replace(tzinfo=UTC)
     #: Since when the scheduler says PodScheduled=False with reason Unschedulable; None when it does not.
     unschedulable_since: datetime | None = None

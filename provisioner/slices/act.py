@@ -86,7 +86,9 @@ class Actor(CallingActor[Answer]):
             (live.uncordon, plan.uncordons),
             (live.release, plan.releases),
         )
-        changes: list[tuple[str, Callable[[], object]]] = []
+        changes: list[tuple[str, Callable[[], object]]] = [
+            (each.node, functools.partial(live.label, self.api, each.node, each.labels)) for each in plan.assignments
+        ]
         for change, nodes in of_nodes:
             changes += [(node, functools.partial(change, self.api, node)) for node in nodes]
         recent = self.monotonic() - _WORDS_SECONDS
@@ -224,7 +226,7 @@ class Actor(CallingActor[Answer]):
             return ()
         error = next(iter(long.values())).error
         message = (
-            f"Kubernetes has rejected each cordon, uncordon, removal of a taint or write of a status of {len(long)} "
-            f"object(s) for {_ALERT_SECONDS / 60:.0f} minutes ({first_of(list(long))}): {error}"
+            "Kubernetes has rejected each label, cordon, uncordon, removal of a taint or write of a status of "
+            f"{len(long)} object(s) for {_ALERT_SECONDS / 60:.0f} minutes ({first_of(list(long))}): {error}"
         )
         return (Alert(kind="node_change_rejected", message=message),)

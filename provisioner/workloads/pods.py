@@ -69,6 +69,7 @@ def parse_pod(raw: object) -> Pod | None:
         phase=phase,
         node_name=fields.name(spec.get("nodeName")),
         requirements=requirements,
+        priority=fields.priority(spec),
         created_at=created_at or fields.UNKNOWN_TIME,
         unschedulable_since=since,
         unschedulable_message=words,

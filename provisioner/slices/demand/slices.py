@@ -24,6 +24,7 @@ from provisioner.kube import fields
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
+from provisioner.model.placement import mark_of, without_marks
 from provisioner.model.workloads import (
     GroupKey,
     Pod,
@@ -209,8 +210,10 @@ class Slice:
     workload: Workload
     #: Of a JobSet the name of the child Job.
     group_name: str
-    #: The leader pod's requirements, else the template's.
+    #: The leader pod's requirements, else the template's; without the marks of admission (`model.placement`).
     requirements: Requirements
+    #: The key that admission marked the leader pod with; empty if the leader pod does not exist or is not marked.
+    mark: str = ""
     #: The unfinished leader pod that is not being deleted.
     leader: Pod | None
     #: All unfinished pods of the group, oldest incarnation included.
@@ -358,7 +361,10 @@ def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: i
         leader = None
     # What a pod of the template asks for when GKE has added its toleration.
     admitted = replace(group.template, tolerations=(*group.template.tolerations, CHIP_TOLERATION))
-    requirements = leader.requirements if leader is not None else admitted
+    requirements, mark = admitted, ""
+    if leader is not None:
+        mark = mark_of(leader.requirements, leader.namespace)
+        requirements = without_marks(leader.requirements, leader.namespace)
     shape: tpu.Shape | None = None
     problem = requirements.problem
     try:
@@ -370,6 +376,7 @@ def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: i
         workload=workload,
         group_name=listed.name,
         requirements=requirements,
+        mark=mark,
         leader=leader,
         pods=tuple(pods),
         parallelism=(leader.group_size if leader is not None else 0) or group.parallelism,

@@ -221,7 +221,7 @@ def _placed(asked: Requirements, job: str) -> Requirements:
 
 def _labels_of_job(name: str, uid: str) -> dict[str, str]:
     return {
-        "batch.kubernetes.io/controller-uid": uid,
+        constants.CONTROLLER_UID: uid,
         constants.JOB_NAME: name,
         "controller-uid": uid,
         "job-name": name,

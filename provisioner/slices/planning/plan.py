@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from provisioner import constants
 from provisioner.model import bounds
@@ -79,6 +79,14 @@ class Delete:
     spared_group: GroupKey = GroupKey("")
     #: The scheduler may have chosen its nodes for pods that are not bound yet: it is cordoned for a while first.
     settle: bool = False
+
+
+class Assignment(NamedTuple):
+    """Labels to write on one node, so that only the pods of one slice, or no pods, can be bound there."""
+
+    node: str
+    #: The values of `placement.MARKS`; None removes both labels.
+    labels: Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +231,8 @@ class Plan:
     uncordons: tuple[str, ...] = ()
     #: Nodes that need wait for no other slice any more: our taint comes off.
     releases: tuple[str, ...] = ()
+    #: Nodes whose labels have to change.
+    assignments: tuple[Assignment, ...] = ()
     notices: tuple[Notice, ...] = ()
     statuses: tuple[StatusWrite, ...] = ()
     alerts: tuple[Alert, ...] = ()
