@@ -223,9 +223,14 @@ class World:
             self.answer(self._create(create))
         for look_up in plan.look_ups:
             self.answer(self._look_up(look_up))
-        for names, cordoned in ((plan.cordons, True), (plan.uncordons, False)):
-            for name in names:
-                self.nodes[name] = replace(self.nodes[name], cordoned=cordoned, cordoned_by_us=cordoned)
+        for name in plan.uncordons:
+            self.nodes[name] = replace(self.nodes[name], cordoned=False, cordoned_by_us=False)
+        for node_name, changes, verify in plan.assignments:
+            node = self.nodes[node_name]
+            if not verify or all(pod.node_name != node_name or pod.finished for pod in self.pods.values()):
+                labels: dict[str, str | None] = {**node.labels, **changes}
+                kept = {key: value for key, value in labels.items() if value is not None}
+                self.nodes[node_name] = replace(node, labels=kept)
         for name in plan.releases:
             node = self.nodes[name]
             kept = tuple(taint for taint in node.taints if taint.key not in constants.HELD_KEYS)
