@@ -115,12 +115,11 @@ class Budget:
         return None
 
     def missing(self, slices: Iterable[Slice]) -> dict[LimitScope, int]:
-        """Return by scope the chips or pools that have to become free for pools for all of some slices.
+        """Return by scope the amount that has to become free for pools for all of some slices.
 
         The amount is zero or negative if the limit has room.
         """
-        limits = (limit for limit in self.limits_of(slices) if limit.scope != CREATES_PER_HOUR)
-        return {limit.scope: self.used[limit.scope] + limit.asked - limit.most for limit in limits}
+        return {limit.scope: self.used[limit.scope] + limit.asked - limit.most for limit in self.limits_of(slices)}
 
     def keep(self, slices: Iterable[Slice], unit: Unit) -> None:
         """Keep the chips of a refused unit from units of lower priority."""
