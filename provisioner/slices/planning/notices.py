@@ -113,13 +113,19 @@ def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules
 
 def not_marked(round_: Round) -> Iterator[Notice]:
     """Report workloads that should start together, and do not because admission did not mark their pods."""
-    for slice_ in round_.slices.values():
-        workload = slice_.workload
-        unmarked = slice_.pending and workload.kind.has_pods and not slice_.mark and slice_.siblings > 1
-        if unmarked and wants_all_or_nothing(slice_, round_.settings):
-            message = (
-                f"The slices of {workload} do not start together, because admission did not mark its pods: install the "
-                f"placement policy, and label namespace {workload.namespace} {constants.PLACEMENT}="
-                f"{constants.PLACEMENT_ASSIGN}"
-            )
-            yield notice(slice_, constants.NOT_MARKED, message)
+    waiting = {
+        slice_.workload.uid: slice_.workload
+        for slice_ in round_.slices.values()
+        if slice_.pending
+        and slice_.workload.kind.has_pods
+        and not slice_.mark
+        and slice_.siblings > 1
+        and wants_all_or_nothing(slice_, round_.settings)
+    }
+    for workload in waiting.values():
+        message = (
+            f"The slices of this {workload.kind.value} do not start together, because admission did not mark its pods: "
+            f"install the placement policy, and label namespace {workload.namespace} "
+            f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}"
+        )
+        yield _of_workload(workload, constants.NOT_MARKED, message)

@@ -95,11 +95,6 @@ class WaitsFor:
         """What to do apart from waiting, empty if waiting is all."""
         return REMEDIES[WaitKind.REQUEST if self.final else self.kind]
 
-    @property
-    def place(self) -> str:
-        """The place in words, empty if the slice waits in no line."""
-        return f"place {self.position} of {self.of} in the line" if self.of else ""
-
 
 class ChoiceBlocker(NamedTuple):
     """What blocks one choice of capacity."""

@@ -254,14 +254,17 @@ class Launches:
                 # Slices that start together have one place.
                 unit = first.setdefault(slice_id.workload_uid, unit) if slice_id.workload_uid in gangs else unit
                 lines[wait.kind, wait.what].setdefault(unit, []).append(slice_id)
-        for (_, what), units in lines.items():
+        for (kind, what), units in lines.items():
             order = in_line(CREATES, units, self.round_.memory.stamps)
             users = self.budget.users(what).most_common() if isinstance(what, LimitScope) else []
             ahead = tuple(unit.id for unit in order[:_MAX_NAMED])
             for place, unit in enumerate(order, start=1):
                 for slice_id in units[unit]:
+                    wait = self.waits[slice_id]
+                    shown = f"; place {place} of {len(order)} in the line." if kind is WaitKind.LIMIT else ""
                     self.waits[slice_id] = replace(
-                        self.waits[slice_id],
+                        wait,
+                        message=f"{wait.message.rstrip('.')}{shown}" if shown else wait.message,
                         position=place,
                         of=len(order),
                         ahead=ahead[: place - 1],
@@ -276,9 +279,7 @@ class Launches:
         self.wanted.append(wanted_pool(slice_, name, phase, self.round_.now, note=note, next_at=wait.until))
         if not wait.silent:
             key = f"{wait.key} {name}" if wait.key else ""
-            shown = wait.place if wait.kind is WaitKind.LIMIT else ""
-            message = f"{wait.message.rstrip('.')}; {shown}." if shown else wait.message
-            self.notices.append(notice(slice_, wait.reason, message, key=key, warning=wait.warning))
+            self.notices.append(notice(slice_, wait.reason, wait.message, key=key, warning=wait.warning))
 
     def _too_many_failures(self, slice_: Slice, name: PoolName) -> WaitsFor | None:
         now, own = self.round_.now, self.round_.memory.slice_backoffs.get(slice_.id)
