@@ -51,9 +51,17 @@ def test_mark_of_a_pod_counts_only_for_its_own_namespace(selector: dict[str, str
 
 def test_requirements_without_marks_keep_all_other_selectors() -> None:
     marked = Requirements(node_selector={**labels_of("j-abc", "research"), constants.TPU_TOPOLOGY: "2x2x2"})
-    assert without_marks(marked, "research").node_selector == {constants.TPU_TOPOLOGY: "2x2x2"}
+    assert without_marks(marked, "research")[0].node_selector == {constants.TPU_TOPOLOGY: "2x2x2"}
     # A forged mark is kept, so that no pool fits the pod.
-    assert without_marks(marked, "vision") is marked
+    assert without_marks(marked, "vision") == (marked, "")
+
+
+def test_node_that_a_marked_pod_selects_is_returned_apart() -> None:
+    """Kueue's topology-aware scheduling pins each pod of a slice to a node of its own."""
+    selector = {**labels_of("j-abc", "research"), constants.HOSTNAME: "gke-a-0"}
+    assert without_marks(Requirements(node_selector=selector), "research") == (Requirements(), "gke-a-0")
+    pinned = Requirements(node_selector={constants.HOSTNAME: "gke-a-0"})
+    assert without_marks(pinned, "research") == (pinned, "")
 
 
 @pytest.mark.parametrize(
@@ -67,4 +75,5 @@ def test_requirements_without_marks_keep_all_other_selectors() -> None:
     ids=["only the affinity of admission", "with a term of the author", "a term that asks nothing", "an empty term"],
 )
 def test_affinity_that_keeps_pods_off_slices_is_removed(terms: tuple[object, ...], left: tuple[object, ...]) -> None:
-    assert without_marks(Requirements(affinity_terms=terms), "research").affinity_terms == left  # type: ignore[arg-type]
+    asked = Requirements(affinity_terms=terms)  # type: ignore[arg-type]
+    assert without_marks(asked, "research")[0].affinity_terms == left

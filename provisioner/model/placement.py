@@ -61,20 +61,22 @@ def mark_of(requirements: Requirements, namespace: str) -> str:
     return "" if key in (constants.SLICE_FREE, UNKNOWN_GROUP, RAY_NAME_TOO_LONG) else key
 
 
-def without_marks(requirements: Requirements, namespace: str) -> Requirements:
-    """Return the requirements without the marks of a namespace, and without the affinity that keeps pods off slices.
+def without_marks(requirements: Requirements, namespace: str) -> tuple[Requirements, str]:
+    """Return the requirements without marks of a namespace, and the node that a marked pod selects, empty for any node.
 
-    What is left says what machines the pod needs; the provisioner decides about the labels.
+    The rest says what machines the pod needs; the provisioner decides about the labels. The affinity that keeps pods
+    off the nodes of slices is removed as well. Other pods of a slice select other nodes of its pool by their hostname.
     """
-    selector, terms = requirements.node_selector, requirements.affinity_terms
-    if selector.get(constants.SLICE_NAMESPACE) == namespace:
-        selector = {key: value for key, value in selector.items() if key not in MARKS}
+    selector, terms, host = requirements.node_selector, requirements.affinity_terms, ""
+    if mark_of(requirements, namespace):
+        host = selector.get(constants.HOSTNAME, "")
+        selector = {key: value for key, value in selector.items() if key not in (*MARKS, constants.HOSTNAME)}
     kept = tuple(tuple(each for each in term if not _keeps_off(each.key, each.operator)) for term in terms)
     if kept == terms and selector is requirements.node_selector:
-        return requirements
+        return requirements, host
     # One term suffices, and a term of which nothing is left asks for nothing.
     asks_nothing = any(term and not left for term, left in zip(terms, kept, strict=True))
-    return replace(requirements, node_selector=selector, affinity_terms=() if asks_nothing else kept)
+    return replace(requirements, node_selector=selector, affinity_terms=() if asks_nothing else kept), host
 
 
 def _keeps_off(key: str, operator: str) -> bool:

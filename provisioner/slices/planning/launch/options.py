@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from provisioner import constants
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.workloads import WorkloadUid
@@ -32,6 +33,10 @@ class LaunchOptions:
 
 def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
     """Specify the pools of the choices of a slice. Raises UnmeetableError if none can be specified."""
+    if slice_.host:
+        raise UnmeetableError(
+            f"the pod selects {constants.HOSTNAME}={slice_.host}, and no free node pool that fits has that node"
+        )
     memory, now, candidates = round_.memory, round_.now, round_.candidates
     choices, own = candidates.choices(slice_, zone), memory.slice_backoffs.get(slice_.id)
     offers: list[tuple[CapacityChoice, Specification]] = []
