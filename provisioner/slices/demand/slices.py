@@ -214,8 +214,8 @@ class Slice:
     requirements: Requirements
     #: The key that admission marked the leader pod with, else any other pod; empty if no pod is marked.
     mark: str = ""
-    #: The node that a marked leader pod selects by its hostname, as Kueue's topology-aware scheduling makes it; empty if
-    #: it selects none.
+    #: The node that a marked leader pod selects by its hostname, as with Kueue's topology-aware scheduling; empty if it
+    #: selects none.
     host: str = ""
     #: The unfinished leader pod that is not being deleted.
     leader: Pod | None
