@@ -23,6 +23,7 @@ from rehearsal.simulators.gke.validation import pulls_images
 from tests.simulation import shown
 from tests.simulation.asked import Asked
 from tests.simulation.asks import BUFFER, AskRun
+from tests.simulation.assigned import CORDONS, Assigned
 from tests.simulation.deletes import KEEP, LOOK_TO_EFFECT_SECONDS, Deletes
 from tests.simulation.fairness import PAYS, TOLD, Fairness
 from tests.simulation.objects import WorkloadRun
@@ -72,6 +73,8 @@ class Checker:
         self.fairness = Fairness(simulation, self.waiting)
         self.asked = Asked(simulation)
         self.deletes = Deletes(simulation, self)
+        self.assigned = Assigned(simulation, self)
+        simulation.cluster.on_bound = self.assigned.bound
         self.deleted_by_hand: set[str] = set()
         #: When somebody last opened a node of a pool that somebody had closed.
         self.opened_by_hand: dict[str, float] = {}
@@ -136,6 +139,7 @@ class Checker:
             if not self.asked.judge_refill(process, pool):
                 self._judge_create(process, pool)
             self.asked.judge_create(process, pool)
+            self.assigned.created(process, pool)
             self._judge_limits(process, pool)
         elif method == "nodePools.delete":
             pool = self.simulation.cloud.pools[name or ""]
@@ -157,6 +161,9 @@ class Checker:
             self.stage.violate(ONE, f"{process.name} writes {path} although the kubeconfig is of another cluster")
         if node is None:
             return
+        if "labels" in body.get("metadata", {}):
+            self.assigned.before_labels(process, node, body["metadata"]["labels"])
+            return
         if "taints" in body["spec"]:
             self._judge_release(process, node, body["spec"]["taints"] or [])
             return
@@ -166,6 +173,8 @@ class Checker:
             self.stage.violate(
                 ONE, f"{process.name} writes {node.name} of pool {node.pool_name}, which is none of ours"
             )
+        if unschedulable and PoolName(node.pool_name) not in process.loop.memory.deletes:
+            self.stage.violate(CORDONS, f"{process.name} cordons {node.name}, and deletes no pool {node.pool_name}")
         if not unschedulable and not node.cordoned_by_us and node.cordoned:
             self.stage.violate(ONE, f"{process.name} uncordons {node.name}, which somebody else cordoned")
 
@@ -359,6 +368,7 @@ class Checker:
         if self.simulation.people.still_to_come:
             found.append((SERVE, "not everybody has come"))
         found += [(SERVE, unserved) for unserved in self.asked.unserved()]
+        found += self.assigned.unsettled()
         found += [
             (SERVE, f"{workload.kind} {workload.name} has not ended")
             for workload in cluster.workloads.values()

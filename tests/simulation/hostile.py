@@ -271,6 +271,7 @@ class Hostile:
         workload = JobSetRun(
             name=name,
             namespace=namespace,
+            exclusive=self.simulation.admission.exclusive(namespace),
             uid=self.stage.store.new_uid("jobset"),
             shape=shape,
             replicas=options.pop("replicas", 1),
