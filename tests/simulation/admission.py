@@ -27,6 +27,7 @@ _LATE_SECONDS = (10.0, 90.0)
 _ASSIGNS = {NAMESPACE: 0.8, SECOND_NAMESPACE: 0.5, HOSTILE_NAMESPACE: 0.6, OTHER_NAMESPACE: 0.3}
 #: Share of the workloads of labelled namespaces that have exclusive placement all the same.
 _EXCLUSIVE_CHANCE = 0.4
+_EDITS_CHANCE = 0.3
 _PRIORITIES_CHANCE = 0.4
 _PRIORITIES = (0, 0, 100, -100)
 
@@ -42,6 +43,8 @@ class Admission:
         #: Time in seconds at which the policy is installed; infinite if it never is.
         self.since = late if present else math.inf
         self._assigns = frozenset(namespace for namespace, chance in _ASSIGNS.items() if rng.random() < chance)
+        #: Whether a user edits labels of nodes now and then.
+        self.edits_labels = present and rng.random() < _EDITS_CHANCE
         self._has_priorities = rng.random() < _PRIORITIES_CHANCE
         #: Workloads by the mark that pods of theirs were given: key and namespace.
         self.granted: dict[tuple[str, str], dict[WorkloadRun, None]] = {}
@@ -79,19 +82,25 @@ class Admission:
     def review(self, pod: PodRun, labels: Mapping[str, str]) -> bool:
         """Change a pod that is about to be created; return whether it is allowed."""
         if not self.installed:
+            self._grant(pod)
             return True
         pod.reviewed = True
         key = _key(labels) if pod.namespace in self._assigns else ""
         if key:
             pod.selector = {**pod.selector, SLICE: key, SLICE_NAMESPACE: pod.namespace}
-            if pod.workload is not None:
-                self.granted.setdefault((key, pod.namespace), {})[pod.workload] = None
+            self._grant(pod)
             return True
         if pod.namespace not in self._assigns and any(mark in pod.selector for mark in MARKS):
             self.stage.fault("forged marks rejected", "%s/%s", pod.namespace, pod.name)
             return False
         pod.kept_off = True
         return True
+
+    def _grant(self, pod: PodRun) -> None:
+        """Note which workload may get a pool by the marks of a pod, also marks that it has without the policy."""
+        mark = mark_of(pod.selector)
+        if pod.workload is not None and is_assigned(mark) and mark[1] == pod.namespace:
+            self.granted.setdefault(mark, {})[pod.workload] = None
 
 
 def _key(labels: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from provisioner.model.capacity import Node, PoolName
 from rehearsal.simulators.gke.records import Pool, PoolStatus
 from tests.simulation.admission import MARKS, is_assigned, mark_of
 from tests.simulation.objects import JobSetRun, PodRun
-from tests.simulation.pools import are_ours, fits_shape, is_ours
+from tests.simulation.pools import are_ours, fits_shape, is_ours, namespace_of
 
 if TYPE_CHECKING:
     from tests.simulation.checks import Checker
@@ -99,7 +99,7 @@ class Assigned:
         """Judge the labels of a new pool."""
         labels = pool.body["config"]["labels"]
         mark = mark_of(labels)
-        if bool(mark[0]) is not bool(mark[1]):
+        if bool(mark[0]) is not bool(mark[1]) or (is_assigned(mark) and mark[1] != namespace_of(labels)):
             self._stage.violate(LABELS, f"{process.name} creates {pool.name} with {mark}")
         if is_assigned(mark):
             self._judge_assignment(process, pool, mark)

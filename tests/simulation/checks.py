@@ -26,6 +26,7 @@ from tests.simulation.asks import BUFFER, AskRun
 from tests.simulation.assigned import CORDONS, Assigned
 from tests.simulation.deletes import KEEP, LOOK_TO_EFFECT_SECONDS, Deletes
 from tests.simulation.fairness import PAYS, TOLD, Fairness
+from tests.simulation.line import Line
 from tests.simulation.objects import WorkloadRun
 from tests.simulation.pools import (
     are_ours,
@@ -38,6 +39,7 @@ from tests.simulation.pools import (
     same_kind,
     workload_name,
 )
+from tests.simulation.stock import Stock
 from tests.simulation.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -74,6 +76,8 @@ class Checker:
         self.asked = Asked(simulation)
         self.deletes = Deletes(simulation, self)
         self.assigned = Assigned(simulation, self)
+        self.stock = Stock(simulation)
+        self.line = Line(simulation, self)
         simulation.cluster.on_bound = self.assigned.bound
         self.deleted_by_hand: set[str] = set()
         #: When somebody last opened a node of a pool that somebody had closed.
@@ -140,6 +144,8 @@ class Checker:
                 self._judge_create(process, pool)
             self.asked.judge_create(process, pool)
             self.assigned.created(process, pool)
+            self.stock.created(process, pool)
+            self.line.created(process, pool)
             self._judge_limits(process, pool)
         elif method == "nodePools.delete":
             pool = self.simulation.cloud.pools[name or ""]
@@ -148,6 +154,8 @@ class Checker:
             if wrong:
                 self.stage.violate(SERVE, wrong)
             self.deletes.judge(process, pool, healthy=self._was_healthy)
+            if self._was_healthy:
+                self.stock.deleted(process, pool)
         else:
             self.stage.violate(ONE, f"{process.name} sends {method}, which it never should")
 
@@ -201,6 +209,7 @@ class Checker:
     def decided(self, process: Process, plan: Plan) -> None:
         """Judge what a process is about to carry out."""
         self.waiting.look_at_pools()
+        self.stock.look_at_pools()
         self.deletes.expect(process, plan)
         for false in shown.false_of_decision(process, plan):
             self.stage.violate(SHOWN, false)

@@ -221,8 +221,11 @@ class WorkloadRun(abc.ABC):
 
     def selector(self, job: int) -> dict[str, str]:
         """Return its pods' nodeSelector: where its slices start together, no other workload's pods fit its nodes."""
+        return self._selector(self.shape_of(job))
+
+    def _selector(self, shape: Shape) -> dict[str, str]:
         own = {constants.LEGACY_POOL_ID: self.name} if self.separate else {}
-        return self.shape_of(job).selector() | own | self.extra_selector
+        return shape.selector() | own | self.extra_selector
 
     def pod_annotations(self) -> dict[str, str]:
         """Return its pods' annotations."""
@@ -267,12 +270,11 @@ class WorkloadRun(abc.ABC):
             metadata["deletionTimestamp"] = format_time(agenda.wall())
         return metadata
 
-    def _template(self) -> dict[str, Any]:
-        own = {constants.LEGACY_POOL_ID: self.name} if self.separate else {}
-        selector = self.shape.selector() | own | self.extra_selector
+    def _template(self, shape: Shape | None = None) -> dict[str, Any]:
+        shape = shape or self.shape
         return {
             "metadata": {"annotations": self.pod_annotations()},
-            "spec": {**pod_spec(self.shape), "nodeSelector": selector},
+            "spec": {**pod_spec(shape), "nodeSelector": self._selector(shape)},
         }
 
 
@@ -295,14 +297,13 @@ class JobSetRun(WorkloadRun):
         metadata = self._metadata(agenda)
         if self.gang:
             metadata["annotations"] = {constants.ALL_OR_NOTHING: "true"}
-        template = {"spec": {"parallelism": self.shape.parallelism, "template": self._template()}}
         helper = {"spec": {"parallelism": 1, "template": {"spec": {"containers": [{"name": "main"}]}}}}
         return {
             "metadata": metadata,
             "spec": {
                 "suspend": self.suspended,
                 "replicatedJobs": [
-                    {"name": "workers", "replicas": self.replicas, "template": template},
+                    *self._jobs(),
                     {"name": "coordinator", "replicas": 1, "template": helper},
                 ],
             },
@@ -311,6 +312,10 @@ class JobSetRun(WorkloadRun):
                 "conditions": self.suspension(agenda),
             },
         }
+
+    def _jobs(self) -> list[JsonObject]:
+        template = {"spec": {"parallelism": self.shape.parallelism, "template": self._template()}}
+        return [{"name": "workers", "replicas": self.replicas, "template": template}]
 
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
         """Return what the metadata of its pods say of whose they are."""
@@ -325,6 +330,35 @@ class JobSetRun(WorkloadRun):
         }
         marks: JsonObject = {"labels": labels | ({constants.JOBSET_UID: self.uid} if self.labels_uid else {})}
         return marks | ({"ownerReferences": [job_reference(self.group_name(job))]} if controlled else {})
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class MixedRun(JobSetRun):
+    """A JobSet of two replicated Jobs: its last slice is of another shape."""
+
+    other_shape: Shape
+
+    def shape_of(self, job: int) -> Shape:
+        """Return what the pods of one slice ask for."""
+        return self.shape if job < self.replicas - 1 else self.other_shape
+
+    def group_name(self, job: int) -> str:
+        """Name a child Job."""
+        return f"{self.name}-workers-{job}" if job < self.replicas - 1 else f"{self.name}-others-0"
+
+    def touch(self, now: float, job: int | None = None) -> None:
+        """Note that something happened to one slice, or all."""
+        JobSetRun.touch(self, now, job)
+        self.shapes.add(self.other_shape)
+
+    def _jobs(self) -> list[JsonObject]:
+        return [
+            {"name": name, "replicas": replicas, "template": {"spec": {"parallelism": parallelism, "template": template}}}
+            for name, replicas, parallelism, template in (
+                ("workers", self.replicas - 1, self.shape.parallelism, self._template()),
+                ("others", 1, self.other_shape.parallelism, self._template(self.other_shape)),
+            )
+        ]
 
 
 def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:

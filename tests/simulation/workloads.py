@@ -199,7 +199,7 @@ class Cluster:
     def _start(self, workload: JobSetRun, job: int) -> bool:
         """Make the pods of a child Job that are due; say whether all of them run."""
         if not workload.exclusive:
-            for index in range(workload.shape.parallelism):
+            for index in range(workload.shape_of(job).parallelism):
                 if (job, index) not in workload.pods:
                     self._add(workload, job, index)
             return all(pod.node for (owner, _), pod in workload.pods.items() if owner == job)
@@ -210,7 +210,7 @@ class Cluster:
             return False
         if not leader.node or leader.deadline is not None:
             return False
-        missing = [index for index in range(1, workload.shape.parallelism) if (job, index) not in workload.pods]
+        missing = [index for index in range(1, workload.shape_of(job).parallelism) if (job, index) not in workload.pods]
         for index in missing:
             self._add(workload, job, index, pool=leader.pool)
         return not missing and all(pod.node for (owner, _), pod in workload.pods.items() if owner == job)
@@ -421,7 +421,8 @@ class Cluster:
 
     def _job_done(self, workload: JobSetRun, job: int, attempt: int) -> None:
         members = [pod for (owner, _), pod in workload.pods.items() if owner == job]
-        whole = len(members) >= workload.shape.parallelism and all(pod.node and pod.deadline is None for pod in members)
+        due = workload.shape_of(job).parallelism
+        whole = len(members) >= due and all(pod.node and pod.deadline is None for pod in members)
         if not workload.alive or workload.restarting or workload.attempt != attempt or not whole:
             return
         if workload.fate == "fail":
