@@ -231,12 +231,10 @@ PLACEMENT = "tpu-provisioner/placement"
 PLACEMENT_ASSIGN = "assign"
 #: Node annotation: we cordoned it before a delete, and only such nodes do we uncordon.
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
-#: Taint key of nodes that wait for the other slices of their JobSet.
-HELD = "tpu-provisioner.cloud.google.com/held"
-#: The same on nodes that the cluster autoscaler brings (flex-start): it brings none with a taint that the pod does
-#: not tolerate, except of this prefix. It counts nodes with one as not ready, so others have the key above.
+#: Taint key of flex-start nodes that wait for the other slices of their workload. The cluster autoscaler brings no
+#: nodes with a taint that the pod does not tolerate, except of this prefix.
 HELD_LATE = "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"
-HELD_KEYS = (HELD, HELD_LATE)
+HELD_KEYS = (HELD_LATE,)
 #: Labels that no copied label may overwrite: they say whose pool it is.
 OWNER_LABELS = frozenset(
     {
@@ -309,5 +307,5 @@ HOST_MAINTENANCE = "HostMaintenance"
 RESERVATION_ENDS = "ReservationEnds"
 #: Pods of a RayCluster do not say which replica they are of.
 NOT_NUMBERED = "PodsNotNumbered"
-#: Slices start together, and pods of other JobSets fit their nodes.
-NOT_SEPARATE = "JobSetNotSeparate"
+#: Slices should start together, and admission did not mark their pods, so that they do not.
+NOT_MARKED = "PlacementNotAssigned"

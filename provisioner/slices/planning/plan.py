@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, NamedTuple
 
 from provisioner import constants
@@ -87,6 +87,8 @@ class Assignment(NamedTuple):
     node: str
     #: The values of `placement.MARKS`; None removes both labels.
     labels: Mapping[str, str | None]
+    #: Whether the labels are written only if no unfinished pod with chips is on the node.
+    verify: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,23 +134,91 @@ class Transition:
     since: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocked:
-    """Why no pool is created for a slice now: for its Event and for the read model."""
+class WaitKind(StrEnum):
+    """Cause for which no pool is created for a slice; the first that applies, in this order."""
 
+    #: The request, as it is, cannot be served.
+    REQUEST = "request"
+    #: The administrator has paused the creation of pools.
+    PAUSE = "pause"
+    #: Creates of the slice, its workload or its namespace failed.
+    FAILURE = "failure"
+    #: The slices of the workload start together, and not all of them can be had now.
+    TOGETHER = "together"
+    #: A limit of the settings.
+    LIMIT = "limit"
+    #: The capacity was out of stock, or its quota was exhausted.
+    STOCK = "stock"
+    #: The supplier takes no more operations now.
+    OPERATIONS = "operations"
+
+
+#: What to do about each cause, apart from waiting; empty if waiting is all.
+REMEDIES: Mapping[WaitKind, str] = {
+    WaitKind.REQUEST: "change the request",
+    WaitKind.PAUSE: "the administrator has to end the pause",
+    WaitKind.FAILURE: "change the request if GKE's message asks for it",
+    WaitKind.TOGETHER: "allow more choices of capacity",
+    WaitKind.LIMIT: "the administrator can raise the limit; a PriorityClass puts pods ahead, and Kueue shares quota",
+    WaitKind.STOCK: "allow more choices of capacity or zones",
+    WaitKind.OPERATIONS: "",
+}
+
+
+class LimitScope(NamedTuple):
+    """The pools that one limit counts."""
+
+    #: "all", "namespace", "accelerator", "workload" or "creates".
+    kind: str
+    #: Name of the namespace, accelerator or workload; empty for the other kinds.
+    name: str = ""
+
+    def __str__(self) -> str:
+        return {"all": "all pools together", "creates": "creates"}.get(self.kind, f"{self.kind} {self.name}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitsFor:
+    """Why no pool is created for a slice now: the one record for its Event, status, page and explain."""
+
+    kind: WaitKind
+    #: What is waited for: the scope of a limit, a capacity, or an accelerator; empty for other kinds.
+    what: LimitScope | str = ""
     message: str
-    #: In the read model, where its details stand beside it; empty: the message.
+    #: Shorter form for the read model, which shows the details beside it; empty if the message is used.
     brief: str = ""
+    #: Reason of the Event.
     reason: str = constants.CREATION_WAITING
-    #: What stays the same when only numbers or times in the message change; empty: the message.
+    #: Part of the message that stays the same while numbers and times change; empty if it is the message.
     key: str = ""
-    #: When it may be over although nothing changes; None where no moment is set.
+    #: Place in the line of the units that wait for the same, beginning with 1, and the length of that line; 0 if the
+    #: slice waits in no line.
+    position: int = 0
+    of: int = 0
+    #: The first units that come before.
+    ahead: tuple[SliceId, ...] = ()
+    #: Workloads that use most of a limit, with their chips or pools, and the number of further workloads.
+    users: tuple[tuple[str, int], ...] = ()
+    other_users: int = 0
+    #: Time at which the wait may end although nothing changes; None if no time is set.
     until: datetime | None = None
     warning: bool = True
-    #: It usually passes soon, so that there is no Event yet.
+    #: Whether the wait usually ends soon, so that there is no Event yet.
     silent: bool = False
-    #: All that could be tried has failed: a request ends with it.
+    #: Whether all that could be tried has failed: a ProvisioningRequest ends with it.
     failed: bool = False
+    #: Whether waiting does not help: the request has to be changed.
+    final: bool = False
+
+    @property
+    def remedy(self) -> str:
+        """What to do apart from waiting, empty if waiting is all."""
+        return REMEDIES[WaitKind.REQUEST if self.final else self.kind]
+
+    @property
+    def place(self) -> str:
+        """The place in words, empty if the slice waits in no line."""
+        return f"place {self.position} of {self.of} in the line" if self.of else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,15 +295,15 @@ class Plan:
     creates: tuple[Create, ...] = ()
     deletes: tuple[Delete, ...] = ()
     look_ups: tuple[LookUp, ...] = ()
-    #: Nodes that take no new pods, so that their pool is free once those on them have ended.
-    cordons: tuple[str, ...] = ()
     #: Nodes that we cordoned and whose pool stays.
     uncordons: tuple[str, ...] = ()
-    #: Nodes that need wait for no other slice any more: our taint comes off.
+    #: Nodes of flex-start pools whose slices are all ready: the taint that held them is removed.
     releases: tuple[str, ...] = ()
     #: Nodes whose labels have to change.
     assignments: tuple[Assignment, ...] = ()
     notices: tuple[Notice, ...] = ()
+    #: Why each slice that wants a pool has none.
+    waits: Mapping[SliceId, WaitsFor] = field(default_factory=dict)
     statuses: tuple[StatusWrite, ...] = ()
     alerts: tuple[Alert, ...] = ()
     transitions: tuple[Transition, ...] = ()

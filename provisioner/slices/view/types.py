@@ -77,7 +77,7 @@ class WorkloadView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """The place of a slice among those that wait for one limit: namespaces take turns, then workloads, then slices."""
+    """The place of a slice in the line of those that wait for one limit."""
 
     #: What is limited: all pools together, a namespace, an accelerator, or creates.
     limit: str
@@ -92,6 +92,8 @@ class QueueView:
     #: Chips of node pools that nothing needs, and when the first of them is due to be deleted.
     idle_chips: int
     idle_until: datetime | None
+    #: What to do apart from waiting.
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
