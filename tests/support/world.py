@@ -26,7 +26,8 @@ from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, Memory
-from provisioner.slices.planning.plan import Create, Delete, DeleteReason, LookUp, Notice, Plan, notices_of_workloads
+from provisioner.slices.planning.notices import notices_of_workloads
+from provisioner.slices.planning.plan import Create, Delete, DeleteReason, LookUp, Notice, Plan
 from provisioner.slices.planning.round import NOT_DERIVED, Derived, Snapshot, begin_round
 from provisioner.slices.supplier import PoolRules
 from provisioner.slices.suppliers.gke.rules import GKE_RULES

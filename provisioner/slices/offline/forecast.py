@@ -27,7 +27,8 @@ from provisioner.slices.offline.reading import MOMENT, Reading, Subject, path_of
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.launch.specification import Candidates, pool_name
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.plan import Notice, Plan, too_large
+from provisioner.slices.planning.notices import too_large
+from provisioner.slices.planning.plan import Notice, Plan
 from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 

@@ -24,8 +24,9 @@ from provisioner.slices.planning.launch import limits
 from provisioner.slices.planning.launch.specification import is_held
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import Phase
-from provisioner.slices.planning.plan import StatusWrite, WaitsFor
+from provisioner.slices.planning.plan import StatusWrite
 from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.waits import WaitsFor
 from provisioner.workloads.asks import NODE_POOLS
 
 #: Until a create of this process has told how long one takes.

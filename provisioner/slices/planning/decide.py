@@ -19,24 +19,23 @@ from provisioner.slices.planning.assignment import assignments
 from provisioner.slices.planning.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
 from provisioner.slices.planning.launch import gangs, limits
 from provisioner.slices.planning.launch.launches import Launches
-from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS, find_slots, note_started
+from provisioner.slices.planning.launch.operations import find_slots, note_started
 from provisioner.slices.planning.launch.options import has_fresh_offer
 from provisioner.slices.planning.launch.room import make_room
 from provisioner.slices.planning.line import CREATES, Unit, granted, in_line, still_contended, unit_of
 from provisioner.slices.planning.match import Matching, match
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, Phase, PhaseEntry
+from provisioner.slices.planning.notices import not_marked, notices_of_workloads, underused
 from provisioner.slices.planning.plan import (
     Delete,
     Plan,
     PoolState,
     Transition,
-    WaitKind,
-    notices_of_workloads,
-    underused,
 )
 from provisioner.slices.planning.round import NOT_DERIVED, Derived, Round, Snapshot, Supply, begin_round
 from provisioner.slices.planning.unneeded import Due, Unneeded, find_unneeded
+from provisioner.slices.planning.waits import OTHER_OPERATIONS, WaitKind
 from provisioner.slices.supplier import PoolRules
 
 #: A pool that is first seen in one of these has entered it in that very round.
@@ -68,7 +67,8 @@ def decide(
     line = in_line(CREATES, units.values(), memory.stamps)
     turns = gangs.take_turns(round_)
     budget = limits.Budget.of(round_)
-    keep = partial(_keep_from_lower, round_, budget, units)
+    lowest = min((unit.priority for unit in line), default=0)
+    keep = partial(_keep_from_lower, round_, budget, units, lowest)
     matching = match(round_, budget, line, turns.waiting.keys() | turns.unsatisfiable, keep)
     round_ = replace(round_, memory=learn_from_pools(round_, matching))
     progress = gangs.progress_of(round_, turns, matching)
@@ -123,6 +123,7 @@ def decide(
             *failing.find_maintained(round_, matching),
             *failing.find_ending(round_, matching),
             *notices_of_workloads(round_),
+            *not_marked(round_),
             *(each for slice_ in map(round_.slices.get, matching.held) if slice_ for each in underused(slice_)),
         ),
         statuses=statuses,
@@ -147,10 +148,12 @@ def decide(
     )
 
 
-def _keep_from_lower(round_: Round, budget: limits.Budget, units: Mapping[SliceId, Unit], slice_: Slice) -> None:
+def _keep_from_lower(
+    round_: Round, budget: limits.Budget, units: Mapping[SliceId, Unit], lowest: int, slice_: Slice
+) -> None:
     """Let a slice that a limit refuses keep its chips from units of lower priority, if its capacity has not failed."""
     unit = units[slice_.id]
-    if slice_.spare or unit.priority <= min(each.priority for each in units.values()):
+    if slice_.spare or unit.priority <= lowest:
         return
     refusal = budget.refusal([slice_], unit)
     if refusal is not None and refusal.kind is WaitKind.LIMIT and has_fresh_offer(round_, slice_, None):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Any, NamedTuple
 
-from provisioner import constants
-from provisioner.model import bounds
 from provisioner.model.capacity import NodePoolRequest, OperationName, PoolName
 from provisioner.model.workloads import (
     GroupKey,
@@ -24,7 +22,8 @@ from provisioner.model.workloads import (
 )
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.memory.state import Memory, Phase
-from provisioner.slices.planning.round import Derived, Round
+from provisioner.slices.planning.round import Derived
+from provisioner.slices.planning.waits import WaitsFor
 
 
 class DeleteReason(Enum):
@@ -134,93 +133,6 @@ class Transition:
     since: datetime | None
 
 
-class WaitKind(StrEnum):
-    """Cause for which no pool is created for a slice; the first that applies, in this order."""
-
-    #: The request, as it is, cannot be served.
-    REQUEST = "request"
-    #: The administrator has paused the creation of pools.
-    PAUSE = "pause"
-    #: Creates of the slice, its workload or its namespace failed.
-    FAILURE = "failure"
-    #: The slices of the workload start together, and not all of them can be had now.
-    TOGETHER = "together"
-    #: A limit of the settings.
-    LIMIT = "limit"
-    #: The capacity was out of stock, or its quota was exhausted.
-    STOCK = "stock"
-    #: The supplier takes no more operations now.
-    OPERATIONS = "operations"
-
-
-#: What to do about each cause, apart from waiting; empty if waiting is all.
-REMEDIES: Mapping[WaitKind, str] = {
-    WaitKind.REQUEST: "change the request",
-    WaitKind.PAUSE: "the administrator has to end the pause",
-    WaitKind.FAILURE: "change the request if GKE's message asks for it",
-    WaitKind.TOGETHER: "allow more choices of capacity",
-    WaitKind.LIMIT: "the administrator can raise the limit; a PriorityClass puts pods ahead, and Kueue shares quota",
-    WaitKind.STOCK: "allow more choices of capacity or zones",
-    WaitKind.OPERATIONS: "",
-}
-
-
-class LimitScope(NamedTuple):
-    """The pools that one limit counts."""
-
-    #: "all", "namespace", "accelerator", "workload" or "creates".
-    kind: str
-    #: Name of the namespace, accelerator or workload; empty for the other kinds.
-    name: str = ""
-
-    def __str__(self) -> str:
-        return {"all": "all pools together", "creates": "creates"}.get(self.kind, f"{self.kind} {self.name}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitsFor:
-    """Why no pool is created for a slice now: the one record for its Event, status, page and explain."""
-
-    kind: WaitKind
-    #: What is waited for: the scope of a limit, a capacity, or an accelerator; empty for other kinds.
-    what: LimitScope | str = ""
-    message: str
-    #: Shorter form for the read model, which shows the details beside it; empty if the message is used.
-    brief: str = ""
-    #: Reason of the Event.
-    reason: str = constants.CREATION_WAITING
-    #: Part of the message that stays the same while numbers and times change; empty if it is the message.
-    key: str = ""
-    #: Place in the line of the units that wait for the same, beginning with 1, and the length of that line; 0 if the
-    #: slice waits in no line.
-    position: int = 0
-    of: int = 0
-    #: The first units that come before.
-    ahead: tuple[SliceId, ...] = ()
-    #: Workloads that use most of a limit, with their chips or pools, and the number of further workloads.
-    users: tuple[tuple[str, int], ...] = ()
-    other_users: int = 0
-    #: Time at which the wait may end although nothing changes; None if no time is set.
-    until: datetime | None = None
-    warning: bool = True
-    #: Whether the wait usually ends soon, so that there is no Event yet.
-    silent: bool = False
-    #: Whether all that could be tried has failed: a ProvisioningRequest ends with it.
-    failed: bool = False
-    #: Whether waiting does not help: the request has to be changed.
-    final: bool = False
-
-    @property
-    def remedy(self) -> str:
-        """What to do apart from waiting, empty if waiting is all."""
-        return REMEDIES[WaitKind.REQUEST if self.final else self.kind]
-
-    @property
-    def place(self) -> str:
-        """The place in words, empty if the slice waits in no line."""
-        return f"place {self.position} of {self.of} in the line" if self.of else ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusWrite:
     """The status of a ProvisioningRequest or a CapacityBuffer."""
@@ -328,66 +240,25 @@ def notice(slice_: Slice, reason: str, message: str, *, key: str = "", warning: 
     return Notice(objects=objects, reason=reason, message=message, key=key, warning=warning)
 
 
-def underused(slice_: Slice) -> tuple[Notice, ...]:
-    """Say that a slice has more hosts than its job has pods."""
-    if not slice_.served or slice_.shape is None or not slice_.shape.multi_host or slice_.parallelism >= slice_.nodes:
-        return ()
-    message = (
-        f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, its slice of topology {slice_.shape.topology} "
-        f"has {slice_.nodes} hosts: {slice_.nodes - slice_.parallelism} of them are paid for but not used"
+def wanted_pool(
+    slice_: Slice, name: PoolName, phase: Phase, now: datetime, *, note: str = "", next_at: datetime | None = None
+) -> PoolState:
+    """Return the line of the read model for a pool that a slice wants and that does not exist."""
+    shape, nodes = slice_.shape, slice_.nodes
+    return PoolState(
+        name=name,
+        phase=phase,
+        since=now,
+        slice_id=slice_.id,
+        leader=slice_.leader,
+        workload=slice_.workload,
+        named=slice_.workload.full_name,
+        group_name=slice_.group_name,
+        machine_type=shape.machine_type.name if shape is not None else "",
+        topology=str(shape.topology) if shape is not None else "",
+        chips=shape.machine_type.chips * nodes if shape is not None else 0,
+        nodes=nodes,
+        ready_nodes=0,
+        note=note,
+        next_at=next_at,
     )
-    return (notice(slice_, constants.UNDERUSED, message),)
-
-
-def too_large(workload: Workload) -> str:
-    """Say that a workload asks for more than is read of one."""
-    return f"No TPU node pools are created for this {workload.kind.value}: {workload.problem}"
-
-
-def notices_of_workloads(round_: Round) -> Iterator[Notice]:
-    """Say which workloads get no node pools at all, or never start, and why."""
-    by_uid, policy = round_.workloads.by_uid, round_.policy
-    alive = [each for each in by_uid.values() if not each.managed_by and each.lives]
-    for each in alive:
-        with_chips = (group.template for group in each.groups if group.template.chips > 0)
-        if each.problem and any(policy.serves(each, template) for template in with_chips):
-            yield _of_workload(each, constants.INVALID_REQUEST, too_large(each))
-    for each in alive:
-        if policy.leaves_to_slices(each):
-            marks = (*each.labels.items(), *each.annotations.items())
-            value = next(value for key, value in marks if key == constants.SLICE_AUTOPROVISIONING)
-            message = (
-                f"No TPU node pools are created for this {each.kind.value}: "
-                f"{constants.SLICE_AUTOPROVISIONING}={bounds.cut(value)} requests Slice resources, which this "
-                "provisioner does not create yet; remove it to get node pools, or let the Go provisioner (1.0 or "
-                f"later, with ENABLE_SLICE_CONTROLLER) serve this {each.kind.value}"
-            )
-            yield _of_workload(each, constants.SLICES_NOT_SERVED, message)
-    waiting = (
-        pod for pod in round_.snapshot.pods if not pod.group_key and pod.unschedulable_since and pod.workload_uid
-    )
-    for uid in dict.fromkeys(filter(None, map(round_.workloads.uid_of, waiting))):
-        message = (
-            f"No TPU node pools are created for this {by_uid[uid].kind.value}: its pods lack the label "
-            f"{constants.RAY_REPLICA_INDEX}; install KubeRay 1.6 or newer, or enable its feature gate "
-            "RayMultiHostIndexing"
-        )
-        yield _of_workload(by_uid[uid], constants.NOT_NUMBERED, message)
-    for found in round_.derived.found.values():
-        if any(_waits_for_its_followers(each) for each in found.slices.values()):
-            message = (
-                f"The pods of this {found.workload.kind.value} are never scheduled: {constants.EXCLUSIVE_TOPOLOGY} "
-                "holds followers back until their leader is scheduled, and the scheduler holds the leader back until "
-                "all pods of its gang exist; remove the annotation, or the gang"
-            )
-            yield _of_workload(found.workload, constants.NEVER_STARTS, message)
-
-
-def _of_workload(workload: Workload, reason: str, message: str) -> Notice:
-    return Notice(objects=(workload_ref(workload),), reason=reason, message=message)
-
-
-def _waits_for_its_followers(slice_: Slice) -> bool:
-    placed = (slice_.workload.annotations, slice_.requirements.annotations)
-    gated = slice_.leader is not None and slice_.leader.gated and slice_.pending
-    return gated and any(constants.EXCLUSIVE_TOPOLOGY in annotations for annotations in placed)

@@ -19,17 +19,18 @@ from datetime import datetime, timedelta
 
 from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
-from provisioner.model.wording import clock
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.planning import waits
 from provisioner.slices.planning.launch.capacity import wants_all_or_nothing
 from provisioner.slices.planning.launch.options import problem_of_all
 from provisioner.slices.planning.launch.specification import is_held
 from provisioner.slices.planning.line import Stamps, Unit, granted, in_line, unit_of
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import Gang, Hold
-from provisioner.slices.planning.plan import Notice, WaitKind, WaitsFor, notice
+from provisioner.slices.planning.plan import Notice, notice
 from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.waits import WaitsFor
 
 #: Longest time that the supplier takes to create a pool, or to report that it cannot: 35 minutes, with a margin.
 _SLOWEST = timedelta(minutes=45)
@@ -108,7 +109,8 @@ def take_turns(round_: Round) -> GangTurns:
                 stamps = granted(stamps, resource_of(accelerator), [every[uid]], now)
         else:
             blocking = min(accelerators[uid] & taken)
-            waiting[uid] = _waits(uid, blocking, holds, [unit.id for unit in lines[blocking]], place, now)
+            ahead = [unit.id for unit in lines[blocking]]
+            waiting[uid] = waits.of_hold(blocking, holds.get(blocking), ahead, place[blocking, uid], now)
         if worst[uid] == 1:
             # The first of all its lines is passed by no other, or it might never find all accelerators free.
             taken |= accelerators[uid]
@@ -150,34 +152,6 @@ def _is_new(round_: Round, slices: Sequence[Slice]) -> bool:
     nodes = {node.name for pool in round_.supply.values() for node in pool.nodes}
     begun = any(usable) or any(pod.node_name in nodes for slice_ in slices for pod in slice_.pods)
     return not begun and not problem_of_all(round_, slices)
-
-
-def _waits(
-    uid: WorkloadUid,
-    accelerator: str,
-    holds: Mapping[str, Hold],
-    line: Sequence[SliceId],
-    place: Mapping[tuple[str, WorkloadUid], int],
-    now: datetime,
-) -> WaitsFor:
-    hold = holds.get(accelerator)
-    if hold is None:
-        cause = f"an earlier workload in the line waits for several accelerators, {accelerator} among them"
-    elif hold.released:
-        end = clock(hold.until, now) if hold.until is not None else "after the pools have been deleted"
-        cause = f"slices of {accelerator} were released because not all of them could be had; next try {end}"
-    else:
-        cause = f"another workload that starts together holds slices of {accelerator}"
-    return WaitsFor(
-        kind=WaitKind.TOGETHER,
-        what=accelerator,
-        message=cause,
-        key="queue",
-        position=place[accelerator, uid],
-        of=len(line),
-        ahead=tuple(line[: place[accelerator, uid] - 1][:3]),
-        until=hold.until if hold is not None else None,
-    )
 
 
 def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProgress:
@@ -294,13 +268,3 @@ def _notices(
                 f"{ready} of {wanted} are ready"
             )
             yield notice(slice_, constants.HELD_FOR_OTHERS, message, key=name, warning=False)
-    for slice_ in round_.slices.values():
-        workload = slice_.workload
-        unmarked = slice_.pending and workload.kind.has_pods and not slice_.mark and slice_.siblings > 1
-        if unmarked and wants_all_or_nothing(slice_, round_.settings):
-            message = (
-                f"The slices of {workload} do not start together, because admission did not mark its pods: install the "
-                f"placement policy, and label namespace {workload.namespace} {constants.PLACEMENT}="
-                f"{constants.PLACEMENT_ASSIGN}"
-            )
-            yield notice(slice_, constants.NOT_MARKED, message)

@@ -13,42 +13,30 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from provisioner import constants
-from provisioner.model import bounds
-from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, Zone, expected_pool
+from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, Zone
 from provisioner.model.choices import capacity_key
-from provisioner.model.fit import may_be_there, trusted
-from provisioner.model.wording import clock
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.launch.capacity import Choices, wants_one_zone
+from provisioner.slices.planning import notices, waits
+from provisioner.slices.planning.launch.capacity import wants_one_zone
 from provisioner.slices.planning.launch.gangs import GangTurns
 from provisioner.slices.planning.launch.limits import Budget
-from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS
 from provisioner.slices.planning.launch.options import (
-    ChoiceBlocker,
     LaunchOptions,
     has_fresh_offer,
     options_of,
     problem_of,
-    wait_of,
 )
-from provisioner.slices.planning.launch.specification import Specification, labels_left_out, pool_name
+from provisioner.slices.planning.launch.specification import Specification, pool_name
 from provisioner.slices.planning.line import CREATES, Stamps, Unit, granted, in_line, place_of
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Phase, Tally
-from provisioner.slices.planning.plan import (
-    Create,
-    LimitScope,
-    Notice,
-    PoolState,
-    WaitKind,
-    WaitsFor,
-    notice,
-    underused,
-)
+from provisioner.slices.planning.plan import Create, Notice, PoolState, notice, wanted_pool
 from provisioner.slices.planning.round import Round
-from provisioner.slices.supplier import PoolRules, UnmeetableError
+from provisioner.slices.planning.usage import LimitScope
+from provisioner.slices.planning.waits import ChoiceBlocker, WaitKind, WaitsFor
+from provisioner.slices.supplier import UnmeetableError
 
 #: A slice that waits for operations for longer gets an Event: usually the wait is shorter.
 _PATIENCE = timedelta(minutes=2)
@@ -134,10 +122,7 @@ class Launches:
         places = {key: place_of(in_line(key, units, self.round_.memory.stamps)) for key, units in waiting.items()}
         self.contended |= places.keys()
         limited = {wait.what for wait in self.waits.values() if wait.kind is WaitKind.LIMIT}
-        # Slices that others precede at their capacity come last, or the next of their workload would wait for both.
-        behind = [each for each in self.candidates if self._in_turn(each, places)[0] is None]
-        blocked = {each.unit.id for each in behind}
-        for each in (*(each for each in self.candidates if each.unit.id not in blocked), *behind):
+        for each in self.candidates:
             scopes = {limit.scope for limit in self.budget.limits_of([each.slice_])} if each.slice_.spare else set()
             if limited & scopes:
                 message = f"Node pool {each.name} is not created: workloads wait for the same limit, and come first"
@@ -202,7 +187,7 @@ class Launches:
             self._note_refused(refusal, [slice_])
             return _not_created(name, refusal)
         if not options.offers:
-            return wait_of(name, options.blockers, self.round_.now, self.round_.rules.supplier_name)
+            return waits.of_choices(name, options.blockers, self.round_.now, self.round_.rules.supplier_name)
         return options
 
     def _note_refused(self, refusal: WaitsFor, slices: Sequence[Slice]) -> None:
@@ -228,10 +213,12 @@ class Launches:
         if wait is not None:
             self._wait(slice_, wait)
         elif offer is None:
-            self._wait(slice_, wait_of(name, blockers, self.round_.now, self.round_.rules.supplier_name))
+            self._wait(slice_, waits.of_choices(name, blockers, self.round_.now, self.round_.rules.supplier_name))
         elif len(self.creates) >= slots:
             self.waits_for_operations = True
-            self._wait(slice_, self._no_operations(each))
+            silent = self.round_.now - each.unit.since < _PATIENCE
+            limit, supplier_name = self.round_.memory.operations.limit, self.round_.rules.supplier_name
+            self._wait(slice_, waits.of_operations(name, limit, supplier_name, silent=silent))
         else:
             self._create(each, offer, offer.stamped(name, each.attempt))
 
@@ -267,14 +254,17 @@ class Launches:
                 # Slices that start together have one place.
                 unit = first.setdefault(slice_id.workload_uid, unit) if slice_id.workload_uid in gangs else unit
                 lines[wait.kind, wait.what].setdefault(unit, []).append(slice_id)
-        for (_, what), units in lines.items():
+        for (kind, what), units in lines.items():
             order = in_line(CREATES, units, self.round_.memory.stamps)
             users = self.budget.users(what).most_common() if isinstance(what, LimitScope) else []
             ahead = tuple(unit.id for unit in order[:_MAX_NAMED])
             for place, unit in enumerate(order, start=1):
                 for slice_id in units[unit]:
+                    wait = self.waits[slice_id]
+                    shown = f"; place {place} of {len(order)} in the line." if kind is WaitKind.LIMIT else ""
                     self.waits[slice_id] = replace(
-                        self.waits[slice_id],
+                        wait,
+                        message=f"{wait.message.rstrip('.')}{shown}" if shown else wait.message,
                         position=place,
                         of=len(order),
                         ahead=ahead[: place - 1],
@@ -285,33 +275,16 @@ class Launches:
     def _report(self, slice_: Slice, wait: WaitsFor) -> None:
         _, name = self._names_of[slice_.id]
         phase = Phase.WANTED if wait.kind is WaitKind.OPERATIONS else Phase.BLOCKED
-        self._state(slice_, name, phase, wait.brief or wait.message, next_at=wait.until)
+        note = wait.brief or wait.message
+        self.wanted.append(wanted_pool(slice_, name, phase, self.round_.now, note=note, next_at=wait.until))
         if not wait.silent:
             key = f"{wait.key} {name}" if wait.key else ""
-            shown = wait.place if wait.kind is WaitKind.LIMIT else ""
-            message = f"{wait.message.rstrip('.')}; {shown}." if shown else wait.message
-            self.notices.append(notice(slice_, wait.reason, message, key=key, warning=wait.warning))
+            self.notices.append(notice(slice_, wait.reason, wait.message, key=key, warning=wait.warning))
 
     def _too_many_failures(self, slice_: Slice, name: PoolName) -> WaitsFor | None:
-        now, namespace = self.round_.now, slice_.workload.namespace
-        until = backoff.counted_until(self.tallies, slice_.id, namespace, slice_.siblings)
-        if until is None or until <= now:
-            return None
-        message = (
-            f"Node pool {name} waits: too many creates of this workload or of its namespace have failed; next try "
-            f"{clock(until, now)}"
-        )
-        own = self.round_.memory.slice_backoffs.get(slice_.id)
-        message += f"; the last attempt failed: {own.failure.message}" if own is not None else ""
-        return WaitsFor(kind=WaitKind.FAILURE, message=message, key="failures", until=until, failed=True)
-
-    def _no_operations(self, each: _Candidate) -> WaitsFor:
-        limit = self.round_.memory.operations.limit
-        message = f"Node pool {each.name} waits for {OTHER_OPERATIONS}"
-        if limit is not None:
-            message += f"; {self.round_.rules.supplier_name} rejected more than {limit} of them at once"
-        silent = self.round_.now - each.unit.since < _PATIENCE
-        return WaitsFor(kind=WaitKind.OPERATIONS, message=message, key="operations", warning=False, silent=silent)
+        now, own = self.round_.now, self.round_.memory.slice_backoffs.get(slice_.id)
+        until = backoff.counted_until(self.tallies, slice_.id, slice_.workload.namespace, slice_.siblings)
+        return waits.of_failures(name, own, until, now) if until is not None and until > now else None
 
     def _create(self, each: _Candidate, offer: Specification, request: NodePoolRequest) -> None:
         slice_, capacity, choices = each.slice_, offer.blueprint.capacity, each.options.choices
@@ -319,8 +292,8 @@ class Launches:
             raise ValueError(f"slice {slice_.id} has no leader pod and cannot be pending")
         pod, workload = pod_ref(slice_.leader), workload_ref(slice_.workload)
         self.creates.append(Create(slice_id=slice_.id, request=request, pod=pod, workload=workload))
-        self._state(slice_, request.name, Phase.WANTED, "")
-        self.notices += _notices_of_create(slice_, request, choices, self.round_)
+        self.wanted.append(wanted_pool(slice_, request.name, Phase.WANTED, self.round_.now))
+        self.notices += notices.of_create(slice_, request, choices, self.round_)
         self.names.add(request.name)
         self.zones.setdefault(slice_.workload.uid, request.zone)
         self.budget.take(slice_)
@@ -337,30 +310,6 @@ class Launches:
             attempt += 1
         return attempt, name
 
-    def _state(
-        self, slice_: Slice, name: PoolName, phase: Phase, note: str, *, next_at: datetime | None = None
-    ) -> None:
-        shape, nodes = slice_.shape, slice_.nodes
-        self.wanted.append(
-            PoolState(
-                name=name,
-                phase=phase,
-                since=self.round_.now,
-                slice_id=slice_.id,
-                leader=slice_.leader,
-                workload=slice_.workload,
-                named=slice_.workload.full_name,
-                group_name=slice_.group_name,
-                machine_type=shape.machine_type.name if shape is not None else "",
-                topology=str(shape.topology) if shape is not None else "",
-                chips=shape.machine_type.chips * nodes if shape is not None else 0,
-                nodes=nodes,
-                ready_nodes=0,
-                note=note,
-                next_at=next_at,
-            )
-        )
-
 
 def _in_flight(round_: Round) -> Counter[str]:
     """Count the pools in the making by capacity: creates that no list shows, and pools that are PROVISIONING."""
@@ -374,31 +323,3 @@ def _in_flight(round_: Round) -> Counter[str]:
 
 def _not_created(name: PoolName, refusal: WaitsFor) -> WaitsFor:
     return replace(refusal, message=f"Node pool {name} is not created: {refusal.message}")
-
-
-def _notices_of_create(slice_: Slice, request: NodePoolRequest, choices: Choices, round_: Round) -> list[Notice]:
-    skipped = f"Some choices of capacity are skipped: {'; '.join(choices.left_out)}" if choices.left_out else ""
-    reported = (
-        (constants.UNLISTED_TOPOLOGY, slice_.shape.warning if slice_.shape is not None else ""),
-        (constants.INVALID_REQUEST, labels_left_out(slice_, round_.settings, round_.rules)),
-        (constants.INVALID_REQUEST, skipped),
-    )
-    notices = [notice(slice_, reason, message) for reason, message in reported if message]
-    return [*underused(slice_), *notices, *_unknown_selectors(slice_, request, round_.rules)]
-
-
-def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules) -> tuple[Notice, ...]:
-    """Report selectors of the pod of which it is unknown whether the new nodes will have them."""
-    asked = slice_.requirements
-    if not asked.affinity_terms and not any(map(may_be_there, asked.node_selector)):
-        return ()
-    found = trusted(asked, rules.expected_node(expected_pool(request)))
-    if not found:
-        return ()
-    message = (
-        f"Node pool {request.name} is created, but it is not known whether its nodes will have the labels that the pod "
-        "selects: "
-        f"{', '.join(map(bounds.cut, found))}. If {rules.supplier_name} does not set such a label, the pods stay "
-        f"unschedulable; check the labels of a TPU node of this cluster, or remove the selector"
-    )
-    return (notice(slice_, constants.UNKNOWN_SELECTOR, message, key=request.name),)

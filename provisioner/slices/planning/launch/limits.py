@@ -11,55 +11,25 @@ its chips, for at most `KEPT_AT_MOST`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
 
-from provisioner import constants, tpu
 from provisioner.model.capacity import PoolName
-from provisioner.model.workloads import Pod, WorkloadName, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.settings.forms import OTHERS
 from provisioner.slices.demand import Slice
+from provisioner.slices.planning import waits
 from provisioner.slices.planning.line import Unit
-from provisioner.slices.planning.plan import LimitScope, LimitUse, WaitKind, WaitsFor
+from provisioner.slices.planning.plan import LimitUse
 from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.usage import ALL, CREATES_PER_HOUR, Charge, LimitScope, charge_of, scope_of, users_of
+from provisioner.slices.planning.waits import Limit, WaitsFor
 
 HOUR = timedelta(hours=1)
 #: A refused unit keeps its chips from units of lower priority for this long after its pod became unschedulable: a
 #: PriorityClass whose pods can never be served must not stop all others for longer.
 KEPT_AT_MOST = timedelta(hours=12)
-ALL = LimitScope("all")
-CREATES_PER_HOUR = LimitScope("creates")
-
-
-class Charge(NamedTuple):
-    """For whom one pool counts."""
-
-    #: By namespace.
-    chips: Mapping[str, int]
-    accelerator: str
-    workload: WorkloadName
-    uid: WorkloadUid
-
-    def amounts(self) -> Iterator[tuple[LimitScope, int]]:
-        """Yield each scope that the pool counts in, with its chips, or 1 where pools are counted."""
-        total = 0
-        for namespace, chips in self.chips.items():
-            yield LimitScope("namespace", namespace), chips
-            total += chips
-        yield ALL, total
-        yield LimitScope("accelerator", self.accelerator), total
-        yield _scope_of(self.workload), 1
-
-
-class _Limit(NamedTuple):
-    setting: str
-    scope: LimitScope
-    most: int
-    #: Chips, pools or creates that one slice asks for.
-    asked: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,14 +52,15 @@ class Budget:
     @classmethod
     def of(cls, round_: Round) -> Budget:
         """Count the pools of a round, before any slice counts on a pool without pods."""
-        budget = cls(settings=round_.settings, now=round_.now)
-        budget.paused = _pause(round_.snapshot.paused_since, round_.settings)
+        paused_since = round_.snapshot.paused_since
+        paused = waits.of_pause(paused_since) if paused_since or round_.settings.pause_creation else None
+        budget = cls(settings=round_.settings, now=round_.now, paused=paused)
         budget.created = sorted(at for at in round_.memory.created_at if at > round_.now - HOUR)
         budget.used[CREATES_PER_HOUR] = len(budget.created)
         if budget.counts:
-            users = _users(round_)
+            users = users_of(round_)
             for pool in round_.supply.values():
-                charge = _charge_of(pool, users.get(pool.name, Counter()))
+                charge = charge_of(pool, users.get(pool.name, Counter()))
                 budget._charge(pool.name, charge)
                 if pool.going or (pool.broken and pool.name not in users):
                     budget.going.update(dict(charge.amounts()))
@@ -107,11 +78,12 @@ class Budget:
         if self.paused is not None:
             return self.paused
         for limit in self.limits_of(slices):
-            kept = sum(
-                amount for (scope, by), amount in self.kept.items() if scope == limit.scope and by > unit.priority
-            )
-            if self.used[limit.scope] + kept + limit.asked > limit.most:
-                return self._refused(limit, kept)
+            kept = sum(chips for (scope, by), chips in self.kept.items() if scope == limit.scope and by > unit.priority)
+            excess = self.used[limit.scope] + kept + limit.asked - limit.most
+            if excess > 0:
+                refused = waits.of_limit(limit, used=self.used[limit.scope], going=self.going[limit.scope], kept=kept)
+                ends = limit.scope == CREATES_PER_HOUR and excess <= len(self.created)
+                return replace(refused, until=self.created[excess - 1] + HOUR) if ends else refused
         return None
 
     def missing(self, slices: Iterable[Slice]) -> dict[LimitScope, int]:
@@ -197,9 +169,9 @@ class Budget:
         for scope, amount in charge.amounts():
             self.used[scope] += sign * amount
 
-    def limits_of(self, slices: Iterable[Slice]) -> Iterable[_Limit]:
+    def limits_of(self, slices: Iterable[Slice]) -> Iterable[Limit]:
         """Return the limits of some slices, each once with the sum that they ask for."""
-        found: dict[LimitScope, _Limit] = {}
+        found: dict[LimitScope, Limit] = {}
         for slice_ in slices:
             for limit in self._limits_of(slice_) if slice_.shape is not None else ():
                 before = found.get(limit.scope)
@@ -207,48 +179,22 @@ class Budget:
                 found[limit.scope] = limit._replace(asked=asked)
         return found.values()
 
-    def _limits_of(self, slice_: Slice) -> Iterator[_Limit]:
+    def _limits_of(self, slice_: Slice) -> Iterator[Limit]:
         settings, namespace, chips = self.settings, slice_.workload.namespace, _chips_of(slice_)
         if settings.max_chips is not None:
-            yield _Limit("MAX_CHIPS", ALL, settings.max_chips, chips)
+            yield Limit("MAX_CHIPS", ALL, settings.max_chips, chips)
         most = _amount(settings.max_chips_per_namespace, namespace)
         if most is not None:
-            yield _Limit("MAX_CHIPS_PER_NAMESPACE", LimitScope("namespace", namespace), most, chips)
+            yield Limit("MAX_CHIPS_PER_NAMESPACE", LimitScope("namespace", namespace), most, chips)
         accelerator = slice_.shape.accelerator.label if slice_.shape is not None else ""
         most = _amount(settings.max_chips_per_accelerator, accelerator)
         if most is not None:
-            yield _Limit("MAX_CHIPS_PER_ACCELERATOR", LimitScope("accelerator", accelerator), most, chips)
+            yield Limit("MAX_CHIPS_PER_ACCELERATOR", LimitScope("accelerator", accelerator), most, chips)
         if settings.max_creates_per_hour is not None:
-            yield _Limit("MAX_CREATES_PER_HOUR", CREATES_PER_HOUR, settings.max_creates_per_hour, 1)
+            yield Limit("MAX_CREATES_PER_HOUR", CREATES_PER_HOUR, settings.max_creates_per_hour, 1)
         if settings.max_pools_per_jobset is not None:
-            scope = _scope_of(slice_.workload.full_name)
-            yield _Limit("MAX_POOLS_PER_JOBSET", scope, settings.max_pools_per_jobset, 1)
-
-    def _refused(self, limit: _Limit, kept: int) -> WaitsFor:
-        scope, used, until, going = limit.scope, self.used[limit.scope], None, self.going[limit.scope]
-        never = limit.asked > limit.most
-        if scope == CREATES_PER_HOUR:
-            words = f"allows {limit.most} new node pools within an hour, and {len(self.created)} were created"
-            too_many = len(self.created) + kept + limit.asked - limit.most
-            until = self.created[too_many - 1] + HOUR if too_many <= len(self.created) else None
-        elif scope.kind == "workload":
-            kind, _, name = scope.name.partition(" ")
-            words = f"allows a {kind} {limit.most} node pools, and {name.rpartition('/')[2]} has {used}"
-        elif never:
-            words = f"allows {scope} {limit.most} chips; {limit.asked} are requested, so waiting will not help"
-        else:
-            words = f"allows {scope} {limit.most} chips, {used} exist, and {limit.asked} more are requested"
-        words += f", {going} of them in node pools that failed or are being deleted" if going and not never else ""
-        words += f"; {kept} are kept for units of higher priority" if kept else ""
-        return WaitsFor(
-            kind=WaitKind.LIMIT,
-            what=scope,
-            reason=constants.LIMIT_REACHED,
-            key=limit.setting,
-            message=f"{limit.setting} {words}.",
-            until=until,
-            final=never,
-        )
+            scope = scope_of(slice_.workload.full_name)
+            yield Limit("MAX_POOLS_PER_JOBSET", scope, settings.max_pools_per_jobset, 1)
 
     def _uses(self, limit: str, amounts: Iterable[tuple[str, int]], kind: str) -> Iterator[LimitUse]:
         named = dict(amounts)
@@ -256,51 +202,6 @@ class Budget:
             others = (used for scope, used in self.used.items() if scope.kind == kind and scope.name not in named)
             used = max(others, default=0) if name == OTHERS else self.used[LimitScope(kind, name)]
             yield LimitUse(limit, name, used, most)
-
-
-def _pause(since: datetime | None, settings: Settings) -> WaitsFor | None:
-    if since is not None:
-        cause = f"Creation is paused since {since:%Y-%m-%d %H:%M} UTC, by ConfigMap {constants.PAUSE_CONFIGMAP_NAME}"
-        end = "deletes it"
-    elif settings.pause_creation:
-        cause, end = "PAUSE_CREATION is set", "unsets it"
-    else:
-        return None
-    message = f"{cause}: no node pools are created until the administrator {end}."
-    return WaitsFor(kind=WaitKind.PAUSE, reason=constants.LIMIT_REACHED, key="PAUSE_CREATION", message=message)
-
-
-def _users(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]]:
-    """Count by pool the nodes on which each workload has unfinished pods; the oldest pod of a node counts."""
-    pool_of_node = {node.name: node.pool_name for node in round_.snapshot.nodes}
-    first: dict[str, Pod] = {}
-    for pod in round_.snapshot.pods:
-        if pod.node_name in pool_of_node and not pod.finished and pod.requirements.chips:
-            before = first.setdefault(pod.node_name, pod)
-            if (pod.created_at, pod.uid) < (before.created_at, before.uid):
-                first[pod.node_name] = pod
-    users: dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]] = {}
-    for node, pod in first.items():
-        uid = round_.workloads.uid_of(pod) or WorkloadUid("")
-        user = (pod.namespace, WorkloadName(pod.kind, pod.namespace, pod.workload_name), uid)
-        users.setdefault(pool_of_node[node], Counter())[user] += 1
-    return users
-
-
-def _charge_of(pool: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid], int]) -> Charge:
-    """Charge each namespace for the nodes that it uses, and the rest to the one that uses most."""
-    known = tpu.machine_type(pool.pool.machine_type)
-    accelerator, total = (known[0].label if known is not None else ""), pool.chips
-    if not users:
-        creator, creator_uid, *_ = pool.ownership
-        return Charge({creator.namespace: total}, accelerator, creator, creator_uid)
-    (_, workload, uid), _ = max(users.items(), key=lambda item: (item[1], item[0][0], item[0][1].name))
-    per_node = total // max(1, pool.pool.hosts)
-    chips: Counter[str] = Counter()
-    for (namespace, _, _), nodes in users.items():
-        chips[namespace] += per_node * nodes
-    chips[workload.namespace] += total - chips.total()
-    return Charge(chips, accelerator, workload, uid)
 
 
 def problem_of(slices: Sequence[Slice], settings: Settings) -> str:
@@ -316,10 +217,6 @@ def remembered(created_at: Iterable[datetime], started: int, settings: Settings,
         return ()
     # A time far in the future was written by a clock that was ahead.
     return (*(at for at in created_at if now - HOUR < at <= now + HOUR), *(now,) * started)
-
-
-def _scope_of(workload: WorkloadName) -> LimitScope:
-    return LimitScope("workload", f"{workload.kind} {workload.namespace}/{workload.name}")
 
 
 def _chips_of(slice_: Slice) -> int:

@@ -14,8 +14,6 @@ from provisioner.model.capacity import PoolStatus
 from provisioner.slices.planning.memory.state import CallState, Memory, OperationLimit
 from provisioner.slices.planning.round import Round
 
-#: What creates and deletes wait for where GKE takes no more at once.
-OTHER_OPERATIONS = "other node pool operations of this cluster to end"
 _STEP = timedelta(seconds=10)
 #: A limit is forgotten after so many steps.
 _STEPS = 6

@@ -9,8 +9,8 @@ from provisioner.model.capacity import PoolName
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.match import Matching
-from provisioner.slices.planning.plan import LimitScope
 from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.usage import LimitScope
 
 
 def make_room(
