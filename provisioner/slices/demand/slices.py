@@ -212,7 +212,7 @@ class Slice:
     group_name: str
     #: The leader pod's requirements, else the template's; without the marks of admission (`model.placement`).
     requirements: Requirements
-    #: The key that admission marked the leader pod with; empty if the leader pod does not exist or is not marked.
+    #: The key that admission marked the leader pod with, else any other pod; empty if no pod is marked.
     mark: str = ""
     #: The unfinished leader pod that is not being deleted.
     leader: Pod | None
@@ -361,10 +361,11 @@ def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: i
         leader = None
     # What a pod of the template asks for when GKE has added its toleration.
     admitted = replace(group.template, tolerations=(*group.template.tolerations, CHIP_TOLERATION))
-    requirements, mark = admitted, ""
+    requirements = admitted
     if leader is not None:
-        mark = mark_of(leader.requirements, leader.namespace)
         requirements = without_marks(leader.requirements, leader.namespace)
+    # Pods from before the policy was installed are not marked, and those that follow them are.
+    marks = (mark_of(pod.requirements, pod.namespace) for pod in (*filter(None, (leader,)), *pods))
     shape: tpu.Shape | None = None
     problem = requirements.problem
     try:
@@ -376,7 +377,7 @@ def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: i
         workload=workload,
         group_name=listed.name,
         requirements=requirements,
-        mark=mark,
+        mark=next(filter(None, marks), ""),
         leader=leader,
         pods=tuple(pods),
         parallelism=(leader.group_size if leader is not None else 0) or group.parallelism,
