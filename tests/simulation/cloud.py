@@ -206,6 +206,8 @@ class Wire(requests.adapters.BaseAdapter):
                 self._checker.after_change(process, found.method, found.parts.get("pool"), body)
         except errors.ApiError as error:
             code, text = error.code, json.dumps(error.body(request_id="0x1"))
+            if creates is not None:
+                self._checker.stock.create_failed(creates, of_capacity=False)
             if creates is not None and "Too many operations" in str(error):
                 self._checker.fairness.create_not_taken(self._process, creates["nodePool"])
             if creates is not None and not self._excuses_nobody(creates, error):
@@ -237,8 +239,10 @@ class Wire(requests.adapters.BaseAdapter):
         bad = lasting or fault
         if bad is None or "Too many operations" not in bad.text:
             self._checker.fairness.create_sent(self._process, creates["nodePool"])
-        if lasting is not None or fault is not None:
-            waiting.create_failed(creates, of_capacity=lasting is not None and lasting.of_capacity)
+        if bad is not None:
+            out_of_stock = lasting is not None and lasting.of_capacity
+            self._checker.stock.create_failed(creates, of_capacity=out_of_stock)
+            waiting.create_failed(creates, of_capacity=out_of_stock)
         return lasting or simulation.environment.answer(creates)
 
     def close(self) -> None:

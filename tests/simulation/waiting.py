@@ -51,7 +51,6 @@ class Waiting:
     def create_failed(self, body: dict[str, Any], *, of_capacity: bool) -> None:
         """Take note of a create that got a bad answer, or none; `of_capacity`: it says something of the capacity."""
         owner = _owner(body)
-        self._simulation.checker.stock.create_failed(body, of_capacity=of_capacity)
         self._failed.add(owner)
         if of_capacity:
             known = (each for each in self._simulation.cluster.every_workload if each.uid == owner[0])
