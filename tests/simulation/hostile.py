@@ -15,9 +15,20 @@ from typing import TYPE_CHECKING, Any
 from provisioner import constants
 from rehearsal.simulators.gke.faults import Fault, FaultKind
 from rehearsal.simulators.gke.records import Pool, PoolStatus
+from tests.simulation.admission import MARKS
 from tests.simulation.calls import Trouble, says
 from tests.simulation.cloud import CLUSTER, ZONE
-from tests.simulation.objects import HOSTILE_NAMESPACE, NAMESPACE, Claim, JobSetRun, PodRun, Shape
+from tests.simulation.objects import (
+    HOSTILE_NAMESPACE,
+    NAMESPACE,
+    OTHER_NAMESPACE,
+    SLICE,
+    Claim,
+    JobSetRun,
+    PodRun,
+    Shape,
+    WorkloadRun,
+)
 from tests.simulation.people import FEASIBLE
 from tests.simulation.pools import namespace_of
 
@@ -271,6 +282,7 @@ class Hostile:
         workload = JobSetRun(
             name=name,
             namespace=namespace,
+            exclusive=self.simulation.admission.exclusive(namespace),
             uid=self.stage.store.new_uid("jobset"),
             shape=shape,
             replicas=options.pop("replicas", 1),
@@ -406,4 +418,21 @@ class Neighbour:
         claim = Claim(workload=victim, job=rng.randrange(victim.replicas), controlled=rng.random() < 0.5)
         self.stage.fault("hostile neighbour", "claims %s", victim.group_name(claim.job))
         node = rng.choice(("", _THEIR_NODE, *cluster.nodes))
-        cluster.add_foreign(rng.choice(FEASIBLE), lasting_seconds=rng.uniform(10.0, 100.0), claim=claim, node=node)
+        shape, seconds = rng.choice(FEASIBLE), rng.uniform(10.0, 100.0)
+        cluster.add_foreign(shape, lasting_seconds=seconds, claim=claim, node=node)
+        self._forge(victim)
+
+    def _forge(self, victim: WorkloadRun) -> None:
+        """Have a pod without a group that tolerates everything and selects the marks of the victim."""
+        rng = self.simulation.admission.rng
+        marks = [each.selector for each in victim.pods.values() if SLICE in each.selector]
+        selector = {key: rng.choice(marks)[key] for key in MARKS} if marks and rng.random() < 0.7 else {}
+        namespace = rng.choice((OTHER_NAMESPACE, HOSTILE_NAMESPACE, victim.namespace))
+        self.stage.fault("forged marks", "%s in %s", selector.get(SLICE, "none"), namespace)
+        self.simulation.cluster.add_foreign(
+            victim.shape,
+            lasting_seconds=rng.uniform(10.0, 100.0),
+            namespace=namespace,
+            selector=selector,
+            tolerates_all=True,
+        )

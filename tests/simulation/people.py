@@ -103,9 +103,13 @@ class People:
             0
         ]
         restarts = rng.choice((0, 2, 50)) if shape.feasible else 50
+        namespace = self.simulation.admission.namespace()
         self.simulation.cluster.create(
             JobSetRun(
                 name=name,
+                namespace=namespace,
+                exclusive=self.simulation.admission.exclusive(namespace),
+                priority=self.simulation.admission.priority(),
                 uid=self.stage.store.new_uid("jobset"),
                 shape=shape,
                 replicas=rng.choice((1, 1, 1, 2, 3)),

@@ -17,6 +17,7 @@ from provisioner.slices.metrics import Metrics
 from provisioner.workloads import KINDS, LEADER_WORKER_SET, PLAIN_JOB, RAY_CLUSTER, Kind
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.simulation import checks
+from tests.simulation.admission import Admission
 from tests.simulation.asks import BUFFER, REQUEST, BufferTeam, asked_in
 from tests.simulation.calls import Calls
 from tests.simulation.chaos import Chaos
@@ -96,7 +97,8 @@ class Simulation:
         )
         self._elected = stage.chance(0.5)
         self._wanted_processes = 2 if self._elected and stage.chance(0.8) else 1
-        self.cluster = Cluster(stage)
+        self.admission = Admission(stage)
+        self.cluster = Cluster(stage, self.admission)
         self.cloud = Cloud(
             stage,
             SimulatorSettings(
@@ -116,6 +118,7 @@ class Simulation:
             quota=rng.choice((None, None, 1, 3, 5)),
         )
         self.cloud.on_repaired = self._restock
+        self.cloud.on_looking_for_pods = self.cluster.waits_for
         self.market.open()
         self.singled = Singled(self)
         self.singled.begin()
