@@ -129,7 +129,7 @@ def test_limit_on_pools_of_a_jobset_counts_them_one_by_one() -> None:
     world = World(make_jobset("a", replicas=5), make_jobset("b"), settings_=settings(max_pools_per_jobset=3))
     plan = world.look()
     assert creates(plan) == ["a", "a", "a", "b"]
-    assert "MAX_POOLS_PER_JOBSET allows a JobSet 3 node pools, and a has 3." in plan.notices[0].message
+    assert "MAX_POOLS_PER_JOBSET allows a JobSet 3 node pools, and a has 3; place 1 of 2 in the line." in plan.notices[0].message
 
 
 @pytest.mark.parametrize(
@@ -356,9 +356,10 @@ def test_idle_pools_too_small_for_all_slices_that_start_together_are_kept() -> N
     assert (world.created, world.deleted) == ([], [])
 
 
-def test_idle_pool_is_kept_while_the_jobset_that_needs_its_chips_is_in_its_pause() -> None:
+def test_idle_pool_is_kept_for_an_hour_after_the_capacity_that_needs_its_chips_failed() -> None:
     workload = make_jobset("a", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"})
-    world = World(workload, settings_=limited(max_chips=2 * CHIPS, partial_hold_seconds=600.0), marked=True)
+    limits = limited(max_chips=2 * CHIPS, partial_hold_seconds=600.0, deletion_delay_seconds=1e6)
+    world = World(workload, settings_=limits, marked=True)
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT) if world.pools else None
     world.live(14, seconds=60)
     (given_back,) = world.deleted
@@ -366,6 +367,8 @@ def test_idle_pool_is_kept_while_the_jobset_that_needs_its_chips_is_in_its_pause
     world.live(6, seconds=60)
     assert world.deleted == [given_back]
     world.refuse_create = lambda _: None
-    world.live(16, seconds=60)
+    world.live(50, seconds=60)
+    assert world.deleted == [given_back]
+    world.live(30, seconds=60)
     assert world.deleted == [given_back, idle.name]
     assert world.bound(workload) == 2
