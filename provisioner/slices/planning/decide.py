@@ -91,7 +91,11 @@ def decide(
     waits = launches.waits_for_operations or len(unneeded.deletes) > len(deletes)
     statuses, expiries = asks.statuses(round_, matching, launches.waits)
     states, entries, transitions = _phases(round_, matching, launches, due)
-    stamps = granted(launches.stamps, CREATES, [units[slice_id] for slice_id in matching.taken], now)
+    # Slices that start together are granted pools once all have one, or when the workload releases its pools: a stamp
+    # for the first pool would put the other slices behind all workloads of their namespace.
+    taken = [slice_id for slice_id in matching.taken if slice_id.workload_uid not in progress.partial]
+    taken += [slice_id for slice_id in units if slice_id.workload_uid in progress.released]
+    stamps = granted(launches.stamps, CREATES, [units[slice_id] for slice_id in taken], now)
     return Plan(
         memory=replace(
             _remember(round_, matching, launches, deletes, unneeded),

@@ -57,7 +57,7 @@ def test_errors_come_first() -> None:
         pytest.param({"max_creates_per_hour": 3}, 9, "and 3 were created", id="creates"),
         pytest.param({"pause_creation": True}, 9, "PAUSE_CREATION is set", id="a pause"),
         pytest.param(
-            {"max_chips": 40, "all_or_nothing": True}, 6, "start together: MAX_CHIPS allows", id="all or nothing"
+            {"max_chips": 40, "all_or_nothing": True}, 6, "do not start together", id="all or nothing"
         ),
     ],
 )

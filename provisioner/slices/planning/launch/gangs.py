@@ -76,6 +76,8 @@ class GangProgress:
     releases: tuple[str, ...]
     #: Workloads some of whose slices have no ready pool: their pools stay free.
     partial: AbstractSet[WorkloadUid]
+    #: Workloads that begin to release their pools in this decision.
+    released: AbstractSet[WorkloadUid]
     notices: tuple[Notice, ...]
     wake_at: tuple[datetime, ...]
 
@@ -187,6 +189,7 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
         holds={**turns.holds, **_pauses(released, gangs, turns, now)},
         releases=tuple(sorted(_releases(round_, matching, place, partial.keys()))),
         partial=partial.keys(),
+        released=released,
         notices=tuple(_notices(round_, place, partial)),
         wake_at=tuple(wake_at),
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from provisioner import constants
-from provisioner.model.capacity import Zone
+from provisioner.model.capacity import FailureKind, Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice
@@ -17,6 +17,9 @@ from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.waits import ChoiceBlocker
 from provisioner.slices.supplier import UnmeetableError
+
+#: Failures of a slice's own creates that the next create meets again, unless the request or a permission changes.
+_LASTING = frozenset({FailureKind.PERMISSION, FailureKind.NOT_FOUND})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +76,19 @@ def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions
 
 
 def has_fresh_offer(round_: Round, slice_: Slice, zone: Zone | None) -> bool:
-    """Whether a slice could have a pool of a capacity that has not failed: pools are deleted for no other slice."""
+    """Whether a slice could have a pool that has not failed of late: pools are deleted for no other slice."""
+    backoffs, own = round_.memory.backoffs, round_.memory.slice_backoffs.get(slice_.id)
+    # Other failures are those of the supplier, or of the way to it, and say nothing about the next create.
+    rejected = own is not None and own.failure.kind in _LASTING
+    if rejected and own is not None and not own.capacities:
+        return False
+    capacities = own.capacities if rejected and own is not None else frozenset[str]()
     try:
         offers = options_of(round_, slice_, zone).offers
     except UnmeetableError:
         return False
-    return any(backoff.probing(round_.memory.backoffs, offer.blueprint.capacity) is None for _, offer in offers)
+    keys = ((offer.blueprint.capacity, offer.digest) for _, offer in offers)
+    return any(not (key in backoffs or key in capacities or digest in backoffs) for key, digest in keys)
 
 
 def problem_of(round_: Round, slice_: Slice, zones: Mapping[WorkloadUid, Zone]) -> str:
