@@ -22,11 +22,11 @@ from provisioner.slices.planning.launch.launches import Launches
 from provisioner.slices.planning.launch.operations import find_slots, note_started
 from provisioner.slices.planning.launch.options import has_fresh_offer
 from provisioner.slices.planning.launch.room import make_room
-from provisioner.slices.planning.line import CREATES, Unit, granted, in_line, still_contended, unit_of
+from provisioner.slices.planning.line import CREATES, Unit, granted, in_line, place_of, still_contended, unit_of
 from provisioner.slices.planning.match import Matching, match
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, Phase, PhaseEntry
-from provisioner.slices.planning.notices import not_marked, notices_of_workloads, underused
+from provisioner.slices.planning.notices import held_for_others, not_marked, notices_of_workloads, underused
 from provisioner.slices.planning.plan import (
     Delete,
     Plan,
@@ -73,10 +73,12 @@ def decide(
     round_ = replace(round_, memory=learn_from_pools(round_, matching))
     progress = gangs.progress_of(round_, turns, matching)
     launches = Launches.begin(round_, matching, turns, budget, line, turns.stamps)
-    evicted = make_room(round_, matching, budget, launches.refused)
+    places = place_of(line)
+    refused = sorted(launches.refused, key=lambda slices: places[slices[0].id])
+    evicted = make_room(round_, matching, budget, refused)
     matching = matching.without_buffered(evicted, round_.slices)
     hanging = find_hanging(round_)
-    stuck = failing.find_stuck(round_, matching, progress.partial, hanging)
+    stuck = failing.find_stuck(round_, matching, progress.partial.keys(), hanging)
     replaced = failing.to_replace(stuck, round_, matching)
     unneeded = find_unneeded(round_, matching, replaced, turns.releasing, evicted)
     memory, slots = find_slots(round_)
@@ -117,11 +119,11 @@ def decide(
         look_ups=look_ups,
         uncordons=unneeded.uncordons,
         releases=progress.releases,
-        assignments=assignments(round_, matching, progress.partial),
+        assignments=assignments(round_, matching, progress.partial.keys()),
         waits=launches.waits,
         notices=(
             *launches.notices,
-            *progress.notices,
+            *held_for_others(round_, matching.claimed, progress.partial),
             *(each.notice for each in stuck),
             *failing.find_leaderless(round_, matching),
             *failing.find_maintained(round_, matching),

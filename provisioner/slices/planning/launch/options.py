@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, Zone
@@ -79,10 +80,11 @@ def has_fresh_offer(round_: Round, slice_: Slice, zone: Zone | None) -> bool:
     """Whether a slice could have a pool that has not failed of late: pools are deleted for no other slice."""
     backoffs, own = round_.memory.backoffs, round_.memory.slice_backoffs.get(slice_.id)
     # Other failures are those of the supplier, or of the way to it, and say nothing about the next create.
-    rejected = own is not None and own.failure.kind in _LASTING
-    if rejected and own is not None and not own.capacities:
-        return False
-    capacities = own.capacities if rejected and own is not None else frozenset[str]()
+    capacities = frozenset[str]()
+    if own is not None and own.failure.kind in _LASTING:
+        if not own.capacities:
+            return False
+        capacities = own.capacities
     try:
         offers = options_of(round_, slice_, zone).offers
     except UnmeetableError:
@@ -91,18 +93,18 @@ def has_fresh_offer(round_: Round, slice_: Slice, zone: Zone | None) -> bool:
     return any(not (key in backoffs or key in capacities or digest in backoffs) for key, digest in keys)
 
 
-def problem_of(round_: Round, slice_: Slice, zones: Mapping[WorkloadUid, Zone]) -> str:
-    """Return why a slice can have no pool, empty if it can; `zones` are those that workloads keep to."""
-    try:
-        return options_of(round_, slice_, zones.get(slice_.workload.uid)).permanent_problem
-    except UnmeetableError as error:
-        return str(error)
+def problem_of_all(
+    round_: Round, slices: Sequence[Slice], zones: Mapping[WorkloadUid, Zone] = MappingProxyType({})
+) -> str:
+    """Return why slices that start together can never all have pools at the same time, empty if they can.
 
-
-def problem_of_all(round_: Round, slices: Sequence[Slice]) -> str:
-    """Return why slices that start together can never all have pools at the same time, empty if they can."""
+    `zones` are those that workloads keep to.
+    """
     for slice_ in slices:
-        problem = problem_of(round_, slice_, {})
+        try:
+            problem = options_of(round_, slice_, zones.get(slice_.workload.uid)).permanent_problem
+        except UnmeetableError as error:
+            problem = str(error)
         if problem:
             return f"slice {slice_.group_name}: {problem}"
     return limits.problem_of(slices, round_.settings)
