@@ -21,7 +21,10 @@ from tests.support.objects import Json, pod_spec, raw_job, raw_lws
 
 pytestmark = pytest.mark.e2e
 
-_COMPONENT = DEPLOY / "components" / "placement"
+_MANIFESTS = (
+    ("-f", str(DEPLOY / "base" / "placement-guard.yaml")),
+    ("-k", str(DEPLOY / "components" / "placement")),
+)
 _ASSIGNED, _OPEN, _ADMIN = "placed-assigned", "placed-open", "placed-admin"
 _KEPT_OFF = {"key": constants.SLICE, "operator": "DoesNotExist"}
 _ZONE = {"key": constants.ZONE, "operator": "In", "values": ["us-central2-b"]}
@@ -58,7 +61,8 @@ def admission(rehearsal: Rehearsal) -> Iterator[Admission]:
     rehearsal.create_namespace(_ASSIGNED, labels={constants.PLACEMENT: constants.PLACEMENT_ASSIGN})
     rehearsal.create_namespace(_OPEN)
     rehearsal.create_namespace(_ADMIN, labels={"resource.kubernetes.io/admin-access": "true"})
-    rehearsal.kubectl("apply", "--server-side", "--validate=strict", "-k", str(_COMPONENT))
+    for manifest in _MANIFESTS:
+        rehearsal.kubectl("apply", "--server-side", "--validate=strict", *manifest)
     admission = Admission(rehearsal)
 
     def in_force() -> bool:
@@ -70,7 +74,8 @@ def admission(rehearsal: Rehearsal) -> Iterator[Admission]:
     ground = Ground(rehearsal)
     ground.wait(in_force, "the policies are in force")
     yield admission
-    rehearsal.kubectl("delete", "-k", str(_COMPONENT))
+    for manifest in _MANIFESTS:
+        rehearsal.kubectl("delete", *manifest)
     ground.wait(lambda: not terms(admission.admit(_OPEN, pod_spec())), "the policies are no longer in force")
 
 
