@@ -25,8 +25,8 @@ CHART = Path(__file__).parents[1] / "deploy" / "charts" / "tpu-provisioner"
 _PARTITIONS_CHART = CHART.parent / "ipu-partitions"
 #: The Deployment sets these from the pod itself.
 OF_THE_POD = frozenset({"POD_NAMESPACE", "POD_NAME"})
-#: These name objects of the chart, whose names are fixed.
-OF_THE_CHART = frozenset({"WEBHOOK_SERVICE", "WEBHOOK_CONFIGURATION"})
+#: The chart sets these: names of its objects, which are fixed, and the value placement.namespaces.
+OF_THE_CHART = frozenset({"WEBHOOK_SERVICE", "WEBHOOK_CONFIGURATION", "PLACEMENT_NAMESPACES"})
 #: The other chart has values for these.
 _OF_VALUES = frozenset({"VIPU_SERVERS", "VIPU_CREDENTIALS"})
 #: Values of gke-tpu-env-injector's chart.

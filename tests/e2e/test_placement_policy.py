@@ -1,4 +1,7 @@
-"""The admission policies of placement on a real API server, with the real controllers of JobSet and LeaderWorkerSet."""
+"""The admission policies of placement on a real API server, with the real controllers of JobSet and LeaderWorkerSet.
+
+Each pod is also given to the review of the webhook server, which must make the same changes.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,17 @@ from typing import Any
 import pytest
 
 from provisioner import constants
+from provisioner.admission.review import Answer, Request
 from provisioner.kube.errors import ClusterError
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.placement import FREE, MARKS, UNKNOWN_GROUP, labels_of, slice_key
+from provisioner.slices.marking import review_placement
 from provisioner.workloads import LEADER_WORKER_SET, PLAIN_JOB
 from rehearsal.demos import Rehearsal
 from tests.deploy.kit import DEPLOY
 from tests.e2e.kit import EXCLUSIVE, PATIENCE_SECONDS, Ground, jobset
 from tests.support.objects import Json, pod_spec, raw_job, raw_lws
+from tests.support.patches import apply_patch
 
 pytestmark = pytest.mark.e2e
 
@@ -38,13 +44,21 @@ class Admission:
     """Creates pods as trials: the API server admits them, and does not store them."""
 
     rehearsal: Rehearsal
+    #: Whether the changes of the policy are compared with the review of the webhook server.
+    compared: bool = True
 
     def admit(self, namespace: str, spec: Json, **metadata: Any) -> Json:
         """Return the spec of a pod as admitted."""
-        body = {"metadata": {"name": "trial", **metadata}, "spec": spec}
+        body: Json = {"metadata": {"name": "trial", **metadata}, "spec": spec}
         path = f"{collection_path('pods', namespace=namespace)}?dryRun=All"
-        admitted: Json = self.rehearsal.api.post(path, body)["spec"]
-        return admitted
+        admitted = self.rehearsal.api.post(path, body)
+        # The registration of the webhook leaves out namespaces for administrators.
+        if self.compared and namespace != _ADMIN:
+            reviewed = apply_patch(body, _review(namespace, body).patch)["spec"]
+            assert (marks(reviewed), terms(reviewed)) == (marks(admitted["spec"]), terms(admitted["spec"]))
+            assert _review(namespace, admitted).patch == ()
+        found: Json = admitted["spec"]
+        return found
 
     def refusal(self, namespace: str, spec: Json, **metadata: Any) -> str:
         """Return the message with which a pod is rejected, empty if it is admitted."""
@@ -63,20 +77,25 @@ def admission(rehearsal: Rehearsal) -> Iterator[Admission]:
     rehearsal.create_namespace(_ADMIN, labels={"resource.kubernetes.io/admin-access": "true"})
     for manifest in _MANIFESTS:
         rehearsal.kubectl("apply", "--server-side", "--validate=strict", *manifest)
-    admission = Admission(rehearsal)
+    trial = Admission(rehearsal, compared=False)
 
     def in_force() -> bool:
-        marked = marks(admission.admit(_ASSIGNED, pod_spec(), labels=_GROUP))
+        marked = marks(trial.admit(_ASSIGNED, pod_spec(), labels=_GROUP))
         forged = pod_spec(chips=0)
         forged["nodeSelector"] |= labels_of("j-a", _OPEN)
-        return bool(marked) and bool(admission.refusal(_OPEN, forged))
+        return bool(marked) and bool(trial.refusal(_OPEN, forged))
 
     ground = Ground(rehearsal)
     ground.wait(in_force, "the policies are in force")
-    yield admission
+    yield Admission(rehearsal)
     for manifest in _MANIFESTS:
         rehearsal.kubectl("delete", *manifest)
-    ground.wait(lambda: not terms(admission.admit(_OPEN, pod_spec())), "the policies are no longer in force")
+    ground.wait(lambda: not terms(trial.admit(_OPEN, pod_spec())), "the policies are no longer in force")
+
+
+def _review(namespace: str, pod: Json) -> Answer:
+    request = Request(kind="Pod", operation="CREATE", namespace=namespace, object=pod)
+    return review_placement(request, assigned=namespace == _ASSIGNED)
 
 
 def marks(spec: Json) -> dict[str, str]:
@@ -336,10 +355,11 @@ def test_selectors_of_gated_pods_cannot_be_extended_with_marks(admission: Admiss
         # A pod that was marked while its namespace had the label can still be changed.
         namespace = object_path("namespaces", _ASSIGNED)
         api.patch(namespace, {"metadata": {"labels": {constants.PLACEMENT: None}}})
-        ground.wait(lambda: not marks(admission.admit(_ASSIGNED, pod_spec(), labels=_GROUP)), "the label is gone")
+        trial = Admission(admission.rehearsal, compared=False)
+        ground.wait(lambda: not marks(trial.admit(_ASSIGNED, pod_spec(), labels=_GROUP)), "the label is gone")
         assert not extended("marked", {"example.com/rack": "1"})
         api.patch(namespace, {"metadata": {"labels": {constants.PLACEMENT: constants.PLACEMENT_ASSIGN}}})
-        ground.wait(lambda: marks(admission.admit(_ASSIGNED, pod_spec(), labels=_GROUP)), "the label is back")
+        ground.wait(lambda: marks(trial.admit(_ASSIGNED, pod_spec(), labels=_GROUP)), "the label is back")
     finally:
         for name in ("marked", "plain", "none"):
             api.delete(object_path("pods", name, namespace=_ASSIGNED) + "?gracePeriodSeconds=0")
