@@ -211,8 +211,8 @@ def _schema() -> dict[str, Any]:
             "placement": _closed(
                 enabled={
                     **_FLAG,
-                    "description": "Pods of a group run only on the node pool that is assigned to the group. On clusters "
-                    "without MutatingAdmissionPolicy (before Kubernetes 1.36) this needs webhook.enabled.",
+                    "description": "Pods of a group run only on the node pool that is assigned to the group. On "
+                    "clusters without MutatingAdmissionPolicy (before Kubernetes 1.36) this needs webhook.enabled.",
                 },
                 namespaces={
                     "enum": ["labelled", "all"],

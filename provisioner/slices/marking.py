@@ -30,7 +30,11 @@ def review_placement(request: Request, *, assigned: bool) -> Answer:
     chips, claims = _requests_chips(spec), podspec.has_claims(spec)
     if not (chips or claims or _requests_device_class(spec)):
         return Answer()
-    key = slice_key(fields.mapping(metadata.get("labels"))) if assigned and _is_served(metadata, spec, chips) else ""
+    key = (
+        slice_key(fields.mapping(metadata.get("labels")))
+        if assigned and _is_served(metadata, spec, chips=chips)
+        else ""
+    )
     if key:
         return Answer(patch=tuple(_marks(spec, labels_of(key, request.namespace))))
     return Answer(patch=tuple(_affinity(spec)))
@@ -50,7 +54,7 @@ def _requests_device_class(spec: dict[str, Any]) -> bool:
     return any(name.startswith(_DEVICE_CLASS) for each in limits for name in each)
 
 
-def _is_served(metadata: dict[str, Any], spec: dict[str, Any], chips: bool) -> bool:
+def _is_served(metadata: dict[str, Any], spec: dict[str, Any], *, chips: bool) -> bool:
     """Return whether the provisioner can serve a pod, by what is known of the pod; marks on others never match."""
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     selector = fields.mapping(spec.get("nodeSelector"))

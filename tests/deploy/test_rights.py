@@ -16,6 +16,7 @@ from provisioner.kube.live import cordon, uncordon
 from provisioner.kube.machineconfigs import MACHINE_CONFIGS
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.model.workloads import WorkloadKind
+from provisioner.slices.preflight.in_kubernetes import ADMISSION_GROUP, PLACEMENT_WEBHOOKS
 from provisioner.workloads import KINDS
 from provisioner.workloads.pods import get_workload
 from rehearsal.demos import Rehearsal
@@ -77,13 +78,15 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
     assert {right.resource for right, _ in recorder.answers} == {
         "pods", "nodes", "jobsets", "leaderworkersets", "rayclusters", "events", "leases", "configmaps", "podtemplates",
         "provisioningrequests", "provisioningrequests/status", "capacitybuffers", "capacitybuffers/status",
-        "resourceslices",
-        "machineconfigs"
+        "resourceslices", "machineconfigs", "namespaces",
+        "mutatingadmissionpolicies", "mutatingadmissionpolicybindings", "mutatingwebhookconfigurations",
     }  # fmt: skip
 
 
 def _ask(api: KubeApi) -> None:
-    """Read and watch, and write a status, where the API server does not know the kinds."""
+    """Read and watch, and write a status, where the API server does not know the kinds or the object."""
+    with pytest.raises(NotFound):
+        api.get(object_path("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS, root=f"/apis/{ADMISSION_GROUP}/v1"))
     with pytest.raises(NotFound):
         api.get(collection_path(MACHINE_CONFIGS.resource, root=MACHINE_CONFIGS.root), {"watch": "true"})
     for kind in (each for each in KINDS.values() if not each.kind.has_pods):

@@ -155,7 +155,9 @@ def test_cert_manager_takes_the_place_of_own_certificates(with_cert_manager: _Do
 # --- the chart --------------------------------------------------------------------------------------------------------
 
 
-def _rendered(*, apis: tuple[str, ...] = (tools.MUTATING_POLICIES,), placement: Json | None = None, **values: Any) -> _Documents:
+def _rendered(
+    *, apis: tuple[str, ...] = (tools.MUTATING_POLICIES,), placement: Json | None = None, **values: Any
+) -> _Documents:
     made = {
         "image": {"repository": "registry.example/controller"},
         "settings": {"MAX_CHIPS": 256, "LOG_LEVEL": "error"},
@@ -190,7 +192,7 @@ def test_pods_with_ipus_are_registered_by_a_component_or_a_value(with_partitions
 
 
 def test_placement_is_registered_by_a_component_or_on_clusters_without_the_policy(tmp_path: Path) -> None:
-    """A pod is reviewed once, regardless of the label of its namespace; the policy and the webhook match the same pods."""
+    """A pod is reviewed once, regardless of the label of its namespace; policy and webhook match the same pods."""
     documents = tools.built(tmp_path, "webhook", "webhook-placement", "placement")
     by_component = _by_name(only(documents, "MutatingWebhookConfiguration"))
     assert _by_name(only(_rendered(apis=()), "MutatingWebhookConfiguration")) == by_component

@@ -18,12 +18,15 @@ from provisioner.kube.errors import ClusterError
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.placement import FREE, MARKS, UNKNOWN_GROUP, labels_of, slice_key
 from provisioner.slices.marking import review_placement
+from provisioner.slices.preflight import Status
+from provisioner.slices.preflight.in_placement import check_placement
 from provisioner.workloads import LEADER_WORKER_SET, PLAIN_JOB
 from rehearsal.demos import Rehearsal
 from tests.deploy.kit import DEPLOY
-from tests.e2e.kit import EXCLUSIVE, PATIENCE_SECONDS, Ground, jobset
+from tests.e2e.kit import EXCLUSIVE, Ground, jobset
 from tests.support.objects import Json, pod_spec, raw_job, raw_lws
 from tests.support.patches import apply_patch
+from tests.support.settings import settings as make_settings
 
 pytestmark = pytest.mark.e2e
 
@@ -328,9 +331,7 @@ def test_selectors_of_gated_pods_cannot_be_extended_with_marks(admission: Admiss
     """Scheduling gates permit updates of the nodeSelector; Kueue uses them."""
     api, path = admission.rehearsal.api, collection_path("pods", namespace=_ASSIGNED)
     ground = Ground(admission.rehearsal)
-    ground.wait(
-        lambda: admission.rehearsal.objects(collection_path("serviceaccounts", namespace=_ASSIGNED)), "account"
-    )
+    ground.wait(lambda: admission.rehearsal.objects(collection_path("serviceaccounts", namespace=_ASSIGNED)), "account")
     gated = {"schedulingGates": [{"name": "example.com/gate"}]}
     for name, labels, spec in (
         ("marked", _GROUP, pod_spec(**gated)),
@@ -363,6 +364,17 @@ def test_selectors_of_gated_pods_cannot_be_extended_with_marks(admission: Admiss
     finally:
         for name in ("marked", "plain", "none"):
             api.delete(object_path("pods", name, namespace=_ASSIGNED) + "?gracePeriodSeconds=0")
+
+
+def test_check_makes_a_trial_and_names_namespaces_without_the_label(assigned: Ground) -> None:
+    settings = make_settings(namespaces=(assigned.namespace,))
+    assigned.post(jobset("train", assigned.namespace))
+    finding = check_placement(assigned.api, settings)
+    assert finding.status is Status.OK
+    assert f"marks pods, as a trial in namespace {assigned.namespace} shows" in finding.message
+    namespace = object_path("namespaces", assigned.namespace)
+    assigned.api.patch(namespace, {"metadata": {"labels": {constants.PLACEMENT: None}}})
+    assert f"but {assigned.namespace} (of 1 namespaces" in check_placement(assigned.api, settings).message
 
 
 # --- The pods of real controllers ---
