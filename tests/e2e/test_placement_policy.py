@@ -30,7 +30,7 @@ from tests.support.settings import settings as make_settings
 
 pytestmark = pytest.mark.e2e
 
-_MANIFESTS = (
+MANIFESTS = (
     ("-f", str(DEPLOY / "base" / "placement-guard.yaml")),
     ("-k", str(DEPLOY / "components" / "placement")),
 )
@@ -78,7 +78,7 @@ def admission(rehearsal: Rehearsal) -> Iterator[Admission]:
     rehearsal.create_namespace(_ASSIGNED, labels={constants.PLACEMENT: constants.PLACEMENT_ASSIGN})
     rehearsal.create_namespace(_OPEN)
     rehearsal.create_namespace(_ADMIN, labels={"resource.kubernetes.io/admin-access": "true"})
-    for manifest in _MANIFESTS:
+    for manifest in MANIFESTS:
         rehearsal.kubectl("apply", "--server-side", "--validate=strict", *manifest)
     trial = Admission(rehearsal, compared=False)
 
@@ -91,7 +91,7 @@ def admission(rehearsal: Rehearsal) -> Iterator[Admission]:
     ground = Ground(rehearsal)
     ground.wait(in_force, "the policies are in force")
     yield Admission(rehearsal)
-    for manifest in _MANIFESTS:
+    for manifest in MANIFESTS:
         rehearsal.kubectl("delete", *manifest)
     ground.wait(lambda: not terms(trial.admit(_OPEN, pod_spec())), "the policies are no longer in force")
 
@@ -309,7 +309,7 @@ _FORGED: dict[str, tuple[str, Json, str]] = {
 
 
 @pytest.mark.parametrize(("namespace", "spec", "want"), _FORGED.values(), ids=_FORGED)
-def test_pod_that_selects_slices_by_itself_is_rejected(
+def test_pod_with_a_forged_selection_of_slices_is_rejected(
     namespace: str, spec: Json, want: str, admission: Admission
 ) -> None:
     assert want in admission.refusal(namespace, spec)
@@ -388,7 +388,7 @@ def assigned(alone: Ground, admission: Admission) -> Ground:
     return alone
 
 
-def _await_marks(ground: Ground, pods: int) -> set[str]:
+def await_marks(ground: Ground, pods: int) -> set[str]:
     """Wait for a number of pods; return their keys, each of which is the key by the pod's labels."""
     ground.wait(lambda: len(ground.pods()) == pods, f"there are {pods} pods")
     keys = set()
@@ -406,7 +406,7 @@ def test_pods_of_a_jobset_are_marked_by_their_job(exclusive: bool, assigned: Gro
         del body["metadata"]["annotations"][EXCLUSIVE]
     assigned.post(body)
     # With exclusive placement, JobSet creates the other pods once the leaders are bound.
-    keys = _await_marks(assigned, 2 if exclusive else 4)
+    keys = await_marks(assigned, 2 if exclusive else 4)
     assert len(keys) == 2
     assert all(key.startswith("j-") for key in keys)
 
@@ -417,7 +417,7 @@ def test_leaders_of_a_leaderworkerset_are_marked_after_its_webhook(assigned: Gro
     path = collection_path("leaderworkersets", namespace=assigned.namespace, root=LEADER_WORKER_SET.root)
     lws = raw_lws("serve", namespace=assigned.namespace, uid="", pod=pod_spec(), metadata={"annotations": {}})
     assigned.api.post(path, lws)
-    keys = _await_marks(assigned, 4)
+    keys = await_marks(assigned, 4)
     assert len(keys) == 2
     assert UNKNOWN_GROUP not in keys
 
@@ -425,7 +425,7 @@ def test_leaders_of_a_leaderworkerset_are_marked_after_its_webhook(assigned: Gro
 def test_pods_of_an_indexed_job_are_marked_by_its_uid(assigned: Ground) -> None:
     path = collection_path("jobs", namespace=assigned.namespace, root=PLAIN_JOB.root)
     uid = assigned.api.post(path, raw_job(namespace=assigned.namespace, uid="", pod=pod_spec()))["metadata"]["uid"]
-    assert _await_marks(assigned, 2) == {f"b-{uid}"}
+    assert await_marks(assigned, 2) == {f"b-{uid}"}
 
 
 _NODES: dict[str, dict[str, str]] = {

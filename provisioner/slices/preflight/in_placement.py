@@ -28,7 +28,7 @@ from provisioner.slices.preflight.in_kubernetes import (
 from provisioner.workloads import Kind, kinds_served
 
 _ROOT = f"/apis/{ADMISSION_GROUP}/v1"
-#: End of the policy's condition on namespaces if it applies to all that do not opt out.
+#: End of the policy's condition on namespaces with the component placement-all-namespaces.
 _ALL_NAMESPACES = '!= "off"'
 _INSTALL = (
     "Enable the component placement; before Kubernetes 1.36, the components webhook and webhook-placement: "
@@ -80,7 +80,7 @@ def check_placement(api: Api, settings: Settings) -> Finding:
 
 
 def _installed(api: Api) -> tuple[str, bool]:
-    """Return the name of what marks pods, empty if nothing does, and whether it does so in all namespaces."""
+    """Return the name of the policy or webhook that marks pods, empty if none, and whether it does so everywhere."""
     policy = _read(api, "mutatingadmissionpolicies", PLACEMENT_POLICY)
     if policy is not None and _read(api, "mutatingadmissionpolicybindings", PLACEMENT_POLICY) is not None:
         variables = fields.mappings(fields.mapping(policy.get("spec")).get("variables"))
