@@ -229,6 +229,8 @@ SLICE_FREE = "none"
 #: Label of namespaces: with the value below, admission marks the pods of groups there.
 PLACEMENT = "tpu-provisioner/placement"
 PLACEMENT_ASSIGN = "assign"
+#: Value of a namespace whose pods are not marked, even if those of all namespaces are.
+PLACEMENT_OFF = "off"
 #: Node annotation: we cordoned it before a delete, and only such nodes do we uncordon.
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
 #: Taint key of flex-start nodes that wait for the other slices of their workload. The cluster autoscaler brings no
