@@ -14,7 +14,7 @@ from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.settings import Settings
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning import asks, failing
+from provisioner.slices.planning import asks, failing, split
 from provisioner.slices.planning.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
 from provisioner.slices.planning.launch import gangs, limits, reserving
 from provisioner.slices.planning.launch.launches import Launches, launch
@@ -83,6 +83,7 @@ def decide(
     statuses, expiries = asks.statuses(round_, matching, launches.blocked)
     states, entries, transitions = _phases(round_, matching, launches, due)
     pool_of_node = {node.name: node.pool_name for node in snapshot.nodes}
+    splits = split.find_splits(round_, matching)
     return Plan(
         memory=replace(
             _remember(round_, matching, launches, deletes, unneeded),
@@ -110,13 +111,15 @@ def decide(
             *failing.find_leaderless(round_, matching),
             *failing.find_maintained(round_, matching),
             *failing.find_ending(round_, matching),
+            *split.notices(round_, matching, splits),
             *notices_of_workloads(round_),
             *(each for slice_ in map(round_.slices.get, matching.held) if slice_ for each in underused(slice_)),
         ),
         statuses=statuses,
         alerts=(*alerts_of_pools(round_, hanging, unneeded.since.keys()), *unneeded.alerts),
         transitions=transitions,
-        pools=states,
+        pools=split.with_splits(states, splits),
+        split_slices=splits.affected,
         limits=limits_used,
         derived=round_.derived,
         poll_seconds=_poll_seconds(round_, launches, deletes, waits=waits),

@@ -213,6 +213,8 @@ class PoolState:
     claimant: SliceId | None = None
     #: Pods are on it, and all of them are of workloads that have ended or are suspended.
     draining: bool = False
+    #: Whether a slice of several hosts has pods on it that has pods on other pools as well, or shares this pool.
+    split: bool = False
     #: It was in this phase when this process first looked: for longer than since `since`.
     since_start: bool = False
 
@@ -238,6 +240,8 @@ class Plan:
     alerts: tuple[Alert, ...] = ()
     transitions: tuple[Transition, ...] = ()
     pools: tuple[PoolState, ...] = ()
+    #: Slices of several hosts that do not have one pool to themselves.
+    split_slices: frozenset[SliceId] = frozenset()
     limits: tuple[LimitUse, ...] = ()
     derived: Derived = field(default_factory=Derived)
     #: How old the list of pools may become before it is fetched again, in seconds.
