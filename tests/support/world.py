@@ -226,6 +226,12 @@ class World:
         for names, cordoned in ((plan.cordons, True), (plan.uncordons, False)):
             for name in names:
                 self.nodes[name] = replace(self.nodes[name], cordoned=cordoned, cordoned_by_us=cordoned)
+        for node_name, labels in plan.assignments:
+            node = self.nodes[node_name]
+            merged = {**node.labels, **labels}
+            self.nodes[node_name] = replace(
+                node, labels={key: value for key, value in merged.items() if value is not None}
+            )
         for name in plan.releases:
             node = self.nodes[name]
             kept = tuple(taint for taint in node.taints if taint.key not in constants.HELD_KEYS)

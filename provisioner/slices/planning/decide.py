@@ -16,6 +16,7 @@ from provisioner.settings import Settings
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning import asks, failing, split
 from provisioner.slices.planning.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
+from provisioner.slices.planning.job_nodes import label_job_nodes
 from provisioner.slices.planning.launch import gangs, limits, reserving
 from provisioner.slices.planning.launch.launches import Launches, launch
 from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS, find_slots, note_started
@@ -104,6 +105,7 @@ def decide(
         cordons=tuple(node.name for name in sorted(closing) for node in round_.supply[name].nodes if not node.cordoned),
         uncordons=tuple(name for name in unneeded.uncordons if pool_of_node.get(name) not in closing),
         releases=progress.releases,
+        assignments=tuple(label_job_nodes(round_)),
         notices=(
             *launches.notices,
             *progress.notices,

@@ -82,10 +82,10 @@ class Delete:
 
 
 class Assignment(NamedTuple):
-    """Labels to write on one node, so that only the pods of one slice, or no pods, can be bound there."""
+    """Labels to write on one node, which decide what pods can be bound there."""
 
     node: str
-    #: The values of `placement.MARKS`; None removes both labels.
+    #: Values by key, of `placement.MARKS` or of the label for one child Job; None removes a label.
     labels: Mapping[str, str | None]
 
 
