@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from provisioner import constants
-from provisioner.model.placement import RAY_NAME_TOO_LONG, UNKNOWN_GROUP, labels_of, mark_of, slice_key, without_marks
+from provisioner.model.placement import (
+    RAY_NAME_TOO_LONG,
+    UNKNOWN_GROUP,
+    labels_of,
+    mark_of,
+    selects_job_nodes,
+    slice_key,
+    without_marks,
+)
 from provisioner.model.workloads import Expression, Requirements
 
 _KEEP_OFF = Expression(key=constants.SLICE, operator="DoesNotExist")
@@ -77,3 +85,28 @@ def test_node_that_a_marked_pod_selects_is_returned_apart() -> None:
 def test_affinity_that_keeps_pods_off_slices_is_removed(terms: tuple[object, ...], left: tuple[object, ...]) -> None:
     asked = Requirements(affinity_terms=terms)  # type: ignore[arg-type]
     assert without_marks(asked, "research")[0].affinity_terms == left
+
+
+_BOTH = (constants.EXCLUSIVE_TOPOLOGY, constants.NODE_SELECTOR_STRATEGY)
+
+
+@pytest.mark.parametrize(
+    ("of_jobset", "of_job", "selects"),
+    [
+        (_BOTH, (), True),
+        ((), _BOTH, True),
+        # A Job has the annotations of its template, whatever they are.
+        (_BOTH[:1], _BOTH[1:], True),
+        # The strategy of a JobSet without exclusive placement is not inherited.
+        (_BOTH[1:], _BOTH[:1], False),
+        (_BOTH[:1], (), False),
+        (_BOTH[1:], (), False),
+        ((), (), False),
+    ],
+    ids=["JobSet", "Job", "exclusive JobSet", "exclusive Job", "only exclusive", "only the strategy", "none"],
+)
+def test_jobset_selects_nodes_of_a_job_if_the_job_has_both_annotations(
+    of_jobset: tuple[str, ...], of_job: tuple[str, ...], *, selects: bool
+) -> None:
+    """JobSet 0.11 as in `constructJob` and `labelAndAnnotateObject`."""
+    assert selects_job_nodes(of_jobset, of_job) is selects

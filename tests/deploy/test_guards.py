@@ -67,6 +67,16 @@ _NODE: Json = {
 _OURS: Json = {**_NODE, "metadata": {**_NODE["metadata"], "labels": {constants.NODEPOOL_MANAGER: constants.MANAGER}}}
 _ASSIGNED: Json = {**_OURS, "metadata": {"labels": {**_OURS["metadata"]["labels"], **labels_of("j-a", "research")}}}
 _OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b"}
+_OF_JOB: Json = {
+    **_OURS,
+    "metadata": {
+        "labels": {
+            **_OURS["metadata"]["labels"],
+            constants.POOL_JOBSET_NAMESPACE: "team-a",
+            constants.PARENT_NAME: "train-w-0",
+        }
+    },
+}
 _OF_PROVISIONER: dict[str, tuple[Json, Change, bool]] = {
     "cordons a node of its own": (_OURS, {"spec": {"unschedulable": True}}, True),
     "notes that it cordoned": (_OURS, _annotated(constants.CORDONED, "true"), True),
@@ -77,6 +87,9 @@ _OF_PROVISIONER: dict[str, tuple[Json, Change, bool]] = {
     "opens a node of its own": (_ASSIGNED, _assigned(dict.fromkeys(MARKS)), True),
     "assigns no other node": (_NODE, _assigned(FREE), False),
     "changes no other label with an assignment": (_OURS, _assigned({**FREE, "a": "b"}), False),
+    "labels a node for the Job of its pool": (_OF_JOB, _labelled(constants.NAMESPACED_JOB, "team-a_train-w-0"), True),
+    "labels no node for another Job": (_OF_JOB, _labelled(constants.NAMESPACED_JOB, "team-b_train-w-0"), False),
+    "labels no node for a Job if its pool has none": (_OURS, _labelled(constants.NAMESPACED_JOB, "_"), False),
     "changes no label": (_OURS, _labelled("a", "b"), False),
     "takes no label away": (_OURS, _labelled(constants.NODEPOOL_MANAGER, None), False),
     "writes no other annotation": (_OURS, _annotated("a", "b"), False),

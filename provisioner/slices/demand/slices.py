@@ -24,7 +24,7 @@ from provisioner.kube import fields
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
-from provisioner.model.placement import mark_of, without_marks
+from provisioner.model.placement import mark_of, with_job_nodes, without_marks
 from provisioner.model.workloads import (
     GroupKey,
     Pod,
@@ -364,6 +364,8 @@ def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: i
         leader = None
     # What a pod of the template asks for when GKE has added its toleration.
     admitted = replace(group.template, tolerations=(*group.template.tolerations, CHIP_TOLERATION))
+    if group.selects_job_nodes:
+        admitted = with_job_nodes(admitted, workload.namespace, listed.name)
     requirements, host = admitted, ""
     if leader is not None:
         requirements, host = without_marks(leader.requirements, leader.namespace)

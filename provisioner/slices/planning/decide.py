@@ -14,9 +14,10 @@ from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning import asks, failing
+from provisioner.slices.planning import asks, failing, split
 from provisioner.slices.planning.assignment import assignments
 from provisioner.slices.planning.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
+from provisioner.slices.planning.job_nodes import label_job_nodes
 from provisioner.slices.planning.launch import gangs, limits
 from provisioner.slices.planning.launch.launches import Launches
 from provisioner.slices.planning.launch.operations import find_slots, note_started
@@ -98,6 +99,7 @@ def decide(
     taken = [slice_id for slice_id in matching.taken if slice_id.workload_uid not in progress.partial]
     taken += [slice_id for slice_id in units if slice_id.workload_uid in progress.released]
     stamps = granted(launches.stamps, CREATES, [units[slice_id] for slice_id in taken], now)
+    splits = split.find_splits(round_, matching)
     return Plan(
         memory=replace(
             _remember(round_, matching, launches, deletes, unneeded),
@@ -119,7 +121,7 @@ def decide(
         look_ups=look_ups,
         uncordons=unneeded.uncordons,
         releases=progress.releases,
-        assignments=assignments(round_, matching, progress.partial.keys()),
+        assignments=(*assignments(round_, matching, progress.partial.keys()), *label_job_nodes(round_)),
         waits=launches.waits,
         notices=(
             *launches.notices,
@@ -128,6 +130,7 @@ def decide(
             *failing.find_leaderless(round_, matching),
             *failing.find_maintained(round_, matching),
             *failing.find_ending(round_, matching),
+            *split.notices(round_, matching, splits),
             *notices_of_workloads(round_),
             *not_marked(round_),
             *(each for slice_ in map(round_.slices.get, matching.held) if slice_ for each in underused(slice_)),
@@ -135,7 +138,8 @@ def decide(
         statuses=statuses,
         alerts=(*alerts_of_pools(round_, hanging, unneeded.since.keys()), *unneeded.alerts),
         transitions=transitions,
-        pools=states,
+        pools=split.with_splits(states, splits),
+        split_slices=splits.affected,
         limits=limits_used,
         derived=round_.derived,
         poll_seconds=_poll_seconds(round_, launches, deletes, waits=waits),

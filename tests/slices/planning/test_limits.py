@@ -45,7 +45,9 @@ def limited(**changes: Any) -> Any:
         pytest.param(
             {"max_chips": 23}, ["a", "d"], "MAX_CHIPS", "8 more are requested", id="chips that fill no third slice"
         ),
-        pytest.param({"max_chips": 0}, [], "MAX_CHIPS", "8 are requested, so waiting will not help", id="no chips at all"),
+        pytest.param(
+            {"max_chips": 0}, [], "MAX_CHIPS", "8 are requested, so waiting will not help", id="no chips at all"
+        ),
         pytest.param(
             {"max_chips_per_namespace": (("team", 8), ("*", 100))},
             ["a", "d"],
@@ -129,7 +131,10 @@ def test_limit_on_pools_of_a_jobset_counts_them_one_by_one() -> None:
     world = World(make_jobset("a", replicas=5), make_jobset("b"), settings_=settings(max_pools_per_jobset=3))
     plan = world.look()
     assert creates(plan) == ["a", "a", "a", "b"]
-    assert "MAX_POOLS_PER_JOBSET allows a JobSet 3 node pools, and a has 3; place 1 of 2 in the line." in plan.notices[0].message
+    assert (
+        "MAX_POOLS_PER_JOBSET allows a JobSet 3 node pools, and a has 3; place 1 of 2 in the line."
+        in plan.notices[0].message
+    )
 
 
 @pytest.mark.parametrize(

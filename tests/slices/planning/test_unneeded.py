@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.model.placement import FREE
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
