@@ -17,7 +17,6 @@ from provisioner.model.capacity import CapacityKind, Failure, FailureKind, PoolN
 from provisioner.model.choices import parse_choices
 from provisioner.model.workloads import PodGroup, Workload
 from provisioner.slices.demand import group_key
-from provisioner.slices.planning.launch.specification import HELD_TAINT
 from provisioner.slices.planning.memory.state import Gang
 from provisioner.slices.planning.plan import Create, DeleteReason
 from tests.support.market import Market, gang
@@ -33,7 +32,7 @@ SHARED = make_requirements(tolerations=())
 
 def world_of(*workloads: Workload, pools: float = float("inf"), **changes: Any) -> World:
     """Return a world whose zone has room for so many pools."""
-    world = World(*workloads, settings_=settings(**{"partial_hold_seconds": HOLD} | changes))
+    world = World(*workloads, settings_=settings(**{"partial_hold_seconds": HOLD} | changes), marked=True)
     world.refuse_create = room_for(world, pools)
     return world
 
@@ -44,8 +43,8 @@ def room_for(world: World, pools: float) -> Callable[[Create], Failure | None]:
 
 
 def held(world: World) -> set[PoolName]:
-    """Return the pools whose nodes carry the taint."""
-    return {node.pool_name for node in world.nodes.values() if HELD_TAINT in node.taints}
+    """Return the pools that are kept free."""
+    return {node.pool_name for node in world.nodes.values() if node.labels.get(constants.SLICE) == constants.SLICE_FREE}
 
 
 def reasons(world: World) -> list[DeleteReason]:
