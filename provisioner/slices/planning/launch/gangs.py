@@ -226,8 +226,10 @@ def _is_ready(
 ) -> bool:
     if matching.held.get(slice_.id) or slice_.id in matching.elsewhere:
         return True
-    name = place.get(slice_.id)
-    return name is not None and supply[name].ready
+    pool = supply.get(place.get(slice_.id, PoolName("")))
+    # A pool is made free before it is assigned, so that the pools of all slices can be assigned in the same round.
+    free = pool is not None and pool.assigned_to in (None, (slice_.workload.namespace, slice_.mark))
+    return pool is not None and pool.ready and free
 
 
 def _is_coming(pool: Supply, now: datetime, since: datetime, limit: timedelta) -> bool:
