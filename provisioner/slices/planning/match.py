@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from provisioner.model.capacity import NodePool, PoolName, Zone
 from provisioner.model.fits import Fits
+from provisioner.model.placement import MARKS
 from provisioner.model.workloads import WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
@@ -167,8 +168,12 @@ def match(
     suspended = [each for each in waiting if each.workload.suspended]
     # What a buffer has is for whoever needs it: its slices come after all others.
     spare = [each for each in waiting if each.spare]
+    # A mark that is left in the requirements is of another namespace: it was forged, and nothing is kept for it.
+    forged = {each.id for each in waiting if not each.requirements.node_selector.keys().isdisjoint(MARKS)}
     eligible = [
-        each for each in waiting if not (each.spare or each.workload.suspended) and each.workload.uid not in sidelined
+        each
+        for each in waiting
+        if not (each.spare or each.workload.suspended or each.id in forged) and each.workload.uid not in sidelined
     ]
     return_home(eligible)
     # Only who waits for a pool takes one that was made for another; who merely might need one again does not.
