@@ -120,7 +120,9 @@ class Launches:
                 if backoff.probing(self.round_.memory.backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(each.unit)
         places = {key: place_of(in_line(key, units, self.round_.memory.stamps)) for key, units in waiting.items()}
-        self.contended |= places.keys()
+        # Also while its wait runs and none may try, or the next attempt would go to the same unit each time.
+        backoffs = self.round_.memory.backoffs
+        self.contended |= {key for key in backoffs if backoff.probing(backoffs, key) is not None}
         limited = {wait.what for wait in self.waits.values() if wait.kind is WaitKind.LIMIT}
         for each in self.candidates:
             scopes = {limit.scope for limit in self.budget.limits_of([each.slice_])} if each.slice_.spare else set()
