@@ -169,6 +169,8 @@ class PodGroup:
     complete: bool = False
     #: activeDeadlineSeconds of its Job; 0 for none.
     deadline_seconds: int = 0
+    #: Whether JobSet lets the pods of each child Job select nodes that are labelled with the name of the Job.
+    selects_job_nodes: bool = False
     #: Pods of a group.
     parallelism: int
     template: Requirements

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
+from provisioner.slices.planning.turns import TURN
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind
 from provisioner.settings import OPTIONS
 from provisioner.slices.planning.memory.backoff import DELAYS
-from provisioner.slices.planning.turns import TURN
 from tests.slices.planning.test_allowlists import CHECKS, written
 from tests.support.models import make_jobset
 from tests.support.settings import settings

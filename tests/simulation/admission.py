@@ -12,7 +12,15 @@ import math
 import random
 from collections.abc import Mapping
 
-from tests.simulation.objects import HOSTILE_NAMESPACE, NAMESPACE, OTHER_NAMESPACE, SECOND_NAMESPACE, SLICE, PodRun, WorkloadRun
+from tests.simulation.objects import (
+    HOSTILE_NAMESPACE,
+    NAMESPACE,
+    OTHER_NAMESPACE,
+    SECOND_NAMESPACE,
+    SLICE,
+    PodRun,
+    WorkloadRun,
+)
 from tests.simulation.store import Stage
 
 SLICE_NAMESPACE = "tpu-provisioner/slice-namespace"

@@ -174,7 +174,9 @@ class Assigned:
         if not self._simulation.admission.present:
             return
         now = self._stage.agenda.now
-        living = {mark_of(pod.selector) for pod in self._cluster.pods if pod.workload is not None and pod.workload.alive}
+        living = {
+            mark_of(pod.selector) for pod in self._cluster.pods if pod.workload is not None and pod.workload.alive
+        }
         for pool in self._simulation.cloud.pools.values():
             if not is_ours(pool) or pool.status is not PoolStatus.RUNNING:
                 continue

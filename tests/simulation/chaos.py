@@ -91,7 +91,9 @@ class Chaos:
             ("foreign pod", self._foreign_pod),
         )
         edits = (("labels by hand", self._edit_labels),)
-        drawn = tuple(each for each in kinds if stage.chance(0.4)) + (edits if simulation.admission.edits_labels else ())
+        drawn = tuple(each for each in kinds if stage.chance(0.4)) + (
+            edits if simulation.admission.edits_labels else ()
+        )
         kinds += edits
         self._kinds = tuple(each for each in kinds if each[0] in simulation.storm) if simulation.storm else drawn
         self._pool_faults = tuple(kind for kind in _POOL_FAULTS if stage.chance(0.4)) or (FaultKind.STOCKOUT,)

@@ -354,7 +354,11 @@ class MixedRun(JobSetRun):
 
     def _jobs(self) -> list[JsonObject]:
         return [
-            {"name": name, "replicas": replicas, "template": {"spec": {"parallelism": parallelism, "template": template}}}
+            {
+                "name": name,
+                "replicas": replicas,
+                "template": {"spec": {"parallelism": parallelism, "template": template}},
+            }
             for name, replicas, parallelism, template in (
                 ("workers", self.replicas - 1, self.shape.parallelism, self._template()),
                 ("others", 1, self.other_shape.parallelism, self._template(self.other_shape)),

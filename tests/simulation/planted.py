@@ -355,7 +355,9 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="namespaces-do-not-alternate",
         at=(planning_line, "in_line"),
-        mutate=lambda _original: lambda _resource, units, _stamps: sorted(units, key=lambda unit: (unit.since, unit.id)),
+        mutate=lambda _original: (
+            lambda _resource, units, _stamps: sorted(units, key=lambda unit: (unit.since, unit.id))
+        ),
         search_from=77,
     ),
     Bug(name="failures-do-not-wait", at=(backoff, "wait_seconds"), mutate=always(1.0), search_from=140),

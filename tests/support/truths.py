@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from provisioner.model.workloads import Workloads
 from provisioner.slices.planning.plan import DeleteReason, Plan
 from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.planning.waits import WaitKind
-from provisioner.slices.view.types import HOST_READY, HOST_RUNNING, RUNS, PoolView, SliceView, State, View
+from provisioner.slices.view.types import HOST_READY, HOST_RUNNING, RUNS, PoolView, SliceView, State, View, id_of_slice
 
 #: A slice that waits has one of these, or is told soon.
 _WAITS = frozenset(
@@ -111,12 +112,24 @@ def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> 
     is_next = each.unschedulable_since is not None and each.state in _WAITS_FOR_THE_NEXT
     if bound.staying.get(each.id) and each.pool not in at_home and not is_next:
         yield f"its pods are on {at_home}, it is shown on {each.pool or 'none'}"
-    if pool is not None and pool.state is not each.state:
+    # A slice of one host is not split, and a split slice may have pods on a pool that is being deleted.
+    if pool is not None and pool.state is not each.state and State.SPLIT not in (pool.state, each.state):
         yield f"its pool {pool.name} is {pool.state}"
+    if each.state is State.SPLIT and not at_home and pool is not None:
+        yield "it is shown as split, and none of its pods is on a pool"
+    if each.state is State.RUNNING and len(bound.staying.get(each.id, ())) > 1 and _is_one_unit(each, plan):
+        yield f"it is shown as running, and its pods are on {at_home}"
     if each.state is State.RUNNING and each.reason == RUNS and each.bound_pods < each.pods:
         yield f"{each.bound_pods} of {each.pods} pods are bound, and it is said to run"
     if each.state is State.WAITING:
         yield from _untrue_of_waiting(each, plan)
+
+
+def _is_one_unit(each: SliceView, plan: Plan) -> bool:
+    """Return whether a served slice has several hosts that work as one."""
+    chips = math.prod(map(int, each.topology.split("x"))) if each.topology else 0
+    served = (slice_ for found in plan.derived.found.values() for slice_ in found.slices.values() if slice_.served)
+    return each.hosts > 0 and chips > each.chips // each.hosts and each.id in set(map(id_of_slice, served))
 
 
 def _untrue_of_waiting(each: SliceView, plan: Plan) -> Iterator[str]:

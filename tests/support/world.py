@@ -150,6 +150,10 @@ class World:
             if name in busy or self.pools[name].status is PoolStatus.STOPPING:
                 continue
             nodes = sorted((node for node in self.nodes.values() if node.pool_name == name), key=lambda node: node.name)
+            labelled = any(constants.SLICE in node.labels for node in nodes)
+            # Where admission marks pods, all others have an affinity that keeps them off labelled nodes.
+            if self.marked and labelled and constants.SLICE not in leader.requirements.node_selector:
+                continue
             fits = 0 < self.pools[name].hosts <= len(nodes) and all(
                 node.ready and not node.cordoned and not misfit(leader.requirements, view_of_node(node))
                 for node in nodes

@@ -24,7 +24,7 @@ from provisioner.kube import fields
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
-from provisioner.model.placement import mark_of, without_marks
+from provisioner.model.placement import mark_of, with_job_nodes, without_marks
 from provisioner.model.workloads import (
     GroupKey,
     Pod,
@@ -214,6 +214,9 @@ class Slice:
     requirements: Requirements
     #: The key that admission marked the leader pod with, else any other pod; empty if no pod is marked.
     mark: str = ""
+    #: The node that a marked leader pod selects by its hostname, as with Kueue's topology-aware scheduling; empty if it
+    #: selects none.
+    host: str = ""
     #: The unfinished leader pod that is not being deleted.
     leader: Pod | None
     #: All unfinished pods of the group, oldest incarnation included.
@@ -361,9 +364,11 @@ def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: i
         leader = None
     # What a pod of the template asks for when GKE has added its toleration.
     admitted = replace(group.template, tolerations=(*group.template.tolerations, CHIP_TOLERATION))
-    requirements = admitted
+    if group.selects_job_nodes:
+        admitted = with_job_nodes(admitted, workload.namespace, listed.name)
+    requirements, host = admitted, ""
     if leader is not None:
-        requirements = without_marks(leader.requirements, leader.namespace)
+        requirements, host = without_marks(leader.requirements, leader.namespace)
     # Pods from before the policy was installed are not marked, and those that follow them are.
     marks = (mark_of(pod.requirements, pod.namespace) for pod in (*filter(None, (leader,)), *pods))
     shape: tpu.Shape | None = None
@@ -378,6 +383,7 @@ def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: i
         group_name=listed.name,
         requirements=requirements,
         mark=next(filter(None, marks), ""),
+        host=host,
         leader=leader,
         pods=tuple(pods),
         parallelism=(leader.group_size if leader is not None else 0) or group.parallelism,

@@ -15,12 +15,13 @@ from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.model.capacity import NodePoolRequest
 from provisioner.model.choices import CapacityChoice
-from provisioner.model.workloads import Requirements, Workload, WorkloadUid
+from provisioner.model.placement import labels_of, slice_key
+from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadUid
 from provisioner.settings import Settings, read_settings
 from provisioner.settings.forms import region_of
 from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.demand.asks import with_slices
-from provisioner.slices.demand.slices import all_slices
+from provisioner.slices.demand.slices import all_slices, read_wishes
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, mappings_in
 from provisioner.slices.offline.expand import Template, is_made_up
 from provisioner.slices.offline.reading import MOMENT, Reading, Subject, path_of, read_document, title
@@ -139,7 +140,7 @@ def _decide(
 ) -> tuple[Plan, dict[SliceId, Slice]]:
     snapshot = Snapshot(
         workloads={uid: each.workload for uid, each in subjects.items()},
-        pods=tuple(pod for each in subjects.values() for pod in each.pods),
+        pods=tuple(_admitted(pod, each.workload, reading.settings) for each in subjects.values() for pod in each.pods),
         pools_listed_at=MOMENT,
         namespace_labels=reading.namespace_labels,
     )
@@ -147,6 +148,16 @@ def _decide(
     settings = replace(reading.settings, concurrency=len(snapshot.pods))
     plan = decide(snapshot, Memory(), settings, rules, MOMENT)
     return plan, all_slices(plan.derived.found)
+
+
+def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
+    """Mark a pod of a workload that starts together, as the placement policy does: without it the promise is void."""
+    asked, key = pod.requirements, slice_key(pod.requirements.labels)
+    together = read_wishes(asked.annotations, workload.annotations).all_or_nothing
+    if not key or not (settings.all_or_nothing if together is None else together):
+        return pod
+    selector = {**asked.node_selector, **labels_of(key, pod.namespace)}
+    return replace(pod, requirements=replace(asked, node_selector=selector))
 
 
 def shown_name(name: str) -> str:

@@ -45,6 +45,9 @@ def _wanted(
     pool: Supply, round_: Round, matching: Matching, partial: Collection[WorkloadUid]
 ) -> Mapping[str, str | None] | None:
     """Return the labels that the nodes of a pool should have; None if they are to stay as they are."""
+    if pool.unwatched:
+        # Pods of the workload that it was created for are not seen.
+        return None
     holders = matching.holders.get(pool.name, frozenset())
     if holders:
         (holder,) = holders if len(holders) == 1 else (None,)

@@ -14,19 +14,20 @@ from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning import asks, failing
+from provisioner.slices.planning import asks, failing, split
 from provisioner.slices.planning.assignment import assignments
 from provisioner.slices.planning.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
+from provisioner.slices.planning.job_nodes import label_job_nodes
 from provisioner.slices.planning.launch import gangs, limits
 from provisioner.slices.planning.launch.launches import Launches
 from provisioner.slices.planning.launch.operations import find_slots, note_started
 from provisioner.slices.planning.launch.options import has_fresh_offer
 from provisioner.slices.planning.launch.room import make_room
-from provisioner.slices.planning.line import CREATES, Unit, granted, in_line, still_contended, unit_of
+from provisioner.slices.planning.line import CREATES, Unit, granted, in_line, place_of, still_contended, unit_of
 from provisioner.slices.planning.match import Matching, match
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, Phase, PhaseEntry
-from provisioner.slices.planning.notices import not_marked, notices_of_workloads, underused
+from provisioner.slices.planning.notices import held_for_others, not_marked, notices_of_workloads, underused
 from provisioner.slices.planning.plan import (
     Delete,
     Plan,
@@ -73,10 +74,12 @@ def decide(
     round_ = replace(round_, memory=learn_from_pools(round_, matching))
     progress = gangs.progress_of(round_, turns, matching)
     launches = Launches.begin(round_, matching, turns, budget, line, turns.stamps)
-    evicted = make_room(round_, matching, budget, launches.refused)
+    places = place_of(line)
+    refused = sorted(launches.refused, key=lambda slices: places[slices[0].id])
+    evicted = make_room(round_, matching, budget, refused)
     matching = matching.without_buffered(evicted, round_.slices)
     hanging = find_hanging(round_)
-    stuck = failing.find_stuck(round_, matching, progress.partial, hanging)
+    stuck = failing.find_stuck(round_, matching, progress.partial.keys(), hanging)
     replaced = failing.to_replace(stuck, round_, matching)
     unneeded = find_unneeded(round_, matching, replaced, turns.releasing, evicted)
     memory, slots = find_slots(round_)
@@ -91,7 +94,12 @@ def decide(
     waits = launches.waits_for_operations or len(unneeded.deletes) > len(deletes)
     statuses, expiries = asks.statuses(round_, matching, launches.waits)
     states, entries, transitions = _phases(round_, matching, launches, due)
-    stamps = granted(launches.stamps, CREATES, [units[slice_id] for slice_id in matching.taken], now)
+    # Slices that start together are granted pools once all have one, or when the workload releases its pools: a stamp
+    # for the first pool would put the other slices behind all workloads of their namespace.
+    taken = [slice_id for slice_id in matching.taken if slice_id.workload_uid not in progress.partial]
+    taken += [slice_id for slice_id in units if slice_id.workload_uid in progress.released]
+    stamps = granted(launches.stamps, CREATES, [units[slice_id] for slice_id in taken], now)
+    splits = split.find_splits(round_, matching)
     return Plan(
         memory=replace(
             _remember(round_, matching, launches, deletes, unneeded),
@@ -113,15 +121,16 @@ def decide(
         look_ups=look_ups,
         uncordons=unneeded.uncordons,
         releases=progress.releases,
-        assignments=assignments(round_, matching, progress.partial),
+        assignments=(*assignments(round_, matching, progress.partial.keys()), *label_job_nodes(round_)),
         waits=launches.waits,
         notices=(
             *launches.notices,
-            *progress.notices,
+            *held_for_others(round_, matching.claimed, progress.partial),
             *(each.notice for each in stuck),
             *failing.find_leaderless(round_, matching),
             *failing.find_maintained(round_, matching),
             *failing.find_ending(round_, matching),
+            *split.notices(round_, matching, splits),
             *notices_of_workloads(round_),
             *not_marked(round_),
             *(each for slice_ in map(round_.slices.get, matching.held) if slice_ for each in underused(slice_)),
@@ -129,7 +138,8 @@ def decide(
         statuses=statuses,
         alerts=(*alerts_of_pools(round_, hanging, unneeded.since.keys()), *unneeded.alerts),
         transitions=transitions,
-        pools=states,
+        pools=split.with_splits(states, splits),
+        split_slices=splits.affected,
         limits=limits_used,
         derived=round_.derived,
         poll_seconds=_poll_seconds(round_, launches, deletes, waits=waits),

@@ -7,6 +7,7 @@ they fit; `planning.assignment` then writes the labels that keep all other pods 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -15,7 +16,7 @@ from typing import TypeVar
 
 from provisioner.model.capacity import NodePool, PoolName, Zone
 from provisioner.model.fits import Fits
-from provisioner.model.workloads import WorkloadUid
+from provisioner.model.workloads import WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
 from provisioner.slices.planning.launch.capacity import wants_one_zone
@@ -123,6 +124,8 @@ def match(
         own = round_.made_for.get(candidate.name) == slice_.id == last_users.get(candidate.name, slice_.id)
         if not own and not may_borrow(slice_, candidate):
             return False
+        if slice_.host and all(node.name != slice_.host for node in candidate.nodes):
+            return False
         # Where all hosts are known, the slice's pods are on none of them: it found a place among foreign nodes.
         gone = slice_.id in elsewhere and len(candidate.nodes) >= candidate.pool.hosts
         # What a suspended workload's pods will ask for is not known: a queue changes their template before and after.
@@ -185,6 +188,24 @@ def match(
             if slice_.pending and slice_.id not in claims:
                 refuse(slice_)
 
+    def hand_over() -> None:
+        """Give pools of a request to the slices whose pods use it: the request was only served for them."""
+        served: dict[tuple[str, str], list[Supply]] = defaultdict(list)
+        for name, slice_id in claimed.items():
+            workload = slices[slice_id].workload
+            if workload.kind is WorkloadKind.PROVISIONING_REQUEST and not slices[slice_id].pending:
+                served[workload.namespace, workload.name].append(supply[name])
+        for slice_ in eligible if served else ():
+            pools = served[slice_.workload.namespace, slice_.request] if slice_.request else []
+            home = assigned.get((slice_.workload.namespace, slice_.mark))
+            fitting = [pool for pool in pools if serves(pool, slice_) and claimed[pool.name] != slice_.id]
+            if fitting and slice_.id not in claims:
+                pool = home if home in fitting else fitting[0]
+                del claims[claimed[pool.name]]
+                pools.remove(pool)
+                claim(slice_, pool)
+
+    hand_over()
     take_free(eligible, _Free(lendable))
     return_home(spare)
     if spare:
@@ -253,7 +274,7 @@ class _Free:
         if budget.counts:
             whose = slice_.workload.uid if budget.settings.max_pools_per_jobset is not None else unit.namespace
         # Of equal slices the shape is the same object.
-        key = fitting, slice_.nodes, id(slice_.shape), zone, whose, unit.priority
+        key = fitting, slice_.nodes, id(slice_.shape), zone, whose, unit.priority, slice_.host
         found = next(self._searches.setdefault(key, self._search(slice_, unit, zone, fitting, budget)), None)
         if found is not None:
             self._taken.add(found.name)
@@ -270,6 +291,7 @@ class _Free:
                 and zone in (None, *pool.pool.zones)
                 and right_size(pool, slice_)
                 and grows_for(pool, slice_)
+                and (not slice_.host or any(node.name == slice_.host for node in pool.nodes))
                 and budget.allows_claim(slice_, unit, pool)
             ):
                 yield pool

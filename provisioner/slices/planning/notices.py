@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from provisioner import constants
 from provisioner.model import bounds
-from provisioner.model.capacity import NodePoolRequest, expected_pool
+from provisioner.model.capacity import NodePoolRequest, PoolName, expected_pool
 from provisioner.model.fit import may_be_there, trusted
-from provisioner.model.workloads import Workload, workload_ref
-from provisioner.slices.demand import Slice
+from provisioner.model.workloads import Workload, WorkloadUid, workload_ref
+from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch.capacity import Choices, wants_all_or_nothing
 from provisioner.slices.planning.launch.specification import labels_left_out
 from provisioner.slices.planning.plan import Notice, notice
@@ -129,3 +129,18 @@ def not_marked(round_: Round) -> Iterator[Notice]:
             f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}"
         )
         yield _of_workload(workload, constants.NOT_MARKED, message)
+
+
+def held_for_others(
+    round_: Round, claimed: Mapping[PoolName, SliceId], partial: Mapping[WorkloadUid, tuple[int, int]]
+) -> Iterator[Notice]:
+    """Report ready pools that are held until all slices of their workload are ready."""
+    for name, slice_id in claimed.items():
+        slice_ = round_.slices[slice_id]
+        if slice_.pending and slice_id.workload_uid in partial and round_.supply[name].ready:
+            ready, wanted = partial[slice_id.workload_uid]
+            message = (
+                f"Node pool {name} is ready and is held until all slices of the {slice_.workload.kind} are ready: "
+                f"{ready} of {wanted} are ready"
+            )
+            yield notice(slice_, constants.HELD_FOR_OTHERS, message, key=name, warning=False)

@@ -81,10 +81,10 @@ class Delete:
 
 
 class Assignment(NamedTuple):
-    """Labels to write on one node, so that only the pods of one slice, or no pods, can be bound there."""
+    """Labels to write on one node, which decide what pods can be bound there."""
 
     node: str
-    #: The values of `placement.MARKS`; None removes both labels.
+    #: Values by key, of `placement.MARKS` or of the label for one child Job; None removes a label.
     labels: Mapping[str, str | None]
     #: Whether the labels are written only if no unfinished pod with chips is on the node.
     verify: bool = False
@@ -195,6 +195,8 @@ class PoolState:
     claimant: SliceId | None = None
     #: Pods are on it, and all of them are of workloads that have ended or are suspended.
     draining: bool = False
+    #: Whether a slice of several hosts has pods on it that has pods on other pools as well, or shares this pool.
+    split: bool = False
     #: It was in this phase when this process first looked: for longer than since `since`.
     since_start: bool = False
 
@@ -220,6 +222,8 @@ class Plan:
     alerts: tuple[Alert, ...] = ()
     transitions: tuple[Transition, ...] = ()
     pools: tuple[PoolState, ...] = ()
+    #: Slices of several hosts that do not have one pool to themselves.
+    split_slices: frozenset[SliceId] = frozenset()
     limits: tuple[LimitUse, ...] = ()
     derived: Derived = field(default_factory=Derived)
     #: How old the list of pools may become before it is fetched again, in seconds.

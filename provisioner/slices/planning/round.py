@@ -384,8 +384,13 @@ def grows_for(supply: Supply, slice_: Slice) -> bool:
 
 
 def right_size(supply: Supply, slice_: Slice) -> bool:
-    """Whether the pool has the topology that the slice needs, and its hosts."""
-    shape = slice_.shape
+    """Whether the pool has the topology and the hosts that the slice needs, and is not for another child Job.
+
+    Pods that tolerate every taint fit the nodes of a Job, and do not select them.
+    """
+    shape, job = slice_.shape, supply.view.labels.get(constants.NAMESPACED_JOB)
+    if job is not None and slice_.requirements.node_selector.get(constants.NAMESPACED_JOB) != job:
+        return False
     if shape is None or supply.pool.topology != str(shape.topology):
         return False
     if shape.multi_host:

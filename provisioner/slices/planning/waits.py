@@ -35,7 +35,7 @@ class WaitKind(StrEnum):
     PAUSE = "pause"
     #: Creates of the slice, its workload or its namespace failed.
     FAILURE = "failure"
-    #: The slices of the workload start together, and not all of them can be had now.
+    #: The slices of the workload start together, and not all of them are available now.
     TOGETHER = "together"
     #: A limit of the settings.
     LIMIT = "limit"
@@ -236,7 +236,7 @@ def of_hold(accelerator: str, hold: Hold | None, line: Sequence[SliceId], positi
         cause = f"an earlier workload in the line waits for several accelerators, {accelerator} among them"
     elif hold.released:
         end = clock(hold.until, now) if hold.until is not None else "after the pools have been deleted"
-        cause = f"slices of {accelerator} were released because not all of them could be had; next try {end}"
+        cause = f"slices of {accelerator} were released because not all of them were available; next try {end}"
     else:
         cause = f"another workload that starts together holds slices of {accelerator}"
     return WaitsFor(

@@ -42,12 +42,14 @@ from provisioner.slices.view.types import (
     WorkloadView,
     id_of_slice,
     state_of,
+    state_of_use,
     workload_id,
     workload_of_pool,
 )
 
 #: Of several pools of one slice the first of these tells its state.
 _BEST = (
+    State.SPLIT,
     State.RUNNING,
     State.DRAINING,
     State.READY,
@@ -151,6 +153,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
         policy=derived.policy,
         prices=settings.prices,
         occupied={pod.node_name for pod in snapshot.pods if not pod.finished},
+        split=plan.split_slices,
         memory=plan.memory,
         now=now,
         supply=derived.supply,
@@ -239,17 +242,20 @@ class _Round(reasons.Known):
     prices: Prices
     #: Nodes with unfinished pods.
     occupied: Collection[str]
+    #: Slices of several hosts that do not have one node pool to themselves.
+    split: Collection[SliceId]
 
     def slice_view(self, slice_: Slice, state: PoolState | None, queue: QueueView | None) -> SliceView:
         """Show one slice, by the pool that tells its state."""
         shape, leader, now = slice_.shape, slice_.leader, self.now
         notices = self._told_of(slice_)
         created = state is not None and not state.phase.before_create
-        reason = (
-            reasons.of_slice(slice_, state, notices, self)
-            if state is not None
-            else reasons.of_slice_without_pool(slice_, self.policy)
-        )
+        if slice_.id in self.split:
+            shown, reason = State.SPLIT, reasons.of_split(notices)
+        elif state is not None:
+            shown, reason = state_of_use(state), reasons.of_slice(slice_, state, notices, self)
+        else:
+            shown, reason = State.NONE, reasons.of_slice_without_pool(slice_, self.policy)
         since = state.since if state is not None else None
         since_start = state is not None and state.since_start
         if since is not None and leader is not None:
@@ -263,7 +269,7 @@ class _Round(reasons.Known):
             id=id_of_slice(slice_),
             workload=workload_id(slice_.workload.full_name),
             group=slice_.group_name,
-            state=state_of(state) if state is not None else State.NONE,
+            state=shown,
             since=since,
             since_start=since_start,
             reason=_shortened(reason),
@@ -294,12 +300,17 @@ class _Round(reasons.Known):
         hosts = "".join(sorted(_host(node, supply, self.occupied) for node in supply.nodes)[::-1])
         unready = sorted(node.name for node in supply.nodes if not supply.is_ready(node))
         goes = state.delete_reason is not None and not reasons.is_kept(state, self.memory)
+        split = next((each for each in users if each.id in self.split), None)
+        if state_of(state) is State.SPLIT:
+            reason = reasons.of_split(self._told_of(split))
+        else:
+            reason = reasons.of_pool(state, owner, self._told_of(owner), self)
         return PoolView(
             name=state.name,
             state=state_of(state),
             since=state.since,
             since_start=state.since_start,
-            reason=_shortened(reasons.of_pool(state, owner, self._told_of(owner), self)),
+            reason=_shortened(reason),
             slice=id_of_slice(owner) if owner is not None else "",
             other_slices=tuple(id_of_slice(each) for each in users[1:]),
             workload=workload_of_pool(state),

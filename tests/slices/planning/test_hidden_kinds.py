@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from provisioner.slices.planning.launch.reserving import closing
+from provisioner.slices.planning.turns import unit_of
 
 from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.planning.launch.limits import Budget
-from provisioner.slices.planning.launch.reserving import closing
 from provisioner.slices.planning.match import match
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.plan import Delete
 from provisioner.slices.planning.round import NOT_DERIVED, Snapshot, begin_round
-from provisioner.slices.planning.turns import unit_of
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import make_jobset, make_lws, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings

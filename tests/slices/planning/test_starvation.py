@@ -8,11 +8,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from provisioner.slices.planning.turns import CREATES
 
 from provisioner import constants
 from provisioner.model.capacity import Failure, FailureKind, PoolStatus
 from provisioner.slices.planning.plan import Create
-from provisioner.slices.planning.turns import CREATES
 from tests.support.market import Market, Stream, jobset_of
 from tests.support.settings import settings
 from tests.support.world import World, failure

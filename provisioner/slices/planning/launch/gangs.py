@@ -17,7 +17,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
@@ -28,21 +27,17 @@ from provisioner.slices.planning.launch.specification import is_held
 from provisioner.slices.planning.line import Stamps, Unit, granted, in_line, unit_of
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import Gang, Hold
-from provisioner.slices.planning.plan import Notice, notice
 from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.waits import WaitsFor
 
+#: Beginning of the name of an accelerator as a resource of the line.
+_RESOURCE = "together "
 #: Longest time that the supplier takes to create a pool, or to report that it cannot: 35 minutes, with a margin.
 _SLOWEST = timedelta(minutes=45)
 #: Minimum and maximum of the pause after pools were released; in between it is as long as PARTIAL_HOLD.
 _MIN_PAUSE, _MAX_PAUSE = timedelta(seconds=60), timedelta(minutes=15)
 #: Time from a pool's status RUNNING until its nodes are ready with their chips, with a margin.
 _BOOT = timedelta(seconds=120)
-
-
-def resource_of(accelerator: str) -> str:
-    """Return the resource of the line for an accelerator."""
-    return f"together {accelerator}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +69,10 @@ class GangProgress:
     holds: Mapping[str, Hold]
     #: Nodes of flex-start pools whose taint is removed.
     releases: tuple[str, ...]
-    #: Workloads some of whose slices have no ready pool: their pools stay free.
-    partial: AbstractSet[WorkloadUid]
-    notices: tuple[Notice, ...]
+    #: Workloads that miss ready pools, so that their pools stay free: number of ready, and of all slices.
+    partial: Mapping[WorkloadUid, tuple[int, int]]
+    #: Workloads that begin to release their pools in this decision.
+    released: AbstractSet[WorkloadUid]
     wake_at: tuple[datetime, ...]
 
 
@@ -90,13 +86,15 @@ def take_turns(round_: Round) -> GangTurns:
     queued -= unsatisfiable
     holds = _kept_holds(round_, queued)
     contended = set(holds).union(*(accelerators[uid] for uid in queued))
-    new = {uid for uid in members.keys() - queued if accelerators[uid] & contended and _is_new(round_, members[uid])}
+    nodes = {node.name for pool in round_.supply.values() for node in pool.nodes} if contended else set[str]()
+    others = (uid for uid in members.keys() - queued if accelerators[uid] & contended)
+    new = {uid for uid in others if _is_new(round_, members[uid], nodes)}
     units: dict[str, list[Unit]] = defaultdict(list)
     for uid in (queued | new) - unsatisfiable - {hold.workload for hold in holds.values() if not hold.released}:
         unit = min(unit_of(each, now) for each in members[uid])
         for accelerator in accelerators[uid]:
             units[accelerator].append(unit)
-    lines = {each: in_line(resource_of(each), units[each], memory.stamps) for each in sorted(units)}
+    lines = {each: in_line(f"{_RESOURCE}{each}", units[each], memory.stamps) for each in sorted(units)}
     place = {(each, unit.workload_uid): at for each, line in lines.items() for at, unit in enumerate(line, start=1)}
     every = {unit.workload_uid: unit for line in lines.values() for unit in line}
     worst = {uid: max(place[each, uid] for each in accelerators[uid] if each in lines) for uid in every}
@@ -106,7 +104,7 @@ def take_turns(round_: Round) -> GangTurns:
         if taken.isdisjoint(accelerators[uid]):
             for accelerator in accelerators[uid] & contended:
                 holds[accelerator] = Hold(workload=uid, since=now)
-                stamps = granted(stamps, resource_of(accelerator), [every[uid]], now)
+                stamps = granted(stamps, f"{_RESOURCE}{accelerator}", [every[uid]], now)
         else:
             blocking = min(accelerators[uid] & taken)
             ahead = [unit.id for unit in lines[blocking]]
@@ -119,7 +117,7 @@ def take_turns(round_: Round) -> GangTurns:
         members=members,
         holds=holds,
         stamps=stamps,
-        contended={resource_of(each) for each in lines},
+        contended={f"{_RESOURCE}{each}" for each in lines},
         waiting=waiting,
         unsatisfiable=unsatisfiable,
         releasing=frozenset(queued & waiting.keys()) | unsatisfiable,
@@ -144,12 +142,11 @@ def _kept_holds(round_: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Ho
     return kept
 
 
-def _is_new(round_: Round, slices: Sequence[Slice]) -> bool:
+def _is_new(round_: Round, slices: Sequence[Slice], nodes: AbstractSet[str]) -> bool:
     """Whether a workload has not begun, and can be served: pools that failed or are being deleted are no beginning."""
     if not any(slice_.pending for slice_ in slices):
         return False
     usable = (pool.usable for slice_ in slices for pool in round_.owned.get(slice_.id, ()))
-    nodes = {node.name for pool in round_.supply.values() for node in pool.nodes}
     begun = any(usable) or any(pod.node_name in nodes for slice_ in slices for pod in slice_.pods)
     return not begun and not problem_of_all(round_, slices)
 
@@ -171,7 +168,9 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
         partial[uid] = ready, len(slices)
         before = memory.gangs.get(uid, Gang(queues=uid in holders))
         pools = [supply[place[each.id]] for each in slices if each.id in place and not matching.held.get(each.id)]
-        if uid in turns.releasing or not any(pool.ready or pool.unready_since is not None for pool in pools):
+        begun = any(pool.ready or pool.unready_since is not None for pool in pools)
+        # A workload that may hold slices and gets none keeps the others waiting as well.
+        if uid in turns.releasing or not (begun or uid in holders):
             gangs[uid] = replace(before, ready=0, since=None)
             continue
         since = before.since if before.since is not None and ready <= before.ready else now
@@ -186,8 +185,8 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
         gangs={uid: gang for uid, gang in gangs.items() if gang != Gang()},
         holds={**turns.holds, **_pauses(released, gangs, turns, now)},
         releases=tuple(sorted(_releases(round_, matching, place, partial.keys()))),
-        partial=partial.keys(),
-        notices=tuple(_notices(round_, place, partial)),
+        partial=partial,
+        released=released,
         wake_at=tuple(wake_at),
     )
 
@@ -254,17 +253,3 @@ def _releases(
         if slice_ is None or slice_id.workload_uid in partial or slice_.workload.suspended or name not in round_.supply:
             continue
         yield from (node.name for node in round_.supply[name].nodes if is_held(node.taints))
-
-
-def _notices(
-    round_: Round, place: Mapping[SliceId, PoolName], partial: Mapping[WorkloadUid, tuple[int, int]]
-) -> Iterable[Notice]:
-    for slice_id, name in place.items():
-        slice_ = round_.slices[slice_id]
-        if slice_.pending and slice_id.workload_uid in partial and round_.supply[name].ready:
-            ready, wanted = partial[slice_id.workload_uid]
-            message = (
-                f"Node pool {name} is ready and is held until all slices of the {slice_.workload.kind} are ready: "
-                f"{ready} of {wanted} are ready"
-            )
-            yield notice(slice_, constants.HELD_FOR_OTHERS, message, key=name, warning=False)

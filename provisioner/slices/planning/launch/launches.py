@@ -25,7 +25,7 @@ from provisioner.slices.planning.launch.options import (
     LaunchOptions,
     has_fresh_offer,
     options_of,
-    problem_of,
+    problem_of_all,
 )
 from provisioner.slices.planning.launch.specification import Specification, pool_name
 from provisioner.slices.planning.line import CREATES, Stamps, Unit, granted, in_line, place_of
@@ -141,15 +141,13 @@ class Launches:
         found: dict[WorkloadUid, WaitsFor] = {}
         slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
         for slice_ in self.matching.unserved:
-            if slice_.workload.uid in self.gangs.members:
+            if slice_.workload.uid in self.gangs.members.keys() - self.gangs.waiting.keys():
                 slices[slice_.workload.uid].append(slice_)
         for uid, unserved in slices.items():
-            problems = ((each.group_name, problem_of(self.round_, each, self.matching.zones)) for each in unserved)
-            group, problem = next(((group, problem) for group, problem in problems if problem), ("", ""))
             refusal = self.budget.refusal(unserved, self.units[unserved[0].id])
-            if problem:
-                why = f"no choice of capacity is available for slice {group}: {problem}"
-                found[uid] = WaitsFor(kind=WaitKind.TOGETHER, key="together", message=why)
+            if problem := problem_of_all(self.round_, unserved, self.matching.zones):
+                message = f"no choice of capacity is available for {problem}"
+                found[uid] = WaitsFor(kind=WaitKind.TOGETHER, key="together", message=message)
             elif refusal is not None:
                 found[uid] = replace(refusal, key="together")
                 self._note_refused(refusal, unserved)

@@ -86,13 +86,6 @@ class Budget:
                 return replace(refused, until=self.created[excess - 1] + HOUR) if ends else refused
         return None
 
-    def missing(self, slices: Iterable[Slice]) -> dict[LimitScope, int]:
-        """Return by scope the amount that has to become free for pools for all of some slices.
-
-        The amount is zero or negative if the limit has room.
-        """
-        return {limit.scope: self.used[limit.scope] + limit.asked - limit.most for limit in self.limits_of(slices)}
-
     def keep(self, slices: Iterable[Slice], unit: Unit) -> None:
         """Keep the chips of a refused unit from units of lower priority."""
         if self.now - unit.since < KEPT_AT_MOST:

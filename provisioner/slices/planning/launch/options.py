@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from provisioner.model.capacity import Zone
+from provisioner import constants
+from provisioner.model.capacity import FailureKind, Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice
@@ -16,6 +18,9 @@ from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.waits import ChoiceBlocker
 from provisioner.slices.supplier import UnmeetableError
+
+#: Failures of a slice's own creates that the next create meets again, unless the request or a permission changes.
+_LASTING = frozenset({FailureKind.PERMISSION, FailureKind.NOT_FOUND})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,10 @@ class LaunchOptions:
 
 def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
     """Specify the pools of the choices of a slice. Raises UnmeetableError if none can be specified."""
+    if slice_.host:
+        raise UnmeetableError(
+            f"the pod selects {constants.HOSTNAME}={slice_.host}, and no free node pool that fits has that node"
+        )
     memory, now, candidates = round_.memory, round_.now, round_.candidates
     choices, own = candidates.choices(slice_, zone), memory.slice_backoffs.get(slice_.id)
     offers: list[tuple[CapacityChoice, Specification]] = []
@@ -68,26 +77,34 @@ def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions
 
 
 def has_fresh_offer(round_: Round, slice_: Slice, zone: Zone | None) -> bool:
-    """Whether a slice could have a pool of a capacity that has not failed: pools are deleted for no other slice."""
+    """Whether a slice could have a pool that has not failed of late: pools are deleted for no other slice."""
+    backoffs, own = round_.memory.backoffs, round_.memory.slice_backoffs.get(slice_.id)
+    # Other failures are those of the supplier, or of the way to it, and say nothing about the next create.
+    capacities = frozenset[str]()
+    if own is not None and own.failure.kind in _LASTING:
+        if not own.capacities:
+            return False
+        capacities = own.capacities
     try:
         offers = options_of(round_, slice_, zone).offers
     except UnmeetableError:
         return False
-    return any(backoff.probing(round_.memory.backoffs, offer.blueprint.capacity) is None for _, offer in offers)
+    keys = ((offer.blueprint.capacity, offer.digest) for _, offer in offers)
+    return any(not (key in backoffs or key in capacities or digest in backoffs) for key, digest in keys)
 
 
-def problem_of(round_: Round, slice_: Slice, zones: Mapping[WorkloadUid, Zone]) -> str:
-    """Return why a slice can have no pool, empty if it can; `zones` are those that workloads keep to."""
-    try:
-        return options_of(round_, slice_, zones.get(slice_.workload.uid)).permanent_problem
-    except UnmeetableError as error:
-        return str(error)
+def problem_of_all(
+    round_: Round, slices: Sequence[Slice], zones: Mapping[WorkloadUid, Zone] = MappingProxyType({})
+) -> str:
+    """Return why slices that start together can never all have pools at the same time, empty if they can.
 
-
-def problem_of_all(round_: Round, slices: Sequence[Slice]) -> str:
-    """Return why slices that start together can never all have pools at the same time, empty if they can."""
+    `zones` are those that workloads keep to.
+    """
     for slice_ in slices:
-        problem = problem_of(round_, slice_, {})
+        try:
+            problem = options_of(round_, slice_, zones.get(slice_.workload.uid)).permanent_problem
+        except UnmeetableError as error:
+            problem = str(error)
         if problem:
             return f"slice {slice_.group_name}: {problem}"
     return limits.problem_of(slices, round_.settings)

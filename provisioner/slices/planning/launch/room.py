@@ -16,10 +16,9 @@ from provisioner.slices.planning.usage import LimitScope
 def make_room(
     round_: Round, matching: Matching, budget: Budget, refused: Iterable[Sequence[Slice]]
 ) -> frozenset[PoolName]:
-    """Choose the pools that are deleted for refused units, in the order of the line.
+    """Choose the pools that are deleted for refused units; a unit that the idle pools cannot help gets none.
 
-    A unit that the idle pools cannot help gets none. Work grows with the units plus the pools: each pool is looked at
-    once for each of its scopes.
+    Work grows with the units plus the pools: each pool is looked at once for each of its scopes.
     """
     idle = _longest_idle(round_, matching)
     if not idle:
@@ -34,19 +33,20 @@ def make_room(
             idle_amount[scope] += amount
     chosen: set[PoolName] = set()
     for slices in refused:
-        missing = budget.missing(slices)
+        limits = budget.limits_of(slices)
+        missing = {limit.scope: budget.used[limit.scope] + limit.asked - limit.most for limit in limits}
         # Pools on their way out make room already.
         lacking = {scope: amount - free[scope] for scope, amount in missing.items()}
         if any(amount > idle_amount[scope] for scope, amount in lacking.items()):
             continue
-        for scope in missing:
-            while missing[scope] > free[scope]:
+        for scope, amount in missing.items():
+            while amount > free[scope]:
                 name = idle_in[scope].popleft()
                 if name not in chosen:
                     chosen.add(name)
                     free.update(scopes[name])
                     idle_amount.subtract(scopes[name])
-        for limit in budget.limits_of(slices):
+        for limit in limits:
             free[limit.scope] -= limit.asked
     return frozenset(chosen)
 

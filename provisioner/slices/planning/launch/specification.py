@@ -23,7 +23,7 @@ from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, NodePoolRequest, PoolName, Taint, Zone, expected_pool
 from provisioner.model.choices import CapacityChoice, capacity_key, comma_items
 from provisioner.model.fit import demand_key, is_system, misfit, room_misfit
-from provisioner.model.placement import FREE, labels_of
+from provisioner.model.placement import FREE, job_taints, labels_of
 from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, allowlists
@@ -197,7 +197,7 @@ def blueprint(
         reservation=choice.reservation,
         max_run_seconds=capacity.max_run_seconds_of(slice_, settings) if late else 0,
         labels=dict(copied),
-        taints=(HELD_LATE_TAINT,) if late and starts_together(slice_, settings) else (),
+        taints=(*_job_taints(slice_), *((HELD_LATE_TAINT,) if late and starts_together(slice_, settings) else ())),
     )
     request = replace(rules.complete(facts, slice_, shape, settings), own_inputs=_own_inputs(slice_))
     asked_for = replace(request, labels={}, own_inputs="")
@@ -266,6 +266,24 @@ def check_shape(slice_: Slice) -> tpu.Shape:
             f"topology"
         )
     return shape
+
+
+def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
+    """Return the taint of a pool whose nodes get the label that JobSet lets the pods of the slice select.
+
+    The label must name the child Job of the slice: pods that select another Job fit no pool.
+    """
+    if slice_.workload.kind is not WorkloadKind.JOBSET:
+        return ()
+    taints = job_taints(slice_.requirements, slice_.workload.namespace, slice_.group_name)
+    value = slice_.requirements.node_selector.get(constants.NAMESPACED_JOB, "")
+    if taints and len(value) > _MAX_LABEL_VALUE:
+        raise ImpossibleError(
+            f"JobSet lets the pods select {constants.NAMESPACED_JOB}={bounds.cut(value)}, which has {len(value)} "
+            f"characters, a label at most {_MAX_LABEL_VALUE}; choose a shorter name, or remove the annotation "
+            f"{constants.NODE_SELECTOR_STRATEGY}"
+        )
+    return taints
 
 
 def _own_inputs(slice_: Slice) -> str:
