@@ -71,6 +71,14 @@ class Admission:
         """Return whether pods of groups that a namespace creates from now on are marked."""
         return self.installed and namespace in self._assigns
 
+    def always_marks(self, namespace: str) -> bool:
+        """Return whether all pods of groups in a namespace are marked, from the beginning of the run."""
+        return self.since <= 0.0 and namespace in self._assigns
+
+    def stays(self, namespace: str) -> bool:
+        """Return whether pods that a namespace creates later are marked exactly if those of now are."""
+        return self.installed or not self.present or namespace not in self._assigns
+
     # --- what workloads ask for, which depends on the policy
 
     def namespace(self) -> str:

@@ -140,7 +140,8 @@ class WorkloadRun(abc.ABC):
     networks: str = ""
     #: Whether the scheduler can bind its pods: not where a volume is missing.
     bindable: bool = True
-    #: Its slices start together.
+    #: Whether it asks that its slices start together, and whether they do: only those with marked pods.
+    together: bool = False
     gang: bool = False
     #: Whether its pods themselves keep other slices off their pools, beside the placement policy.
     exclusive: bool = True
@@ -295,7 +296,7 @@ class JobSetRun(WorkloadRun):
     def raw(self, agenda: Agenda) -> JsonObject:
         """Return the object as the API server shows it."""
         metadata = self._metadata(agenda)
-        if self.gang:
+        if self.together:
             metadata["annotations"] = {constants.ALL_OR_NOTHING: "true"}
         helper = {"spec": {"parallelism": 1, "template": {"spec": {"containers": [{"name": "main"}]}}}}
         return {

@@ -80,6 +80,8 @@ class Simulation:
         self.labels_uid = not stage.chance(0.1)
         self.asks = asked_in(seed)
         self.hostile = Hostile(self)
+        if self.hostile.rivals.has_buffer:
+            self.asks = (BUFFER,)
         self.market = Market(self)
         # Where there is little to be had, what is kept could keep others waiting for ever.
         self.keeps_suspended = seed % 5 == 3 and not self.market.scarce and not self.hostile.present
@@ -206,7 +208,7 @@ class Simulation:
             LEADER_WORKER_SET.kind: self.team.present,
             PLAIN_JOB.kind: self.job_team.present,
             REQUEST: self.kueue.present,
-            BUFFER: self.buffer_team.present,
+            BUFFER: self.buffer_team.present or self.hostile.rivals.has_buffer,
             RAY_CLUSTER.kind: self.ray_team.present,
         }
         return {kind: each for kind, each in KINDS.items() if there.get(kind, True)}

@@ -53,7 +53,10 @@ def _wanted(
         (holder,) = holders if len(holders) == 1 else (None,)
         slice_ = round_.slices.get(holder) if holder is not None else None
         # The labels stay if pods of several slices, or of a workload that is gone, are on the pool.
-        return _labels_of(slice_) if slice_ is not None and slice_.mark else None
+        if slice_ is None:
+            return None
+        # The leader may have been bound before all nodes were opened.
+        return _labels_of(slice_) if slice_.mark else OPEN
     claimant = matching.claimed.get(pool.name)
     if claimant is None:
         # Nothing is to be bound to a pool that nothing needs, once the provisioner has labelled it.

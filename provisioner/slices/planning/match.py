@@ -24,7 +24,7 @@ from provisioner.slices.planning.launch.capacity import wants_one_zone
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.line import Unit, place_of, unit_of
 from provisioner.slices.planning.memory.state import Claim
-from provisioner.slices.planning.round import Round, Supply, right_size, serves
+from provisioner.slices.planning.round import Round, Supply, grows_for, right_size, serves
 
 _Holders = Mapping[PoolName, frozenset[SliceId | None]]
 _K = TypeVar("_K")
@@ -295,6 +295,7 @@ class _Free:
                 and pool.name not in self._taken
                 and zone in (None, *pool.pool.zones)
                 and right_size(pool, slice_)
+                and grows_for(pool, slice_)
                 and (not slice_.host or any(node.name == slice_.host for node in pool.nodes))
                 and budget.allows_claim(slice_, unit, pool)
             ):

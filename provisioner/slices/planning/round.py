@@ -13,7 +13,7 @@ from provisioner import constants, tpu
 from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, PoolStatus, expected_pool
 from provisioner.model.choices import LAST_OF_RESERVATION
 from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
-from provisioner.model.placement import MARKS
+from provisioner.model.placement import MARKS, labels_of
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
@@ -367,7 +367,20 @@ def serves(supply: Supply, slice_: Slice) -> bool:
     Nodes as they are do not count here: a slice whose own pool got a strange taint is stuck, and does not buy another.
     """
     asked = slice_.requirements
-    return not room_misfit(asked, supply.view) and right_size(supply, slice_) and not misfit(asked, supply.view)
+    fits = not room_misfit(asked, supply.view) and right_size(supply, slice_) and not misfit(asked, supply.view)
+    return fits and grows_for(supply, slice_)
+
+
+def grows_for(supply: Supply, slice_: Slice) -> bool:
+    """Whether a pool has nodes, or will get them for the pods of the slice.
+
+    The cluster autoscaler brings the nodes of a flex-start pool only for pods that fit the labels of the pool itself,
+    and these labels stay as they were at its create.
+    """
+    if supply.pool.capacity is not CapacityKind.FLEX_START or supply.nodes or not slice_.workload.kind.has_pods:
+        return True
+    wanted = labels_of(slice_.mark, slice_.workload.namespace) if slice_.mark else {}
+    return all(supply.pool.labels.get(key) == wanted.get(key) for key in MARKS)
 
 
 def right_size(supply: Supply, slice_: Slice) -> bool:
