@@ -65,10 +65,11 @@ class Assigned:
                 if stays and _is_marked(pod) and other.pool != pod.pool and not self._is_excused(pod, other):
                     text = f"pod {pod.name} is bound on {pod.pool}, and {other.name} of its slice is on {other.pool}"
                     self._stage.violate(PLACED, text)
-            elif other.pool == pod.pool and (_is_marked(pod) or _is_marked(other)):
-                if not self._is_excused(pod, other) and not self._crossed(pod, other):
-                    text = f"pod {pod.name} is bound on {pod.pool}, where {other.name} of another slice is"
-                    self._stage.violate(PLACED, text)
+                continue
+            marked = other.pool == pod.pool and (_is_marked(pod) or _is_marked(other))
+            if marked and not self._is_excused(pod, other) and not self._crossed(pod, other):
+                text = f"pod {pod.name} is bound on {pod.pool}, where {other.name} of another slice is"
+                self._stage.violate(PLACED, text)
         for workload in self._cluster.workloads.values():
             if isinstance(workload, JobSetRun) and workload is not pod.workload and workload.alive:
                 self._judge_restart(pod, workload)

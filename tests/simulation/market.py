@@ -140,9 +140,7 @@ class Market:
         # One that GKE did not take, as it had too many operations, has not met its stockout.
         world.faults.remove(self._shortages.pop(name, ""))
         if used + chips > stock:
-            self.stage.fault(
-                "stock too small", "%s has %d of %d chips in use", f"{zone} {generation}", used, stock
-            )
+            self.stage.fault("stock too small", "%s has %d of %d chips in use", f"{zone} {generation}", used, stock)
             seconds = self.simulation.hostile.stockout_seconds
             shortage = Fault(kind=FaultKind.STOCKOUT, pool=name, count=1, after_seconds=seconds)
             self._shortages[name] = world.faults.add(shortage).fault_id

@@ -1,8 +1,8 @@
 """RayClusters: how they look, KubeRay, and a team that has them. The pods of a replica come and go together.
 
-All pods of a replica are created at once, and run on one pool, as the webhook or the placement policy has them do. One that is missing takes
-the whole replica with it; its successor has another name and the lowest number that is free, while pods of the old one
-may still be terminating. Scaling down removes any replicas. Heads, the autoscaler, several worker groups and the
+All pods of a replica are created at once, and run on one pool, as the webhook or the placement policy has them do. One
+that is missing takes the whole replica with it; its successor has another name and the lowest number that is free,
+while pods of the old one may still be terminating. Scaling down removes any replicas. Heads, the autoscaler, several worker groups and the
 upgrades of RayServices are not simulated.
 """
 

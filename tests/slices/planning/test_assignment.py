@@ -120,7 +120,7 @@ def test_pool_with_pods_of_several_slices_keeps_its_labels() -> None:
     put_pool(world, TRAIN, **KEY)
     put_pods(world, TRAIN)
     world.workloads[RIVAL.uid] = RIVAL
-    world.put(make_pod(RIVAL, node=sorted(world.nodes)[0]))
+    world.put(make_pod(RIVAL, node=min(world.nodes)))
     world.run(3)
     assert labels(world) == [KEY, KEY]
     assert world.deleted == []
@@ -155,7 +155,7 @@ def test_node_on_which_a_late_pod_was_found_is_assigned_after_the_pod_is_gone() 
     """The cache did not show a pod of the first slice that was bound before its node became free."""
     world = freed_world()
     world.step()
-    first = sorted(world.nodes)[0]
+    first = min(world.nodes)
     late = make_pod(TRAIN, node=first, marked=True)
     seen = world.snapshot
     world.put(late)

@@ -470,7 +470,9 @@ def test_unmarked_workload_that_should_start_together_is_told_how_to_get_its_pod
     st.integers(0, 2),
     st.integers(0, 3),
 )
-def test_every_workload_that_starts_together_is_served_and_never_in_part(sizes: list[tuple[int, int]], spare: int, slow: int) -> None:
+def test_every_workload_that_starts_together_is_served_and_never_in_part(
+    sizes: list[tuple[int, int]], spare: int, slow: int
+) -> None:
     """The zone has room for each of them alone."""
     world = world_of(pools=max(size for size, _ in sizes) + spare)
     market = Market(world, seconds=60.0 * slow)
@@ -504,7 +506,9 @@ def test_a_hold_of_nothing_is_no_loop(hold: float) -> None:
         pytest.param(None, {"max_pools_per_jobset": 2}, id="its slices are more than MAX_POOLS_PER_JOBSET"),
     ],
 )
-def test_workload_that_can_never_be_served_holds_nothing(impossible: FailureKind | None, limits: dict[str, int]) -> None:
+def test_workload_that_can_never_be_served_holds_nothing(
+    impossible: FailureKind | None, limits: dict[str, int]
+) -> None:
     """A new JobSet does not wait an hour for one that will never start; what that one had is given back."""
     first, second = gang("first", replicas=3), gang("second", replicas=2)
     world = world_of(first, **limits)

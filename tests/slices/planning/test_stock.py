@@ -1,4 +1,4 @@
-"""Capacity that was out of stock: few creates in flight, more with each pool that comes up, and none without a cause."""
+"""Capacity that was out of stock: few creates in flight, and more with each pool that comes up."""
 
 from __future__ import annotations
 
