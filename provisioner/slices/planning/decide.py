@@ -166,7 +166,8 @@ def _keep_from_lower(
     if slice_.spare or unit.priority <= lowest:
         return
     refusal = budget.refusal([slice_], unit)
-    if refusal is not None and refusal.kind is WaitKind.LIMIT and has_fresh_offer(round_, slice_, None):
+    limited = refusal is not None and refusal.kind is WaitKind.LIMIT and not refusal.final
+    if limited and has_fresh_offer(round_, slice_, None):
         budget.keep([slice_], unit)
 
 
