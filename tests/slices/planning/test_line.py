@@ -27,7 +27,7 @@ def unit(path: str, *, priority: int = 0, since: float = 0, created: float = 0) 
 
 def shown(units: list[Unit]) -> str:
     """Return the paths of units."""
-    return " ".join(f"{each.namespace}/{each.workload_uid.partition('-')[2]}/{each.group_name}" for each in units)
+    return " ".join(f"{each.namespace}/{each.id.workload_uid.partition('-')[2]}/{each.group_name}" for each in units)
 
 
 @pytest.mark.parametrize(
