@@ -14,18 +14,12 @@ from typing import NamedTuple
 
 from provisioner import constants
 from provisioner.model.capacity import PoolName
+from provisioner.model.placement import EXCLUSIVE
 from provisioner.model.wording import first_of
-from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.plan import Notice, PoolState, notice
 from provisioner.slices.planning.round import Round
-
-#: Annotations that keep each group of a workload on one node pool, by the kind of the workload.
-_EXCLUSIVE: Mapping[WorkloadKind, str] = {
-    WorkloadKind.JOBSET: constants.EXCLUSIVE_TOPOLOGY,
-    WorkloadKind.LEADER_WORKER_SET: constants.LWS_EXCLUSIVE_TOPOLOGY,
-}
 
 
 class Splits(NamedTuple):
@@ -97,7 +91,7 @@ def _where(slice_: Slice, pools: list[PoolName], rivals: int) -> str:
 def _remedy(slice_: Slice, *, is_split: bool) -> str:
     workload = slice_.workload
     restart = f"restart the {workload.kind.value}"
-    annotation = _EXCLUSIVE.get(workload.kind, "")
+    annotation = EXCLUSIVE.get(workload.kind, "")
     exclusive = annotation in {*workload.annotations, *slice_.requirements.annotations}
     if slice_.mark or (exclusive and is_split):
         cause = "the placement policy" if slice_.mark else f"the annotation {annotation}"
