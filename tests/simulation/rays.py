@@ -2,8 +2,8 @@
 
 All pods of a replica are created at once, and run on one pool, as the webhook or the placement policy has them do. One
 that is missing takes the whole replica with it; its successor has another name and the lowest number that is free,
-while pods of the old one may still be terminating. Scaling down removes any replicas. Heads, the autoscaler, several worker groups and the
-upgrades of RayServices are not simulated.
+while pods of the old one may still be terminating. Scaling down removes any replicas. Heads, the autoscaler, several
+worker groups and the upgrades of RayServices are not simulated.
 """
 
 from __future__ import annotations
