@@ -23,12 +23,15 @@ from provisioner.slices.preflight.in_placement import check_placement
 from provisioner.workloads import LEADER_WORKER_SET, PLAIN_JOB
 from rehearsal.demos import Rehearsal
 from tests.deploy.kit import DEPLOY
-from tests.e2e.kit import EXCLUSIVE, Ground, jobset
+from tests.e2e.kit import EXCLUSIVE, Ground, has_mutating_policies, jobset
 from tests.support.objects import Json, pod_spec, raw_job, raw_lws
 from tests.support.patches import apply_patch
 from tests.support.settings import settings as make_settings
 
-pytestmark = pytest.mark.e2e
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not has_mutating_policies(), reason="MutatingAdmissionPolicy needs Kubernetes 1.36"),
+]
 
 MANIFESTS = (
     ("-f", str(DEPLOY / "base" / "placement-guard.yaml")),

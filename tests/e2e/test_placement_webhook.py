@@ -12,7 +12,7 @@ from provisioner.model.placement import UNKNOWN_GROUP, labels_of, slice_key
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.workloads import LEADER_WORKER_SET
 from rehearsal.demos import Rehearsal
-from tests.e2e.kit import Ground, registered_webhook, serving_webhook
+from tests.e2e.kit import Ground, has_mutating_policies, registered_webhook, serving_webhook
 from tests.e2e.test_placement_policy import MANIFESTS, Admission, await_marks, marks, terms
 from tests.support.objects import pod_spec, raw_lws
 
@@ -65,6 +65,7 @@ def test_leaders_of_a_leaderworkerset_are_marked_after_its_webhook(assigned: Gro
     assert UNKNOWN_GROUP not in keys
 
 
+@pytest.mark.skipif(not has_mutating_policies(), reason="MutatingAdmissionPolicy needs Kubernetes 1.36")
 @pytest.mark.usefixtures("leaderworkersets")
 def test_policy_and_webhook_together_change_a_pod_once(assigned: Ground, server: Admission) -> None:
     """On clusters that were upgraded to a version with the policy, the webhook may still be registered."""

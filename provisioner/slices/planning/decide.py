@@ -20,7 +20,7 @@ from provisioner.slices.planning.failing import alerts_of_pools, find_hanging, l
 from provisioner.slices.planning.job_nodes import label_job_nodes
 from provisioner.slices.planning.launch import gangs, limits
 from provisioner.slices.planning.launch.launches import Launches
-from provisioner.slices.planning.launch.operations import find_slots, note_started
+from provisioner.slices.planning.launch.operations import find_slots
 from provisioner.slices.planning.launch.options import has_fresh_offer
 from provisioner.slices.planning.launch.room import make_room
 from provisioner.slices.planning.line import CREATES, Unit, granted, in_line, place_of, still_contended, unit_of
@@ -166,7 +166,8 @@ def _keep_from_lower(
     if slice_.spare or unit.priority <= lowest:
         return
     refusal = budget.refusal([slice_], unit)
-    if refusal is not None and refusal.kind is WaitKind.LIMIT and has_fresh_offer(round_, slice_, None):
+    limited = refusal is not None and refusal.kind is WaitKind.LIMIT and not refusal.final
+    if limited and has_fresh_offer(round_, slice_, None):
         budget.keep([slice_], unit)
 
 
@@ -208,6 +209,9 @@ def _remember(
         )
         for delete in deletes
     }
+    operations = memory.operations
+    if launches.creates or deletes:
+        operations = replace(operations, deletes_tried_last=len(deletes) > len(launches.creates))
     open_deletes = {
         name: call
         for name, call in memory.deletes.items()
@@ -228,7 +232,7 @@ def _remember(
         creates={**memory.creates, **started},
         attempts={slice_id: each for slice_id, each in memory.attempts.items() if slice_id in slices},
         slice_backoffs={slice_id: each for slice_id, each in memory.slice_backoffs.items() if slice_id in slices},
-        operations=note_started(memory.operations, len(launches.creates), len(deletes)),
+        operations=operations,
         deletes={**open_deletes, **ending},
         backoffs={
             key: each for key, each in memory.backoffs.items() if each.slice_id is None or each.slice_id in slices

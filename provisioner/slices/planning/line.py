@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 
 #: The resource of free node pools, limits and operations.
@@ -39,11 +38,6 @@ class Unit(NamedTuple):
     #: Name of the group, by which the slices of one workload are ordered.
     group_name: str
 
-    @property
-    def workload_uid(self) -> WorkloadUid:
-        """UID of the workload."""
-        return self.id.workload_uid
-
 
 def unit_of(slice_: Slice, now: datetime) -> Unit:
     """Return the place of a slice in the line."""
@@ -61,7 +55,7 @@ def in_line(resource: str, units: Iterable[Unit], stamps: Stamps) -> list[Unit]:
         units,
         key=lambda unit: (
             -unit.priority,
-            stamps.get((resource, unit.namespace, unit.workload_uid), unit.created_at),
+            stamps.get((resource, unit.namespace, unit.id.workload_uid), unit.created_at),
             unit.since,
             unit.group_name,
             unit.id,
@@ -83,7 +77,7 @@ def in_line(resource: str, units: Iterable[Unit], stamps: Stamps) -> list[Unit]:
 
 def granted(stamps: Stamps, resource: str, units: Iterable[Unit], now: datetime) -> Stamps:
     """Return the stamps after grants of a resource to some units."""
-    new = {(resource, unit.namespace, name): now for unit in units for name in ("", unit.workload_uid)}
+    new = {(resource, unit.namespace, name): now for unit in units for name in ("", unit.id.workload_uid)}
     return {**stamps, **new} if new else stamps
 
 

@@ -95,8 +95,8 @@ def take_turns(round_: Round) -> GangTurns:
         for accelerator in accelerators[uid]:
             units[accelerator].append(unit)
     lines = {each: in_line(f"{_RESOURCE}{each}", units[each], memory.stamps) for each in sorted(units)}
-    place = {(each, unit.workload_uid): at for each, line in lines.items() for at, unit in enumerate(line, start=1)}
-    every = {unit.workload_uid: unit for line in lines.values() for unit in line}
+    place = {(each, unit.id.workload_uid): at for each, line in lines.items() for at, unit in enumerate(line, start=1)}
+    every = {unit.id.workload_uid: unit for line in lines.values() for unit in line}
     worst = {uid: max(place[each, uid] for each in accelerators[uid] if each in lines) for uid in every}
     stamps, taken = memory.stamps, set(holds)
     waiting: dict[WorkloadUid, WaitsFor] = {}

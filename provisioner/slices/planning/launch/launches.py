@@ -82,6 +82,8 @@ class Launches:
     wanted: list[PoolState] = field(default_factory=list)
     wake_at: list[datetime] = field(default_factory=list)
     waits_for_operations: bool = False
+    #: Scopes of the limits that refused a slice: buffers get nothing within them.
+    limited: set[LimitScope | str] = field(default_factory=set)
     #: Resources that units wait for.
     contended: set[str] = field(default_factory=set)
     _names_of: dict[SliceId, tuple[int, PoolName]] = field(default_factory=dict)
@@ -123,10 +125,9 @@ class Launches:
         # Also of a capacity that is not due now: all wait for it until its next try.
         backoffs = self.round_.memory.backoffs
         self.contended |= {key for key in backoffs if backoff.probing(backoffs, key) is not None}
-        limited = {wait.what for wait in self.waits.values() if wait.kind is WaitKind.LIMIT}
         for each in self.candidates:
             scopes = {limit.scope for limit in self.budget.limits_of([each.slice_])} if each.slice_.spare else set()
-            if limited & scopes:
+            if self.limited & scopes:
                 message = f"Node pool {each.name} is not created: workloads wait for the same limit, and come first"
                 self._wait(each.slice_, WaitsFor(kind=WaitKind.LIMIT, key="spare", message=message, warning=False))
             else:
@@ -241,6 +242,7 @@ class Launches:
 
     def _wait(self, slice_: Slice, wait: WaitsFor) -> None:
         self.waits[slice_.id] = wait
+        self.limited |= {wait.what} if wait.kind is WaitKind.LIMIT else set()
         self.wake_at += [wait.until] if wait.until is not None else []
 
     def _place_limited(self) -> None:

@@ -75,11 +75,6 @@ def find_slots(round_: Round) -> tuple[Memory, Slots]:
     return replace(memory, operations=known), slots
 
 
-def note_started(operations: OperationLimit, creates: int, deletes: int) -> OperationLimit:
-    """Take note of what a decision starts."""
-    return replace(operations, deletes_tried_last=deletes > creates) if creates or deletes else operations
-
-
 def _learnt(operations: OperationLimit, running: int, now: datetime) -> OperationLimit:
     at = operations.rejected_at
     if operations.rejected:
