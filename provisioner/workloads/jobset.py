@@ -133,7 +133,7 @@ def parse_jobset(raw: object) -> Workload:
                 replicas=replicas,
                 after=next(first, ""),
                 deadline_seconds=fields.count(job_spec.get("activeDeadlineSeconds"), default=0),
-                complete=0 < replicas <= succeeded.get(group_name, 0),
+                succeeded=succeeded.get(group_name, 0),
                 selects_job_nodes=selects_job_nodes(annotations, of_job),
                 parallelism=fields.count(job_spec.get("parallelism")),
                 template=template_of(what, job_spec.get("template"), of_pod),

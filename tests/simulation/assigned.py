@@ -178,6 +178,9 @@ class Assigned:
         living = {
             mark_of(pod.selector) for pod in self._cluster.pods if pod.workload is not None and pod.workload.alive
         }
+        if self._simulation.keeps_suspended:
+            granted = self._simulation.admission.granted.items()
+            living |= {mark for mark, many in granted if any(each.suspended and not each.gone for each in many)}
         for pool in self._simulation.cloud.pools.values():
             if not is_ours(pool) or pool.status is not PoolStatus.RUNNING:
                 continue

@@ -309,10 +309,18 @@ class JobSetRun(WorkloadRun):
                 ],
             },
             "status": {
+                "replicatedJobsStatus": [
+                    {"name": each["name"], "succeeded": sum(self._job_of(job) == each["name"] for job in self.ended_jobs)}
+                    for each in self._jobs()
+                ],
                 **({"terminalState": self.terminal} if self.terminal else {}),
                 "conditions": self.suspension(agenda),
             },
         }
+
+    def _job_of(self, job: int) -> str:
+        """Return the name of the replicated Job that a child Job comes from."""
+        return "workers"
 
     def _jobs(self) -> list[JsonObject]:
         template = {"spec": {"parallelism": self.shape.parallelism, "template": self._template()}}
@@ -346,6 +354,10 @@ class MixedRun(JobSetRun):
     def group_name(self, job: int) -> str:
         """Name a child Job."""
         return f"{self.name}-workers-{job}" if job < self.replicas - 1 else f"{self.name}-others-0"
+
+    def _job_of(self, job: int) -> str:
+        """Return the name of the replicated Job that a child Job comes from."""
+        return "workers" if job < self.replicas - 1 else "others"
 
     def touch(self, now: float, job: int | None = None) -> None:
         """Note that something happened to one slice, or all."""

@@ -92,6 +92,9 @@ class Stock:
         failed = self._failed.get(capacity)
         if failed is None or failed.up >= _MOST_DOUBLINGS or process.started_at > failed.at:
             return
+        if self._stage.agenda.now - failed.at > _HOUR_SECONDS:
+            # A failure tells nothing any more.
+            return
         known_at = failed.at + checker.stale_seconds()
         in_flight = [
             each.name

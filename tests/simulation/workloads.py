@@ -156,6 +156,7 @@ class Cluster:
         workload.restarts_left -= 1
         workload.restarting = True
         workload.ended_jobs.clear()
+        self.write(workload)
         self.stage.note("jobset", "restarts %s: %s", workload.name, why)
         self.kick(workload)
 
@@ -439,6 +440,7 @@ class Cluster:
         if len(workload.ended_jobs) >= workload.replicas:
             self._end(workload, "Completed", "all its jobs have")
         else:
+            self.write(workload)
             self.kick(workload)
 
     # --- the end of pods and nodes

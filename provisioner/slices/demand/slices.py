@@ -11,7 +11,7 @@ What annotations ask for beside the shape of a slice, read once: those of the po
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -344,10 +344,14 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
         siblings += group.replicas if group.template.chips else 0
     if len(listed) < siblings and not workload.suspended:
         listed += representatives(workload, {each.key for each in listed})
+    with_pods = Counter(each.place for each in listed if each.key in wanted and wanted[each.key].pods)
     slices: dict[SliceId, Slice] = {}
     for each in listed:
         pods = wanted[each.key].pods if each.key in wanted else []
-        slices[SliceId(workload.uid, each.key)] = _slice(workload, each, pods, siblings, policy)
+        group = groups[each.place]
+        # The status does not name the groups that have succeeded: it is all without pods, or it is unknown which.
+        ended = not pods and 0 < group.replicas - with_pods[each.place] <= group.succeeded
+        slices[SliceId(workload.uid, each.key)] = _slice(workload, each, pods, siblings, policy, ended=ended)
     return slices
 
 
@@ -357,7 +361,9 @@ def slice_id_of(pod: Pod, workloads: Workloads) -> SliceId | None:
     return SliceId(workload_uid=uid, group_key=pod.group_key) if uid and pod.group_key else None
 
 
-def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: int, policy: ServingPolicy) -> Slice:
+def _slice(
+    workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: int, policy: ServingPolicy, *, ended: bool
+) -> Slice:
     group = workload.groups[listed.place]
     leader = _leader(pods, lowest=group.lowest_leads)
     if leader is not None and _is_outdated(leader, workload, group.template):
@@ -388,7 +394,7 @@ def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: i
         pods=tuple(pods),
         parallelism=(leader.group_size if leader is not None else 0) or group.parallelism,
         deadline_seconds=group.deadline_seconds,
-        ended=group.complete and not pods,
+        ended=ended,
         siblings=siblings,
         wishes=read_wishes(requirements.annotations, workload.annotations),
         # One that exceeds a bound is told once, on the workload, and not for each slice.

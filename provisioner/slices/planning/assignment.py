@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from provisioner import constants
 from provisioner.model.placement import FREE, MARKS, labels_of
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice
@@ -66,8 +67,14 @@ def _wanted(
         return FREE
     if slice_.leader is None:
         # Between two attempts of a workload its pool waits for the next pods.
-        return None
+        return _labels_at_create(pool) if round_.made_for.get(pool.name) == claimant else None
     return _labels_of(slice_) if slice_.mark else OPEN
+
+
+def _labels_at_create(pool: Supply) -> Mapping[str, str] | None:
+    """Return the labels of the slice that a pool was created for; None if it was created free or open."""
+    labels = {key: pool.pool.labels.get(key, "") for key in MARKS}
+    return labels if labels[constants.SLICE] not in ("", constants.SLICE_FREE) else None
 
 
 def _labels_of(slice_: Slice) -> Mapping[str, str]:

@@ -103,16 +103,30 @@ def test_the_pool_of_a_finished_child_job_goes_although_its_jobset_runs() -> Non
     assert world.bound(workload) == 1
 
 
-def test_the_pool_of_child_jobs_that_are_complete_goes_after_the_delay() -> None:
-    """Their JobSet, which still runs, says so; a restart finds no pool."""
+@pytest.mark.parametrize(
+    ("succeeded", "deleted"), [(2, 1), (1, 1), (0, 0)], ids=["all child jobs", "one child job", "no child job"]
+)
+def test_the_pool_of_a_child_job_that_succeeded_goes_after_the_delay(succeeded: int, deleted: int) -> None:
+    """The status of the JobSet, which still runs, has their number; a restart finds no pool."""
     workload = make_jobset("two", replicas=2)
     world = running(workload)
     group = workload.groups[0]
-    world.workloads[workload.uid] = replace(workload, groups=(replace(group, complete=True),))
+    world.workloads[workload.uid] = replace(workload, groups=(replace(group, succeeded=succeeded),))
     world.end_pods(workload, 0)
     world.run(4, seconds=15)
-    assert len(world.deleted) == 1
+    assert len(world.deleted) == deleted
     assert world.bound(workload) == 1
+
+
+def test_slices_without_pods_keep_their_pools_if_fewer_succeeded() -> None:
+    """Which of them succeeded is unknown: a child job that failed gets pods again."""
+    workload = make_jobset("three", replicas=3)
+    world = running(workload)
+    world.workloads[workload.uid] = replace(workload, groups=(replace(workload.groups[0], succeeded=1),))
+    world.end_pods(workload, 0)
+    world.end_pods(workload, 1)
+    world.run(4, seconds=15)
+    assert world.deleted == []
 
 
 @pytest.mark.parametrize("limits", [{"max_chips": 8}, {"max_pools_per_jobset": 1}], ids=str)
