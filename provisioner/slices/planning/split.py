@@ -66,8 +66,8 @@ def notices(round_: Round, matching: Matching, splits: Splits) -> Iterator[Notic
     """Yield one notice for each slice that does not have one node pool to itself."""
     for slice_id in sorted(splits.affected):
         slice_, pools = round_.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
-        rivals = frozenset().union(*(splits.pools.get(name, frozenset()) for name in pools)) - {slice_id}
-        message = f"{_where(slice_, pools, len(rivals))}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
+        shared = any(name in splits.pools for name in pools)
+        message = f"{_where(slice_, pools, shared=shared)}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
         # The pools change with each pod: that is no other notice.
         yield notice(slice_, constants.SLICE_SPLIT, message, key="split")
 
@@ -80,12 +80,11 @@ def with_splits(states: Iterable[PoolState], splits: Splits) -> tuple[PoolState,
     return tuple(replace(state, split=True) if state.name in names else state for state in states)
 
 
-def _where(slice_: Slice, pools: list[PoolName], rivals: int) -> str:
-    others = f"pods of {rivals} other slice{'s' if rivals > 1 else ''}"
+def _where(slice_: Slice, pools: list[PoolName], *, shared: bool) -> str:
     if len(pools) == 1:
-        return f"The pods of {slice_.title} share node pool {pools[0]} with {others}"
-    shared = f", where {others} are as well" if rivals else ""
-    return f"The pods of {slice_.title} are on {len(pools)} node pools: {first_of(pools)}{shared}"
+        return f"The pods of {slice_.title} share node pool {pools[0]} with pods of other slices"
+    others = ", which pods of other slices use as well" if shared else ""
+    return f"The pods of {slice_.title} are on {len(pools)} node pools: {first_of(pools)}{others}"
 
 
 def _remedy(slice_: Slice, *, is_split: bool) -> str:
