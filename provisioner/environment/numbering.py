@@ -11,7 +11,7 @@ from provisioner import constants
 from provisioner.environment.pods import TpuPod
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
-from provisioner.kube.podspec import requested_chips
+from provisioner.kube.podspec import node_selector_of, requested_chips
 from provisioner.kube.protocol import object_path
 from provisioner.model import bounds
 from provisioner.workloads import JOBSET, PLAIN_JOB, RAY_CLUSTER
@@ -182,7 +182,7 @@ def _slice_of(replicated_job: Mapping[str, Any]) -> tuple[object, ...] | None:
         chips = requested_chips("pod template", template.get("spec"))
     except MalformedObject:
         return None
-    selector = fields.mapping(fields.mapping(template.get("spec")).get("nodeSelector"))
+    selector = node_selector_of(template.get("spec"))
     group = fields.name(replicated_job.get("groupName")) or DEFAULT_GROUP
     apart = marked(fields.mapping(template.get("metadata")), constants.MULTISLICE) == "false"
     shape = (fields.text(selector.get(each)) for each in (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY))

@@ -11,7 +11,7 @@ from provisioner import constants
 from provisioner.admission.review import pointer
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
-from provisioner.kube.podspec import requested_chips
+from provisioner.kube.podspec import node_selector_of, requested_chips
 from provisioner.model import bounds
 from provisioner.workloads.kind import Owner, controller_of, marks
 
@@ -59,7 +59,7 @@ class TpuPod:
     subdomain: str
     #: The parts of its affinity that are there.
     affinity: tuple[str, ...] | None
-    #: From nodeSelector; empty where it has none.
+    #: As `node_selector_of` reads them; empty if the pod selects none.
     accelerator: str
     topology: str
     machine_type: str
@@ -97,7 +97,7 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
         raise MalformedObject(
             f"more than {bounds.TPU_CONTAINERS} of its containers request {constants.TPU_RESOURCE}; use fewer"
         )
-    selector = fields.mapping(spec.get("nodeSelector"))
+    selector = node_selector_of(spec)
     return TpuPod(
         namespace=namespace or fields.name(metadata.get("namespace")),
         name=fields.name(metadata.get("name")),

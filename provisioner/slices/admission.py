@@ -88,7 +88,7 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
 def _asked_at(raw: dict[str, Any], template: Path) -> tuple[str, str, int, str]:
     """Read accelerator, topology, chips and machine type that a template asks for; raise MalformedObject."""
     spec = fields.mapping(value_at(raw, (*template, "spec")))
-    selector = fields.mapping(spec.get("nodeSelector"))
+    selector = podspec.node_selector_of(spec)
     return (
         fields.text(selector.get(constants.TPU_ACCELERATOR)),
         fields.text(selector.get(constants.TPU_TOPOLOGY)),

@@ -148,6 +148,30 @@ def test_a_pod_that_is_created_before_the_set_is_scaled_gets_what_is_right_after
     assert said.problems
 
 
+def required(selector: dict[str, str]) -> dict[str, Any]:
+    """Return required node affinity that allows only the nodes of a selector."""
+    expressions = [{"key": key, "operator": "In", "values": [value]} for key, value in selector.items()]
+    terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def test_topology_by_required_affinity_divides_replicas_into_slices():
+    """Eight replicas of 4x4 were counted as one slice of eight."""
+    pod = pod_of(stateful_set(8), "train-5", selector=None, affinity=required(V5E_4X4))
+    [found], said = injected(pod, stateful_set(8))
+    assert (found["TPU_WORKER_ID"], found["TPU_WORKER_HOSTNAMES"]) == ("1", names(4, 8))
+    assert (found["MEGASCALE_NUM_SLICES"], said.problems) == ("2", ())
+
+
+def test_topology_by_required_affinity_counts_slices_of_replicated_jobs():
+    one, other = (replicated(name) for name in ("a", "b"))
+    for entry, topology in ((one, "4x4"), (other, "4x8")):
+        affinity = required({**V5E_4X4, constants.TPU_TOPOLOGY: topology})
+        entry["template"]["spec"]["template"]["spec"]["affinity"] = affinity
+    [found], _ = injected(pod_of_jobset("a", selector=None, affinity=required(V5E_4X4)), jobset(one, other))
+    assert "MEGASCALE_NUM_SLICES" not in found
+
+
 def test_without_a_topology_all_replicas_are_one_slice():
     owner = stateful_set(replicas=3)
     [found], said = injected(pod_of(owner, "train-2", selector=None), owner)

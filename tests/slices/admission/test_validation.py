@@ -39,6 +39,24 @@ V5P_1T = {
 NO_TOPOLOGY = pod_spec(nodeSelector={constants.TPU_ACCELERATOR: "tpu-v4-podslice"})
 NO_ACCELERATOR = pod_spec(nodeSelector={constants.TPU_TOPOLOGY: "2x2x2"})
 
+BY_AFFINITY = pod_spec(
+    nodeSelector={},
+    affinity={
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [
+                    {
+                        "matchExpressions": [
+                            {"key": key, "operator": "In", "values": [value]}
+                            for key, value in pod_spec()["nodeSelector"].items()
+                        ]
+                    }
+                ]
+            }
+        }
+    },
+)
+
 
 def bare_pod(pod: Json | None = None, **metadata: Any) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "try", **metadata}, "spec": pod or pod_spec()}
@@ -251,6 +269,7 @@ def test_a_resumed_jobset_is_told_what_is_wrong_with_what_kueue_added() -> None:
         pytest.param(raw_jobset(replicas=2, parallelism=1), id="one whose child Jobs may share a slice"),
         pytest.param(plain_job(parallelism=1), id="a Job of fewer pods"),
         pytest.param(raw_stateful_set(1), id="a StatefulSet of fewer pods"),
+        pytest.param(raw_stateful_set(5, pod=BY_AFFINITY), id="a StatefulSet that selects its topology by affinity"),
         pytest.param(raw_stateful_set(5), id="one of several slices, which an autoscaler takes step by step"),
         *(
             pytest.param(build(pod=pod), id=f"{what} of {of}")
