@@ -77,6 +77,8 @@ class Numbering:
     #: The slices of one owner may work together.
     together: bool = True
     port: int = PROCESS_PORT
+    #: Why pods may not find each other by these numbers; empty if they do.
+    problem: str = ""
 
     def host(self, index: int) -> str:
         """Return the host name of a pod."""
@@ -107,8 +109,9 @@ def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
     key = owner_to_read(pod)
     if key is None:
         raise UnnumberedError(
-            f"it is owned by a {fields.shown(pod.owner.kind)}, whose pods are not numbered; use a StatefulSet, a Job, "
-            f"a JobSet or a LeaderWorkerSet, or set TPU_WORKER_ID and TPU_WORKER_HOSTNAMES"
+            f"it is owned by a {fields.shown(pod.owner.kind)} of {pod.owner.api_version}, whose pods are not numbered; "
+            "use a StatefulSet of apps/v1, a Job of batch/v1, a JobSet or a LeaderWorkerSet, or set TPU_WORKER_ID and "
+            "TPU_WORKER_HOSTNAMES"
         )
     uid = fields.name(fields.mapping(owner.get("metadata")).get("uid"))
     if key.uid and uid != key.uid:
@@ -219,12 +222,15 @@ def _job_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def ray_host(pod: TpuPod, cluster: str, replica: str, host: str) -> tuple[str, str]:
-    """Return host name, cut in front, and subdomain of a replica's host, as GKE's Ray add-on and KubeRay name them."""
+    """Return host name, cut in front, and subdomain of a replica's host, as GKE's Ray add-on and KubeRay name them.
+
+    A subdomain that the pod has stays.
+    """
     longest = bounds.LABEL_VALUE - len(str(bounds.PARALLELISM))
     name = f"{pod.marks.get(constants.RAY_GROUP, '')}-{replica}-"[-longest:].lower()
     # Names of groups may have what those of hosts may not.
     name = _NOT_IN_HOST_NAMES.sub("-", name).lstrip("-")
-    return f"{name}{host}", f"{cluster}-headless"
+    return f"{name}{host}", pod.subdomain or f"{cluster}-headless"
 
 
 def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
@@ -247,17 +253,26 @@ def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbe
             "feature gate RayMultiHostIndexing"
         )
     name, service = ray_host(pod, key.name, str(replica), "")
-    together = pod.marks.get(constants.MULTISLICE) == "true"
+    if pod.hostname not in ("", f"{name}{host}"):
+        raise NumberingError(
+            f"its host name is {pod.hostname!r}, but the pods of its slice are found as {name}0 to {name}{pods - 1}; "
+            "remove spec.hostname from the template of the worker group"
+        )
+    slices = replicas_of(entry) if pod.marks.get(constants.MULTISLICE) == "true" else 0
     first, _ = ray_host(pod, key.name, "0", "0")
     return Numbering(
         index=host,
         pods=pods,
         prefix=name,
         suffix=f".{service}",
-        slices_before=replica if together else 0,
-        slices=max(replicas_of(entry), replica + 1) if together else 0,
-        coordinator=f"{first}.{service}" if together else "",
-        together=together,
+        slices_before=replica if slices else 0,
+        slices=slices,
+        coordinator=f"{first}.{service}" if slices else "",
+        together=bool(slices),
+        problem=f"{key.title}: its replica has the index {replica}, but worker group {group} has {slices} replicas, so "
+        "that one index is missing, perhaps that of the coordinator, 0; recreate the replicas of the group"
+        if 1 < slices <= replica
+        else "",
     )
 
 
@@ -298,10 +313,10 @@ def _completion_index(pod: TpuPod, key: OwnerKey) -> int:
 
 def _subdomain(pod: TpuPod) -> str:
     if not pod.subdomain:
-        raise NumberingError(
-            "its template has no subdomain, so it has no host name; name a headless Service in "
-            "spec.template.spec.subdomain"
-        )
+        remedy = "name a headless Service in spec.template.spec.subdomain"
+        if constants.JOBSET_NAME in pod.marks:
+            remedy = "set spec.network.enableDNSHostnames of its JobSet to true"
+        raise NumberingError(f"its template has no subdomain, so it has no host name; {remedy}")
     return f".{pod.subdomain}"
 
 

@@ -57,6 +57,8 @@ class TpuPod:
     marks: Mapping[str, str]
     hostname: str
     subdomain: str
+    #: Whether it has the node's network.
+    host_network: bool
     #: The parts of its affinity that are there.
     affinity: tuple[str, ...] | None
     #: As `node_selector_of` reads them; empty if the pod selects none.
@@ -106,6 +108,7 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
         marks=marks(metadata),
         hostname=fields.name(spec.get("hostname")),
         subdomain=fields.name(spec.get("subdomain")),
+        host_network=spec.get("hostNetwork") is True,
         affinity=tuple(spec["affinity"]) if isinstance(spec.get("affinity"), dict) else None,
         accelerator=_label(selector.get(constants.TPU_ACCELERATOR)),
         topology=_label(selector.get(constants.TPU_TOPOLOGY)),

@@ -21,6 +21,7 @@ from provisioner.environment.numbering import (
 )
 from provisioner.environment.pods import Container, TpuPod, read_pod, requests_chips, wish_of
 from provisioner.environment.variables import (
+    FIRST_METRICS_PORT,
     NUM_SLICES,
     OF_SLICES,
     OF_WORKERS,
@@ -200,6 +201,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
         try:
             numbering = numbering_of(pod, owner)
             check_size(pod, layout, numbering)
+            problems += filter(None, (numbering.problem,))
             several = not numbering.slices
             if layout is not None and (numbering.pods % layout.pods or not (several or numbering.pods == layout.pods)):
                 problems.append(
@@ -240,6 +242,12 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
                 resilient=pod.resilient,
             )
         patch += _operations(container, variables)
+    if settings.topology and layout is not None and pod.host_network and pod.chips < layout.host_chips:
+        problems.append(
+            f"it has the node's network (hostNetwork) and requests {pod.chips} of the {layout.host_chips} chips of its "
+            f"VM, and the first of several such pods there takes port {FIRST_METRICS_PORT}; leave hostNetwork out, or "
+            "request all chips"
+        )
     if settings.topology and layout is None:
         problems.append("it selects no accelerator and topology, so the variables of the topology cannot be determined")
     return Injected(patch=tuple(patch), problems=tuple(dict.fromkeys(problems)))
@@ -318,9 +326,10 @@ def _placement(pod: TpuPod) -> Iterator[Operation]:
     name = pod.marks.get(constants.RAY_REPLICA_NAME, "")
     if pod.owner is None or pod.owner.type != RAY_CLUSTER_TYPE or not all((replica, host, name)):
         return
-    if not (pod.hostname or pod.subdomain):
-        hostname, service = ray_host(pod, pod.owner.name, replica, host)
+    hostname, service = ray_host(pod, pod.owner.name, replica, host)
+    if not pod.hostname:
         yield Operation(op="add", path="/spec/hostname", value=hostname)
+    if not pod.subdomain:
         yield Operation(op="add", path="/spec/subdomain", value=service)
     if pod.in_node_group:
         return

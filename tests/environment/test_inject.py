@@ -172,6 +172,30 @@ def test_topology_by_required_affinity_counts_slices_of_replicated_jobs():
     assert "MEGASCALE_NUM_SLICES" not in found
 
 
+def test_kind_of_another_api_group_is_reported_with_its_group():
+    """A Job of Volcano was told to be a Job."""
+    owner = {**stateful_set(), "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job"}
+    [_], said = injected(pod_of(owner, "train-0", metadata={"labels": ASKS}), {})
+    assert "'Job' of batch.volcano.sh/v1alpha1" in said.problems[0]
+    assert "a Job of batch/v1" in said.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("chips", "network", "is_reported"),
+    [
+        pytest.param(1, {"hostNetwork": True}, True, id="one of four chips"),
+        pytest.param(4, {"hostNetwork": True}, False, id="a whole VM"),
+        pytest.param(1, {}, False, id="a network of its own"),
+    ],
+)
+def test_pods_that_share_the_ports_of_a_vm_are_reported(chips: int, network: dict[str, bool], *, is_reported: bool):
+    """Each libtpu listens on port 8431 of the node's network, so that the second pod of a VM ends at once."""
+    pod = pod_of(stateful_set(1), "train-0", selector=V6E_2X2, containers=[container(chips)], **network)
+    for topology in (True, False):
+        _, said = injected(pod, stateful_set(1), replace(ALL, topology=topology))
+        assert any("port 8431" in each for each in said.problems) == (is_reported and topology)
+
+
 def test_without_a_topology_all_replicas_are_one_slice():
     owner = stateful_set(replicas=3)
     [found], said = injected(pod_of(owner, "train-2", selector=None), owner)
