@@ -17,6 +17,7 @@ from provisioner import constants
 from provisioner.admission.review import Answer, Request
 from provisioner.environment.pods import read_pod
 from provisioner.environment.review import inject
+from provisioner.model.workloads import WorkloadKind
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.slices.admission import Judge, Mode, review_workload
 from provisioner.slices.offline.forecast import settings_by_object
@@ -60,6 +61,10 @@ BY_AFFINITY = pod_spec(
 
 def bare_pod(pod: Json | None = None, **metadata: Any) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "try", **metadata}, "spec": pod or pod_spec()}
+
+
+def made_by(kind: str) -> Json:
+    return job_reference("train", apiVersion=WorkloadKind(kind).api_version, kind=kind)
 
 
 def jobset_of(job: Json) -> Json:
@@ -164,19 +169,15 @@ def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -
         pytest.param(raw_jobset(pod=WRONG, metadata={"labels": {constants.DISABLE: "true"}}), id="a JobSet that does"),
         pytest.param(raw_jobset(pod=NO_ACCELERATOR, spec={"suspend": True}), id="a JobSet that Kueue completes"),
         pytest.param(raw_pod(spec=WRONG), id="a pod of a Job"),
+        pytest.param(raw_job(pod=WRONG, metadata={"ownerReferences": [made_by("JobSet")]}), id="a child Job"),
         pytest.param(
-            raw_job(pod=WRONG, metadata={"ownerReferences": [job_reference("train", kind="JobSet")]}), id="a child Job"
-        ),
-        pytest.param(
-            raw_stateful_set(pod=WRONG, ownerReferences=[job_reference("serve", kind="LeaderWorkerSet")]),
+            raw_stateful_set(pod=WRONG, ownerReferences=[made_by("LeaderWorkerSet")]),
             id="a StatefulSet of a LeaderWorkerSet",
         ),
         pytest.param(plain_job(pod=pod_spec(topology="2x2x1"), spec={"completions": 9}), id="a Job that takes turns"),
         pytest.param(bare_pod(labels={constants.INJECT: "x"}, annotations={constants.MULTISLICE: "x"}), id="our keys"),
         pytest.param({"kind": "Deployment", "spec": {"template": {"spec": WRONG}}}, id="a kind that is not judged"),
-        pytest.param(
-            bare_pod(WRONG, ownerReferences=[job_reference("ray", kind="RayCluster")]), id="a pod of a RayCluster"
-        ),
+        pytest.param(bare_pod(WRONG, ownerReferences=[made_by("RayCluster")]), id="a pod of a RayCluster"),
         pytest.param(raw_jobset(spec={"replicatedJobs": "none"}), id="what the API server rejects itself"),
     ],
 )
@@ -483,6 +484,22 @@ def test_a_stateful_set_is_told_what_its_pods_would_be_told() -> None:
     (of_pod,) = inject(pod, owner, WebhookSettings(injection="all")).problems
     (of_set,) = created(owner, Mode.WARN).warnings
     assert of_set.endswith(f": {of_pod}")
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "is_judged"),
+    [
+        ("batch/v1", "Job", False),
+        ("jobset.x-k8s.io/v1beta1", "JobSet", False),
+        ("apps/v1", "StatefulSet", False),
+        ("batch.volcano.sh/v1alpha1", "Job", True),
+        ("apps/v1", "ReplicaSet", True),
+    ],
+)
+def test_pod_is_judged_unless_its_controller_was_judged(api_version: str, kind: str, *, is_judged: bool) -> None:
+    """A kind of another API group, such as a Job of Volcano, is not sent to the webhook."""
+    reference = {"apiVersion": api_version, "kind": kind, "name": "train", "uid": "u", "controller": True}
+    assert bool(created(bare_pod(CHIPS, ownerReferences=[reference])).denied) == is_judged
 
 
 # --- Any JSON
