@@ -14,7 +14,7 @@ from provisioner.model import bounds
 from provisioner.model.workloads import Expression, Requirements, Term, Toleration
 
 #: A selector term without requirements matches no node at all; the scheduler's rule, in the model's words.
-_MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(), on_field=True),)
+MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(), on_field=True),)
 #: What a decision needs of an object that is refused for having too many labels or selectors.
 _KEPT_LABELS = (constants.DISABLE, constants.JOB_NAME)
 _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
@@ -163,7 +163,7 @@ def requirements(
             )
             for entry in reader.entries("tolerations", spec.get("tolerations"), bounds.TOLERATIONS)
         ),
-        affinity_terms=_terms(reader, _required_affinity(spec)),
+        affinity_terms=required_terms(reader, spec),
         # Read last: it is what all of the above came to.
         problem=reader.problem,
     )
@@ -174,8 +174,9 @@ def reader_of_pod(*, within: BoundedReader | None = None) -> BoundedReader:
     return BoundedReader("a pod", most_characters=bounds.REQUIREMENTS, within=within)
 
 
-def _terms(reader: BoundedReader, required: object) -> tuple[Term, ...]:
-    """Read required node affinity; a term that matches nothing goes, unless then no term were left."""
+def required_terms(reader: BoundedReader, spec: dict[str, Any]) -> tuple[Term, ...]:
+    """Read required node affinity, empty if there is none; only MATCHES_NOTHING if no term matches any node."""
+    required = _required_affinity(spec)
     if not isinstance(required, dict):
         return ()
     terms = []
@@ -190,10 +191,10 @@ def _terms(reader: BoundedReader, required: object) -> tuple[Term, ...]:
                 f"required node affinity has more than {bounds.EXPRESSIONS} expressions or "
                 f"{bounds.EXPRESSION_VALUES:,} values, and no more are read; use fewer"
             )
-            return (_MATCHES_NOTHING,)
+            return (MATCHES_NOTHING,)
         if found:
             terms.append(tuple(_expression(reader, each, on_field=on_field) for each, on_field in found))
-    return tuple(terms) or (_MATCHES_NOTHING,)
+    return tuple(terms) or (MATCHES_NOTHING,)
 
 
 def _expression(reader: BoundedReader, raw: dict[str, Any], *, on_field: bool) -> Expression:
