@@ -265,10 +265,10 @@ def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbe
         pods=pods,
         prefix=name,
         suffix=f".{service}",
-        slices_before=replica if slices else 0,
+        slices_before=replica,
         slices=slices,
-        coordinator=f"{first}.{service}" if slices else "",
-        together=bool(slices),
+        coordinator=f"{first}.{service}",
+        together=False,
         problem=f"{key.title}: its replica has the index {replica}, but worker group {group} has {slices} replicas, so "
         "that one index is missing, perhaps that of the coordinator, 0; recreate the replicas of the group"
         if 1 < slices <= replica
@@ -326,9 +326,4 @@ _RESOURCES = {
     JOBSET_TYPE: JOBSET.resource,
     RAY_CLUSTER_TYPE: RAY_CLUSTER.resource,
 }
-_NUMBERINGS = {
-    STATEFUL_SET: _of_stateful_set,
-    JOB: _of_job,
-    JOBSET_TYPE: _of_jobset,
-    RAY_CLUSTER_TYPE: _of_raycluster,
-}
+_NUMBERINGS = {STATEFUL_SET: _of_stateful_set, JOB: _of_job, JOBSET_TYPE: _of_jobset, RAY_CLUSTER_TYPE: _of_raycluster}

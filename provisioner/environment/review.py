@@ -82,7 +82,8 @@ def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings
         return Answer()
     if pod is None:
         return Answer()
-    asked = owner_is_asked(pod)
+    # The owner may ask for the variables; then it has to be read first.
+    asked = not pod.wish and _stateful(pod)
     if not asked and not wanted(pod, {}, settings):
         return Answer()
     layout = _layout(pod)
@@ -152,11 +153,6 @@ class Injected:
     patch: tuple[Operation, ...] = ()
     #: What is wrong with its slice, or why it gets no variables; without the pod's name.
     problems: tuple[str, ...] = ()
-
-
-def owner_is_asked(pod: TpuPod) -> bool:
-    """Whether the owner decides on the injection, or may: then it has to be read first."""
-    return not pod.wish and _stateful(pod)
 
 
 def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> bool:

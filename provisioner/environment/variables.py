@@ -233,11 +233,7 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
     said = pod.marks.get(constants.MULTISLICE, "")
     if count <= 1 or not (said == "true" if said in ("true", "false") else numbering.together):
         return {}
-    return {
-        NUM_SLICES: str(count),
-        SLICE_ID: str(own),
-        COORDINATOR: numbering.coordinator or numbering.host(0),
-    }
+    return {NUM_SLICES: str(count), SLICE_ID: str(own), COORDINATOR: numbering.coordinator or numbering.host(0)}
 
 
 def is_absent(name: str, container: Container, variables: Mapping[str, object]) -> bool:

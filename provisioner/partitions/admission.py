@@ -358,10 +358,7 @@ def _created(request: Request, settings: WebhookSettings) -> Answer:
 def _bound(request: Request) -> Answer:
     """Answer what binds a pod to a node: the API server adds its annotations and labels to those of the pod."""
     metadata = fields.mapping(request.object.get("metadata"))
-    added = [
-        *_differing({}, metadata, "annotations", (*OF_THE_CONTROLLER, *names.SIZE_ANNOTATIONS, names.STATUS)),
-        *_differing({}, metadata, "labels", (names.POD_LABEL,)),
-    ]
+    added = [*_differing({}, metadata, OF_THE_CONTROLLER), *_fixed({}, metadata)]
     if not added:
         return Answer()
     return Answer(
@@ -380,7 +377,7 @@ def _changed(request: Request, settings: WebhookSettings) -> Answer:
     title = _title(request, after)
     controller = f"system:serviceaccount:{settings.own_namespace}:{settings.ipu_controller_account}"
     others = request.user != controller
-    of_controller = _differing(before, after, "annotations", OF_THE_CONTROLLER)
+    of_controller = _differing(before, after, OF_THE_CONTROLLER)
     if others and of_controller:
         return Answer(
             denied=f"{title}: {' and '.join(of_controller)} can be changed only by the controller; to give the "
@@ -393,11 +390,7 @@ def _changed(request: Request, settings: WebhookSettings) -> Answer:
             denied=f"{title}: the scheduling gate {names.SCHEDULING_GATE} is removed by the controller when the "
             "pod's partition is active; without the gate the pod would run without IPUs."
         )
-    differing = [
-        *_differing(before, after, "annotations", (*names.SIZE_ANNOTATIONS, names.STATUS)),
-        *_differing(before, after, "labels", (names.POD_LABEL,)),
-    ]
-    if not differing:
+    if not (differing := _fixed(before, after)):
         return Answer()
     named = " and ".join(differing)
     if fields.mapping(before.get("annotations")).get(names.STATUS) == names.INJECTED:
@@ -420,7 +413,15 @@ def _gated(pod: Mapping[str, Any]) -> bool:
     return any(each.get("name") == names.SCHEDULING_GATE for each in gates)
 
 
-def _differing(before: Mapping[str, Any], after: Mapping[str, Any], part: str, keys: Iterable[str]) -> list[str]:
+def _fixed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return which annotations and labels differ that decide on a pod's partition when the pod is created."""
+    annotations = _differing(before, after, (*names.SIZE_ANNOTATIONS, names.STATUS))
+    return [*annotations, *_differing(before, after, (names.POD_LABEL,), part="labels")]
+
+
+def _differing(
+    before: Mapping[str, Any], after: Mapping[str, Any], keys: Iterable[str], *, part: str = "annotations"
+) -> list[str]:
     old, new = (fields.mapping(each.get(part)) for each in (before, after))
     return [key for key in keys if old.get(key) != new.get(key)]
 

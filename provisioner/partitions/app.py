@@ -122,12 +122,7 @@ def build(
         lease_clock=time.monotonic,
     )
     clock = FollowedClock()
-    known = Known(
-        api=api,
-        namespace=settings.own_namespace,
-        clock=clock,
-        servers=settings.servers,
-    )
+    known = Known(api=api, namespace=settings.own_namespace, clock=clock, servers=settings.servers)
 
     def line(address: str) -> Line:
         return Line(

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from provisioner import constants
+from provisioner.admission.review import Request
 from provisioner.environment.pods import read_pod
-from provisioner.environment.review import inject, owner_is_asked, wanted
+from provisioner.environment.review import inject, review_pod, wanted
 from provisioner.environment.variables import is_absent, topology_in_use
 from provisioner.kube.fields import MalformedObject
 from provisioner.settings.webhook import WebhookSettings
@@ -766,6 +767,7 @@ def test_a_stateful_set_may_speak_for_its_pods_whatever_their_slice():
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
         "cloud.google.com/gke-tpu-topology": "2x2",
     }
-    read = read_pod(pod_of(stateful_set(), "train-0", selector=one_host), "ml")
-    assert read is not None
-    assert owner_is_asked(read)
+    pod = pod_of(stateful_set(), "train-0", selector=one_host)
+    request = Request(operation="CREATE", kind="Pod", namespace="ml", object=pod)
+    for owner, asks in ((stateful_set(labels=ASKS), True), (stateful_set(), False)):
+        assert bool(review_pod(request, lambda _, owner=owner: owner, WebhookSettings()).patch) == asks
