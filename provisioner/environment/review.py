@@ -22,6 +22,7 @@ from provisioner.environment.numbering import (
 from provisioner.environment.pods import Container, TpuPod, read_pod, requests_chips, wish_of
 from provisioner.environment.variables import (
     FIRST_METRICS_PORT,
+    METRICS_PORTS,
     NUM_SLICES,
     OF_SLICES,
     OF_WORKERS,
@@ -184,7 +185,6 @@ def inject(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> 
 
 def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> Injected:
     problems: list[str] = []
-    layout: Layout | None = None
     try:
         layout = layout_of(pod)
     except tpu.ShapeError as error:
@@ -238,15 +238,20 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
                 resilient=pod.resilient,
             )
         patch += _operations(container, variables)
-    if settings.topology and layout is not None and pod.host_network and pod.chips < layout.host_chips:
-        problems.append(
-            f"it has the node's network (hostNetwork) and requests {pod.chips} of the {layout.host_chips} chips of its "
-            f"VM, and the first of several such pods there takes port {FIRST_METRICS_PORT}; leave hostNetwork out, or "
-            "request all chips"
-        )
-    if settings.topology and layout is None:
-        problems.append("it selects no accelerator and topology, so the variables of the topology cannot be determined")
+    problems += _problems_of_topology(pod, layout) if settings.topology else ()
     return Injected(patch=tuple(patch), problems=tuple(dict.fromkeys(problems)))
+
+
+def _problems_of_topology(pod: TpuPod, layout: Layout | None) -> Iterator[str]:
+    takes_ports = any(METRICS_PORTS not in each.given for each in pod.containers)
+    if layout is None:
+        yield "it selects no accelerator and topology, so the variables of the topology cannot be determined"
+    elif pod.host_network and pod.chips < layout.host_chips and takes_ports:
+        yield (
+            f"it has the node's network (hostNetwork) and requests {pod.chips} of the {layout.host_chips} chips of its "
+            f"VM, and several such pods there take the same port {FIRST_METRICS_PORT}; leave hostNetwork out, request "
+            f"all chips, or set {METRICS_PORTS}"
+        )
 
 
 def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> list[str]:

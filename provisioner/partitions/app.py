@@ -196,7 +196,5 @@ def run(
     controller, rest = build(settings, addresses, api, vipu, exit_process=exit_process)
     rest.start()
     return controller.run(
-        api,
-        servers=[server.address for server in settings.servers],
-        leader_election=addresses.leader_elect,
+        api, servers=[server.address for server in settings.servers], leader_election=addresses.leader_elect
     )

@@ -189,12 +189,16 @@ def test_kind_of_another_api_group_is_reported_with_its_group():
         pytest.param(1, {}, False, id="a network of its own"),
     ],
 )
-def test_pods_that_share_the_ports_of_a_vm_are_reported(chips: int, network: dict[str, bool], *, is_reported: bool):
+@pytest.mark.parametrize("given", [{}, {"TPU_RUNTIME_METRICS_PORTS": "9431"}], ids=["our ports", "ports of its own"])
+def test_pods_that_share_the_ports_of_a_vm_are_reported(
+    chips: int, network: dict[str, bool], given: dict[str, str], *, is_reported: bool
+):
     """Each libtpu listens on port 8431 of the node's network, so that the second pod of a VM ends at once."""
-    pod = pod_of(stateful_set(1), "train-0", selector=V6E_2X2, containers=[container(chips)], **network)
+    one = container(chips, env=[{"name": name, "value": value} for name, value in given.items()])
+    pod = pod_of(stateful_set(1), "train-0", selector=V6E_2X2, containers=[one], **network)
     for topology in (True, False):
         _, said = injected(pod, stateful_set(1), replace(ALL, topology=topology))
-        assert any("port 8431" in each for each in said.problems) == (is_reported and topology)
+        assert any("port 8431" in each for each in said.problems) == (is_reported and topology and not given)
 
 
 def test_without_a_topology_all_replicas_are_one_slice():
