@@ -144,15 +144,19 @@ def _of_stateful_set(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Num
 
 
 def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
-    parallelism = fields.count(spec.get("parallelism"))
     return Numbering(
         index=_completion_index(pod, key),
-        pods=min(parallelism, fields.count(spec.get("completions"), default=parallelism)),
+        pods=_pods_of(spec),
         prefix=f"{key.name}-",
         suffix=_subdomain(pod),
         # Pods of a higher index may run after the others.
         together=False,
     )
+
+
+def _pods_of(job: Mapping[str, Any]) -> int:
+    parallelism = fields.count(job.get("parallelism"))
+    return min(parallelism, fields.count(job.get("completions"), default=parallelism))
 
 
 def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
@@ -162,7 +166,7 @@ def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
         return said == "true"
     together = _slices_of(pod, fields.mapping(owner.get("spec")))
     # Where a child Job has several pods, each is a slice: nothing numbers these.
-    one_pod = (each for each in together if fields.count(_job_of(each).get("parallelism")) == 1)
+    one_pod = (each for each in together if _pods_of(_job_of(each)) == 1)
     return not owner or sum(fields.count(each.get("replicas")) for each in one_pod) > 1
 
 
@@ -189,7 +193,7 @@ def _slice_of(replicated_job: Mapping[str, Any]) -> tuple[object, ...] | None:
     group = fields.name(replicated_job.get("groupName")) or DEFAULT_GROUP
     apart = marked(fields.mapping(template.get("metadata")), constants.MULTISLICE) == "false"
     shape = (fields.text(selector.get(each)) for each in (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY))
-    return (group, apart, *shape, chips, fields.count(job.get("parallelism"))) if chips else None
+    return (group, apart, *shape, chips, _pods_of(job)) if chips else None
 
 
 def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
@@ -208,7 +212,7 @@ def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering
     subdomain = _subdomain(pod)
     return Numbering(
         index=_completion_index(pod, key),
-        pods=fields.count(_job_of(entries[place]).get("parallelism")),
+        pods=_pods_of(_job_of(entries[place])),
         prefix=f"{key.name}-{own}-{number}-",
         suffix=subdomain,
         slices_before=sum(replicas[:place]) + number,
@@ -259,7 +263,6 @@ def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbe
             "remove spec.hostname from the template of the worker group"
         )
     slices = replicas_of(entry) if pod.marks.get(constants.MULTISLICE) == "true" else 0
-    first, _ = ray_host(pod, key.name, "0", "0")
     return Numbering(
         index=host,
         pods=pods,
@@ -267,7 +270,7 @@ def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbe
         suffix=f".{service}",
         slices_before=replica,
         slices=slices,
-        coordinator=f"{first}.{service}",
+        coordinator=".".join(ray_host(pod, key.name, "0", "0")),
         together=False,
         problem=f"{key.title}: its replica has the index {replica}, but worker group {group} has {slices} replicas, so "
         "that one index is missing, perhaps that of the coordinator, 0; recreate the replicas of the group"

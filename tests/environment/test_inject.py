@@ -576,6 +576,14 @@ def test_the_second_child_job_of_a_replicated_job_is_the_second_slice():
     assert (found["MEGASCALE_SLICE_ID"], found["MEGASCALE_NUM_SLICES"]) == ("1", "3")
 
 
+def test_child_job_has_no_more_pods_than_completions():
+    """The list had names of pods that never exist."""
+    entry = replicated("a", parallelism=8)
+    entry["template"]["spec"]["completions"] = 4
+    [found], _ = injected(pod_of_jobset("a", selector=None), jobset(entry))
+    assert found["TPU_WORKER_HOSTNAMES"] == ",".join(f"js-a-0-{index}.js" for index in range(4))
+
+
 def test_a_replicated_job_without_replicas_coordinates_nobody():
     [found], said = injected(pod_of_jobset("b"), jobset(replicated("a", 0), replicated("b", 2)))
     assert found["MEGASCALE_NUM_SLICES"] == "2"
