@@ -35,6 +35,10 @@ from provisioner.workloads.kind import controller_of
 STATEFUL_SET, POD = "StatefulSet", "Pod"
 #: The kinds that are judged. What one of them makes is not judged again.
 KINDS = frozenset({*(each.value for each in WorkloadKind if each.has_pods), STATEFUL_SET, POD})
+#: API group and kind of the controllers whose pods are not judged again.
+_JUDGED_MAKERS = frozenset(
+    {("apps", STATEFUL_SET), *((each.api_version.partition("/")[0], each.value) for each in WorkloadKind)}
+)
 #: Fields that say how much there is to be of something.
 _COUNTS = ("replicas", "parallelism", "completions")
 #: kubectl apply writes the whole object there.
@@ -89,7 +93,7 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
 def _asked_at(raw: dict[str, Any], template: Path) -> tuple[str, str, int, str]:
     """Read accelerator, topology, chips and machine type that a template asks for; raise MalformedObject."""
     spec = fields.mapping(value_at(raw, (*template, "spec")))
-    selector = fields.mapping(spec.get("nodeSelector"))
+    selector = podspec.node_selector_of(spec)
     return (
         fields.text(selector.get(constants.TPU_ACCELERATOR)),
         fields.text(selector.get(constants.TPU_TOPOLOGY)),
@@ -216,7 +220,7 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
     if request.operation not in ("CREATE", "UPDATE") or metadata.get("deletionTimestamp") is not None:
         return Answer()
     maker = controller_of(metadata)
-    if maker is not None and maker.kind in KINDS:
+    if maker is not None and (maker.api_version.partition("/")[0], maker.kind) in _JUDGED_MAKERS:
         return Answer()
     found = _findings(request, request.object, by)
     if found and request.operation == "UPDATE":
