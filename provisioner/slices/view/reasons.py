@@ -151,7 +151,7 @@ def of_slice_without_pool(slice_: Slice, policy: ServingPolicy) -> str:
             f"ProvisioningRequest {slice_.request} has node pools for it; the scheduler has not bound its leader pod."
         )
     if not workload.kind.has_pods:
-        return "Pods run on its node pool."
+        return "Its node pool serves the pods that use the request."
     if leader is None:
         return (
             "Its leader pod does not exist or is being deleted."

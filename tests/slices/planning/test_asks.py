@@ -122,8 +122,8 @@ def test_people_are_told_what_a_slice_of_a_request_waits_for() -> None:
     reasons += [each.reason for each in view_of(world).slices if each.id.startswith("Prov")]
     assert reasons == [
         "All hosts are ready and wait for the pods of the workload that uses the request.",
-        "ProvisioningRequest req has node pools for it; the scheduler has not bound its leader pod.",
-        "Pods run on its node pool.",
+        "All hosts are ready; its pods have not been bound yet.",
+        "Its node pool serves the pods that use the request.",
     ]
 
 

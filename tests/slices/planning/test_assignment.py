@@ -107,12 +107,13 @@ def test_pool_with_pods_of_one_marked_slice_is_assigned_to_it(before: dict[str, 
 
 
 @pytest.mark.parametrize("before", [KEY, {}, FREE], ids=["assigned", "open", "free"])
-def test_pool_with_unmarked_pods_keeps_its_labels(before: dict[str, str]) -> None:
+def test_pool_with_unmarked_pods_is_open(before: dict[str, str]) -> None:
+    """Unmarked pods that follow find a place only on nodes without labels."""
     world = World()
     put_pool(world, RIVAL, **before)
     put_pods(world, TRAIN)
     world.run(3)
-    assert labels(world) == [before, before]
+    assert labels(world) == [{}, {}]
 
 
 def test_pool_with_pods_of_several_slices_keeps_its_labels() -> None:

@@ -146,12 +146,14 @@ class Launches:
                 slices[slice_.workload.uid].append(slice_)
         for uid, unserved in slices.items():
             refusal = self.budget.refusal(unserved, self.units[unserved[0].id])
-            if problem := problem_of_all(self.round_, unserved, self.matching.zones):
-                message = f"no choice of capacity is available for {problem}"
-                found[uid] = WaitsFor(kind=WaitKind.TOGETHER, key="together", message=message)
-            elif refusal is not None:
+            problem = problem_of_all(self.round_, unserved, self.matching.zones)
+            # A limit that never allows all of them is a refusal with its own message.
+            if refusal is not None and (refusal.final or not problem):
                 found[uid] = replace(refusal, key="together")
                 self._note_refused(refusal, unserved)
+            elif problem:
+                message = f"no choice of capacity is available for {problem}"
+                found[uid] = WaitsFor(kind=WaitKind.TOGETHER, key="together", message=message)
         return found
 
     def _look_at(self, slice_: Slice, refusals: Mapping[WorkloadUid, WaitsFor]) -> _Candidate | None:
