@@ -1,4 +1,4 @@
-"""A higher priority of the leader pod comes first at limits and for freed pools, and blocks lower priorities for at most 12 h."""
+"""A higher priority comes first at limits and for freed pools, and blocks lower priorities for at most 12 hours."""
 
 from __future__ import annotations
 
