@@ -144,7 +144,9 @@ class Assigned:
             if other is None or other is pool or mark_of(node.labels) != mark or PoolName(other.name) in going:
                 continue
             since = max(self._labelled_at.get(node.name, 0.0), self._cluster.registered_at.get(node.name, 0.0))
-            known = now - max(since, self._edited_at.get(other.name, 0.0), self._simulation.disturbed_at) > seconds
+            # A LeaderWorkerSet may be updated to another shape.
+            fits_still = any(fits_shape(workload, workload.shape, other) for workload in asked)
+            known = fits_still and now - max(since, self._edited_at.get(other.name, 0.0), self._simulation.disturbed_at) > seconds
             if known and self._checker.healthy(other) and other.status is PoolStatus.RUNNING:
                 text = f"{process.name} gives {pool.name} to {mark}, which has {other.name} for {now - since:.0f} s"
                 self._stage.violate(LABELS, text)
