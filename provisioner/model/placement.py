@@ -12,11 +12,16 @@ from dataclasses import replace
 
 from provisioner import constants
 from provisioner.model.capacity import Taint
-from provisioner.model.workloads import Requirements, Toleration
+from provisioner.model.workloads import Requirements, Toleration, WorkloadKind
 
 MARKS = (constants.SLICE, constants.SLICE_NAMESPACE)
 #: Labels of a node whose pool is kept free.
 FREE: Mapping[str, str] = dict.fromkeys(MARKS, constants.SLICE_FREE)
+#: Annotations that keep each group of a workload on one node pool, by the kind of the workload.
+EXCLUSIVE: Mapping[WorkloadKind, str] = {
+    WorkloadKind.JOBSET: constants.EXCLUSIVE_TOPOLOGY,
+    WorkloadKind.LEADER_WORKER_SET: constants.LWS_EXCLUSIVE_TOPOLOGY,
+}
 #: Key of a leader pod that LeaderWorkerSet has not labelled yet: its webhook runs after the admission policies.
 UNKNOWN_GROUP = "l-unknown"
 #: Key of a replica whose name exceeds a label value; no pool is ever assigned to it.

@@ -26,6 +26,7 @@ from provisioner.slices.demand.allowlists import NO_SELECTORS, NO_TOPOLOGY, asks
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, value_at
 from provisioner.slices.offline.expand import Template, templates_of
 from provisioner.slices.offline.forecast import NOT_SERVED, forecast, forecast_of
+from provisioner.slices.offline.placement import NOT_PLACED
 from provisioner.slices.offline.reading import MOST_KEYS, Reading, path_of, read_document, title, unread_keys
 from provisioner.slices.supplier import PoolRules
 from provisioner.workloads.jobset import ended_before
@@ -240,9 +241,11 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Findi
     found = _of_slices(request.kind, document, namespace, settings, by.rules)
     # It may be any key, and is read by none of them.
     found = [each for each in found if each.path[-1:] != (settings.opt_in_label or ())[:1] or not each.path]
-    if found or request.kind == POD or _is_suspended(document.raw):
+    # Where pods are placed has nothing to do with their variables.
+    mistakes = any(not each.message.startswith(NOT_PLACED) for each in found)
+    if mistakes or request.kind == POD or _is_suspended(document.raw):
         return found
-    return [Finding(document, (), words, Severity.WARNING) for words in by.doubts(document.raw, namespace)]
+    return [*found, *(Finding(document, (), words, Severity.WARNING) for words in by.doubts(document.raw, namespace))]
 
 
 def _of_slices(kind: str, document: Document, namespace: str, settings: Settings, rules: PoolRules) -> list[Finding]:

@@ -89,7 +89,7 @@ _OF_PROVISIONER: dict[str, tuple[Json, Change, bool]] = {
     "changes no other label with an assignment": (_OURS, _assigned({**FREE, "a": "b"}), False),
     "labels a node for the Job of its pool": (_OF_JOB, _labelled(constants.NAMESPACED_JOB, "team-a_train-w-0"), True),
     "labels no node for another Job": (_OF_JOB, _labelled(constants.NAMESPACED_JOB, "team-b_train-w-0"), False),
-    "labels no node for a Job if its pool has none": (_OURS, _labelled(constants.NAMESPACED_JOB, "_"), False),
+    "labels no node for a Job if its pool has none": (_OURS, _labelled(constants.NAMESPACED_JOB, "a"), False),
     "changes no label": (_OURS, _labelled("a", "b"), False),
     "takes no label away": (_OURS, _labelled(constants.NODEPOOL_MANAGER, None), False),
     "writes no other annotation": (_OURS, _annotated("a", "b"), False),

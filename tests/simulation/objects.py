@@ -310,8 +310,8 @@ class JobSetRun(WorkloadRun):
             },
             "status": {
                 "replicatedJobsStatus": [
-                    {"name": each["name"], "succeeded": sum(self._job_of(job) == each["name"] for job in self.ended_jobs)}
-                    for each in self._jobs()
+                    {"name": name, "succeeded": sum(self._job_of(job) == name for job in self.ended_jobs)}
+                    for name in (job["name"] for job in self._jobs())
                 ],
                 **({"terminalState": self.terminal} if self.terminal else {}),
                 "conditions": self.suspension(agenda),

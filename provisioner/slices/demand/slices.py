@@ -344,13 +344,13 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
         siblings += group.replicas if group.template.chips else 0
     if len(listed) < siblings and not workload.suspended:
         listed += representatives(workload, {each.key for each in listed})
-    with_pods = Counter(each.place for each in listed if each.key in wanted and wanted[each.key].pods)
+    groups_with_pods = Counter(each.place for each in listed if each.key in wanted and wanted[each.key].pods)
     slices: dict[SliceId, Slice] = {}
     for each in listed:
         pods = wanted[each.key].pods if each.key in wanted else []
         group = groups[each.place]
         # The status does not name the groups that have succeeded: it is all without pods, or it is unknown which.
-        ended = not pods and 0 < group.replicas - with_pods[each.place] <= group.succeeded
+        ended = not pods and 0 < group.replicas - groups_with_pods[each.place] <= group.succeeded
         slices[SliceId(workload.uid, each.key)] = _slice(workload, each, pods, siblings, policy, ended=ended)
     return slices
 

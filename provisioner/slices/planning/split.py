@@ -14,18 +14,12 @@ from typing import NamedTuple
 
 from provisioner import constants
 from provisioner.model.capacity import PoolName
+from provisioner.model.placement import EXCLUSIVE
 from provisioner.model.wording import first_of
-from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.plan import Notice, PoolState, notice
 from provisioner.slices.planning.round import Round
-
-#: Annotations that keep each group of a workload on one node pool, by the kind of the workload.
-_EXCLUSIVE: Mapping[WorkloadKind, str] = {
-    WorkloadKind.JOBSET: constants.EXCLUSIVE_TOPOLOGY,
-    WorkloadKind.LEADER_WORKER_SET: constants.LWS_EXCLUSIVE_TOPOLOGY,
-}
 
 
 class Splits(NamedTuple):
@@ -72,8 +66,8 @@ def notices(round_: Round, matching: Matching, splits: Splits) -> Iterator[Notic
     """Yield one notice for each slice that does not have one node pool to itself."""
     for slice_id in sorted(splits.affected):
         slice_, pools = round_.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
-        rivals = frozenset().union(*(splits.pools.get(name, frozenset()) for name in pools)) - {slice_id}
-        message = f"{_where(slice_, pools, len(rivals))}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
+        shared = any(name in splits.pools for name in pools)
+        message = f"{_where(slice_, pools, shared=shared)}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
         # The pools change with each pod: that is no other notice.
         yield notice(slice_, constants.SLICE_SPLIT, message, key="split")
 
@@ -86,18 +80,17 @@ def with_splits(states: Iterable[PoolState], splits: Splits) -> tuple[PoolState,
     return tuple(replace(state, split=True) if state.name in names else state for state in states)
 
 
-def _where(slice_: Slice, pools: list[PoolName], rivals: int) -> str:
-    others = f"pods of {rivals} other slice{'s' if rivals > 1 else ''}"
+def _where(slice_: Slice, pools: list[PoolName], *, shared: bool) -> str:
     if len(pools) == 1:
-        return f"The pods of {slice_.title} share node pool {pools[0]} with {others}"
-    shared = f", where {others} are as well" if rivals else ""
-    return f"The pods of {slice_.title} are on {len(pools)} node pools: {first_of(pools)}{shared}"
+        return f"The pods of {slice_.title} share node pool {pools[0]} with pods of other slices"
+    others = ", which pods of other slices use as well" if shared else ""
+    return f"The pods of {slice_.title} are on {len(pools)} node pools: {first_of(pools)}{others}"
 
 
 def _remedy(slice_: Slice, *, is_split: bool) -> str:
     workload = slice_.workload
     restart = f"restart the {workload.kind.value}"
-    annotation = _EXCLUSIVE.get(workload.kind, "")
+    annotation = EXCLUSIVE.get(workload.kind, "")
     exclusive = annotation in {*workload.annotations, *slice_.requirements.annotations}
     if slice_.mark or (exclusive and is_split):
         cause = "the placement policy" if slice_.mark else f"the annotation {annotation}"

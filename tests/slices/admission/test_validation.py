@@ -30,6 +30,14 @@ from tests.support.settings import settings
 #: The machine may be busy.
 pytestmark = pytest.mark.timeout(60)
 
+#: Affinity that keeps all pods of a Job on one node pool.
+ON_ONE_POOL: Json = {
+    "podAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": constants.NODE_POOL, "matchLabelKeys": [constants.JOB_NAME], "labelSelector": {}}
+        ]
+    }
+}
 WRONG, CHIPS = pod_spec(topology="2x2x3"), pod_spec(chips=3)
 V5P_1T = {
     constants.TPU_ACCELERATOR: "tpu-v5p-slice",
@@ -132,7 +140,7 @@ def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -
     [
         pytest.param(raw_jobset(replicas=3), id="a JobSet"),
         pytest.param(raw_lws(), id="a LeaderWorkerSet"),
-        pytest.param(raw_job(), id="a Job"),
+        pytest.param(raw_job(pod=pod_spec(affinity=ON_ONE_POOL)), id="a Job"),
         pytest.param(plain_job(), id="a Job whose nodes somebody else makes"),
         pytest.param(plain_job(pod=pod_spec(nodeSelector={})), id="a Job that selects no topology"),
         pytest.param(raw_stateful_set(replicas=4), id="a StatefulSet of two slices"),
@@ -164,6 +172,18 @@ def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -
 )
 def test_nothing_is_said_of(raw: Json) -> None:
     assert created(raw) == Answer()
+
+
+def test_slices_without_placement_are_warned_of_and_admitted() -> None:
+    """Their pods may mix with the pods of other slices; only the cluster shows whether the placement policy applies."""
+    jobset = raw_jobset(metadata={"annotations": None})
+    doubts = Judge(settings_of=USUAL.settings_of, rules=GKE_RULES, doubts=lambda _raw, _namespace: ("No variables.",))
+    for answer in (created(jobset, Mode.WARN), created(jobset, Mode.DENY), created(jobset, Mode.DENY, doubts)):
+        assert answer.denied == ""
+        assert "nothing keeps the 2 pods of each slice on one node pool" in answer.warnings[0]
+    assert "No variables." in created(jobset, by=doubts).warnings[1]
+    # What was so before is not said of each update.
+    assert updated(jobset, {**jobset, "spec": {**jobset["spec"], "suspend": False}}) == Answer()
 
 
 VALID = list(yaml.safe_load_all(Path("tests/data/manifests/valid.yaml").read_text(encoding="utf-8")))

@@ -23,7 +23,7 @@ from tests.support.world import World, failure
 
 OPEN: Mapping[str, None] = dict.fromkeys(MARKS)
 TRAIN, RIVAL = make_jobset("train"), make_jobset("rival", namespace="other")
-#: Of both, the same key.
+#: Labels of the nodes of their pools.
 KEY, RIVALS = make_marks(TRAIN), make_marks(RIVAL)
 FORGED = {**KEY, constants.SLICE_NAMESPACE: RIVAL.namespace}
 
@@ -197,7 +197,7 @@ def test_recreated_node_is_assigned_again() -> None:
 
 @pytest.mark.parametrize("first", [TRAIN, make_jobset("first")], ids=["its own pool", "the pool of another JobSet"])
 def test_restarted_provisioner_reads_the_assignment_back_from_the_nodes(first: Workload) -> None:
-    """The JobSet restarts beside a rival that waits."""
+    """The JobSet restarts while a rival waits."""
     world = marked_world(first, deletion_delay_seconds=3600.0, max_chips=8)
     world.live(4)
     if first is not TRAIN:
@@ -219,7 +219,7 @@ def test_restarted_provisioner_reads_the_assignment_back_from_the_nodes(first: W
 
 
 @pytest.mark.parametrize("by", ["restart", "recreation"])
-def test_pool_stays_with_its_workload_beside_a_waiting_rival(by: str) -> None:
+def test_workload_keeps_its_pool_while_a_rival_waits(by: str) -> None:
     """Without assignment the rival took the pool at the first try. Key and name survive a recreation, not the UID."""
     world = marked_world(TRAIN, max_chips=8)
     world.live(4)
@@ -255,7 +255,7 @@ def test_edited_labels_of_a_pool_that_a_slice_waits_for_are_written_again() -> N
 
 
 def forged(workload: Workload, marks: Mapping[str, str], **changes: Any) -> Pod:
-    """Return a leader pod with marks of someone else."""
+    """Return a leader pod with marks of another slice."""
     asked = make_requirements(selector=marks)
     return make_pod(workload, requirements=asked, **changes)
 

@@ -27,7 +27,7 @@ def unit(path: str, *, priority: int = 0, since: float = 0, created: float = 0) 
 
 def shown(units: list[Unit]) -> str:
     """Return the paths of units."""
-    return " ".join(f"{each.namespace}/{each.workload_uid.partition('-')[2]}/{each.group_name}" for each in units)
+    return " ".join(f"{each.namespace}/{each.id.workload_uid.partition('-')[2]}/{each.group_name}" for each in units)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_line_interleaves_namespaces_of_each_priority(units: list[Unit], grants:
 
 
 @given(_LINES.filter(bool), st.lists(st.tuples(st.integers(0, 8), _UNITS), max_size=60))
-def test_each_unit_is_first_within_the_bound_whatever_arrives_later(
+def test_each_unit_is_first_within_a_bound_that_later_arrivals_do_not_change(
     at_first: list[Unit], later: list[tuple[int, Unit]]
 ) -> None:
     """One grant a minute, to units that stay: at most namespaces x units of its own namespace come before it."""
@@ -159,7 +159,7 @@ def test_each_unit_is_first_within_the_bound_whatever_arrives_later(
     [(None, "the earliest"), (after(-60), "as written"), (NOW, "as written"), (after(3600), "the earliest")],
 )
 def test_arrival_in_the_future_or_unknown_counts_as_the_earliest(since: datetime | None, want: str) -> None:
-    """A clock that is ahead would put the slice behind all others for ever."""
+    """A clock that is ahead would put the slice behind all others permanently."""
     found = unit_of(make_slice(make_jobset("train"), unschedulable_since=since), NOW)
     assert (found.since == since) is (want == "as written")
     assert found.since <= NOW

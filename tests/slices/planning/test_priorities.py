@@ -1,4 +1,4 @@
-"""A higher priority of the leader pod comes first at limits and for freed pools, and is kept from no unit for ever."""
+"""A higher priority of the leader pod comes first at limits and for freed pools, and blocks lower priorities for at most 12 h."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_slice_of_a_higher_priority_is_served_before_older_slices_of_its_namespa
     assert {wait.position for wait in world.plans[-1].waits.values()} == {1, 2, 3, 4}
 
 
-def test_large_slice_of_a_higher_priority_is_served_beside_a_stream_of_small_jobs() -> None:
+def test_large_slice_of_a_higher_priority_gets_the_chips_that_small_jobs_leave() -> None:
     """Freed chips are kept from units of lower priority, with the number in their Events."""
     small = [jobset_of(f"small{number:02}", "2x2x1", namespace="stream") for number in range(24)]
     world = full_world(*small[:8], chips=32)

@@ -46,7 +46,7 @@ def live_for_hours(world: World) -> float:
         pytest.param(FailureKind.PERMISSION, {constants.NODE_SERVICE_ACCOUNT: "x@p.iam.gserviceaccount.com"}, id="403"),
     ],
 )
-def test_warm_pool_beside_a_slice_whose_creates_fail_is_deleted_at_most_once_an_hour(
+def test_warm_pool_is_deleted_at_most_once_an_hour_for_a_slice_whose_creates_fail(
     kind: FailureKind, annotations: dict[str, str]
 ) -> None:
     """A warm pool was recreated 348 times in 23 h."""

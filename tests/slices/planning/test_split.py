@@ -46,9 +46,9 @@ def test_slice_on_two_pools_is_reported_on_its_leader_pod_and_its_workload() -> 
     assert first.warning
     names = ", ".join(sorted(world.pools))
     assert first.message == (
-        f"The pods of job a-slice-0 are on 2 node pools: {names}, where pods of 1 other slice are as well; add "
-        f"the annotation {constants.EXCLUSIVE_TOPOLOGY}: {constants.NODE_POOL}, or install the placement policy and "
-        f"label namespace default with {constants.PLACEMENT}=assign, then restart the JobSet"
+        f"The pods of job a-slice-0 are on 2 node pools: {names}, which pods of other slices use as well; "
+        f"add the annotation {constants.EXCLUSIVE_TOPOLOGY}: {constants.NODE_POOL}, or install the placement policy "
+        f"and label namespace default with {constants.PLACEMENT}=assign, then restart the JobSet"
     )
     assert second.key == first.key, "a pod more on another pool is no other Event"
     assert {each.group_key for each in plan.split_slices} == {
@@ -74,7 +74,7 @@ def test_slice_on_a_shared_pool_is_reported_and_the_other_slice_is_not_named() -
         world.put(_pod(each, 0, pool, host))
     plan = world.look()
     message = _splits(plan)[0].message
-    assert message.startswith(f"The pods of job a-slice-0 share node pool {pool.name} with pods of 1 other slice;")
+    assert message.startswith(f"The pods of job a-slice-0 share node pool {pool.name} with pods of other slices;")
     assert "secret" not in message
     assert {each.state for each in view_of(world).pools} == {State.SPLIT}
 
