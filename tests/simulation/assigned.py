@@ -135,7 +135,9 @@ class Assigned:
     def _judge_assignment(self, process: Process, pool: Pool, mark: tuple[str, str]) -> None:
         """Judge to whom a pool is given: a living slice that it fits, and that has no other."""
         asked = self._simulation.admission.granted.get(mark, {})
-        if not any(fits_shape(workload, shape, pool) for workload in asked for shape in workload.shapes):
+        plan = pool.plan
+        kinds = {(shape.accelerator, shape.topology) for workload in asked for shape in workload.shapes}
+        if (plan.machine.accelerator, plan.topology) not in kinds:
             self._stage.violate(LABELS, f"{process.name} gives {pool.name} to {mark}, and no such slice asks for it")
         now, seconds = self._stage.agenda.now, self._checker.stale_seconds()
         going = process.loop.memory.deletes
@@ -144,7 +146,9 @@ class Assigned:
             if other is None or other is pool or mark_of(node.labels) != mark or PoolName(other.name) in going:
                 continue
             since = max(self._labelled_at.get(node.name, 0.0), self._cluster.registered_at.get(node.name, 0.0))
-            known = now - max(since, self._edited_at.get(other.name, 0.0), self._simulation.disturbed_at) > seconds
+            # A LeaderWorkerSet may be updated to another shape; and a slice without bound pods may try another pool.
+            fits_still = any(each.bindable and fits_shape(each, each.shape, other) for each in asked)
+            known = fits_still and now - max(since, self._edited_at.get(other.name, 0.0), self._simulation.disturbed_at) > seconds
             if known and self._checker.healthy(other) and other.status is PoolStatus.RUNNING:
                 text = f"{process.name} gives {pool.name} to {mark}, which has {other.name} for {now - since:.0f} s"
                 self._stage.violate(LABELS, text)

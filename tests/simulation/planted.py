@@ -556,7 +556,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="marks-are-requirements",
         at=(placement, "without_marks"),
-        mutate=lambda _original: lambda requirements, _namespace: requirements,
+        mutate=lambda _original: lambda requirements, _namespace: (requirements, ""),
     ),
     Bug(
         name="priorities-are-ignored",
