@@ -245,7 +245,7 @@ def test_groups_and_jobs_that_restart_keep_their_nodes_beside_a_rival(assigned: 
     assert assigned.accepted("nodePools.create") == 3
 
 
-def test_no_pod_of_a_jobset_that_starts_together_is_bound_before_all_its_pools_are_ready(assigned: Ground) -> None:
+def test_pods_that_start_together_are_bound_once_all_their_pools_are_ready(assigned: Ground) -> None:
     """The device plugin of one of six nodes reports its chips late."""
     assigned.provisioner()
     assigned.gke.inject(Fault(kind=FaultKind.NODES_WITHOUT_CHIPS, hosts=1, count=1))
