@@ -184,6 +184,6 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 .PHONY: lock
 lock: $(SETUP) ## Update the pins of all dependencies.
 	@$(COMPILE) pyproject.toml --output-file requirements/run.txt
-	@$(COMPILE) pyproject.toml --extra rehearsal --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
+	@$(COMPILE) pyproject.toml --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
 	@echo 'hatchling>=1.27' | $(COMPILE) --constraint requirements/dev.txt - --output-file requirements/build.txt
 	@echo 'uv' | $(COMPILE) --constraint requirements/dev.txt - --output-file requirements/uv.txt
