@@ -148,7 +148,8 @@ class Assigned:
             since = max(self._labelled_at.get(node.name, 0.0), self._cluster.registered_at.get(node.name, 0.0))
             # A LeaderWorkerSet may be updated to another shape; and a slice without bound pods may try another pool.
             fits_still = any(each.bindable and fits_shape(each, each.shape, other) for each in asked)
-            known = fits_still and now - max(since, self._edited_at.get(other.name, 0.0), self._simulation.disturbed_at) > seconds
+            settled_at = max(since, self._edited_at.get(other.name, 0.0), self._simulation.disturbed_at)
+            known = fits_still and now - settled_at > seconds
             if known and self._checker.healthy(other) and other.status is PoolStatus.RUNNING:
                 text = f"{process.name} gives {pool.name} to {mark}, which has {other.name} for {now - since:.0f} s"
                 self._stage.violate(LABELS, text)
