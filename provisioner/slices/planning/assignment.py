@@ -56,8 +56,11 @@ def _wanted(
         # The labels stay if pods of several slices, or of a workload that is gone, are on the pool.
         if slice_ is None:
             return None
-        # The leader may have been bound before all nodes were opened.
-        return _labels_of(slice_) if slice_.mark else OPEN
+        if slice_.mark:
+            return _labels_of(slice_)
+        # The leader may have been bound before all nodes were opened. Labels of a slice may be its own: while the
+        # policy is installed some of its pods are marked, and these may be gone now.
+        return OPEN if pool.assigned_to is None else None
     claimant = matching.claimed.get(pool.name)
     if claimant is None:
         # Nothing is to be bound to a pool that nothing needs, once the provisioner has labelled it.
