@@ -15,7 +15,7 @@ from provisioner.kube.protocol import Timeouts, collection_path
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB, RAY_CLUSTER
 from rehearsal import localcluster
 from rehearsal.demos import ProvisionerProcess, Rehearsal
-from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, simulator_settings
+from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, placement_policies, simulator_settings
 
 #: A loaded API server deletes a hundred objects a second.
 _MANY_OBJECTS = Timeouts(connect_seconds=5.0, read_seconds=PATIENCE_SECONDS)
@@ -76,6 +76,13 @@ def kuberay(rehearsal: Rehearsal) -> None:
     _add(rehearsal, localcluster.KUBERAY)
 
 
+@pytest.fixture(scope="module")
+def policies(rehearsal: Rehearsal) -> Iterator[None]:
+    """Have the policies of placement in force."""
+    with placement_policies(rehearsal):
+        yield
+
+
 def _add(rehearsal: Rehearsal, operator: localcluster.Operator) -> None:
     """Add an operator where a variable asks for it: its schemas and its build are not for every run of all tests."""
     if os.environ.get("TPU_PROVISIONER_OPERATORS") != "1":
@@ -121,6 +128,13 @@ def alone(ground: Ground, shared: Shared) -> Ground:
     """Give the ground without the shared provisioner: the test starts its own."""
     shared.stop()
     return ground
+
+
+@pytest.fixture
+def assigned(alone: Ground, policies: None) -> Ground:
+    """Give a namespace whose pods are marked, without a provisioner."""
+    alone.assign()
+    return alone
 
 
 def _logs(rehearsal: Rehearsal) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +16,21 @@ from provisioner.workloads import LEADER_WORKER_SET, PLAIN_JOB
 from rehearsal.demos import Rehearsal
 from rehearsal.demos.story import is_ready
 from rehearsal.simulators.gke.faults import Fault, FaultKind
-from tests.e2e.kit import EXCLUSIVE, Ground, await_round, has_mutating_policies, jobset, placement_policies
+from tests.e2e.assigning import (
+    RESTARTS,
+    assert_each_on_a_pool_of_its_own,
+    await_rival,
+    bound,
+    marks_of_nodes,
+    nodes_of,
+    of,
+    remove,
+    restart,
+    running,
+    template_of,
+    train,
+)
+from tests.e2e.kit import Ground, await_round, has_mutating_policies, placement_policies
 from tests.support.objects import Json, pod_spec, raw_job, raw_lws
 
 pytestmark = [
@@ -26,106 +39,13 @@ pytestmark = [
     pytest.mark.skipif(not has_mutating_policies(), reason="MutatingAdmissionPolicy needs Kubernetes 1.36"),
 ]
 
-_RESTARTS = 10
-#: Longer than any test.
-_LONG = "3600s"
 _TOLERATES_ALL = [{"operator": "Exists"}]
-
-
-@pytest.fixture(scope="module")
-def policies(rehearsal: Rehearsal) -> Iterator[None]:
-    """Have the policies of placement in force."""
-    with placement_policies(rehearsal):
-        yield
-
-
-@pytest.fixture
-def assigned(alone: Ground, policies: None) -> Ground:
-    """Give a namespace whose pods are marked, without a provisioner."""
-    alone.assign()
-    return alone
-
-
-def train(ground: Ground, name: str, *, hosts: int = 2, exclusive: bool = True, **pod: Any) -> Json:
-    """Return a JobSet of slices of v4 hosts whose pods run longer than the test."""
-    slices = pod.pop("slices", 1)
-    topology = {2: "2x2x2", 4: "2x2x4"}[hosts]
-    options = {"topology": topology, "replicas": slices, "parallelism": hosts, "run_for": pod.pop("run_for", _LONG)}
-    options["max_restarts"] = pod.pop("max_restarts", 2 * _RESTARTS)
-    options["annotations"] = pod.pop("annotations", {})
-    body = jobset(name, ground.namespace, **options)
-    if not exclusive:
-        del body["metadata"]["annotations"][EXCLUSIVE]
-    template = body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
-    template |= {"terminationGracePeriodSeconds": 1, **pod}
-    return body
-
-
-def running(ground: Ground, **labels: str) -> list[Json]:
-    """Return the pods with these labels that run and are not being deleted."""
-    return [
-        pod
-        for pod in ground.pods()
-        if pod["status"].get("phase") == "Running"
-        and "deletionTimestamp" not in pod["metadata"]
-        and labels.items() <= pod["metadata"].get("labels", {}).items()
-    ]
-
-
-def bound(ground: Ground, name: str) -> list[Json]:
-    """Return the pods of a JobSet that are bound to a node."""
-    return [pod for pod in ground.pods_of(name) if pod["spec"].get("nodeName")]
-
-
-def nodes_of(pods: list[Json]) -> dict[str, frozenset[str]]:
-    """Return the nodes of pods by the key of their group."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for pod in pods:
-        found[slice_key(pod["metadata"]["labels"])].add(pod["spec"]["nodeName"])
-    return {key: frozenset(names) for key, names in found.items()}
-
-
-def marks_of_nodes(ground: Ground) -> dict[str, dict[str, str]]:
-    """Return the labels of assignment of each node with chips."""
-    return {
-        node["metadata"]["name"]: {key: value for key, value in node["metadata"]["labels"].items() if key in MARKS}
-        for node in ground.nodes()
-        if constants.NODE_POOL in node["metadata"]["labels"]
-    }
-
-
-def assert_each_on_a_pool_of_its_own(ground: Ground, *, slices: int) -> None:
-    """All pods of a group run on all nodes of one pool, which is assigned to the group."""
-    pool_of = {node["metadata"]["name"]: node["metadata"]["labels"].get(constants.NODE_POOL) for node in ground.nodes()}
-    nodes_of_pool: dict[str, set[str]] = defaultdict(set)
-    for name, pool in pool_of.items():
-        nodes_of_pool[str(pool)].add(name)
-    groups, labels = nodes_of(running(ground)), marks_of_nodes(ground)
-    pools = {key: {pool_of[name] for name in names} for key, names in groups.items()}
-    assert len(groups) == slices, pools
-    assert all(len(names) == 1 for names in pools.values()), pools
-    assert len(set().union(*pools.values())) == slices, pools
-    for key, names in groups.items():
-        (pool,) = pools[key]
-        assert names == nodes_of_pool[str(pool)]
-        assert [labels[name] for name in names] == [labels_of(key, ground.namespace)] * len(names)
-
-
-def remove(ground: Ground, pod: Json, *, at_once: bool = False) -> None:
-    """Delete a pod, as a failing host does; `at_once` as the controller manager does it for a node that is gone."""
-    path = object_path("pods", pod["metadata"]["name"], namespace=ground.namespace)
-    ground.api.delete(path + ("?gracePeriodSeconds=0" if at_once else ""))
 
 
 def post_pod(ground: Ground, namespace: str, name: str, spec: Json, **metadata: Any) -> None:
     """Create a pod of no workload."""
     body = {"metadata": {"name": name, **metadata}, "spec": spec}
     ground.api.post(collection_path("pods", namespace=namespace), body)
-
-
-def await_rival(ground: Ground, name: str) -> None:
-    """Wait until a JobSet waits for a limit."""
-    ground.wait(lambda: constants.LIMIT_REACHED in ground.reasons("Pod", f"{name}-"), f"{name} waits for a limit")
 
 
 # --- Without the policies: this test is the first of the file, because the other tests share the policies ---
@@ -153,8 +73,7 @@ def test_pods_from_before_the_policies_keep_their_pools(alone: Ground, rehearsal
             want = labels_of(key, alone.namespace) if key == after else {}
             assert [labels[name] for name in names] == [want] * 2
         # A restart replaces the pods by marked pods.
-        remove(alone, running(alone, **{constants.JOBSET_NAME: "before"})[0])
-        alone.wait(lambda: alone.restarts("before") == 1 and len(running(alone)) == 6, "the pods run again")
+        restart(alone, "before")
         assert nodes_of(running(alone)) == groups
         assert_each_on_a_pool_of_its_own(alone, slices=3)
         # Three slices, and the brief JobSet.
@@ -168,7 +87,7 @@ def test_equal_jobsets_that_start_together_never_share_a_pool(assigned: Ground) 
     """Without assignment, the pods of JobSets without exclusive placement spread over the pools of each other."""
     assigned.provisioner()
     for name, slices, exclusive in (("a", 1, False), ("b", 2, False), ("c", 1, True), ("d", 2, True)):
-        assigned.post(train(assigned, name, hosts=4, slices=slices, exclusive=exclusive))
+        assigned.post(train(assigned, name, topology="2x2x4", hosts=4, slices=slices, exclusive=exclusive))
     assigned.wait(lambda: len(running(assigned)) == 24, "all pods run")
     assert_each_on_a_pool_of_its_own(assigned, slices=6)
     assert len(assigned.pools()) == assigned.accepted("nodePools.create") == 6
@@ -184,21 +103,15 @@ def test_jobsets_that_restart_keep_their_nodes_beside_a_rival(assigned: Ground) 
     before = nodes_of(running(assigned))
     assigned.post(train(assigned, "rival", exclusive=False))
     await_rival(assigned, "rival")
-    for restart in range(1, _RESTARTS + 1):
-        pods = {name: running(assigned, **{constants.JOBSET_NAME: name})[restart % 4] for name in owners}
-        for pod in pods.values():
-            remove(assigned, pod)
-        attempt = {"jobset.sigs.k8s.io/restart-attempt": str(restart)}
-        assigned.wait(
-            lambda attempt=attempt: len(running(assigned, **attempt)) == 8, f"all pods run after restart {restart}"
-        )
+    for _ in range(RESTARTS):
+        restart(assigned, *owners)
         assert nodes_of(running(assigned)) == before
-    assert [assigned.restarts(name) for name in owners] == [_RESTARTS] * 2
+    assert [assigned.restarts(name) for name in owners] == [RESTARTS] * 2
     assert bound(assigned, "rival") == []
     assert assigned.accepted("nodePools.create") == 4
     # The rival gets the first pool that is no longer needed.
     assigned.delete("spread")
-    assigned.wait(lambda: len(running(assigned, **{constants.JOBSET_NAME: "rival"})) == 2, "the rival runs")
+    assigned.wait(lambda: len(running(assigned, **of("rival"))) == 2, "the rival runs")
     assert_each_on_a_pool_of_its_own(assigned, slices=3)
     assert assigned.accepted("nodePools.create") == 4
 
@@ -211,9 +124,7 @@ def test_groups_and_jobs_that_restart_keep_their_nodes_beside_a_rival(assigned: 
     lws = raw_lws("serve", namespace=namespace, uid="", pod=pod, metadata={"annotations": {}})
     assigned.api.post(collection_path("leaderworkersets", namespace=namespace, root=LEADER_WORKER_SET.root), lws)
     job = raw_job(namespace=namespace, uid="", pod=pod, spec={"backoffLimit": 6})
-    job["spec"]["template"]["metadata"] = train(assigned, "any")["spec"]["replicatedJobs"][0]["template"]["spec"][
-        "template"
-    ]["metadata"]
+    job["spec"]["template"]["metadata"] = template_of(train(assigned, "any"))["metadata"]
     uid = assigned.api.post(collection_path("jobs", namespace=namespace, root=PLAIN_JOB.root), job)["metadata"]["uid"]
     assigned.wait(lambda: len(running(assigned)) == 6, "both groups and the Job run")
     assert_each_on_a_pool_of_its_own(assigned, slices=3)
@@ -224,10 +135,10 @@ def test_groups_and_jobs_that_restart_keep_their_nodes_beside_a_rival(assigned: 
     await_rival(assigned, "rival")
     (of_job, _) = running(assigned, **{constants.CONTROLLER_UID: uid})
     remove(assigned, of_job)
-    for restart in range(_RESTARTS):
+    for number in range(RESTARTS):
         old = {each["metadata"]["uid"] for each in running(assigned, **{constants.LWS_NAME: "serve"})}
         for group in range(2):
-            index = {constants.LWS_NAME: "serve", "leaderworkerset.sigs.k8s.io/worker-index": str(restart % 2)}
+            index = {constants.LWS_NAME: "serve", "leaderworkerset.sigs.k8s.io/worker-index": str(number % 2)}
             index["leaderworkerset.sigs.k8s.io/group-index"] = str(group)
             (each,) = running(assigned, **index)
             remove(assigned, each)
@@ -236,7 +147,7 @@ def test_groups_and_jobs_that_restart_keep_their_nodes_beside_a_rival(assigned: 
             new = {each["metadata"]["uid"] for each in running(assigned, **{constants.LWS_NAME: "serve"})}
             return len(new) == 4 and not new & old
 
-        assigned.wait(recreated, f"both groups run after restart {restart}")
+        assigned.wait(recreated, f"both groups run after restart {number}")
         found = nodes_of(running(assigned, **{constants.LWS_NAME: "serve"}))
         assert found == {key: names for key, names in before.items() if key != f"b-{uid}"}
     assigned.wait(lambda: len(running(assigned, **{constants.CONTROLLER_UID: uid})) == 2, "the Job runs again")
@@ -308,8 +219,8 @@ def test_freed_pool_goes_to_the_first_in_the_line_and_to_no_intruder(assigned: G
     """Intruders belong to no workload, tolerate everything, and have the labels of the pod whose node they want."""
     assigned.provisioner(environment={"MAX_CHIPS": "8", "NODEPOOL_DELETION_DELAY": "5s"})
     assigned.post(train(assigned, "owner"))
-    assigned.wait(lambda: len(running(assigned, **{constants.JOBSET_NAME: "owner"})) == 2, "the owner runs")
-    owner = running(assigned, **{constants.JOBSET_NAME: "owner"})
+    assigned.wait(lambda: len(running(assigned, **of("owner"))) == 2, "the owner runs")
+    owner = running(assigned, **of("owner"))
     (nodes,) = nodes_of(owner).values()
     intruders = _intrude(assigned, owner[0])
     assigned.post(train(assigned, "older", exclusive=False))
@@ -317,13 +228,11 @@ def test_freed_pool_goes_to_the_first_in_the_line_and_to_no_intruder(assigned: G
     assigned.post(train(assigned, "younger", exclusive=False, priorityClassName=urgent))
     await_rival(assigned, "younger")
     # The scheduler preempts no pods of other slices: their nodes do not match.
-    assert len(running(assigned, **{constants.JOBSET_NAME: "owner"})) == 2
+    assert len(running(assigned, **of("owner"))) == 2
     for before, after in (("owner", "younger"), ("younger", "older")):
         assigned.delete(before)
-        assigned.wait(
-            lambda after=after: len(running(assigned, **{constants.JOBSET_NAME: after})) == 2, f"{after} runs"
-        )
-        assert list(nodes_of(running(assigned, **{constants.JOBSET_NAME: after})).values()) == [nodes]
+        assigned.wait(lambda after=after: len(running(assigned, **of(after))) == 2, f"{after} runs")
+        assert list(nodes_of(running(assigned, **of(after))).values()) == [nodes]
         assert after == "older" or bound(assigned, "older") == []
     monitored = [pod["spec"]["nodeName"] for pod in running(assigned, app="monitor")]
     assert sorted(monitored) == sorted(nodes)
@@ -398,8 +307,9 @@ def test_assignment_survives_restarts_edited_labels_and_recreated_nodes(assigned
     (victim, _) = running(assigned)
     assigned.api.delete(object_path("nodes", victim["spec"]["nodeName"]))
     remove(assigned, victim, at_once=True)
-    attempt = {"jobset.sigs.k8s.io/restart-attempt": "1"}
-    assigned.wait(lambda: len(running(assigned, **attempt)) == 2, "the pods of the second attempt run")
+    assigned.wait(
+        lambda: len({pod["metadata"]["uid"] for pod in running(assigned)} - uids) == 2, "the pods of the restart run"
+    )
     assert nodes_of(running(assigned)) == {key: nodes}
     assert marks_of_nodes(assigned) == want
     assert bound(assigned, "rival") == []

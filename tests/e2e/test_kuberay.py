@@ -19,6 +19,15 @@ from provisioner.settings.webhook import WebhookSettings
 from provisioner.workloads import RAY_CLUSTER
 from rehearsal.demos import Rehearsal
 from rehearsal.localcluster import FAIL_AFTER
+from tests.e2e.assigning import (
+    RESTARTS,
+    assert_each_on_a_pool_of_its_own,
+    await_rival,
+    bound,
+    nodes_of,
+    remove,
+    train,
+)
 from tests.e2e.kit import Ground, registered_webhook, serving_webhook
 from tests.support.objects import Json, pod_spec, raw_raycluster
 
@@ -218,3 +227,33 @@ def test_a_group_of_256_chips(ground: Ground) -> None:
     ray.await_workers(64)
     assert [len(pools) for pools in ray.pools.values()] == [1]
     assert ground.accepted("nodePools.create") == 1
+
+
+# --- With the policies of placement: the last test of the file, because the tests before have none ---
+
+
+@pytest.mark.timeout(300)
+def test_replicas_never_share_a_pool_and_keep_it_beside_a_rival(assigned: Ground) -> None:
+    """KubeRay recreates a replica under another name; its index, and so its pool, stays the same."""
+    assigned.provisioner(environment={"MAX_CHIPS": "48"})
+    ray, workers = Ray(assigned, replicas=3), {constants.RAY_GROUP: "tpus"}
+    ray.create()
+    ray.await_workers(12)
+    assert_each_on_a_pool_of_its_own(assigned, slices=3, **workers)
+    ray.scale(1)
+    assigned.wait(lambda: len(assigned.pools()) == 1, "the pools of two replicas are deleted")
+    assert_each_on_a_pool_of_its_own(assigned, slices=1, **workers)
+    ray.scale(3)
+    ray.await_workers(12)
+    assert_each_on_a_pool_of_its_own(assigned, slices=3, **workers)
+    before = nodes_of(ray.workers)
+    assigned.post(train(assigned, "rival", accelerator="tpu-v6e-slice", topology="4x4", hosts=4, exclusive=False))
+    await_rival(assigned, "rival")
+    for number in range(RESTARTS):
+        victim = ray.workers[number % 12]
+        name = victim["metadata"]["labels"][constants.RAY_REPLICA_NAME]
+        remove(assigned, victim)
+        assigned.wait(lambda name=name: len(ray.workers) == 12 and name not in ray.pools, f"{name} is recreated")
+        assert nodes_of(ray.workers) == before
+    assert bound(assigned, "rival") == []
+    assert assigned.accepted("nodePools.create") == 5

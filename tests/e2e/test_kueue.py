@@ -19,6 +19,16 @@ from rehearsal.demos import wait_for
 from rehearsal.demos.story import is_ready
 from rehearsal.simulators.gke.capacity import Capacity
 from rehearsal.simulators.gke.faults import Fault, FaultKind
+from tests.e2e.assigning import (
+    RESTARTS,
+    assert_each_on_a_pool_of_its_own,
+    await_rival,
+    bound,
+    nodes_of,
+    restart,
+    running,
+    train,
+)
 from tests.e2e.kit import EAGER, EXCLUSIVE, PATIENCE_SECONDS, Ground, jobset
 from tests.support.objects import pod_spec, raw_buffer
 
@@ -44,6 +54,11 @@ _TOLERATIONS = [
     {"key": "cloud.google.com/gke-spot", "operator": "Exists"},
 ]
 _V4 = {"v4": {"tolerations": _TOLERATIONS}}
+#: Annotations of pods of slices of two hosts.
+_ON_ONE_POOL = {
+    "kueue.x-k8s.io/podset-slice-required-topology": constants.NODE_POOL,
+    "kueue.x-k8s.io/podset-slice-size": "2",
+}
 
 
 class Queue:
@@ -90,6 +105,13 @@ class Queue:
             spec |= {"admissionChecksStrategy": {"admissionChecks": [{"name": asked}]}}
         queue = self.make("ClusterQueue", "queue", spec)
         self.make("LocalQueue", "tpu", {"clusterQueue": queue})
+
+    def set_up_topology(self) -> None:
+        """Create a queue `tpu` whose flavor has a topology."""
+        levels = [{"nodeLabel": constants.NODE_POOL}, {"nodeLabel": constants.HOSTNAME}]
+        topology = self.make("Topology", "tpu", {"levels": levels})
+        labels = {"nodeLabels": {constants.TPU_ACCELERATOR: "tpu-v4-podslice"}}
+        self.set_up({"v4": {**_V4["v4"], **labels, "topologyName": topology}})
 
     def submit(
         self,
@@ -206,15 +228,8 @@ def test_a_stockout_moves_a_jobset_to_the_next_choice_of_capacity(queue: Queue, 
 @pytest.mark.usefixtures("provisioner")
 def test_a_flavor_with_a_topology_is_admitted_onto_fresh_pools(queue: Queue) -> None:
     """Kueue computes the topology after the check, on the new nodes, and binds each slice to a node pool."""
-    levels = [{"nodeLabel": constants.NODE_POOL}, {"nodeLabel": "kubernetes.io/hostname"}]
-    topology = queue.make("Topology", "tpu", {"levels": levels})
-    labels = {"nodeLabels": {constants.TPU_ACCELERATOR: "tpu-v4-podslice"}}
-    queue.set_up({"v4": {**_V4["v4"], **labels, "topologyName": topology}})
-    annotations = {
-        "kueue.x-k8s.io/podset-slice-required-topology": constants.NODE_POOL,
-        "kueue.x-k8s.io/podset-slice-size": "2",
-    }
-    queue.submit("train", topology="2x2x2", replicas=2, parallelism=2, exclusive=False, pod_annotations=annotations)
+    queue.set_up_topology()
+    queue.submit("train", topology="2x2x2", replicas=2, parallelism=2, exclusive=False, pod_annotations=_ON_ONE_POOL)
     queue.await_completed("train")
     assert queue.ground.accepted("nodePools.create") == 2
 
@@ -306,3 +321,43 @@ def _full(ground: Ground) -> bool:
         each for raw in ground.rehearsal.objects(path) for each in raw.get("status", {}).get("conditions", ())
     ]
     return any(each["type"] == constants.PROVISIONING_BUFFER and each["status"] == "True" for each in conditions)
+
+
+# --- With the policies of placement: the last tests of the file, because the tests before have none ---
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("has_topology", [False, True], ids=["quota", "topology"])
+def test_jobset_of_a_queue_keeps_the_pools_of_its_request_beside_a_rival(
+    has_topology: bool, queue: Queue, assigned: Ground
+) -> None:
+    """The rival is in no queue. With a topology, Kueue chooses the pool of each slice, and the provisioner follows."""
+    assigned.provisioner(environment={"MAX_CHIPS": "16"})
+    if has_topology:
+        queue.set_up_topology()
+    else:
+        queue.set_up(_V4)
+    queue.submit(
+        "train",
+        topology="2x2x2",
+        replicas=2,
+        parallelism=2,
+        run_for="3600s",
+        max_restarts=RESTARTS,
+        exclusive=False,
+        pod_annotations=_ON_ONE_POOL if has_topology else {},
+    )
+    queue.wait(lambda: len(assigned.pools()) == 2, "the pools of the request are created")
+    assigned.post(train(assigned, "rival", exclusive=False))
+    queue.wait(lambda: len(running(assigned)) == 4, "the JobSet runs")
+    await_rival(assigned, "rival")
+    assert_each_on_a_pool_of_its_own(assigned, slices=2)
+    before = nodes_of(running(assigned))
+    for _ in range(RESTARTS):
+        restart(assigned, "train")
+        assert nodes_of(running(assigned)) == before
+    assert assigned.restarts("train") == RESTARTS
+    assert bound(assigned, "rival") == []
+    assert assigned.accepted("nodePools.create") == 2
+    selected = {constants.HOSTNAME in pod["spec"]["nodeSelector"] for pod in running(assigned)}
+    assert selected == {has_topology}
