@@ -157,6 +157,9 @@ class Assigned:
     def _judge_restart(self, pod: PodRun, workload: JobSetRun) -> None:
         """Judge whether a pod takes the pool of a slice that restarts."""
         now, pool = self._stage.agenda.now, self._simulation.cloud.pools.get(pod.pool)
+        if not all(each.reviewed for each in self._cluster.pods_on_pool(pod.pool)):
+            # A pod from before the policy is there, which no label keeps off, and this one follows it.
+            return
         for job in workload.slots():
             bound_at = workload.last_bound_at.get(job, 0.0)
             if workload.last_pool.get(job) != pod.pool or job in workload.ended_jobs or pool is None:
