@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
@@ -17,6 +17,8 @@ from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Backoff, Hold
 from provisioner.slices.planning.usage import CREATES_PER_HOUR, LimitScope
 
+#: Maximum number of units ahead, and of workloads that use a limit, that a record names.
+_MAX_NAMED = 3
 #: Cause for which creates and deletes wait while the supplier takes no more operations.
 OTHER_OPERATIONS = "other node pool operations of this cluster to end"
 #: Failures of the supplier or the way to it: an Event follows only if they last, and it is no warning.
@@ -89,6 +91,19 @@ class WaitsFor:
     failed: bool = False
     #: Whether waiting does not help: the request has to be changed.
     final: bool = False
+
+    def in_line(self, position: int, line: Sequence[SliceId], users: Sequence[tuple[str, int]]) -> WaitsFor:
+        """Return the record with its place in the line, which the message of a limit contains."""
+        place = f"{self.message.rstrip('.')}; place {position} of {len(line)} in the line."
+        return replace(
+            self,
+            message=place if self.kind is WaitKind.LIMIT else self.message,
+            position=position,
+            of=len(line),
+            ahead=tuple(line[: min(position - 1, _MAX_NAMED)]),
+            users=tuple(users[:_MAX_NAMED]),
+            other_users=max(0, len(users) - _MAX_NAMED),
+        )
 
     @property
     def remedy(self) -> str:
@@ -259,6 +274,12 @@ def of_failures(name: PoolName, own: Backoff | None, until: datetime, now: datet
     )
     message += f"; the last attempt failed: {own.failure.message}" if own is not None else ""
     return WaitsFor(kind=WaitKind.FAILURE, message=message, key="failures", until=until, failed=True)
+
+
+def of_buffer(name: PoolName) -> WaitsFor:
+    """Return why a slice of a buffer gets no pool: the limit has refused slices of workloads."""
+    message = f"Node pool {name} is not created: workloads wait for the same limit, and come first"
+    return WaitsFor(kind=WaitKind.LIMIT, key="spare", message=message, warning=False)
 
 
 def of_operations(name: PoolName, limit: int | None, supplier_name: str, *, silent: bool) -> WaitsFor:

@@ -40,8 +40,6 @@ from provisioner.slices.supplier import UnmeetableError
 
 #: A slice that waits for operations for longer gets an Event: usually the wait is shorter.
 _PATIENCE = timedelta(minutes=2)
-#: Maximum number of units ahead, and of workloads that use a limit, that a record names.
-_MAX_NAMED = 3
 
 
 class _Candidate(NamedTuple):
@@ -128,8 +126,7 @@ class Launches:
         for each in self.candidates:
             scopes = {limit.scope for limit in self.budget.limits_of([each.slice_])} if each.slice_.spare else set()
             if self.limited & scopes:
-                message = f"Node pool {each.name} is not created: workloads wait for the same limit, and come first"
-                self._wait(each.slice_, WaitsFor(kind=WaitKind.LIMIT, key="spare", message=message, warning=False))
+                self._wait(each.slice_, waits.of_buffer(each.name))
             else:
                 self._serve(each, places, slots)
         self._place_limited()
@@ -195,9 +192,7 @@ class Launches:
 
     def _note_refused(self, refusal: WaitsFor, slices: Sequence[Slice]) -> None:
         """Remember slices for which room is made: none of buffers, and none whose capacity has failed."""
-        fresh = (
-            not each.spare and has_fresh_offer(self.round_, each, self.zones.get(each.workload.uid)) for each in slices
-        )
+        fresh = (has_fresh_offer(self.round_, each, self.zones.get(each.workload.uid)) for each in slices)
         if refusal.kind is WaitKind.LIMIT and all(fresh):
             self.refused.append(slices)
 
@@ -258,23 +253,14 @@ class Launches:
                 # Slices that start together have one place.
                 unit = first.setdefault(slice_id.workload_uid, unit) if slice_id.workload_uid in gangs else unit
                 lines[wait.kind, wait.what].setdefault(unit, []).append(slice_id)
-        for (kind, what), units in lines.items():
+        users = self.budget.users() if lines else {}
+        for (_, what), units in lines.items():
             order = in_line(CREATES, units, self.round_.memory.stamps)
-            users = self.budget.users(what).most_common() if isinstance(what, LimitScope) else []
-            ahead = tuple(unit.id for unit in order[:_MAX_NAMED])
+            using = users[what].most_common() if isinstance(what, LimitScope) else []
+            ids = [unit.id for unit in order]
             for place, unit in enumerate(order, start=1):
                 for slice_id in units[unit]:
-                    wait = self.waits[slice_id]
-                    shown = f"; place {place} of {len(order)} in the line." if kind is WaitKind.LIMIT else ""
-                    self.waits[slice_id] = replace(
-                        wait,
-                        message=f"{wait.message.rstrip('.')}{shown}" if shown else wait.message,
-                        position=place,
-                        of=len(order),
-                        ahead=ahead[: place - 1],
-                        users=tuple(users[:_MAX_NAMED]),
-                        other_users=max(0, len(users) - _MAX_NAMED),
-                    )
+                    self.waits[slice_id] = self.waits[slice_id].in_line(place, ids, using)
 
     def _report(self, slice_: Slice, wait: WaitsFor) -> None:
         _, name = self._names_of[slice_.id]

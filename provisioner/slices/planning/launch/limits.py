@@ -10,8 +10,8 @@ its chips, for at most `KEPT_AT_MOST`.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -131,13 +131,12 @@ class Budget:
         charge = self.charges.get(pool.name)
         return dict(charge.amounts()) if charge is not None else {}
 
-    def users(self, scope: LimitScope) -> Counter[str]:
-        """Count the chips or pools within a limit by workload."""
-        used: Counter[str] = Counter()
+    def users(self) -> Mapping[LimitScope, Counter[str]]:
+        """Count by scope the chips or pools of each workload."""
+        used: dict[LimitScope, Counter[str]] = defaultdict(Counter)
         for charge in self.charges.values():
-            amount = dict(charge.amounts()).get(scope, 0)
-            if amount:
-                used[f"{charge.workload.kind}/{charge.workload.namespace}/{charge.workload.name}"] += amount
+            for scope, amount in charge.amounts():
+                used[scope]["/".join(charge.workload)] += amount
         return used
 
     def uses(self) -> tuple[LimitUse, ...]:

@@ -77,8 +77,10 @@ def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions
 
 
 def has_fresh_offer(round_: Round, slice_: Slice, zone: Zone | None) -> bool:
-    """Whether a slice could have a pool that has not failed of late: pools are deleted for no other slice."""
+    """Whether a slice of a workload could have a pool that has not failed of late: room is made for no other slice."""
     backoffs, own = round_.memory.backoffs, round_.memory.slice_backoffs.get(slice_.id)
+    if slice_.spare:
+        return False
     # Other failures are those of the supplier, or of the way to it, and say nothing about the next create.
     capacities = frozenset[str]()
     if own is not None and own.failure.kind in _LASTING:
