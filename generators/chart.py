@@ -161,7 +161,8 @@ def _schema() -> dict[str, Any]:
             },
             "priorityClassName": {
                 **_TEXT,
-                "description": "An existing PriorityClass; empty: the chart creates its own.",
+                "description": "An existing PriorityClass. Empty: the chart creates its own, which only pods of the "
+                "release's namespace may name.",
             },
             "podMonitor": _closed(
                 enabled={**_FLAG, "description": "Scraping by the Prometheus operator, pod by pod."},
@@ -204,7 +205,8 @@ def _schema() -> dict[str, Any]:
                 enabled={
                     **_FLAG,
                     "description": "Limit the permission to patch nodes: only cordon, and remove the provisioner's own "
-                    "taint from, nodes of its own pools; likewise for the controller of TPUNodeGroups.",
+                    "taint from, nodes of its own pools; likewise for the controller of TPUNodeGroups and the TPU device "
+                    "plugin.",
                 }
             ),
             "webhook": _webhook(),
@@ -278,6 +280,11 @@ def _nodegroups() -> dict[str, Any]:
             "description": "A Secret with Google credentials in key.json; empty: those of the machine that the pod "
             "runs on.",
         },
+        devicePluginReadsPods={
+            **_FLAG,
+            "description": "The TPU device plugin may read the pods of all namespaces, as with gke-labs/tpu-operator; see "
+            "docs/security.md.",
+        },
         resources={**_FREE, "description": "Requests and limits of this controller."},
         nodeSelector={**_MAP, "description": "Which nodes this controller runs on."},
         tolerations={**_LIST, "description": "Taints that this controller tolerates."},
@@ -332,6 +339,7 @@ def _partitions_schema() -> dict[str, Any]:
             nodeSelector=_MAP,
             tolerations=_LIST,
             affinity=_FREE,
+            priorityClassName=_TEXT,
             podMonitor=_closed(enabled=_FLAG, labels=_MAP, interval=_INTERVAL),
             podMonitoring=_closed(enabled=_FLAG, interval=_INTERVAL),
             prometheusRule=_closed(enabled=_FLAG, labels=_MAP, runbooks=_TEXT),
