@@ -205,8 +205,8 @@ def _schema() -> dict[str, Any]:
                 enabled={
                     **_FLAG,
                     "description": "Limit the permission to patch nodes: only cordon, and remove the provisioner's own "
-                    "taint from, nodes of its own pools; likewise for the controller of TPUNodeGroups and the TPU device "
-                    "plugin.",
+                    "taint from, nodes of its own pools; likewise for the controller of TPUNodeGroups and the TPU "
+                    "device plugin.",
                 }
             ),
             "webhook": _webhook(),
@@ -282,8 +282,8 @@ def _nodegroups() -> dict[str, Any]:
         },
         devicePluginReadsPods={
             **_FLAG,
-            "description": "The TPU device plugin may read the pods of all namespaces, as with gke-labs/tpu-operator; see "
-            "docs/security.md.",
+            "description": "The TPU device plugin may read the pods of all namespaces, as with "
+            "gke-labs/tpu-operator; see docs/security.md.",
         },
         resources={**_FREE, "description": "Requests and limits of this controller."},
         nodeSelector={**_MAP, "description": "Which nodes this controller runs on."},

@@ -1,7 +1,7 @@
-"""Changes of nodes, pods and Secrets that the admission policies allow the ServiceAccounts of the manifests, on a real API server.
+"""Tests which changes of nodes, pods and Secrets the admission policies allow, on a real API server.
 
-That rights suffice and each is used: test_rights.py, test_partition_rights.py, tests/e2e/test_node_groups.py. That each account
-has its policy: test_tenants.py.
+That rights suffice and each is used: test_rights.py, test_partition_rights.py, tests/e2e/test_node_groups.py. That each
+account has its policy: test_tenants.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PROVISIONER, _NODE_GROUPS, _PARTITIONS = (
     for name in (SERVICE_ACCOUNT, app.LEASE_NAME, of_partitions.LEASE_NAME)
 )
 _PLUGIN_ACCOUNT = "tpu-device-plugin-sa"
-_NODE_OF_TOKEN = "authentication.kubernetes.io/node-name"  # noqa: S105 - the name of an attribute
+_NODE_OF_TOKEN = "authentication.kubernetes.io/node-name"
 _PLUGIN_WITHOUT_NODE = (f"--as=system:serviceaccount:{device_plugin.NAMESPACE}:{_PLUGIN_ACCOUNT}",)
 _PLUGIN, _PLUGIN_ELSEWHERE = (
     (*_PLUGIN_WITHOUT_NODE, f"--as-user-extra={_NODE_OF_TOKEN}={node}") for node in ("guarded", "other")
@@ -209,9 +209,7 @@ def _guarded(rehearsal: Rehearsal, installed: list[Json]) -> Iterator[Rehearsal]
     for account, given in ((_NODE_GROUPS, _MACHINE), (_PARTITIONS, _POD), (_PLUGIN_ELSEWHERE, _MACHINE)):
         change = _annotated("tried", uuid.uuid4().hex)
         wait_for(
-            lambda account=account, given=given, change=change: (
-                _DENIED in _refusal(rehearsal, account, given, change)
-            ),
+            lambda account=account, given=given, change=change: _DENIED in _refusal(rehearsal, account, given, change),
             f"the policy on {account} is in force",
             PATIENCE_SECONDS,
         )
@@ -221,7 +219,7 @@ def _guarded(rehearsal: Rehearsal, installed: list[Json]) -> Iterator[Rehearsal]
 
 
 def _refusal(rehearsal: Rehearsal, account: tuple[str, ...], given: Json, change: Change) -> str:
-    """Create a node, or a pod where it has containers; change it as an account, and delete it; say what is refused."""
+    """Create a node or a pod, change it as an account, and delete it; return the message of the rejection, if any."""
     is_pod = "containers" in given["spec"]
     kind, where = ("pod", {"namespace": "default"}) if is_pod else ("node", {})
     path = object_path(f"{kind}s", "guarded", **where)
@@ -252,10 +250,9 @@ def _refusal(rehearsal: Rehearsal, account: tuple[str, ...], given: Json, change
 
 
 @pytest.mark.parametrize(("account", "given", "change", "want_allowed"), _CASES)
-def test_account_changes_only_what_its_policy_allows(
+def test_account_can_make_only_the_changes_of_its_policy(
     account: tuple[str, ...], given: Json, change: Change, want_allowed: bool, guarded: Rehearsal
 ) -> None:
-    """Of nodes and pods of its own what it has to, and nothing else."""
     refusal = _refusal(guarded, account, given, change)
     assert (refusal == "") if want_allowed else (_DENIED in refusal), refusal
 
@@ -287,6 +284,7 @@ def test_token_of_the_device_plugin_names_the_node_of_its_pod(guarded: Rehearsal
         guarded.kubectl("delete", "pod", "plugin", "--namespace=kube-system", "--force", "--grace-period=0")
         for name in ("own", "foreign"):
             guarded.api.delete(object_path("nodes", name))
+
 
 def test_deletes_of_nodes(guarded: Rehearsal) -> None:
     """A machine's node can be deleted, one of the control plane cannot."""
