@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -72,6 +73,16 @@ def built(folder: Path, *components: str, resources: Sequence[str] = ()) -> list
 def template(chart: Path, values: Mapping[str, Any], *, release: str = "test", namespace: str) -> list[dict[str, Any]]:
     """Return the objects of a chart; raise ValueError with what helm says where it refuses the values."""
     return documents(_rendered(chart, json.dumps(values), release, namespace))
+
+
+def notes(chart: Path, values: Mapping[str, Any], folder: Path) -> str:
+    """Return the text that helm prints after an installation, rendered in a copy of the chart in an empty folder."""
+    copied = Path(shutil.copytree(chart, folder / chart.name))
+    # `helm template` leaves the text out, and `helm install --dry-run` needs a cluster.
+    text = '{kind: Notes, text: {{ include (print $.Template.BasePath "/NOTES.txt") . | toJson }}}'
+    (copied / "templates" / "notes.yaml").write_text(text, encoding="utf-8")
+    (found,) = [each["text"] for each in template(copied, values, namespace="system") if each["kind"] == "Notes"]
+    return str(found)
 
 
 @functools.cache

@@ -31,6 +31,16 @@ app.kubernetes.io/component: controller
 {{- end }}
 {{- end }}
 
+{{- /* Not empty if the provisioner of node pools is installed. */ -}}
+{{- define "tpu-provisioner.with-slices" -}}
+{{- if not (or .Values.webhook.only .Values.nodegroups.only) }}true{{ end -}}
+{{- end }}
+
+{{- /* Not empty if the controller of TPUNodeGroups is installed. */ -}}
+{{- define "tpu-provisioner.with-nodegroups" -}}
+{{- if or .Values.nodegroups.enabled .Values.nodegroups.only }}true{{ end -}}
+{{- end }}
+
 {{- /* Not empty where the webhook server is installed. With webhook.only, the values of gke-tpu-env-injector's chart are
 taken under their old names; those without a counterpart are refused. */ -}}
 {{- define "tpu-provisioner.with-webhook" -}}
