@@ -152,7 +152,9 @@ def test_the_chart_where_the_definitions_are_there_already(
 _PRODUCTS: dict[str, tuple[Json, set[str]]] = {
     "both": ({"nodegroups": {"enabled": True}}, {"slices", "nodegroups"}),
     "node groups": ({"nodegroups": {"only": True}}, {"nodegroups"}),
-    "node groups and webhook": ({"nodegroups": {"only": True}, "webhook": {"enabled": True}}, {"nodegroups", "webhook"}),
+    "node groups and webhook": (
+        {"nodegroups": {"only": True}, "webhook": {"enabled": True}}, {"nodegroups", "webhook"},
+    ),
     "node groups and webhook by two switches": (
         {"nodegroups": {"only": True}, "webhook": {"only": True}}, {"nodegroups", "webhook"},
     ),
