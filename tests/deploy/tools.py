@@ -24,6 +24,7 @@ _PACKAGES = {
     "actionlint": "github.com/rhysd/actionlint/cmd/actionlint",
     "hclfmt": "github.com/hashicorp/hcl/v2/cmd/hclfmt",
     "helm": "helm.sh/helm/v3/cmd/helm",
+    "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform",
     "kustomize": "sigs.k8s.io/kustomize/kustomize/v5",
     "promtool": "github.com/prometheus/prometheus/cmd/promtool",
 }
