@@ -76,7 +76,7 @@ def _without_slices(remote: Remote, failure: RemoteError) -> Documents:
 
 
 def board(remote: Remote) -> Document:
-    """Return what the controller shows now; raise RemoteError."""
+    """Return the document of the controller of slices. Raises RemoteError."""
     return _converted(_ask(remote, _BOARD), Document, "the controller's answer")
 
 
@@ -92,7 +92,7 @@ def settings(remote: Remote) -> dict[str, str]:
 
 
 def partitions(remote: Remote) -> partitions_board.Document | None:
-    """Return what the controller of IPU partitions shows now; None where there is none; raise RemoteError."""
+    """Return the document of the controller of IPU partitions, None if it is not installed. Raises RemoteError."""
     raw = _ask_partitions(remote, partitions_board.PATH)
     what = "what the controller of partitions answers"
     return None if raw is None else _converted(raw, partitions_board.Document, what)
@@ -222,7 +222,7 @@ def _by_address(remote: Remote, path: str, *, absent_ok: bool = False) -> Any:
             body = answer.read(_MOST_BYTES)
         return json.loads(body)
     except urllib.error.HTTPError as error:
-        # It holds the connection, and the raised error holds it.
+        # The error keeps the connection open, and is kept as the cause of the raised error.
         error.close()
         if absent_ok and error.code == HTTPStatus.NOT_FOUND:
             return None

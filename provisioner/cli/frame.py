@@ -151,7 +151,7 @@ class RemoteError(UserError):
 
 
 class UnreachableError(RemoteError):
-    """Neither the API server nor the address of `--server` responds, so no controller can be asked."""
+    """The API server or the address of `--server` does not respond, so no controller can be asked."""
 
 
 class NotInstalledError(RemoteError):
