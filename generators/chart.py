@@ -108,7 +108,8 @@ def _schema() -> dict[str, Any]:
             "settings": {
                 "type": "object",
                 "description": "Environment variables of the controller; see docs/settings.md. The defaults are the "
-                "limits of a new overlay. A changed one restarts the pods, and a pod keeps the values that it started with.",
+                "limits of a new overlay. A changed one restarts the pods, and a pod keeps the values that it started "
+                "with.",
                 "additionalProperties": False,
                 "properties": {
                     option.variable: property_of(option) for option in OPTIONS if option.variable not in OF_THE_POD
