@@ -99,7 +99,7 @@ test-operators: setup ## Run the tests with Kueue and KubeRay, which takes minut
 	@TPU_PROVISIONER_OPERATORS=1 $(BIN)/pytest --timeout=180 tests/e2e/test_kueue.py tests/e2e/test_kuberay.py
 
 # Slices of all kinds, webhooks, scheduling gates and machines that join.
-VERSIONS_TESTS := $(addprefix tests/,$(addsuffix .py,$(addprefix e2e/test_,newest life jobs leaderworkersets offline partition_admission node_groups) deploy/test_webhook))
+VERSIONS_TESTS := $(addprefix tests/,$(addsuffix .py,$(addprefix e2e/test_,newest life jobs leaderworkersets offline partition_admission node_groups placement_policy placement_webhook) deploy/test_webhook))
 
 .PHONY: test-versions
 test-versions: setup ## Run a few tests on each pair of versions of Kubernetes and JobSet; the first time builds for an hour.

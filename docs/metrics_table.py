@@ -13,7 +13,7 @@ from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
 from provisioner.partitions.metrics import PHASES as PARTITION_PHASES
 from provisioner.partitions.metrics import Metrics as PartitionMetrics
 from provisioner.runtime.metrics import Registry
-from provisioner.slices.metrics import CHIP_STATES, NOT_READY, OTHERS, PREFIX, Metrics, Stage, Use
+from provisioner.slices.metrics import CHIP_STATES, NOT_READY, OTHERS, PREFIX, SPLIT, Metrics, Stage, Use
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import DeleteReason
 
@@ -37,7 +37,7 @@ _SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Slices, node pools and chips",
         "",
-        ("slices", "node_pools", "chips", "notices", "alerts"),
+        ("slices", "split_slices", "node_pools", "chips", "notices", "alerts"),
     ),
     (
         "How long slices take to start",
@@ -143,7 +143,7 @@ _REASONS = (
 _LABELS = (
     (
         "phase",
-        _words(*(each.value for each in Phase)),
+        _words(*(each.value for each in Phase), SPLIT),
         f"the phase of a node pool ([states](glossary.md#states)); of a partition: {_words(*PARTITION_PHASES)}",
     ),
     ("server", "", "a V-IPU server, HOST:PORT"),
@@ -152,7 +152,7 @@ _LABELS = (
     ("stage", _words(*(each.value for each in Stage)), "listed by GKE; all nodes ready; the leader pod bound"),
     (
         "state",
-        _words(*dict.fromkeys(CHIP_STATES.values())),
+        _words(*dict.fromkeys((*CHIP_STATES.values(), SPLIT))),
         f"the state of the chips' node pool; of node groups the state of a node: {_words(*NODE_STATES)}",
     ),
     ("use", _words(*(each.value for each in Use)), _USES),

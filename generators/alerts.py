@@ -137,6 +137,15 @@ RULES = (
         description="The node pool costs money and runs nothing. An Event SliceStuck on the pod has the reason.",
     ),
     Rule(
+        name="TPUProvisionerSliceSplit",
+        slug="slice-split",
+        query=f"{metric('split_slices')} > 0",
+        minutes=15,
+        severity=WARNING,
+        summary="Pods of a slice are on several node pools, or share one with pods of another slice.",
+        description="Node pools cost money, and no slice is whole. Events SliceSplit on the workloads say what to do.",
+    ),
+    Rule(
         name="TPUProvisionerStockout",
         slug="stockout",
         query=f"{metric('waiting_oldest_seconds', cause=FailureKind.STOCKOUT.value)} > 1800",

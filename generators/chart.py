@@ -25,8 +25,8 @@ CHART = Path(__file__).parents[1] / "deploy" / "charts" / "tpu-provisioner"
 _PARTITIONS_CHART = CHART.parent / "ipu-partitions"
 #: The Deployment sets these from the pod itself.
 OF_THE_POD = frozenset({"POD_NAMESPACE", "POD_NAME"})
-#: These name objects of the chart, whose names are fixed.
-OF_THE_CHART = frozenset({"WEBHOOK_SERVICE", "WEBHOOK_CONFIGURATION"})
+#: The chart sets these: names of its objects, which are fixed, and the value placement.namespaces.
+OF_THE_CHART = frozenset({"WEBHOOK_SERVICE", "WEBHOOK_CONFIGURATION", "PLACEMENT_NAMESPACES"})
 #: The other chart has values for these.
 _OF_VALUES = frozenset({"VIPU_SERVERS", "VIPU_CREDENTIALS"})
 #: Values of gke-tpu-env-injector's chart.
@@ -205,10 +205,22 @@ def _schema() -> dict[str, Any]:
             "nodeGuard": _closed(
                 enabled={
                     **_FLAG,
-                    "description": "Limit the permission to patch nodes: only cordon, and remove the provisioner's own "
-                    "taint from, nodes of its own pools; likewise for the controller of TPUNodeGroups and the TPU "
-                    "device plugin.",
+                    "description": "Limit the permission to patch nodes: only cordon, remove the provisioner's own "
+                    "taint from, and label with their slice, nodes of its own pools; likewise for the controller of "
+                    "TPUNodeGroups and the TPU device plugin.",
                 }
+            ),
+            "placement": _closed(
+                enabled={
+                    **_FLAG,
+                    "description": "Pods of a group run only on the node pool that is assigned to the group. On "
+                    "clusters without MutatingAdmissionPolicy (before Kubernetes 1.36) this needs webhook.enabled.",
+                },
+                namespaces={
+                    "enum": ["labelled", "all"],
+                    "description": "Namespaces whose groups get assigned node pools: those with the label "
+                    "tpu-provisioner/placement=assign (labelled), or all except those with the value off (all).",
+                },
             ),
             "webhook": _webhook(),
             "nodegroups": _nodegroups(),

@@ -26,6 +26,12 @@ JOB_GLOBAL_INDEX = "jobset.sigs.k8s.io/job-global-index"
 JOB_KEY = "jobset.sigs.k8s.io/job-key"
 #: Annotation of JobSets, their jobs and pods: the label whose values are the places that jobs do not share.
 EXCLUSIVE_TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+#: Annotation of JobSets and replicated jobs with exclusive placement, with any value: pods select the label below.
+NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
+#: Label of nodes that JobSet selects for the pods of one child Job, "NAMESPACE_JOB"; JobSet does not write it.
+NAMESPACED_JOB = "alpha.jobset.sigs.k8s.io/namespaced-job"
+#: Key of the taint of such nodes, which JobSet lets these pods tolerate.
+JOB_TAINT = "alpha.jobset.sigs.k8s.io/no-schedule"
 #: The name of the Job, on its pods.
 JOB_NAME = "batch.kubernetes.io/job-name"
 RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
@@ -184,6 +190,8 @@ READ_ANNOTATIONS = (
     SLICE_AUTOPROVISIONING,
     CONSUMES_REQUEST,
     EXCLUSIVE_TOPOLOGY,
+    NODE_SELECTOR_STRATEGY,
+    LWS_EXCLUSIVE_TOPOLOGY,
 )
 
 NODEPOOL_MANAGER = "google.com/nodepool-manager"
@@ -229,14 +237,14 @@ SLICE_FREE = "none"
 #: Label of namespaces: with the value below, admission marks the pods of groups there.
 PLACEMENT = "tpu-provisioner/placement"
 PLACEMENT_ASSIGN = "assign"
+#: Value of a namespace whose pods are not marked, even if those of all namespaces are.
+PLACEMENT_OFF = "off"
 #: Node annotation: we cordoned it before a delete, and only such nodes do we uncordon.
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
-#: Taint key of nodes that wait for the other slices of their JobSet.
-HELD = "tpu-provisioner.cloud.google.com/held"
-#: The same on nodes that the cluster autoscaler brings (flex-start): it brings none with a taint that the pod does
-#: not tolerate, except of this prefix. It counts nodes with one as not ready, so others have the key above.
+#: Taint key of flex-start nodes that wait for the other slices of their workload. The cluster autoscaler brings no
+#: nodes with a taint that the pod does not tolerate, except of this prefix.
 HELD_LATE = "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"
-HELD_KEYS = (HELD, HELD_LATE)
+HELD_KEYS = (HELD_LATE,)
 #: Labels that no copied label may overwrite: they say whose pool it is.
 OWNER_LABELS = frozenset(
     {
@@ -285,6 +293,8 @@ INVALID_REQUEST = "InvalidTPURequest"
 CREATION_WAITING = "NodePoolCreationWaiting"
 #: A pod stays unschedulable although its slice has a pool.
 STUCK = "SliceStuck"
+#: Pods of the slice are on several node pools, or share one with pods of another slice.
+SLICE_SPLIT = "SliceSplit"
 #: Hosts of the slice stay without a pod.
 UNDERUSED = "SliceUnderused"
 #: The JobSet asks for Slice resources, which the provisioner does not make.
@@ -309,5 +319,5 @@ HOST_MAINTENANCE = "HostMaintenance"
 RESERVATION_ENDS = "ReservationEnds"
 #: Pods of a RayCluster do not say which replica they are of.
 NOT_NUMBERED = "PodsNotNumbered"
-#: Slices start together, and pods of other JobSets fit their nodes.
-NOT_SEPARATE = "JobSetNotSeparate"
+#: Slices should start together, and admission did not mark their pods, so that they do not.
+NOT_MARKED = "PlacementNotAssigned"

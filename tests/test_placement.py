@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from provisioner import constants
-from provisioner.model.placement import RAY_NAME_TOO_LONG, UNKNOWN_GROUP, labels_of, mark_of, slice_key, without_marks
+from provisioner.model.placement import (
+    RAY_NAME_TOO_LONG,
+    UNKNOWN_GROUP,
+    labels_of,
+    mark_of,
+    selects_job_nodes,
+    slice_key,
+    without_marks,
+)
 from provisioner.model.workloads import Expression, Requirements
 
 _KEEP_OFF = Expression(key=constants.SLICE, operator="DoesNotExist")
@@ -51,9 +59,17 @@ def test_mark_of_a_pod_counts_only_for_its_own_namespace(selector: dict[str, str
 
 def test_requirements_without_marks_keep_all_other_selectors() -> None:
     marked = Requirements(node_selector={**labels_of("j-abc", "research"), constants.TPU_TOPOLOGY: "2x2x2"})
-    assert without_marks(marked, "research").node_selector == {constants.TPU_TOPOLOGY: "2x2x2"}
+    assert without_marks(marked, "research")[0].node_selector == {constants.TPU_TOPOLOGY: "2x2x2"}
     # A forged mark is kept, so that no pool fits the pod.
-    assert without_marks(marked, "vision") is marked
+    assert without_marks(marked, "vision") == (marked, "")
+
+
+def test_node_that_a_marked_pod_selects_is_returned_apart() -> None:
+    """Kueue's topology-aware scheduling pins each pod of a slice to a node of its own."""
+    selector = {**labels_of("j-abc", "research"), constants.HOSTNAME: "gke-a-0"}
+    assert without_marks(Requirements(node_selector=selector), "research") == (Requirements(), "gke-a-0")
+    pinned = Requirements(node_selector={constants.HOSTNAME: "gke-a-0"})
+    assert without_marks(pinned, "research") == (pinned, "")
 
 
 @pytest.mark.parametrize(
@@ -67,4 +83,30 @@ def test_requirements_without_marks_keep_all_other_selectors() -> None:
     ids=["only the affinity of admission", "with a term of the author", "a term that asks nothing", "an empty term"],
 )
 def test_affinity_that_keeps_pods_off_slices_is_removed(terms: tuple[object, ...], left: tuple[object, ...]) -> None:
-    assert without_marks(Requirements(affinity_terms=terms), "research").affinity_terms == left  # type: ignore[arg-type]
+    asked = Requirements(affinity_terms=terms)  # type: ignore[arg-type]
+    assert without_marks(asked, "research")[0].affinity_terms == left
+
+
+_BOTH = (constants.EXCLUSIVE_TOPOLOGY, constants.NODE_SELECTOR_STRATEGY)
+
+
+@pytest.mark.parametrize(
+    ("of_jobset", "of_job", "selects"),
+    [
+        (_BOTH, (), True),
+        ((), _BOTH, True),
+        # A Job has the annotations of its template, whatever they are.
+        (_BOTH[:1], _BOTH[1:], True),
+        # The strategy of a JobSet without exclusive placement is not inherited.
+        (_BOTH[1:], _BOTH[:1], False),
+        (_BOTH[:1], (), False),
+        (_BOTH[1:], (), False),
+        ((), (), False),
+    ],
+    ids=["JobSet", "Job", "exclusive JobSet", "exclusive Job", "only exclusive", "only the strategy", "none"],
+)
+def test_jobset_selects_nodes_of_a_job_if_the_job_has_both_annotations(
+    of_jobset: tuple[str, ...], of_job: tuple[str, ...], *, selects: bool
+) -> None:
+    """JobSet 0.11 as in `constructJob` and `labelAndAnnotateObject`."""
+    assert selects_job_nodes(of_jobset, of_job) is selects

@@ -18,6 +18,7 @@ from provisioner.cli import output
 from provisioner.cli.frame import Command, Remote, complete_files, remote_options
 from provisioner.cli.manifests import Manifests, read_documents, read_manifests
 from provisioner.model.capacity import NodePoolRequest, PoolName
+from provisioner.model.placement import job_labels
 from provisioner.settings import Settings
 from provisioner.settings.forms import Prices, cost_in_words
 from provisioner.slices.offline.documents import Document
@@ -328,6 +329,8 @@ def _details(pools: Sequence[PlannedPool], prices: Prices, *, wide: bool) -> Ite
     yield f"    from: {source}:{pool.document.line}, namespace {namespace}"
     for key in sorted(request.labels):
         yield f"    label: {output.plain(f'{key}={request.labels[key]}')}"
+    for key, value in job_labels(request.labels, request.taints).items():
+        yield f"    label: {output.plain(f'{key}={value}')} (written on the nodes)"
     for taint in request.taints:
         yield f"    taint: {output.plain(f'{taint.key}={taint.value}:{taint.effect}')}"
 
@@ -368,6 +371,7 @@ def _data(result: _Result) -> dict[str, Any]:
                     {"choice": str(option.choice), "possible": not option.problem, "problem": option.problem}
                     for option in pool.options
                 ],
+                "nodeLabels": job_labels(pool.request.labels, pool.request.taints),
                 "request": _request_json(effective, _shown_request(pool)),
             }
             for pool in found.pools

@@ -28,7 +28,7 @@ from provisioner.slices.view.explain import for_how_long
 from provisioner.slices.view.types import RUNS, PoolView, SliceView, State, View
 
 #: What somebody has to look at comes first, then all in the order of their lives.
-_ORDER = (State.FAILED, *(each for each in State if each is not State.FAILED))
+_ORDER = tuple(dict.fromkeys((State.FAILED, State.SPLIT, *State)))
 _STATES = f"only slices in this state: {', '.join(each.value for each in _ORDER)}"
 _LOOK_SECONDS = 2.0
 _CLEAR = "\x1b[H\x1b[2J"

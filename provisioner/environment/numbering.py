@@ -11,7 +11,7 @@ from provisioner import constants
 from provisioner.environment.pods import TpuPod
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
-from provisioner.kube.podspec import requested_chips
+from provisioner.kube.podspec import node_selector_of, requested_chips
 from provisioner.kube.protocol import object_path
 from provisioner.model import bounds
 from provisioner.workloads import JOBSET, PLAIN_JOB, RAY_CLUSTER
@@ -77,6 +77,8 @@ class Numbering:
     #: The slices of one owner may work together.
     together: bool = True
     port: int = PROCESS_PORT
+    #: Why pods may not find each other by these numbers; empty if they do.
+    problem: str = ""
 
     def host(self, index: int) -> str:
         """Return the host name of a pod."""
@@ -107,8 +109,9 @@ def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
     key = owner_to_read(pod)
     if key is None:
         raise UnnumberedError(
-            f"it is owned by a {fields.shown(pod.owner.kind)}, whose pods are not numbered; use a StatefulSet, a Job, "
-            f"a JobSet or a LeaderWorkerSet, or set TPU_WORKER_ID and TPU_WORKER_HOSTNAMES"
+            f"it is owned by a {fields.shown(pod.owner.kind)} of {pod.owner.api_version}, whose pods are not numbered; "
+            "use a StatefulSet of apps/v1, a Job of batch/v1, a JobSet or a LeaderWorkerSet, or set TPU_WORKER_ID and "
+            "TPU_WORKER_HOSTNAMES"
         )
     uid = fields.name(fields.mapping(owner.get("metadata")).get("uid"))
     if key.uid and uid != key.uid:
@@ -141,15 +144,19 @@ def _of_stateful_set(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Num
 
 
 def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
-    parallelism = fields.count(spec.get("parallelism"))
     return Numbering(
         index=_completion_index(pod, key),
-        pods=min(parallelism, fields.count(spec.get("completions"), default=parallelism)),
+        pods=_pods_of(spec),
         prefix=f"{key.name}-",
         suffix=_subdomain(pod),
         # Pods of a higher index may run after the others.
         together=False,
     )
+
+
+def _pods_of(job: Mapping[str, Any]) -> int:
+    parallelism = fields.count(job.get("parallelism"))
+    return min(parallelism, fields.count(job.get("completions"), default=parallelism))
 
 
 def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
@@ -159,7 +166,7 @@ def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
         return said == "true"
     together = _slices_of(pod, fields.mapping(owner.get("spec")))
     # Where a child Job has several pods, each is a slice: nothing numbers these.
-    one_pod = (each for each in together if fields.count(_job_of(each).get("parallelism")) == 1)
+    one_pod = (each for each in together if _pods_of(_job_of(each)) == 1)
     return not owner or sum(fields.count(each.get("replicas")) for each in one_pod) > 1
 
 
@@ -182,11 +189,11 @@ def _slice_of(replicated_job: Mapping[str, Any]) -> tuple[object, ...] | None:
         chips = requested_chips("pod template", template.get("spec"))
     except MalformedObject:
         return None
-    selector = fields.mapping(fields.mapping(template.get("spec")).get("nodeSelector"))
+    selector = node_selector_of(template.get("spec"))
     group = fields.name(replicated_job.get("groupName")) or DEFAULT_GROUP
     apart = marked(fields.mapping(template.get("metadata")), constants.MULTISLICE) == "false"
     shape = (fields.text(selector.get(each)) for each in (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY))
-    return (group, apart, *shape, chips, fields.count(job.get("parallelism"))) if chips else None
+    return (group, apart, *shape, chips, _pods_of(job)) if chips else None
 
 
 def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
@@ -205,7 +212,7 @@ def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering
     subdomain = _subdomain(pod)
     return Numbering(
         index=_completion_index(pod, key),
-        pods=fields.count(_job_of(entries[place]).get("parallelism")),
+        pods=_pods_of(_job_of(entries[place])),
         prefix=f"{key.name}-{own}-{number}-",
         suffix=subdomain,
         slices_before=sum(replicas[:place]) + number,
@@ -219,12 +226,15 @@ def _job_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def ray_host(pod: TpuPod, cluster: str, replica: str, host: str) -> tuple[str, str]:
-    """Return host name, cut in front, and subdomain of a replica's host, as GKE's Ray add-on and KubeRay name them."""
+    """Return host name, cut in front, and subdomain of a replica's host, as GKE's Ray add-on and KubeRay name them.
+
+    A subdomain that the pod has stays.
+    """
     longest = bounds.LABEL_VALUE - len(str(bounds.PARALLELISM))
     name = f"{pod.marks.get(constants.RAY_GROUP, '')}-{replica}-"[-longest:].lower()
     # Names of groups may have what those of hosts may not.
     name = _NOT_IN_HOST_NAMES.sub("-", name).lstrip("-")
-    return f"{name}{host}", f"{cluster}-headless"
+    return f"{name}{host}", pod.subdomain or f"{cluster}-headless"
 
 
 def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
@@ -247,17 +257,25 @@ def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbe
             "feature gate RayMultiHostIndexing"
         )
     name, service = ray_host(pod, key.name, str(replica), "")
-    together = pod.marks.get(constants.MULTISLICE) == "true"
-    first, _ = ray_host(pod, key.name, "0", "0")
+    if pod.hostname not in ("", f"{name}{host}"):
+        raise NumberingError(
+            f"its host name is {pod.hostname!r}, but the pods of its slice are found as {name}0 to {name}{pods - 1}; "
+            "remove spec.hostname from the template of the worker group"
+        )
+    slices = replicas_of(entry) if pod.marks.get(constants.MULTISLICE) == "true" else 0
     return Numbering(
         index=host,
         pods=pods,
         prefix=name,
         suffix=f".{service}",
-        slices_before=replica if together else 0,
-        slices=max(replicas_of(entry), replica + 1) if together else 0,
-        coordinator=f"{first}.{service}" if together else "",
-        together=together,
+        slices_before=replica,
+        slices=slices,
+        coordinator=".".join(ray_host(pod, key.name, "0", "0")),
+        together=False,
+        problem=f"{key.title}: its replica has the index {replica}, but worker group {group} has {slices} replicas, so "
+        "that one index is missing, perhaps that of the coordinator, 0; recreate the replicas of the group"
+        if 1 < slices <= replica
+        else "",
     )
 
 
@@ -298,10 +316,10 @@ def _completion_index(pod: TpuPod, key: OwnerKey) -> int:
 
 def _subdomain(pod: TpuPod) -> str:
     if not pod.subdomain:
-        raise NumberingError(
-            "its template has no subdomain, so it has no host name; name a headless Service in "
-            "spec.template.spec.subdomain"
-        )
+        remedy = "name a headless Service in spec.template.spec.subdomain"
+        if constants.JOBSET_NAME in pod.marks:
+            remedy = "set spec.network.enableDNSHostnames of its JobSet to true"
+        raise NumberingError(f"its template has no subdomain, so it has no host name; {remedy}")
     return f".{pod.subdomain}"
 
 
@@ -311,9 +329,4 @@ _RESOURCES = {
     JOBSET_TYPE: JOBSET.resource,
     RAY_CLUSTER_TYPE: RAY_CLUSTER.resource,
 }
-_NUMBERINGS = {
-    STATEFUL_SET: _of_stateful_set,
-    JOB: _of_job,
-    JOBSET_TYPE: _of_jobset,
-    RAY_CLUSTER_TYPE: _of_raycluster,
-}
+_NUMBERINGS = {STATEFUL_SET: _of_stateful_set, JOB: _of_job, JOBSET_TYPE: _of_jobset, RAY_CLUSTER_TYPE: _of_raycluster}

@@ -11,7 +11,7 @@ from provisioner import constants
 from provisioner.admission.review import pointer
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
-from provisioner.kube.podspec import requested_chips
+from provisioner.kube.podspec import node_selector_of, requested_chips
 from provisioner.model import bounds
 from provisioner.workloads.kind import Owner, controller_of, marks
 
@@ -57,9 +57,11 @@ class TpuPod:
     marks: Mapping[str, str]
     hostname: str
     subdomain: str
+    #: Whether it has the node's network.
+    host_network: bool
     #: The parts of its affinity that are there.
     affinity: tuple[str, ...] | None
-    #: From nodeSelector; empty where it has none.
+    #: As `node_selector_of` reads them; empty if the pod selects none.
     accelerator: str
     topology: str
     machine_type: str
@@ -97,7 +99,7 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
         raise MalformedObject(
             f"more than {bounds.TPU_CONTAINERS} of its containers request {constants.TPU_RESOURCE}; use fewer"
         )
-    selector = fields.mapping(spec.get("nodeSelector"))
+    selector = node_selector_of(spec)
     return TpuPod(
         namespace=namespace or fields.name(metadata.get("namespace")),
         name=fields.name(metadata.get("name")),
@@ -106,6 +108,7 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
         marks=marks(metadata),
         hostname=fields.name(spec.get("hostname")),
         subdomain=fields.name(spec.get("subdomain")),
+        host_network=spec.get("hostNetwork") is True,
         affinity=tuple(spec["affinity"]) if isinstance(spec.get("affinity"), dict) else None,
         accelerator=_label(selector.get(constants.TPU_ACCELERATOR)),
         topology=_label(selector.get(constants.TPU_TOPOLOGY)),

@@ -21,6 +21,8 @@ from provisioner.environment.numbering import (
 )
 from provisioner.environment.pods import Container, TpuPod, read_pod, requests_chips, wish_of
 from provisioner.environment.variables import (
+    FIRST_METRICS_PORT,
+    METRICS_PORTS,
     NUM_SLICES,
     OF_SLICES,
     OF_WORKERS,
@@ -81,7 +83,8 @@ def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings
         return Answer()
     if pod is None:
         return Answer()
-    asked = owner_is_asked(pod)
+    # The owner may ask for the variables; then it has to be read first.
+    asked = not pod.wish and _stateful(pod)
     if not asked and not wanted(pod, {}, settings):
         return Answer()
     layout = _layout(pod)
@@ -153,11 +156,6 @@ class Injected:
     problems: tuple[str, ...] = ()
 
 
-def owner_is_asked(pod: TpuPod) -> bool:
-    """Whether the owner decides on the injection, or may: then it has to be read first."""
-    return not pod.wish and _stateful(pod)
-
-
 def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> bool:
     """Whether a pod gets variables; `owner` is empty where it was not read."""
     # Of a pod that selects no slice nobody knows how many make one.
@@ -187,7 +185,6 @@ def inject(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> 
 
 def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> Injected:
     problems: list[str] = []
-    layout: Layout | None = None
     try:
         layout = layout_of(pod)
     except tpu.ShapeError as error:
@@ -200,6 +197,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
         try:
             numbering = numbering_of(pod, owner)
             check_size(pod, layout, numbering)
+            problems += filter(None, (numbering.problem,))
             several = not numbering.slices
             if layout is not None and (numbering.pods % layout.pods or not (several or numbering.pods == layout.pods)):
                 problems.append(
@@ -240,9 +238,20 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
                 resilient=pod.resilient,
             )
         patch += _operations(container, variables)
-    if settings.topology and layout is None:
-        problems.append("it selects no accelerator and topology, so the variables of the topology cannot be determined")
+    problems += _problems_of_topology(pod, layout) if settings.topology else ()
     return Injected(patch=tuple(patch), problems=tuple(dict.fromkeys(problems)))
+
+
+def _problems_of_topology(pod: TpuPod, layout: Layout | None) -> Iterator[str]:
+    takes_ports = any(METRICS_PORTS not in each.given for each in pod.containers)
+    if layout is None:
+        yield "it selects no accelerator and topology, so the variables of the topology cannot be determined"
+    elif pod.host_network and pod.chips < layout.host_chips and takes_ports:
+        yield (
+            f"it has the node's network (hostNetwork) and requests {pod.chips} of the {layout.host_chips} chips of its "
+            f"VM, and several such pods there take the same port {FIRST_METRICS_PORT}; leave hostNetwork out, request "
+            f"all chips, or set {METRICS_PORTS}"
+        )
 
 
 def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> list[str]:
@@ -318,9 +327,10 @@ def _placement(pod: TpuPod) -> Iterator[Operation]:
     name = pod.marks.get(constants.RAY_REPLICA_NAME, "")
     if pod.owner is None or pod.owner.type != RAY_CLUSTER_TYPE or not all((replica, host, name)):
         return
-    if not (pod.hostname or pod.subdomain):
-        hostname, service = ray_host(pod, pod.owner.name, replica, host)
+    hostname, service = ray_host(pod, pod.owner.name, replica, host)
+    if not pod.hostname:
         yield Operation(op="add", path="/spec/hostname", value=hostname)
+    if not pod.subdomain:
         yield Operation(op="add", path="/spec/subdomain", value=service)
     if pod.in_node_group:
         return

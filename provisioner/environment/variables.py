@@ -47,7 +47,8 @@ _CUBE_EDGE = 4
 _RESILIENT = ("v4", "v5p", "tpu7x", "tpu7")
 #: Generations with two metrics ports a chip.
 _TWO_PORTS = ("tpu7x", "tpu7")
-_FIRST_METRICS_PORT = 8431
+#: Ports on which libtpu serves its metrics, and the first of them.
+METRICS_PORTS, FIRST_METRICS_PORT = "TPU_RUNTIME_METRICS_PORTS", 8431
 #: Chips that a container requests, and how they lie in a host.
 _GRIDS_IN_HOST = {1: (1, 1, 1), 2: (1, 2, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
 #: What pods may shrink the topology of their slice to.
@@ -80,7 +81,7 @@ def topology_variables(
     ports = host_chips * (2 if generation in _TWO_PORTS else 1)
     variables = {
         "TPU_SKIP_MDS_QUERY": "true",
-        "TPU_RUNTIME_METRICS_PORTS": _joined(range(_FIRST_METRICS_PORT, _FIRST_METRICS_PORT + ports)),
+        METRICS_PORTS: _joined(range(FIRST_METRICS_PORT, FIRST_METRICS_PORT + ports)),
         "TPU_TOPOLOGY": str(topology),
         "TPU_ACCELERATOR_TYPE": f"{generation}-{cores}",
     }
@@ -232,11 +233,7 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
     said = pod.marks.get(constants.MULTISLICE, "")
     if count <= 1 or not (said == "true" if said in ("true", "false") else numbering.together):
         return {}
-    return {
-        NUM_SLICES: str(count),
-        SLICE_ID: str(own),
-        COORDINATOR: numbering.coordinator or numbering.host(0),
-    }
+    return {NUM_SLICES: str(count), SLICE_ID: str(own), COORDINATOR: numbering.coordinator or numbering.host(0)}
 
 
 def is_absent(name: str, container: Container, variables: Mapping[str, object]) -> bool:

@@ -6,15 +6,21 @@ ERROR events. Not handled: a client certificate that an exec plugin renews (toke
 
 from __future__ import annotations
 
+import http.client
+import io
 import json
 import os
+import socket
 import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
+from math import inf
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import urllib3
@@ -22,6 +28,7 @@ import yaml
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import incluster_config, kube_config
 from kubernetes.config.config_exception import ConfigException
+from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import NewConnectionError, ProtocolError
 from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 
@@ -56,15 +63,62 @@ _METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_JSON}"
 USER_AGENT = f"tpu-provisioner/{__version__}"
 #: Watches (a handful, or one a namespace), the worker threads, the lease, events and live reads, all at once.
 POOL_SIZE = 64
+#: Deadline of the call that runs in this thread (`time.monotonic`); None while the lines of a stream are read.
+_DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
+
+
+def _left_seconds() -> float:
+    deadline = _DEADLINE.get()
+    return inf if deadline is None else deadline - time.monotonic()
+
+
+class _Incoming(io.RawIOBase):
+    """The bytes that a server sends. A socket's own time-out begins again with each byte, the deadline does not."""
+
+    def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
+        self._sock, self._raw = sock, raw
+        # urllib3 has just set the time-out for reads.
+        self._silence_seconds = sock.gettimeout() or DEFAULT_TIMEOUTS.read_seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = min(self._silence_seconds, _left_seconds())
+        if left <= 0:
+            raise TimeoutError("the deadline of the call has passed")
+        self._sock.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.fp = io.BufferedReader(_Incoming(sock, self.fp.detach()))
+
+
+def _bounded(pool: type[HTTPConnectionPool]) -> type[HTTPConnectionPool]:
+    """Return a class of pools, such as those for a proxy, that receives until the deadline of the call."""
+    connection = type("BoundedConnection", (pool.ConnectionCls,), {"response_class": _Response})
+    return type("BoundedPool", (pool,), {"ConnectionCls": connection})
 
 
 class KubeApi(Api):
-    """A connection to one API server; safe to share between threads. `client` carries credentials and the pool."""
+    """A connection to one API server; safe to share between threads. `client` carries credentials and the pool.
+
+    A call ends within its time-outs together, whatever the server sends, except for the look-up of the server's name.
+    """
 
     def __init__(self, client: ApiClient, *, context_name: str = "", ca_pem: bytes | None = None) -> None:
         self._client = client
         self._configuration: Configuration = client.configuration
         self._pool = client.rest_client.pool_manager
+        classes = self._pool.pool_classes_by_scheme
+        self._pool.pool_classes_by_scheme = {scheme: _bounded(pool) for scheme, pool in classes.items()}
         #: The kubeconfig's context, or "in-cluster".
         self.context_name = context_name
         #: The CA bundle that the client trusts; None where it trusts the public roots, or verifies nothing.
@@ -109,21 +163,22 @@ class KubeApi(Api):
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> LineStream:
         """Open a response and hand out its lines as they arrive."""
         request = Request("GET", path, query=query, timeouts=timeouts)
-        response = self._send(request, accept=_JSON)
-        if response.status != 200:
-            try:
-                data = response.read(CHUNK_BYTES)
-            except TRANSPORT_ERRORS:
-                data = b""  # the status alone says enough
-            finally:
-                response.close()
-            raise error_of(request.title, response, data)
+        with self._transport(request):
+            response = self._send(request, accept=_JSON)
+            if response.status != 200:
+                try:
+                    data = response.read(CHUNK_BYTES)
+                except TRANSPORT_ERRORS:
+                    data = b""  # the status alone says enough
+                finally:
+                    response.close()
+                raise error_of(request.title, response, data)
         return LineStream(response, what=request.title, read_seconds=timeouts.read_seconds)
 
     def _read(self, request: Request, *, accept: str, most_bytes: int) -> bytes:
         """Send a request and return the whole answer, as far as it is not larger than is read."""
-        response = self._send(request, accept=accept)
         with self._transport(request):
+            response = self._send(request, accept=accept)
             data = read_answer(request.title, response, most_bytes=most_bytes)
         if not 200 <= response.status < 300:
             raise error_of(request.title, response, data)
@@ -131,7 +186,7 @@ class KubeApi(Api):
 
     @contextmanager
     def _transport(self, request: Request) -> Iterator[None]:
-        """Turn whatever the transport raises into our error."""
+        """Turn the errors of the transport into ClusterErrors, and end the deadline that `_send` sets."""
         what, timeouts = request.title, request.timeouts
         try:
             yield
@@ -146,6 +201,8 @@ class KubeApi(Api):
                 seconds = f"{timeouts.connect_seconds:g} s (connect) or {timeouts.read_seconds:g} s (read)"
                 words = f"did not answer within {seconds}"
             raise errors.Unavailable(f"{what}: {self.server} {words}") from error
+        finally:
+            _DEADLINE.set(None)
 
     def _send(self, request: Request, *, accept: str) -> urllib3.BaseHTTPResponse:
         headers = {"accept": accept, "user-agent": USER_AGENT}
@@ -157,11 +214,11 @@ class KubeApi(Api):
             data = json.dumps(request.body, separators=(",", ":")).encode()
         url = self.server + request.path + (f"?{urlencode(parameters)}" if parameters else "")
         timeouts = request.timeouts
-        # Both attempts together take no longer than callers want to have of their lease.
-        until = time.monotonic() + timeouts.connect_seconds + timeouts.read_seconds
+        # Both attempts of a read end by it: a delete that follows must not be sent after the lease has ended.
+        _DEADLINE.set(time.monotonic() + timeouts.connect_seconds + timeouts.read_seconds)
 
         def send() -> urllib3.BaseHTTPResponse:
-            left = max(until - time.monotonic(), 0.001)
+            left = max(_left_seconds(), 0.001)
             return self._pool.request(
                 request.method,
                 url,
@@ -173,16 +230,15 @@ class KubeApi(Api):
                 preload_content=False,
             )
 
-        with self._transport(request):
-            try:
-                return send()
-            except ProtocolError as error:
-                if request.method != "GET":
-                    raise
-                # A connection that was kept may lead to an API server that was replaced; then all of them do.
-                traceback.clear_frames(error.__traceback__)
-                self._pool.clear()
-                return send()
+        try:
+            return send()
+        except ProtocolError as error:
+            if request.method != "GET":
+                raise
+            # A connection that was kept may lead to an API server that was replaced; then all of them do.
+            traceback.clear_frames(error.__traceback__)
+            self._pool.clear()
+            return send()
 
     def _authorize(self, method: str, path: str, *, headers: dict[str, str], parameters: list[tuple[str, str]]) -> None:
         try:

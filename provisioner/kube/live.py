@@ -91,11 +91,6 @@ def cordon(api: Api, node_name: str) -> None:
         api.patch(object_path("nodes", node_name), _CORDON, strategic=True)
 
 
-def cordon_open_node(api: Api, node_name: str) -> None:
-    """Cordon a node as `cordon` does, unless it is cordoned already."""
-    _change_node(api, node_name, lambda node: None if (node.get("spec") or {}).get("unschedulable") else _CORDON)
-
-
 def label(api: Api, node_name: str, labels: Mapping[str, str | None]) -> None:
     """Set labels of a node, and remove those whose value is None, in one patch; a node that is gone needs none."""
     with contextlib.suppress(errors.NotFound):

@@ -14,10 +14,12 @@ from provisioner.model import bounds
 from provisioner.model.workloads import Expression, Requirements, Term, Toleration
 
 #: A selector term without requirements matches no node at all; the scheduler's rule, in the model's words.
-_MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(), on_field=True),)
+MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(), on_field=True),)
 #: What a decision needs of an object that is refused for having too many labels or selectors.
 _KEPT_LABELS = (constants.DISABLE, constants.JOB_NAME)
 _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
+#: Labels of nodes that determine a slice.
+_OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
 
 
 def pod_requests(what: str, spec: object, resource: str) -> Decimal:
@@ -60,11 +62,48 @@ def _claimed_chips(spec: object) -> int:
 
     The driver allocates no fewer. What the claims say is not read: GKE's autoscaler goes by the pod alone, too.
     """
-    selector = fields.mapping(fields.mapping(spec).get("nodeSelector"))
-    if constants.TPU_ACCELERATOR not in selector or not has_claims(spec):
+    if not has_claims(spec):
         return 0
-    keys = constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY, constants.INSTANCE_TYPE
-    return tpu.chips_of_host(*(fields.text(selector.get(key)) for key in keys))
+    selector = node_selector_of(spec)
+    if constants.TPU_ACCELERATOR not in selector:
+        return 0
+    return tpu.chips_of_host(*(fields.text(selector.get(key)) for key in _OF_SLICES))
+
+
+def node_selector_of(spec: object) -> dict[str, Any]:
+    """Return a pod's nodeSelector, and in it the labels of slices that required node affinity fixes to one value.
+
+    The scheduler treats both alike. A label that nodeSelector has is not looked for in the affinity.
+    """
+    asked = fields.mapping(spec)
+    selector = fields.mapping(asked.get("nodeSelector"))
+    terms = fields.mappings(fields.mapping(_required_affinity(asked)).get("nodeSelectorTerms"))
+    missing = (key for key in _OF_SLICES if terms and key not in selector)
+    fixed = {key: value for key in missing if (value := _only_value(terms, key))}
+    return {**selector, **fixed} if fixed else selector
+
+
+def _only_value(terms: Iterable[dict[str, Any]], key: str) -> str:
+    """Return the one value of a label that nodes of all terms have, empty if there are several."""
+    values: set[str] = set()
+    for term in terms:
+        expressions = fields.mappings(term.get("matchExpressions"))
+        allowed = [
+            {value for value in fields.sequence(each.get("values")) if isinstance(value, str)}
+            for each in expressions
+            if each.get("key") == key and each.get("operator") == "In"
+        ]
+        if allowed:
+            values |= set.intersection(*allowed)
+        elif expressions or term.get("matchFields"):
+            # A term without any requirement matches no node; this one matches nodes with any value.
+            return ""
+    return values.pop() if len(values) == 1 else ""
+
+
+def _required_affinity(spec: dict[str, Any]) -> object:
+    affinity = fields.mapping(fields.mapping(spec.get("affinity")).get("nodeAffinity"))
+    return affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
 
 
 def has_claims(spec: object) -> bool:
@@ -103,7 +142,6 @@ def requirements(
     what: str, spec: dict[str, Any], metadata: dict[str, Any], *, reader: BoundedReader | None = None
 ) -> Requirements:
     """Read what a pod asks of a node; MalformedObject where an amount of chips, CPU or memory cannot be read."""
-    affinity = fields.mapping(fields.mapping(spec.get("affinity")).get("nodeAffinity"))
     reader = reader or reader_of_pod()
     counted = counted_chips(what, spec)
     claimed = 0 if counted else _claimed_chips(spec)
@@ -113,7 +151,7 @@ def requirements(
         chips=counted or claimed,
         cpu_millicores=ceil(pod_requests(what, spec, "cpu") * 1000),
         memory_bytes=ceil(pod_requests(what, spec, "memory")),
-        node_selector=reader.labels("nodeSelector", spec.get("nodeSelector"), keep=_KEPT_SELECTORS) | implied,
+        node_selector=reader.labels("nodeSelector", node_selector_of(spec), keep=_KEPT_SELECTORS) | implied,
         labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
         annotations=reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS),
         tolerations=tuple(
@@ -125,7 +163,7 @@ def requirements(
             )
             for entry in reader.entries("tolerations", spec.get("tolerations"), bounds.TOLERATIONS)
         ),
-        affinity_terms=_terms(reader, affinity.get("requiredDuringSchedulingIgnoredDuringExecution")),
+        affinity_terms=required_terms(reader, spec),
         # Read last: it is what all of the above came to.
         problem=reader.problem,
     )
@@ -136,8 +174,9 @@ def reader_of_pod(*, within: BoundedReader | None = None) -> BoundedReader:
     return BoundedReader("a pod", most_characters=bounds.REQUIREMENTS, within=within)
 
 
-def _terms(reader: BoundedReader, required: object) -> tuple[Term, ...]:
-    """Read required node affinity; a term that matches nothing goes, unless then no term were left."""
+def required_terms(reader: BoundedReader, spec: dict[str, Any]) -> tuple[Term, ...]:
+    """Read required node affinity, empty if there is none; only MATCHES_NOTHING if no term matches any node."""
+    required = _required_affinity(spec)
     if not isinstance(required, dict):
         return ()
     terms = []
@@ -152,10 +191,10 @@ def _terms(reader: BoundedReader, required: object) -> tuple[Term, ...]:
                 f"required node affinity has more than {bounds.EXPRESSIONS} expressions or "
                 f"{bounds.EXPRESSION_VALUES:,} values, and no more are read; use fewer"
             )
-            return (_MATCHES_NOTHING,)
+            return (MATCHES_NOTHING,)
         if found:
             terms.append(tuple(_expression(reader, each, on_field=on_field) for each, on_field in found))
-    return tuple(terms) or (_MATCHES_NOTHING,)
+    return tuple(terms) or (MATCHES_NOTHING,)
 
 
 def _expression(reader: BoundedReader, raw: dict[str, Any], *, on_field: bool) -> Expression:

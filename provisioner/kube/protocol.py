@@ -28,9 +28,10 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long to wait for a connection, and for each read on it."""
+    """Time-outs of one call, which ends within both together; of a stream, of the call that opens it."""
 
     connect_seconds: float = 5.0
+    #: Of the answer, and of silence while the lines of a stream are read.
     read_seconds: float = 15.0
 
 

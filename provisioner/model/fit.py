@@ -44,6 +44,8 @@ _KNOWN = frozenset(
         constants.WORKLOAD_TYPE,
         constants.TPU_DRA_DRIVER,
         constants.COMPUTE_CLASS,
+        # The provisioner writes it on the nodes of pools that are created for one child Job.
+        constants.NAMESPACED_JOB,
         # The name of one node, which a new one does not have.
         constants.HOSTNAME,
     }

@@ -7,21 +7,31 @@ a node affinity that keeps them off all nodes with these labels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from provisioner import constants
-from provisioner.model.workloads import Requirements
+from provisioner.model.capacity import Taint
+from provisioner.model.workloads import Requirements, Toleration, WorkloadKind
 
 MARKS = (constants.SLICE, constants.SLICE_NAMESPACE)
 #: Labels of a node whose pool is kept free.
 FREE: Mapping[str, str] = dict.fromkeys(MARKS, constants.SLICE_FREE)
+#: Annotations that keep each group of a workload on one node pool, by the kind of the workload.
+EXCLUSIVE: Mapping[WorkloadKind, str] = {
+    WorkloadKind.JOBSET: constants.EXCLUSIVE_TOPOLOGY,
+    WorkloadKind.LEADER_WORKER_SET: constants.LWS_EXCLUSIVE_TOPOLOGY,
+}
 #: Key of a leader pod that LeaderWorkerSet has not labelled yet: its webhook runs after the admission policies.
 UNKNOWN_GROUP = "l-unknown"
 #: Key of a replica whose name exceeds a label value; no pool is ever assigned to it.
 RAY_NAME_TOO_LONG = "ray-name-too-long"
 #: Longest name of a replica: a label value has at most 63 characters, and the key begins with two of its own.
 _MAX_RAY_NAME = 61
+#: Taint of nodes for one child Job, with the value that JobSet's script label_nodes.py sets.
+_JOB_TAINT = Taint(key=constants.JOB_TAINT, value="true")
+#: Toleration that JobSet 0.11 adds to pods that select nodes of their Job.
+_JOB_TOLERATION = Toleration(key=constants.JOB_TAINT, operator="Exists", effect="NoSchedule")
 
 
 def slice_key(labels: Mapping[str, str]) -> str:
@@ -61,21 +71,66 @@ def mark_of(requirements: Requirements, namespace: str) -> str:
     return "" if key in (constants.SLICE_FREE, UNKNOWN_GROUP, RAY_NAME_TOO_LONG) else key
 
 
-def without_marks(requirements: Requirements, namespace: str) -> Requirements:
-    """Return the requirements without the marks of a namespace, and without the affinity that keeps pods off slices.
+def without_marks(requirements: Requirements, namespace: str) -> tuple[Requirements, str]:
+    """Return the requirements without marks of a namespace, and the node that a marked pod selects, empty for any node.
 
-    What is left says what machines the pod needs; the provisioner decides about the labels.
+    The rest says what machines the pod needs; the provisioner decides about the labels. The affinity that keeps pods
+    off the nodes of slices is removed as well. Other pods of a slice select other nodes of its pool by their hostname.
     """
-    selector, terms = requirements.node_selector, requirements.affinity_terms
-    if selector.get(constants.SLICE_NAMESPACE) == namespace:
-        selector = {key: value for key, value in selector.items() if key not in MARKS}
+    selector, terms, host = requirements.node_selector, requirements.affinity_terms, ""
+    if mark_of(requirements, namespace):
+        host = selector.get(constants.HOSTNAME, "")
+        selector = {key: value for key, value in selector.items() if key not in (*MARKS, constants.HOSTNAME)}
     kept = tuple(tuple(each for each in term if not _keeps_off(each.key, each.operator)) for term in terms)
     if kept == terms and selector is requirements.node_selector:
-        return requirements
+        return requirements, host
     # One term suffices, and a term of which nothing is left asks for nothing.
     asks_nothing = any(term and not left for term, left in zip(terms, kept, strict=True))
-    return replace(requirements, node_selector=selector, affinity_terms=() if asks_nothing else kept)
+    return replace(requirements, node_selector=selector, affinity_terms=() if asks_nothing else kept), host
 
 
 def _keeps_off(key: str, operator: str) -> bool:
     return key == constants.SLICE and operator == "DoesNotExist"
+
+
+def selects_job_nodes(of_jobset: Collection[str], of_job: Collection[str]) -> bool:
+    """Return whether JobSet lets the pods of a child Job select nodes that are labelled with the Job's name.
+
+    JobSet requires both annotations on the Job. The Job has those of its template, and those of a JobSet with exclusive
+    placement; annotations of the pod template do not count.
+    """
+    exclusive = constants.EXCLUSIVE_TOPOLOGY
+    inherited = {exclusive, constants.NODE_SELECTOR_STRATEGY} & set(of_jobset) if exclusive in of_jobset else set()
+    return {exclusive, constants.NODE_SELECTOR_STRATEGY} <= {*of_job, *inherited}
+
+
+def with_job_nodes(requirements: Requirements, namespace: str, job: str) -> Requirements:
+    """Return the requirements of pods to which JobSet adds the selector and the toleration for nodes of their Job."""
+    return replace(
+        requirements,
+        node_selector={**requirements.node_selector, constants.NAMESPACED_JOB: job_label(namespace, job)},
+        tolerations=(*requirements.tolerations, _JOB_TOLERATION),
+    )
+
+
+def job_label(namespace: str, job: str) -> str:
+    """Return the value of the label of nodes for one child Job."""
+    return f"{namespace}_{job}"
+
+
+def job_taints(requirements: Requirements, namespace: str, job: str) -> tuple[Taint, ...]:
+    """Return the taint of the nodes for a child Job, none if its pods do not select nodes of this Job."""
+    selected = requirements.node_selector.get(constants.NAMESPACED_JOB)
+    return (_JOB_TAINT,) if selected == job_label(namespace, job) else ()
+
+
+def job_labels(pool_labels: Mapping[str, str], taints: Iterable[Taint]) -> dict[str, str]:
+    """Return the label of the nodes of a pool that was created for one child Job; empty for other pools.
+
+    The provisioner writes the label on nodes. Kubelets may not set labels of k8s.io (kubelet flag --node-labels), and
+    GKE rejects node pools with such labels (terraform-provider-google issue 6003). The taint has no such limit.
+    """
+    namespace, job = pool_labels.get(constants.POOL_JOBSET_NAMESPACE), pool_labels.get(constants.PARENT_NAME)
+    if not (namespace and job) or all(taint.key != constants.JOB_TAINT for taint in taints):
+        return {}
+    return {constants.NAMESPACED_JOB: job_label(namespace, job)}

@@ -165,10 +165,12 @@ class PodGroup:
     any_number: bool = False
     #: Whether the lowest index that is left leads, and not 0 alone: pods come at once, and end and return one by one.
     lowest_leads: bool = False
-    #: Whether all of them have succeeded, and only a restart of the workload makes pods again.
-    complete: bool = False
+    #: Number of groups that have succeeded, and get pods again only if the workload restarts.
+    succeeded: int = 0
     #: activeDeadlineSeconds of its Job; 0 for none.
     deadline_seconds: int = 0
+    #: Whether JobSet lets the pods of each child Job select nodes that are labelled with the name of the Job.
+    selects_job_nodes: bool = False
     #: Pods of a group.
     parallelism: int
     template: Requirements

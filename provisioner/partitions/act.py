@@ -171,17 +171,12 @@ def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> N
 
 
 def _refuse_if_used(pod: Pod, call: actions.RemovePartition) -> None:
-    if pod.finished or pod.released:
-        return
-    if pod.told_partition not in ("", call.id):
-        return
-    if call.unused and not pod.begun:
-        # Its init container waits for it.
-        return
-    if pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion:
-        # It has had its grace, as this process counts time.
-        return
-    raise KeptError(f"pod {pod.namespace}/{pod.name} has not ended")
+    # The init container of a pod that has not begun waits for its partition.
+    is_unused = pod.told_partition not in ("", call.id) or (call.unused and not pod.begun)
+    # By the clock of this process, which has counted the grace of this deletion.
+    had_its_grace = pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion
+    if not (pod.finished or pod.released or is_unused or had_its_grace):
+        raise KeptError(f"pod {pod.namespace}/{pod.name} has not ended")
 
 
 def save_ledger(api: Api, namespace: str, what: actions.SaveLedger) -> Ledger:

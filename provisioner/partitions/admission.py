@@ -34,6 +34,8 @@ OF_THE_CONTROLLER = (names.PARTITION_ID, names.PARTITION_HOST, names.PARTITION_P
 
 _HOST_DNS, _CLUSTER_DNS = "ClusterFirstWithHostNet", "ClusterFirst"
 _IPC_LOCK = "IPC_LOCK"
+#: Capabilities with which a container changes the network that it has.
+_NETWORK_CAPABILITIES = ("NET_ADMIN", "NET_RAW", "ALL")
 _MOUNT = {"name": CONFIG_VOLUME, "mountPath": names.CONFIG_DIRECTORY, "readOnly": True}
 #: Where the API server mounts the pod's own token in each container.
 _API_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
@@ -61,18 +63,22 @@ def inject(raw: Mapping[str, Any], size: int, settings: WebhookSettings) -> tupl
             changed["dnsPolicy"] = _HOST_DNS
     if isinstance(containers := spec.get("containers"), list):
         changed["containers"] = [_given(each, settings) for each in containers]
-    init, others = _init_container(size, settings), []
-    for place, each in enumerate(fields.sequence(spec.get("initContainers"))):
+    init, place, others = _init_container(size, settings), 0, []
+    for each in fields.sequence(spec.get("initContainers")):
         if fields.mapping(each).get("name") != names.INIT_CONTAINER:
             others.append(_given(each, settings))
-        elif place == 0 and _without_api_token(each) == init:
+            if settings.ipu_injection != _COMPATIBLE and fields.mapping(each).get("restartPolicy") == "Always":
+                # Its requests may pass through the proxy of a service mesh. The containers before it find the
+                # partition as well: the scheduling gate has waited for it.
+                place = len(others)
+        elif _without_api_token(each) == init:
             init = each
     after = {
         "metadata": {
             "annotations": {**kept, names.STATUS: names.INJECTED},
             "labels": {**fields.mapping(metadata.get("labels")), names.POD_LABEL: "true"},
         },
-        "spec": {**changed, "initContainers": [init, *others]},
+        "spec": {**changed, "initContainers": [*others[:place], init, *others[place:]]},
     }
     return tuple(
         Operation(op="add", path=pointer(part, key), value=value)
@@ -112,21 +118,28 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
         if [each for each in mounts if _path_of(each) == names.CONFIG_DIRECTORY] != [_MOUNT]:
             # In place of what is mounted at the same path already.
             found["volumeMounts"] = [*(each for each in mounts if _path_of(each) != names.CONFIG_DIRECTORY), _MOUNT]
-        # Whoever says that a container is to have no privileges is taken at their word: a sidecar needs none.
-        if security.get("privileged") is None and security.get("allowPrivilegeEscalation") is not False:
+        # A container that gives up privileges, as sidecars do, gets none.
+        gives_up = security.get("allowPrivilegeEscalation") is False or "ALL" in _capabilities(security, "drop")
+        if security.get("privileged") is None and not gives_up:
             found["securityContext"] = {**security, "privileged": True}
     elif settings.ipu_rdma_resource:
         # With the devices goes the capability to lock memory for them.
-        capabilities = fields.mapping(security.get("capabilities"))
-        added = fields.sequence(capabilities.get("add"))
-        if not {_IPC_LOCK, f"CAP_{_IPC_LOCK}", "ALL"}.intersection(each for each in added if isinstance(each, str)):
-            found["securityContext"] = {**security, "capabilities": {**capabilities, "add": [*added, _IPC_LOCK]}}
+        if not {_IPC_LOCK, "ALL"} & _capabilities(security, "add"):
+            capabilities = fields.mapping(security.get("capabilities"))
+            added = [*fields.sequence(capabilities.get("add")), _IPC_LOCK]
+            found["securityContext"] = {**security, "capabilities": {**capabilities, "add": added}}
         resources = fields.mapping(container.get("resources"))
         limits, requests = (fields.mapping(resources.get(each)) for each in ("limits", "requests"))
         if settings.ipu_rdma_resource not in limits:
             one = {settings.ipu_rdma_resource: "1"}
             found["resources"] = {**resources, "limits": {**limits, **one}, "requests": {**requests, **one}}
     return found
+
+
+def _capabilities(security: Mapping[str, Any], part: str) -> set[str]:
+    """Return the capabilities that a security context adds or drops, as container runtimes read their names."""
+    listed = fields.sequence(fields.mapping(security.get("capabilities")).get(part))
+    return {fields.text(each).upper().removeprefix("CAP_") for each in listed}
 
 
 def _path_of(mount: object) -> str:
@@ -233,7 +246,8 @@ def _conflicts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[st
             yield f"{where} has the name of the init container, {names.INIT_CONTAINER}; rename it."
     if settings.ipu_injection == _COMPATIBLE:
         yield from _mounts(spec)
-        yield from _of_the_nodes_network(spec)
+        repeated = fields.mapping(metadata.get("annotations")).get(names.STATUS) == names.INJECTED
+        yield from _of_the_nodes_network(spec, repeated=repeated)
 
 
 def _doubts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[str]:
@@ -264,13 +278,25 @@ def _mounts(spec: Mapping[str, Any]) -> Iterator[str]:
                 )
 
 
-def _of_the_nodes_network(spec: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what does not go with hostNetwork, which is set."""
+def _of_the_nodes_network(spec: Mapping[str, Any], *, repeated: bool) -> Iterator[str]:
+    """Yield conflicts with hostNetwork, which is set; `repeated` is whether it has been set by an earlier review."""
     why = "pods with IPUs have the node's network (hostNetwork)"
     if spec.get("hostUsers") is False:
         yield f"spec.hostUsers is false, and {why}; leave it out."
     used: Counter[tuple[str, str, str]] = Counter()
     for where, container in _containers(spec):
+        # A mount of the configuration shows that the container was in the pod before an earlier review.
+        of_author = spec.get("hostNetwork") is True and (
+            not repeated or _MOUNT in fields.sequence(container.get("volumeMounts"))
+        )
+        added = _capabilities(fields.mapping(container.get("securityContext")), "add")
+        if not of_author and (found := [each for each in _NETWORK_CAPABILITIES if each in added]):
+            yield (
+                f"{where}, {bounds.quoted(fields.text(container.get('name')))}, has the capability {found[0]}, and "
+                f"{why}, which it could change; keep service meshes out of the pod (Istio: label "
+                'sidecar.istio.io/inject: "false", Linkerd: annotation linkerd.io/inject: disabled), or set '
+                "hostNetwork: true in its template if this container is meant to change the network of the node."
+            )
         alone = where.startswith("spec.init") and container.get("restartPolicy") != "Always"
         for port in fields.mappings(container.get("ports")):
             inside, outside = port.get("containerPort"), port.get("hostPort")
@@ -332,10 +358,7 @@ def _created(request: Request, settings: WebhookSettings) -> Answer:
 def _bound(request: Request) -> Answer:
     """Answer what binds a pod to a node: the API server adds its annotations and labels to those of the pod."""
     metadata = fields.mapping(request.object.get("metadata"))
-    added = [
-        *_differing({}, metadata, "annotations", (*OF_THE_CONTROLLER, *names.SIZE_ANNOTATIONS, names.STATUS)),
-        *_differing({}, metadata, "labels", (names.POD_LABEL,)),
-    ]
+    added = [*_differing({}, metadata, OF_THE_CONTROLLER), *_fixed({}, metadata)]
     if not added:
         return Answer()
     return Answer(
@@ -354,7 +377,7 @@ def _changed(request: Request, settings: WebhookSettings) -> Answer:
     title = _title(request, after)
     controller = f"system:serviceaccount:{settings.own_namespace}:{settings.ipu_controller_account}"
     others = request.user != controller
-    of_controller = _differing(before, after, "annotations", OF_THE_CONTROLLER)
+    of_controller = _differing(before, after, OF_THE_CONTROLLER)
     if others and of_controller:
         return Answer(
             denied=f"{title}: {' and '.join(of_controller)} can be changed only by the controller; to give the "
@@ -367,11 +390,7 @@ def _changed(request: Request, settings: WebhookSettings) -> Answer:
             denied=f"{title}: the scheduling gate {names.SCHEDULING_GATE} is removed by the controller when the "
             "pod's partition is active; without the gate the pod would run without IPUs."
         )
-    differing = [
-        *_differing(before, after, "annotations", (*names.SIZE_ANNOTATIONS, names.STATUS)),
-        *_differing(before, after, "labels", (names.POD_LABEL,)),
-    ]
-    if not differing:
+    if not (differing := _fixed(before, after)):
         return Answer()
     named = " and ".join(differing)
     if fields.mapping(before.get("annotations")).get(names.STATUS) == names.INJECTED:
@@ -394,7 +413,15 @@ def _gated(pod: Mapping[str, Any]) -> bool:
     return any(each.get("name") == names.SCHEDULING_GATE for each in gates)
 
 
-def _differing(before: Mapping[str, Any], after: Mapping[str, Any], part: str, keys: Iterable[str]) -> list[str]:
+def _fixed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return which annotations and labels differ that decide on a pod's partition when the pod is created."""
+    annotations = _differing(before, after, (*names.SIZE_ANNOTATIONS, names.STATUS))
+    return [*annotations, *_differing(before, after, (names.POD_LABEL,), part="labels")]
+
+
+def _differing(
+    before: Mapping[str, Any], after: Mapping[str, Any], keys: Iterable[str], *, part: str = "annotations"
+) -> list[str]:
     old, new = (fields.mapping(each.get(part)) for each in (before, after))
     return [key for key in keys if old.get(key) != new.get(key)]
 

@@ -122,12 +122,7 @@ def build(
         lease_clock=time.monotonic,
     )
     clock = FollowedClock()
-    known = Known(
-        api=api,
-        namespace=settings.own_namespace,
-        clock=clock,
-        servers=settings.servers,
-    )
+    known = Known(api=api, namespace=settings.own_namespace, clock=clock, servers=settings.servers)
 
     def line(address: str) -> Line:
         return Line(
@@ -201,7 +196,5 @@ def run(
     controller, rest = build(settings, addresses, api, vipu, exit_process=exit_process)
     rest.start()
     return controller.run(
-        api,
-        servers=[server.address for server in settings.servers],
-        leader_election=addresses.leader_elect,
+        api, servers=[server.address for server in settings.servers], leader_election=addresses.leader_elect
     )

@@ -177,9 +177,7 @@ def sender(server: str, ca_file: str | None = None) -> Send:
             connection.request("POST", names.ROOT, body, headers)
             answer = connection.getresponse()
             return Reply(
-                status=answer.status,
-                retry_after=answer.getheader("Retry-After", ""),
-                body=answer.read(_LONGEST_ANSWER),
+                status=answer.status, retry_after=answer.getheader("Retry-After", ""), body=answer.read(_LONGEST_ANSWER)
             )
         except ssl.SSLCertVerificationError as error:
             raise Unreachable(f"the certificate of {server} is not trusted: {error.verify_message}") from error

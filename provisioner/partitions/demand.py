@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
 from provisioner.kube import fields
-from provisioner.model import bounds
+from provisioner.kube.podspec import MATCHES_NOTHING, reader_of_pod, required_terms
 from provisioner.model.fit import holds
+from provisioner.model.workloads import Term
 from provisioner.partitions import names
 from provisioner.settings.partitions import LARGEST_SIZE, Server
 
@@ -162,36 +161,25 @@ def _has_begun(status: dict[str, Any]) -> bool:
 
 
 def _allowed_of(spec: dict[str, Any], servers: Sequence[Server]) -> frozenset[str] | None:
-    """Return the servers whose nodes a pod may be scheduled to, by the one label that is known of them; None: all.
+    """Return the servers to whose nodes a pod may be scheduled, by the one label that is known of them; None if all.
 
-    Wrong where that would take too long.
+    Raises Wrong if the pod's requirements exceed a bound.
     """
-    selector = fields.mapping(spec.get("nodeSelector"))
-    affinity = fields.mapping(fields.mapping(spec.get("affinity")).get("nodeAffinity"))
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
-    if (length := len(msgspec.json.encode(required))) > bounds.REQUIREMENTS:
-        raise Wrong(f"Its required node affinity {bounds.too_many('characters', length, bounds.REQUIREMENTS)}.")
-    if not selector and not isinstance(required, dict):
-        return None
-    terms = fields.mappings(required.get("nodeSelectorTerms")) if isinstance(required, dict) else None
+    reader = reader_of_pod()
+    selector, terms = reader.labels("nodeSelector", spec.get("nodeSelector"), keep=()), required_terms(reader, spec)
+    if reader.problem:
+        raise Wrong(f"The pod is not served: {reader.problem}.")
     allowed = frozenset(server.address for server in servers if _allows(server, selector, terms))
     return None if len(allowed) == len(servers) else allowed
 
 
-def _allows(server: Server, selector: dict[str, Any], terms: Iterable[dict[str, Any]] | None) -> bool:
-    label = server.node_selector
-    if label is not None and selector.get(label[0], label[1]) != label[1]:
+def _allows(server: Server, selector: Mapping[str, str], terms: tuple[Term, ...]) -> bool:
+    if terms == (MATCHES_NOTHING,):
         return False
-    return terms is None or any(_may_match(term, label) for term in terms)
+    key, value = server.node_selector or ("", "")
+    return selector.get(key, value) == value and (not terms or any(_may_match(term, key, value) for term in terms))
 
 
-def _may_match(term: dict[str, Any], label: tuple[str, str] | None) -> bool:
-    """Whether nodes with this label may match a term; one without any requirement matches none."""
-    expressions = fields.mappings(term.get("matchExpressions"))
-    if not expressions and not fields.mappings(term.get("matchFields")):
-        return False
-    return label is None or all(
-        holds(fields.text(each.get("operator")), list(map(fields.text, fields.sequence(each.get("values")))), label[1])
-        for each in expressions
-        if each.get("key") == label[0]
-    )
+def _may_match(term: Term, key: str, value: str) -> bool:
+    """Return whether nodes may match a term that have this value of the label `key`, and any other labels."""
+    return all(each.key != key or each.on_field or holds(each.operator, each.values, value) for each in term)

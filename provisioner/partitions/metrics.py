@@ -51,7 +51,6 @@ class Metrics(LoopMetrics):
             "server_readable", "1 when the last read of a V-IPU server succeeded.", "server"
         )
         self.faults = registry.counter(
-            "decision_faults",
-            "Decisions that failed because of a mistake in the controller.",
+            "decision_faults", "Decisions that failed because of a mistake in the controller."
         )
         self.ledger_known = registry.gauge("ledger_known", "1 when the ledger is known; 0: nothing is changed.")

@@ -32,19 +32,11 @@ _REREAD_SECONDS = 60.0
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 
 
-def make_pod_watch(
-    api: Api,
-    on_change: Callable[[], None],
-    parse: Callable[[object], Pod] = parse_pod,
-) -> Watch[Pod]:
+def make_pod_watch(api: Api, on_change: Callable[[], None], parse: Callable[[object], Pod] = parse_pod) -> Watch[Pod]:
     """Make the list-watch of pods; it is not started yet."""
     return ListWatch(
         api,
-        Collection(
-            name="pods",
-            resource="pods",
-            query={"labelSelector": names.POD_LABEL, "fieldSelector": UNFINISHED},
-        ),
+        Collection(name="pods", resource="pods", query={"labelSelector": names.POD_LABEL, "fieldSelector": UNFINISHED}),
         parse=parse,
         on_change=on_change,
     )

@@ -65,6 +65,14 @@ class WebhookSettings:
         "false",
         "Remove nodeSelectors of capacity other than on-demand from Jobs that get node pools.",
     )
+    placement_namespaces: str = _option(
+        "PLACEMENT_NAMESPACES",
+        forms.choice("labelled", "all"),
+        "labelled",
+        "With the component webhook-placement: namespaces whose slices get assigned node pools. labelled: those with "
+        "the label tpu-provisioner/placement=assign; all: also those without the label. The value off excludes a "
+        "namespace.",
+    )
     always_hint_time: str = _option("ALWAYS_HINT_TIME", str, "", "Accepted, but without effect.")
     ipu_injection: str = _option(
         "IPU_INJECTION",

@@ -24,9 +24,10 @@ from provisioner.model.wording import first_of
 from provisioner.runtime.actor import NO_LEASE, CallingActor
 from provisioner.slices.gate import Gate, NeededError, SettlingError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
-from provisioner.slices.planning.plan import Alert, Create, Delete, LookUp, Plan, StatusWrite
+from provisioner.slices.planning.plan import Alert, Assignment, Create, Delete, LookUp, Plan, StatusWrite
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.workloads import KINDS
+from provisioner.workloads.pods import list_pods_on_node
 
 _log = structlog.get_logger(__name__)
 
@@ -82,12 +83,11 @@ class Actor(CallingActor[Answer]):
             # One that was not submitted is decided on again.
             self.submit(functools.partial(self._look_up, look_up), self.executor)
         of_nodes = (
-            (live.cordon_open_node, plan.cordons),
             (live.uncordon, plan.uncordons),
             (live.release, plan.releases),
         )
         changes: list[tuple[str, Callable[[], object]]] = [
-            (each.node, functools.partial(live.label, self.api, each.node, each.labels)) for each in plan.assignments
+            (each.node, functools.partial(self._assign, each)) for each in plan.assignments
         ]
         for change, nodes in of_nodes:
             changes += [(node, functools.partial(change, self.api, node)) for node in nodes]
@@ -187,6 +187,16 @@ class Actor(CallingActor[Answer]):
                 return LookUpAnswer(look_up=look_up, at=self.clock())
             return LookUpAnswer(look_up=look_up, at=self.clock(), failure=error.failure)
         return LookUpAnswer(look_up=look_up, at=self.clock(), exists=True)
+
+    def _assign(self, assignment: Assignment) -> None:
+        """Write the labels of a node. Raises Conflict if a pod is on it that the caches do not show."""
+        if assignment.verify:
+            pods = list_pods_on_node(self.api, assignment.node)
+            using = [f"{pod.namespace}/{pod.name}" for pod in pods if pod.keeps_node(self.clock())]
+            if using:
+                message = f"node {assignment.node} is not assigned: unfinished pods are on it: {first_of(using)}"
+                raise Conflict(message)
+        live.label(self.api, assignment.node, assignment.labels)
 
     def _write_status(self, write: StatusWrite, name: str) -> None:
         """Write a status, unless its object has changed: then a later round writes another."""

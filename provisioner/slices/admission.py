@@ -26,6 +26,7 @@ from provisioner.slices.demand.allowlists import NO_SELECTORS, NO_TOPOLOGY, asks
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, value_at
 from provisioner.slices.offline.expand import Template, templates_of
 from provisioner.slices.offline.forecast import NOT_SERVED, forecast, forecast_of
+from provisioner.slices.offline.placement import NOT_PLACED
 from provisioner.slices.offline.reading import MOST_KEYS, Reading, path_of, read_document, title, unread_keys
 from provisioner.slices.supplier import PoolRules
 from provisioner.workloads.jobset import ended_before
@@ -34,6 +35,10 @@ from provisioner.workloads.kind import controller_of
 STATEFUL_SET, POD = "StatefulSet", "Pod"
 #: The kinds that are judged. What one of them makes is not judged again.
 KINDS = frozenset({*(each.value for each in WorkloadKind if each.has_pods), STATEFUL_SET, POD})
+#: API group and kind of the controllers whose pods are not judged again.
+_JUDGED_MAKERS = frozenset(
+    {("apps", STATEFUL_SET), *((each.api_version.partition("/")[0], each.value) for each in WorkloadKind)}
+)
 #: Fields that say how much there is to be of something.
 _COUNTS = ("replicas", "parallelism", "completions")
 #: kubectl apply writes the whole object there.
@@ -88,7 +93,7 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
 def _asked_at(raw: dict[str, Any], template: Path) -> tuple[str, str, int, str]:
     """Read accelerator, topology, chips and machine type that a template asks for; raise MalformedObject."""
     spec = fields.mapping(value_at(raw, (*template, "spec")))
-    selector = fields.mapping(spec.get("nodeSelector"))
+    selector = podspec.node_selector_of(spec)
     return (
         fields.text(selector.get(constants.TPU_ACCELERATOR)),
         fields.text(selector.get(constants.TPU_TOPOLOGY)),
@@ -215,7 +220,7 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
     if request.operation not in ("CREATE", "UPDATE") or metadata.get("deletionTimestamp") is not None:
         return Answer()
     maker = controller_of(metadata)
-    if maker is not None and maker.kind in KINDS:
+    if maker is not None and (maker.api_version.partition("/")[0], maker.kind) in _JUDGED_MAKERS:
         return Answer()
     found = _findings(request, request.object, by)
     if found and request.operation == "UPDATE":
@@ -240,9 +245,11 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Findi
     found = _of_slices(request.kind, document, namespace, settings, by.rules)
     # It may be any key, and is read by none of them.
     found = [each for each in found if each.path[-1:] != (settings.opt_in_label or ())[:1] or not each.path]
-    if found or request.kind == POD or _is_suspended(document.raw):
+    # Where pods are placed has nothing to do with their variables.
+    mistakes = any(not each.message.startswith(NOT_PLACED) for each in found)
+    if mistakes or request.kind == POD or _is_suspended(document.raw):
         return found
-    return [Finding(document, (), words, Severity.WARNING) for words in by.doubts(document.raw, namespace)]
+    return [*found, *(Finding(document, (), words, Severity.WARNING) for words in by.doubts(document.raw, namespace))]
 
 
 def _of_slices(kind: str, document: Document, namespace: str, settings: Settings, rules: PoolRules) -> list[Finding]:

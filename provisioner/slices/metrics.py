@@ -45,6 +45,8 @@ CHIP_STATES = {
     Phase.DELETING: "deleting",
     Phase.FAILED: "idle",
 }
+#: The phase and the state of pools that no slice has to itself: nothing in use is whole there.
+SPLIT = "split"
 #: The phases that slices are timed to.
 TIMED_PHASES = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 
@@ -127,7 +129,7 @@ class Metrics(LoopMetrics):
 
         text = (
             "Slices that workloads request, by phase. States of the status page: wanted and blocked are waiting, "
-            "provisioning is joining, in_use is running or draining."
+            "provisioning is joining, in_use is running or draining. split: a pool of the slice is not its own alone."
         )
         self.slices = registry.picture("slices", text, "phase")
         text = "Node pools of the provisioner, by phase, as for slices."
@@ -137,7 +139,12 @@ class Metrics(LoopMetrics):
             "running or draining, idle is idle or failed."
         )
         self.chips = registry.picture("chips", text, "state")
-        self.chips.replace(dict.fromkeys(CHIP_STATES.values(), 0))
+        self.chips.replace(dict.fromkeys((*CHIP_STATES.values(), SPLIT), 0))
+        self.split_slices = registry.gauge(
+            "split_slices",
+            "Slices of several hosts that have pods on more than one node pool, or share a node pool with pods of "
+            "another slice.",
+        )
 
         self.creates = registry.counter("creates", "Creates of node pools, by result.", "result")
         self.deletes = registry.counter("deletes", "Deletes of node pools, by reason and result.", "reason", "result")

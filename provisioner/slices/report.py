@@ -17,12 +17,12 @@ from provisioner.model.choices import choice_of
 from provisioner.model.workloads import ObjectRef, WorkloadKind, pod_ref, workload_ref
 from provisioner.runtime.clock import wall_clock
 from provisioner.slices.board import Journal
-from provisioner.slices.metrics import CHIP_STATES, TIMED_PHASES, Metrics
+from provisioner.slices.metrics import CHIP_STATES, SPLIT, TIMED_PHASES, Metrics
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult
 from provisioner.slices.planning.memory.state import CallState, Phase
 from provisioner.slices.planning.plan import Alert, Create, Delete, Notice, Plan, PoolState, Transition
 from provisioner.slices.view.reasons import WHY_DELETED
-from provisioner.slices.view.types import workload_of_pool
+from provisioner.slices.view.types import State, state_of, workload_of_pool
 
 _log = structlog.get_logger(__name__)
 
@@ -270,18 +270,27 @@ class Reporter:
         self.metrics.set_events_dropped(self.recorder.dropped_total)
         chips: Counter[str] = Counter()
         for state in plan.pools:
-            chips[CHIP_STATES[state.phase]] += state.chips
+            chips[SPLIT if _is_split(state) else CHIP_STATES[state.phase]] += state.chips
         self.metrics.chips.replace(chips)
         created = (state for state in plan.pools if not state.phase.before_create)
-        self.metrics.node_pools.replace(Counter(state.phase.value for state in created))
+        self.metrics.node_pools.replace(Counter(map(_phase_of, created)))
         slices = (state for state in plan.pools if state.slice_id is not None and state.workload is not None)
-        self.metrics.slices.replace(Counter(state.phase.value for state in slices))
+        self.metrics.slices.replace(Counter(map(_phase_of, slices)))
+        self.metrics.split_slices.set(len(plan.split_slices))
         backoffs = (*plan.memory.backoffs.values(), *plan.memory.slice_backoffs.values())
         self.metrics.backoff.replace(Counter(each.failure.kind.value for each in backoffs))
         calls = plan.memory.deletes.values()
         # One that is being tried again is blocked until the answer says otherwise, or an alert would start anew.
         held_up = (call.state is not CallState.ACCEPTED and call.postponed_since is not None for call in calls)
         self.metrics.deletes_blocked.set(sum(held_up))
+
+
+def _is_split(state: PoolState) -> bool:
+    return state_of(state) is State.SPLIT
+
+
+def _phase_of(state: PoolState) -> str:
+    return SPLIT if _is_split(state) else state.phase.value
 
 
 _SENTENCES = {

@@ -44,6 +44,7 @@ from provisioner.slices.admission import (
     review_scale,
     review_workload,
 )
+from provisioner.slices.marking import review_placement
 from provisioner.slices.offline.forecast import settings_by_object
 from provisioner.slices.suppliers import rules_of
 from provisioner.workloads.jobset import JOBSET_TYPE
@@ -290,6 +291,15 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
             answer=partial(review_pod_with_ipus, settings=settings),
             strict=True,
             quick=True,
+        ),
+        # A namespace chooses its path by its label; the setting counts for namespaces without the label.
+        *(
+            Hook(name=name, path=path, answer=partial(review_placement, assigned=assigned), quick=True)
+            for name, path, assigned in (
+                ("placement", "/mutate/placement", settings.placement_namespaces == "all"),
+                ("placement-assign", "/mutate/placement/assign", True),
+                ("placement-off", "/mutate/placement/off", False),
+            )
         ),
         # Namespaces choose a path by their label. None is strict: failures of the server are no mistakes of workloads.
         *(

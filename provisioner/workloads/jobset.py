@@ -11,6 +11,7 @@ from typing import Any
 from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.model import bounds
+from provisioner.model.placement import selects_job_nodes
 from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, group_key
 from provisioner.workloads.job import JOB
 from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of, too_much
@@ -112,12 +113,15 @@ def parse_jobset(raw: object) -> Workload:
     statuses = fields.mappings(status.get("replicatedJobsStatus"))
     succeeded = {fields.name(each.get("name")): fields.count(each.get("succeeded"), default=0) for each in statuses}
     groups: list[PodGroup] = []
+    annotations = fields.mapping(fields.mapping(fields.mapping(raw).get("metadata")).get("annotations"))
     in_order = fields.mapping(spec.get("startupPolicy")).get("startupPolicyOrder") == "InOrder"
     entries = fields.mappings(spec.get("replicatedJobs"))
     if len(entries) > bounds.REPLICATED_JOBS:
         reader.refuse(f"spec.replicatedJobs {bounds.too_many('entries', len(entries), bounds.REPLICATED_JOBS)}")
     for entry in itertools.islice(entries, bounds.REPLICATED_JOBS):
-        job_spec = fields.mapping(fields.mapping(entry.get("template")).get("spec"))
+        job_template = fields.mapping(entry.get("template"))
+        job_spec = fields.mapping(job_template.get("spec"))
+        of_job = fields.mapping(fields.mapping(job_template.get("metadata")).get("annotations"))
         of_pod = podspec.reader_of_pod(within=reader)
         group_name = of_pod.text("the name of a replicated job", entry.get("name"), most=bounds.OBJECT_NAME)
         replicas = fields.count(entry.get("replicas"))
@@ -129,7 +133,8 @@ def parse_jobset(raw: object) -> Workload:
                 replicas=replicas,
                 after=next(first, ""),
                 deadline_seconds=fields.count(job_spec.get("activeDeadlineSeconds"), default=0),
-                complete=0 < replicas <= succeeded.get(group_name, 0),
+                succeeded=succeeded.get(group_name, 0),
+                selects_job_nodes=selects_job_nodes(annotations, of_job),
                 parallelism=fields.count(job_spec.get("parallelism")),
                 template=template_of(what, job_spec.get("template"), of_pod),
             )

@@ -114,6 +114,11 @@ class BoundPod:
     #: deletionTimestamp: the moment at which the grace ends; None while nobody deletes it.
     deletion_deadline: datetime | None
 
+    def keeps_node(self, now: datetime) -> bool:
+        """Whether it uses chips of its node: past its grace it only exists because the node does not answer."""
+        ended = self.deletion_deadline is not None and self.deletion_deadline <= now
+        return self.has_devices and not self.finished and not ended
+
 
 def get_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> Workload | None:
     """Read a workload, without its templates; None where it does not exist.

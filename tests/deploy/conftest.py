@@ -14,8 +14,8 @@ from generators import overlay
 from provisioner.workloads import LEADER_WORKER_SET, RAY_CLUSTER
 from rehearsal.demos import Rehearsal
 from tests.deploy import mainjob
-from tests.deploy.kit import FOREIGN_KINDS, VALUES, copy_of_deploy
-from tests.e2e.kit import Ground, simulator_settings
+from tests.deploy.kit import FOREIGN_KINDS, VALUES, copy_of_deploy, disable_component
+from tests.e2e.kit import Ground, has_mutating_policies, simulator_settings
 
 #: The first test that uses a tool (helm, kustomize, ...) builds it.
 _LIMIT_SECONDS = 300
@@ -49,7 +49,11 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def cluster_overlay(checkout: Path) -> Path:
     """Give the overlay of the rehearsed cluster, as `make cluster-overlay` makes it."""
-    return overlay.make_overlay(checkout, VALUES)
+    folder = overlay.make_overlay(checkout, VALUES)
+    if not has_mutating_policies():
+        # As docs/install-variants.md says.
+        disable_component(folder, "placement")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -136,6 +136,14 @@ def enable_component(overlay: Path, name: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+def disable_component(overlay: Path, name: str) -> None:
+    """Remove a component that the template of overlays enables."""
+    path = overlay / "components" / "kustomization.yaml"
+    text, found = re.subn(rf"(?m)^(- (?:\.\./)+components/{name})$", r"# \1", path.read_text(encoding="utf-8"))
+    assert found == 1, f"the template does not enable the component {name}"
+    path.write_text(text, encoding="utf-8")
+
+
 def environment_of(documents: list[dict[str, Any]], deployment: str = DEPLOYMENT) -> dict[str, str]:
     """Return the settings that a Deployment's container gets: the base's in a ConfigMap, the chart's in place."""
     container = container_of(documents, deployment)

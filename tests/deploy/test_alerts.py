@@ -49,6 +49,8 @@ _SLICES = _controller("", ("a", "b"), "cluster_proven", "pods") | {
     'unneeded_overdue_seconds{pod="a"}': "0x90",
     'unneeded_overdue_seconds{pod="b"}': "0x90",
     'notices{pod="a",reason="SliceStuck"}': "0x90",
+    'split_slices{pod="a"}': "0x90",
+    'split_slices{pod="b"}': "0x90",
     'notices{pod="a",reason="NodePoolCreationWaiting"}': "3x90",
     'backoff_oldest_seconds{pod="a",kind="stockout"}': "9999x90",
     'longest_wait_seconds{pod="a"}': "99999x90",
@@ -252,6 +254,11 @@ _CASES = (
         "a slice that is stuck",
         {'notices{pod="a",reason="SliceStuck"}': "0x4 1x85"},
         {"TPUProvisionerSliceStuck": (15, _END)},
+    ),
+    _Case(
+        "two slices whose pods are mixed",
+        {'split_slices{pod="a"}': "0x4 2x85"},
+        {"TPUProvisionerSliceSplit": (20, _END)},
     ),
     _Case(
         "a stockout that a slice waits for",

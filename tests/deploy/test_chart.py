@@ -215,6 +215,37 @@ def test_full_values(installed: list[dict[str, Any]], tmp_path: Path) -> None:
     assert more == {"namespaces", "jobs"}
 
 
+_POLICIES = {"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"}
+
+
+def test_placement_follows_the_values_and_the_apis_of_the_cluster(tmp_path: Path) -> None:
+    """The policy needs its API; the guard needs none, and is left out if placement is disabled."""
+
+    def names(values: dict[str, Any], **options: Any) -> set[str]:
+        documents = tools.template(chart.CHART, {**_IMAGE, **values}, namespace=NAMESPACE, **options)
+        return {each["metadata"]["name"] for each in documents if each["kind"] in _POLICIES}
+
+    always = {"tpu-provisioner-node-guard", "tpu-provisioner-priority"}
+    guards = {*always, "tpu-provisioner-placement-guard"}
+    assert names({}) == {*guards, "tpu-provisioner-placement"}
+    assert names({}, apis=()) == guards
+    assert names({"placement": {"enabled": False}}) == always
+    assert names({"webhook": {"only": True}}) == {"tpu-provisioner-webhook-priority"}
+    assert not {name for name in names({"nodegroups": {"only": True}}) if "placement" in name}
+
+
+def test_all_namespaces_are_assigned_by_a_value_as_by_the_component(tmp_path: Path) -> None:
+    by_helm = _template({**_IMAGE, "placement": {"namespaces": "all"}})
+    by_kustomize = tools.built(tmp_path, "placement", "placement-all-namespaces", resources=["base"])
+    for kind, name in (
+        ("MutatingAdmissionPolicy", "tpu-provisioner-placement"),
+        ("ValidatingAdmissionPolicy", "tpu-provisioner-placement-guard"),
+    ):
+        specs = [only(documents, kind, name)["spec"] for documents in (by_helm, by_kustomize)]
+        assert specs[0] == specs[1]
+        assert specs[0]["variables"][0]["expression"].endswith('!= "off"')
+
+
 #: What one setting of each form refuses; what the schema accepts is tried below.
 _REFUSED = {
     "a misspelt setting": {"GCP_PROJECT": "a"},

@@ -65,7 +65,8 @@ def _render(name: str, folder: Path) -> list[Json]:
     if name in _CHARTS:
         chart, values = _CHARTS[name]
         (folder / "values.json").write_text(json.dumps(values), encoding="utf-8")
-        flags = ("--kube-version=1.30.0", f"--namespace={NAMESPACE}", f"--values={folder / 'values.json'}")
+        cluster = ("--kube-version=1.30.0", f"--api-versions={tools.MUTATING_POLICIES}")
+        flags = (*cluster, f"--namespace={NAMESPACE}", f"--values={folder / 'values.json'}")
         return tools.documents(tools.run("helm", "template", "test", str(DEPLOY / "charts" / chart), *flags))
     if name in _EXAMPLES:
         built = example(folder, name)
@@ -75,7 +76,11 @@ def _render(name: str, folder: Path) -> list[Json]:
         built = overlay.make_overlay(copy_of_deploy(folder), VALUES)
         if name == "the overlay with all components":
             for component in (DEPLOY / "components").iterdir():
-                if not component.name.startswith(("workload-identity", "partitions-tls")):
+                # The template enables placement; partitions-tls is for the example with partitions.
+                if not component.name.startswith("workload-identity") and component.name not in (
+                    "partitions-tls",
+                    "placement",
+                ):
                     enable_component(built, component.name)
     return tools.documents(tools.run("kustomize", "build", str(built)))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 from provisioner import constants
 from provisioner.kube.errors import NotFound
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.model.placement import FREE, MARKS, labels_of
 from provisioner.nodegroups import app, device_plugin
 from provisioner.nodegroups.api import names as of_groups
 from provisioner.nodegroups.planning.nodes import TPU_TAINT
@@ -60,6 +61,10 @@ def _labelled(key: str, value: str | None) -> Json:
     return {"metadata": {"labels": {key: value}}}
 
 
+def _assigned(labels: Mapping[str, str | None]) -> Json:
+    return {"metadata": {"labels": dict(labels)}}
+
+
 def _without(*keys: str) -> Callable[[list[Json]], list[Json]]:
     return lambda taints: [taint for taint in taints if taint["key"] not in keys]
 
@@ -72,12 +77,31 @@ _NODE: Json = {
     "spec": {"taints": [_KEPT, *({"key": key, "effect": "NoSchedule"} for key in constants.HELD_KEYS)]},
 }
 _OURS: Json = {**_NODE, "metadata": {**_NODE["metadata"], "labels": {constants.NODEPOOL_MANAGER: constants.MANAGER}}}
+_ASSIGNED: Json = {**_OURS, "metadata": {"labels": {**_OURS["metadata"]["labels"], **labels_of("j-a", "research")}}}
 _OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b"}
+_OF_JOB: Json = {
+    **_OURS,
+    "metadata": {
+        "labels": {
+            **_OURS["metadata"]["labels"],
+            constants.POOL_JOBSET_NAMESPACE: "team-a",
+            constants.PARENT_NAME: "train-w-0",
+        }
+    },
+}
 _OF_PROVISIONER: dict[str, tuple[Json, Change, bool]] = {
     "cordons a node of its own": (_OURS, {"spec": {"unschedulable": True}}, True),
     "notes that it cordoned": (_OURS, _annotated(constants.CORDONED, "true"), True),
     "cordons no other node": (_NODE, {"spec": {"unschedulable": True}}, False),
     "cannot make another node its own": (_NODE, _labelled(constants.NODEPOOL_MANAGER, constants.MANAGER), False),
+    "assigns a node of its own to a slice": (_OURS, _assigned(labels_of("j-a", "research")), True),
+    "frees a node of its own": (_ASSIGNED, _assigned(FREE), True),
+    "opens a node of its own": (_ASSIGNED, _assigned(dict.fromkeys(MARKS)), True),
+    "assigns no other node": (_NODE, _assigned(FREE), False),
+    "changes no other label with an assignment": (_OURS, _assigned({**FREE, "a": "b"}), False),
+    "labels a node for the Job of its pool": (_OF_JOB, _labelled(constants.NAMESPACED_JOB, "team-a_train-w-0"), True),
+    "labels no node for another Job": (_OF_JOB, _labelled(constants.NAMESPACED_JOB, "team-b_train-w-0"), False),
+    "labels no node for a Job if its pool has none": (_OURS, _labelled(constants.NAMESPACED_JOB, "a"), False),
     "changes no label": (_OURS, _labelled("a", "b"), False),
     "takes no label away": (_OURS, _labelled(constants.NODEPOOL_MANAGER, None), False),
     "writes no other annotation": (_OURS, _annotated("a", "b"), False),

@@ -245,7 +245,7 @@ def _jobsets(rehearsal: Rehearsal) -> list[tuple[str, str]]:
 def _ours(rehearsal: Rehearsal) -> list[str]:
     kinds = (
         "clusterroles,clusterrolebindings,priorityclasses,validatingadmissionpolicies,"
-        "validatingadmissionpolicybindings,namespaces"
+        "validatingadmissionpolicybindings,mutatingadmissionpolicies,mutatingadmissionpolicybindings,namespaces"
     )
     names = rehearsal.kubectl("get", kinds, "-o", "name").splitlines()
     return [name for name in names if "tpu-provisioner" in name or NAMESPACE in name]

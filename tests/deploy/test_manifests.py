@@ -76,7 +76,8 @@ def full(
     folder = overlay.make_overlay(deploy, VALUES, overlay.Choices(google_service_account=account))
     tools.run("kustomize", "edit", "set", "image", f"controller={_IMAGE}", cwd=folder)
     for name in _ALL:
-        if not name.startswith("workload-identity"):
+        # The template enables placement.
+        if name != "placement" and not name.startswith("workload-identity"):
             enable_component(folder, name)
             # Whoever sets the image again goes on from what this leaves.
             tools.run("kustomize", "edit", "set", "image", f"controller={_IMAGE}", cwd=folder)

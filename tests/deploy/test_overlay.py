@@ -68,7 +68,8 @@ def test_a_google_service_account(deploy: Path) -> None:
     folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(google_service_account=account))
 
     chosen = yaml.safe_load((folder / "components" / "kustomization.yaml").read_text(encoding="utf-8"))
-    assert chosen["components"] == ["../../../components/workload-identity-annotation"]
+    components = [f"../../../components/{name}" for name in ("workload-identity-annotation", "placement")]
+    assert chosen["components"] == components
     made = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
     assert made["patches"] == [{"path": "google-service-account.yaml"}]
     assert account in (folder / "google-service-account.yaml").read_text(encoding="utf-8")

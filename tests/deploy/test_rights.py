@@ -16,12 +16,16 @@ from provisioner.kube.live import cordon, uncordon
 from provisioner.kube.machineconfigs import MACHINE_CONFIGS
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.model.workloads import WorkloadKind
+from provisioner.slices.preflight import Status
+from provisioner.slices.preflight.in_kubernetes import ADMISSION_GROUP, PLACEMENT_WEBHOOKS
+from provisioner.slices.preflight.in_placement import check_placement
 from provisioner.workloads import KINDS
 from provisioner.workloads.pods import get_workload
 from rehearsal.demos import Rehearsal
 from tests.deploy.kit import NAMESPACE, Recorder, rights, try_events
 from tests.deploy.mainjob import do_the_main_job, used_rights
 from tests.e2e.kit import Ground
+from tests.support.settings import settings
 
 pytestmark = pytest.mark.e2e
 
@@ -77,13 +81,17 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
     assert {right.resource for right, _ in recorder.answers} == {
         "pods", "nodes", "jobsets", "leaderworkersets", "rayclusters", "events", "leases", "configmaps", "podtemplates",
         "provisioningrequests", "provisioningrequests/status", "capacitybuffers", "capacitybuffers/status",
-        "resourceslices",
-        "machineconfigs"
+        "resourceslices", "machineconfigs", "namespaces",
+        "mutatingadmissionpolicies", "mutatingadmissionpolicybindings", "mutatingwebhookconfigurations",
     }  # fmt: skip
 
 
 def _ask(api: KubeApi) -> None:
-    """Read and watch, and write a status, where the API server does not know the kinds."""
+    """Read and watch, and write a status, where the API server does not know the kinds or the object."""
+    # A run of seconds may end before its checks.
+    assert check_placement(api, settings(own_namespace=NAMESPACE)).status is Status.OK
+    with pytest.raises(NotFound):
+        api.get(object_path("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS, root=f"/apis/{ADMISSION_GROUP}/v1"))
     with pytest.raises(NotFound):
         api.get(collection_path(MACHINE_CONFIGS.resource, root=MACHINE_CONFIGS.root), {"watch": "true"})
     for kind in (each for each in KINDS.values() if not each.kind.has_pods):

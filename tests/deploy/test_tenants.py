@@ -35,7 +35,15 @@ _CHARTS: dict[str, Json] = {
     },
     "ipu-partitions": {"image": {"repository": "registry.example/it"}, "vipuServerAddr": "vipu.example"},
 }
-_COMPONENTS = ("webhook", "webhook-partitions", "pod-monitor", "pod-monitoring", "prometheus-rule", "dashboards")
+_COMPONENTS = (
+    "placement",
+    "webhook",
+    "webhook-partitions",
+    "pod-monitor",
+    "pod-monitoring",
+    "prometheus-rule",
+    "dashboards",
+)
 
 
 def _manifests(folder: Path) -> list[Json]:
@@ -65,8 +73,9 @@ _NAMESPACED = frozenset(
 #: Cluster-wide kinds whose objects act on requests of tenants, but that no tenant can name in a request.
 _ACTING = frozenset(
     {
-        "ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration", "Namespace", "ValidatingAdmissionPolicy",
-        "ValidatingAdmissionPolicyBinding", "ValidatingWebhookConfiguration",
+        "ClusterRole", "ClusterRoleBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding",
+        "MutatingWebhookConfiguration", "Namespace", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+        "ValidatingWebhookConfiguration",
     }
 )  # fmt: skip
 #: Cluster-wide kinds whose objects each tenant can name in a request: each has a test below.

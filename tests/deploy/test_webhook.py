@@ -53,6 +53,7 @@ _CERTIFICATES = f"{_NAME}-certificates"
 _CONFIGURATION = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{_NAME}"
 _SECRET = object_path("secrets", _CERTIFICATES, namespace=NAMESPACE)
 _ACCOUNT = f"--as=system:serviceaccount:{NAMESPACE}:{_NAME}"
+_PLACEMENT_PATHS = ("/mutate/placement", "/mutate/placement/assign", "/mutate/placement/off")
 _ASKING = {"gke-tpu-env-injector.aaronbatilo.dev/inject": "enabled"}
 
 Json = dict[str, Any]
@@ -101,8 +102,8 @@ def test_the_parts_meet(component: _Documents) -> None:
             asked.add(service["path"])
             assert (service["name"], service["namespace"]) == (settings.service, NAMESPACE)
             assert hook["failurePolicy"] == "Ignore"
-    # That one is registered by a component of its own.
-    assert asked == paths - {"/mutate/partitions"}
+    # These are registered by components of their own.
+    assert asked == paths - {"/mutate/partitions", *_PLACEMENT_PATHS}
 
 
 def test_validation_looks_at_the_kinds_that_are_judged_and_at_each_namespace_once(component: _Documents) -> None:
@@ -163,13 +164,16 @@ _LIMITS = {
 }
 
 
-def _rendered(**values: Any) -> _Documents:
+def _rendered(
+    *, apis: tuple[str, ...] = (tools.MUTATING_POLICIES,), placement: Json | None = None, **values: Any
+) -> _Documents:
     made = {
         "image": {"repository": "registry.example/controller"},
         "settings": {"MAX_CHIPS": 256, "LOG_LEVEL": "error"},
         "webhook": {"enabled": True, **values},
+        "placement": placement or {},
     }
-    documents = tools.template(chart.CHART, made, namespace=NAMESPACE)
+    documents = tools.template(chart.CHART, made, namespace=NAMESPACE, apis=apis)
     return [each for each in documents if each["metadata"]["name"].startswith(_NAME)]
 
 
@@ -194,6 +198,34 @@ def test_pods_with_ipus_are_registered_by_a_component_or_a_value(with_partitions
     own = {"IPU_INJECTION": "least-privilege", "IPU_INIT_IMAGE": "mine"}
     made = _rendered(partitions={"enabled": True}, settings=own)
     assert own.items() <= environment_of(made, _NAME).items()
+
+
+def test_placement_is_registered_by_a_component_or_on_clusters_without_the_policy(tmp_path: Path) -> None:
+    """A pod is reviewed once, regardless of the label of its namespace; policy and webhook match the same pods."""
+    documents = tools.built(tmp_path, "webhook", "webhook-placement", "placement")
+    by_component = _by_name(only(documents, "MutatingWebhookConfiguration"))
+    assert _by_name(only(_rendered(apis=()), "MutatingWebhookConfiguration")) == by_component
+    names = [name for name in by_component if name.startswith("placement")]
+    assert {by_component[name]["clientConfig"]["service"]["path"] for name in names} == {*_PLACEMENT_PATHS}
+    selected = {}
+    for name in names:
+        expression, *_ = by_component[name]["namespaceSelector"]["matchExpressions"]
+        selected[name.split(".")[0]] = (expression["operator"], expression["values"])
+    assert selected == {
+        "placement": ("NotIn", ["assign", "off"]),
+        "placement-assign": ("In", ["assign"]),
+        "placement-off": ("In", ["off"]),
+    }
+    conditions = only(documents, "MutatingAdmissionPolicy")["spec"]["matchConditions"]
+    assert [by_component[name]["matchConditions"] for name in names] == [conditions] * 3
+
+
+def test_the_chart_registers_placement_only_if_it_is_enabled_and_the_policy_is_missing() -> None:
+    with_policy = _by_name(only(_rendered(), "MutatingWebhookConfiguration"))
+    disabled = _by_name(only(_rendered(apis=(), placement={"enabled": False}), "MutatingWebhookConfiguration"))
+    assert not [name for name in (*with_policy, *disabled) if name.startswith("placement")]
+    everywhere = _rendered(apis=(), placement={"namespaces": "all"})
+    assert environment_of(everywhere, _NAME)["PLACEMENT_NAMESPACES"] == "all"
 
 
 def _by_name(configuration: Json) -> dict[str, Json]:

@@ -31,6 +31,8 @@ _PACKAGES = {
 #: What is left out of a build: promtool's discovery of targets, in some thirty clouds.
 _TAGS = {"promtool": "remove_all_sd"}
 _BUILD_TIMEOUT_SECONDS = 900
+#: An API that clusters have since Kubernetes 1.36.
+MUTATING_POLICIES = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 
 
 def tool(name: str) -> Path:
@@ -71,9 +73,16 @@ def built(folder: Path, *components: str, resources: Sequence[str] = ()) -> list
     return documents(run("kustomize", "build", str(folder)))
 
 
-def template(chart: Path, values: Mapping[str, Any], *, release: str = "test", namespace: str) -> list[dict[str, Any]]:
+def template(
+    chart: Path,
+    values: Mapping[str, Any],
+    *,
+    release: str = "test",
+    namespace: str,
+    apis: Sequence[str] = (MUTATING_POLICIES,),
+) -> list[dict[str, Any]]:
     """Return the objects of a chart; raise ValueError with what helm says where it refuses the values."""
-    return documents(_rendered(chart, json.dumps(values), release, namespace))
+    return documents(_rendered(chart, json.dumps(values), release, namespace, tuple(apis)))
 
 
 def notes(chart: Path, values: Mapping[str, Any], folder: Path) -> str:
@@ -87,7 +96,7 @@ def notes(chart: Path, values: Mapping[str, Any], folder: Path) -> str:
 
 
 @functools.cache
-def _rendered(chart: Path, values: str, release: str, namespace: str) -> str:
+def _rendered(chart: Path, values: str, release: str, namespace: str, apis: tuple[str, ...]) -> str:
     # Built without helm's own release flags, it takes a cluster to be an old one where it is not told.
     command = [
         tool("helm"),
@@ -95,6 +104,7 @@ def _rendered(chart: Path, values: str, release: str, namespace: str) -> str:
         release,
         chart,
         "--kube-version=1.30.0",
+        *(f"--api-versions={api}" for api in apis),
         f"--namespace={namespace}",
         "--values=-",
     ]

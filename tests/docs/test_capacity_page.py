@@ -12,8 +12,8 @@ import yaml
 from provisioner import constants
 from provisioner.model.capacity import FailureKind
 from provisioner.settings import OPTIONS
+from provisioner.slices.planning.launch import gangs
 from provisioner.slices.planning.memory.backoff import DELAYS
-from provisioner.slices.planning.turns import TURN
 from tests.slices.planning.test_allowlists import CHECKS, written
 from tests.support.models import make_jobset
 from tests.support.settings import settings
@@ -35,7 +35,7 @@ def _refusal(**limit: Any) -> str:
 
 
 def _numberless(words: str) -> str:
-    return re.sub(r"\d+", "N", words)
+    return re.sub(r"\d+", "N", re.sub(r"; place \d+ of \d+ in the line", "", words))
 
 
 def test_the_page_names_every_setting_of_its_matter() -> None:
@@ -58,7 +58,7 @@ def test_the_page_names_every_setting_of_its_matter() -> None:
     ],
 )
 def test_the_words_of_limits(words: str) -> None:
-    """The page has them as pods are told, but for the numbers."""
+    """The page has them as pods are told, but for the numbers and the place in the line."""
     assert f"`{_numberless(words)}`" in _numberless(_PAGE)
 
 
@@ -88,4 +88,5 @@ def test_the_numbers_of_the_page() -> None:
     assert f"it is {quota.first_seconds} seconds, up to {quota.cap_seconds // 60} minutes" in text
     assert f"`PARTIAL_HOLD` ({_OPTIONS['PARTIAL_HOLD'].default.rstrip('m')} minutes)" in text  # type: ignore[union-attr]
     assert f"`NODEPOOL_DELETION_DELAY` ({settings().deletion_delay_seconds:.0f} seconds)" in text
-    assert f"a pause of {TURN.total_seconds() / 60:.0f} minutes follows" in text.lower()
+    shortest, longest = (each.total_seconds() / 60 for each in (gangs._MIN_PAUSE, gangs._MAX_PAUSE))
+    assert f"a pause of {shortest:.0f} to {longest:.0f} minutes follows" in text

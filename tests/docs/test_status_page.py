@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from provisioner.slices.metrics import SPLIT
 from provisioner.slices.view.types import STATES, State
 from tests.page.screenshots import LARGE, MOST_BYTES, PICTURES
 
@@ -39,4 +40,5 @@ def test_each_state_is_explained_in_the_words_of_the_page() -> None:
         assert rows[word].startswith(meaning), word
     phases = {word: re.findall(r"`(\w+)`", shown) for word, shown, _ in table}
     of_states = {words[state]: [phase.value for phase, of in STATES.items() if of is state] for state in State}
-    assert phases == {**of_states, words[State.DRAINING]: of_states[words[State.RUNNING]]}
+    others = {words[State.DRAINING]: of_states[words[State.RUNNING]], words[State.SPLIT]: [SPLIT]}
+    assert phases == {**of_states, **others}

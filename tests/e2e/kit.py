@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -31,6 +32,7 @@ from rehearsal.demos import ProvisionerProcess, Rehearsal
 from rehearsal.demos.world import CLUSTER, LOCATION, PROJECT, wait_for
 from rehearsal.localcluster import RUN_FOR
 from rehearsal.localcluster.ports import HOST, free_ports
+from rehearsal.localcluster.recipes import VERSION_VARIABLES
 from rehearsal.simulators.gke.records import PoolStatus, PoolView
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.support.objects import pod_spec, raw_jobset
@@ -49,6 +51,11 @@ EAGER = {"NODEPOOL_DELETION_DELAY": "2s", "NODE_MIN_LIFESPAN": "0s"}
 PATIENCE_SECONDS = 80.0
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _numbers = itertools.count(1)
+
+
+def has_mutating_policies() -> bool:
+    """Return whether the rehearsed Kubernetes has MutatingAdmissionPolicy v1; the oldest that is tested does not."""
+    return os.environ.get(VERSION_VARIABLES["kubernetes"]) != "1.35"
 
 
 def simulator_settings(**changes: Any) -> SimulatorSettings:

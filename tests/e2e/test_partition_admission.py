@@ -119,8 +119,8 @@ def test_what_is_injected_is_a_valid_pod(rehearsal: Rehearsal, port: int) -> Non
             for name, raw in PODS.items():
                 made = tried(rehearsal, raw)
                 assert {"name": names.SCHEDULING_GATE} in made["spec"]["schedulingGates"], name
-                first = made["spec"]["initContainers"][0]
-                assert (first["name"], first["image"]) == (names.INIT_CONTAINER, _IMAGE), name
+                images = {each["name"]: each["image"] for each in made["spec"]["initContainers"]}
+                assert images[names.INIT_CONTAINER] == _IMAGE, name
                 assert made["metadata"]["annotations"][names.STATUS] == names.INJECTED, name
                 assert names.PARTITION_ID not in made["metadata"]["annotations"], name
                 assert bool(made["spec"].get("hostNetwork")) == (settings is COMPATIBLE or name == "the node's network")

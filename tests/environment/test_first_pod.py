@@ -64,7 +64,10 @@ def leader_worker_set(replicas: int = 2, **pods: Any) -> dict[str, Any]:
         (stateful_set(pod_template(), replicas=None), "has 4 pods of 4 chips, but there are 1"),
         (job(pod_template("3x3"), completions=None, parallelism=None), "topology 3x3 is not valid"),
         (job(pod_template(), completionMode="NonIndexed"), "Pod ml/of Job train: Job ml/train has no completionMode"),
-        (jobset(replicated("a", pod_template()), network={"enableDNSHostnames": False}), "no subdomain"),
+        (
+            jobset(replicated("a", pod_template()), network={"enableDNSHostnames": False}),
+            "spec.network.enableDNSHostnames",
+        ),
         (leader_worker_set(size=5), "Pod ml/serve-0: a tpu-v5-lite-podslice slice of topology 4x4 has 4 pods"),
         (leader_worker_set(size=6, leaderTemplate=pod_template(chips=0)), "Pod ml/serve-0-1: a tpu-v5-lite-podslice"),
     ],

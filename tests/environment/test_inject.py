@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from provisioner import constants
+from provisioner.admission.review import Request
 from provisioner.environment.pods import read_pod
-from provisioner.environment.review import inject, owner_is_asked, wanted
+from provisioner.environment.review import inject, review_pod, wanted
 from provisioner.environment.variables import is_absent, topology_in_use
 from provisioner.kube.fields import MalformedObject
 from provisioner.settings.webhook import WebhookSettings
@@ -146,6 +147,58 @@ def test_a_pod_that_is_created_before_the_set_is_scaled_gets_what_is_right_after
     [found], said = injected(pod_of(owner, "train-1"), owner)
     assert found == {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": names(0, 4)}
     assert said.problems
+
+
+def required(selector: dict[str, str]) -> dict[str, Any]:
+    """Return required node affinity that allows only the nodes of a selector."""
+    expressions = [{"key": key, "operator": "In", "values": [value]} for key, value in selector.items()]
+    terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def test_topology_by_required_affinity_divides_replicas_into_slices():
+    """Eight replicas of 4x4 were counted as one slice of eight."""
+    pod = pod_of(stateful_set(8), "train-5", selector=None, affinity=required(V5E_4X4))
+    [found], said = injected(pod, stateful_set(8))
+    assert (found["TPU_WORKER_ID"], found["TPU_WORKER_HOSTNAMES"]) == ("1", names(4, 8))
+    assert (found["MEGASCALE_NUM_SLICES"], said.problems) == ("2", ())
+
+
+def test_topology_by_required_affinity_counts_slices_of_replicated_jobs():
+    one, other = (replicated(name) for name in ("a", "b"))
+    for entry, topology in ((one, "4x4"), (other, "4x8")):
+        affinity = required({**V5E_4X4, constants.TPU_TOPOLOGY: topology})
+        entry["template"]["spec"]["template"]["spec"]["affinity"] = affinity
+    [found], _ = injected(pod_of_jobset("a", selector=None, affinity=required(V5E_4X4)), jobset(one, other))
+    assert "MEGASCALE_NUM_SLICES" not in found
+
+
+def test_kind_of_another_api_group_is_reported_with_its_group():
+    """A Job of Volcano was told to be a Job."""
+    owner = {**stateful_set(), "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job"}
+    [_], said = injected(pod_of(owner, "train-0", metadata={"labels": ASKS}), {})
+    assert "'Job' of batch.volcano.sh/v1alpha1" in said.problems[0]
+    assert "a Job of batch/v1" in said.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("chips", "network", "is_reported"),
+    [
+        pytest.param(1, {"hostNetwork": True}, True, id="one of four chips"),
+        pytest.param(4, {"hostNetwork": True}, False, id="a whole VM"),
+        pytest.param(1, {}, False, id="a network of its own"),
+    ],
+)
+@pytest.mark.parametrize("given", [{}, {"TPU_RUNTIME_METRICS_PORTS": "9431"}], ids=["our ports", "ports of its own"])
+def test_pods_that_share_the_ports_of_a_vm_are_reported(
+    chips: int, network: dict[str, bool], given: dict[str, str], *, is_reported: bool
+):
+    """Each libtpu listens on port 8431 of the node's network, so that the second pod of a VM ends at once."""
+    one = container(chips, env=[{"name": name, "value": value} for name, value in given.items()])
+    pod = pod_of(stateful_set(1), "train-0", selector=V6E_2X2, containers=[one], **network)
+    for topology in (True, False):
+        _, said = injected(pod, stateful_set(1), replace(ALL, topology=topology))
+        assert any("port 8431" in each for each in said.problems) == (is_reported and topology and not given)
 
 
 def test_without_a_topology_all_replicas_are_one_slice():
@@ -523,6 +576,14 @@ def test_the_second_child_job_of_a_replicated_job_is_the_second_slice():
     assert (found["MEGASCALE_SLICE_ID"], found["MEGASCALE_NUM_SLICES"]) == ("1", "3")
 
 
+def test_child_job_has_no_more_pods_than_completions():
+    """The list had names of pods that never exist."""
+    entry = replicated("a", parallelism=8)
+    entry["template"]["spec"]["completions"] = 4
+    [found], _ = injected(pod_of_jobset("a", selector=None), jobset(entry))
+    assert found["TPU_WORKER_HOSTNAMES"] == ",".join(f"js-a-0-{index}.js" for index in range(4))
+
+
 def test_a_replicated_job_without_replicas_coordinates_nobody():
     [found], said = injected(pod_of_jobset("b"), jobset(replicated("a", 0), replicated("b", 2)))
     assert found["MEGASCALE_NUM_SLICES"] == "2"
@@ -718,6 +779,7 @@ def test_a_stateful_set_may_speak_for_its_pods_whatever_their_slice():
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
         "cloud.google.com/gke-tpu-topology": "2x2",
     }
-    read = read_pod(pod_of(stateful_set(), "train-0", selector=one_host), "ml")
-    assert read is not None
-    assert owner_is_asked(read)
+    pod = pod_of(stateful_set(), "train-0", selector=one_host)
+    request = Request(operation="CREATE", kind="Pod", namespace="ml", object=pod)
+    for owner, asks in ((stateful_set(labels=ASKS), True), (stateful_set(), False)):
+        assert bool(review_pod(request, lambda _, owner=owner: owner, WebhookSettings()).patch) == asks

@@ -63,9 +63,8 @@ def test_what_another_webhook_has_injected_stays() -> None:
     pod, _ = reviewed(worker())
     assert reviewed(pod) == (pod, ())
     placed = worker()
-    placed["spec"] |= {"subdomain": "own", "affinity": {"nodeAffinity": {}, "podAntiAffinity": {}}}
-    pod, _ = reviewed(placed)
-    assert (pod["spec"].get("hostname"), list(pod["spec"]["affinity"])) == (None, ["nodeAffinity", "podAntiAffinity"])
+    placed["spec"]["affinity"] = {"nodeAffinity": {}, "podAntiAffinity": {}}
+    assert list(reviewed(placed)[0]["spec"]["affinity"]) == ["nodeAffinity", "podAntiAffinity"]
     (near := worker())["spec"]["affinity"] = {"nodeAffinity": {}}
     assert reviewed(near)[0]["spec"]["affinity"].keys() == {"nodeAffinity", "podAffinity", "podAntiAffinity"}
     # Nodes of a group of one's own lack the label of a node pool: the scheduler would place pods with affinity nowhere.
@@ -85,8 +84,45 @@ def test_replicas_work_together_where_the_pod_says_so() -> None:
         "MEGASCALE_SLICE_ID": "2",
         "MEGASCALE_COORDINATOR_ADDRESS": "tpus-0-0.ray-headless",
     }
-    # One that is left over after the group was made smaller.
-    assert variables(reviewed(worker(replica=3, **multislice))[0])["MEGASCALE_NUM_SLICES"] == "4"
+
+
+@pytest.mark.parametrize(("replicas", "is_beyond"), [(3, False), (2, True), (1, False)])
+def test_index_beyond_the_replicas_is_reported_if_they_work_together(replicas: int, *, is_beyond: bool) -> None:
+    """A replica that still ends has one of the lower indexes; the new pods counted a slice that does not exist."""
+    cluster = raw_raycluster(replicas=replicas)
+    pod, warnings = reviewed(worker(replica=2, **{constants.MULTISLICE: "true"}), cluster)
+    assert variables(pod).get("MEGASCALE_NUM_SLICES", "1") == str(replicas)
+    assert ["its replica has the index 2, but worker group tpus has 2 replicas" in each for each in warnings] == [
+        True
+    ] * is_beyond
+    assert reviewed(worker(replica=2), cluster)[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("own", "called"),
+    [
+        ({}, "tpus-2-1.ray-headless"),
+        ({"subdomain": "own"}, "tpus-2-1.own"),
+        ({"hostname": "tpus-2-1"}, "tpus-2-1.ray-headless"),
+        ({"hostname": "tpus-2-1", "subdomain": "own"}, "tpus-2-1.own"),
+        ({"hostname": "own"}, None),
+        ({"hostname": "own", "subdomain": "own"}, None),
+    ],
+)
+def test_listed_host_names_are_those_of_the_pods(own: JSON, called: str | None) -> None:
+    """The list had names that no pod has if the template or another webhook had set a host name or a subdomain."""
+    raw = worker(**{constants.MULTISLICE: "true"})
+    raw["spec"] |= own
+    pod, warnings = reviewed(raw)
+    if called is None:
+        assert ["its host name is 'own'" in each for each in warnings] == [True]
+        assert pod == raw
+        return
+    found = variables(pod)
+    assert warnings == ()
+    assert f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}" == called
+    assert found["TPU_WORKER_HOSTNAMES"].split(",")[int(found["TPU_WORKER_ID"])] == called
+    assert found["MEGASCALE_COORDINATOR_ADDRESS"] == f"tpus-0-0.{pod['spec']['subdomain']}"
 
 
 @pytest.mark.parametrize(

@@ -304,6 +304,67 @@ def test_affinity_that_matches_nothing_does_not_become_no_constraint() -> None:
     assert pod.requirements.affinity_terms == ((Expression(key="metadata.name", operator="In", on_field=True),),)
 
 
+def _term(**labels: list[str]) -> dict[str, Any]:
+    keys = {"accelerator": constants.TPU_ACCELERATOR, "topology": constants.TPU_TOPOLOGY, "pool": constants.NODE_POOL}
+    return {
+        "matchExpressions": [{"key": keys[name], "operator": "In", "values": values} for name, values in labels.items()]
+    }
+
+
+_BOTH = {constants.TPU_ACCELERATOR: "tpu-v6e-slice", constants.TPU_TOPOLOGY: "4x4"}
+_V6E = {constants.TPU_ACCELERATOR: "tpu-v6e-slice"}
+
+
+@pytest.mark.parametrize(
+    ("terms", "selector", "want"),
+    [
+        pytest.param([_term(accelerator=["tpu-v6e-slice"], topology=["4x4"])], {}, _BOTH, id="one term"),
+        pytest.param([_term(topology=["4x4"])], _V6E, _BOTH, id="the rest of a selector"),
+        pytest.param([_term(topology=["4x4"])], _BOTH | {constants.TPU_TOPOLOGY: "8x8"}, None, id="the selector wins"),
+        pytest.param([_term(topology=["4x4", "4x8"])], _V6E, None, id="two values"),
+        pytest.param([_term(topology=["4x4"]), _term(topology=["4x8"])], _V6E, None, id="two terms"),
+        pytest.param([_term(topology=["4x4"], pool=["a"]), _term(topology=["4x4"])], _V6E, _BOTH, id="two equal terms"),
+        pytest.param([_term(topology=["4x4"]), _term(pool=["a"])], _V6E, None, id="one term allows any"),
+        pytest.param([_term(topology=["4x4"]), {"matchFields": [{}]}], _V6E, None, id="one term selects a name"),
+        pytest.param([_term(topology=["4x4"]), {}], _V6E, _BOTH, id="an empty term matches nothing"),
+        pytest.param(
+            [
+                {
+                    "matchExpressions": [
+                        *_term(topology=["4x4", "2x2"])["matchExpressions"],
+                        *_term(topology=["4x4"])["matchExpressions"],
+                    ]
+                }
+            ],
+            _V6E,
+            _BOTH,
+            id="two expressions",
+        ),
+        pytest.param(
+            [{"matchExpressions": [{"key": constants.TPU_TOPOLOGY, "operator": "NotIn", "values": ["4x4"]}]}],
+            _V6E,
+            None,
+            id="another operator",
+        ),
+        pytest.param([_term(pool=["a"])], {}, None, id="another label"),
+        pytest.param(
+            [{"matchExpressions": [{"key": constants.TPU_TOPOLOGY, "operator": "In", "values": [[], 4]}]}],
+            {},
+            None,
+            id="no texts",
+        ),
+    ],
+)
+def test_slice_is_read_from_required_affinity_if_one_value_is_left(
+    terms: list[Any], selector: dict[str, str], want: dict[str, str] | None
+) -> None:
+    """A workload that selected its topology by affinity was counted as one slice, and got no pool."""
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    pod = parse_pod(raw_pod(spec={**_spec(affinity={"nodeAffinity": required}), "nodeSelector": selector}))
+    assert pod is not None
+    assert pod.requirements.node_selector == (selector if want is None else want)
+
+
 def test_a_jobset_is_read_whole() -> None:
     """Replicas, parallelism and the template; completions don't matter."""
     raw = raw_jobset(

@@ -57,6 +57,11 @@ def injected(pod: Json, by: WebhookSettings = COMPATIBLE) -> Json:
     return after
 
 
+def init_of(pod: Json) -> Json:
+    (found,) = (each for each in pod["spec"]["initContainers"] if each["name"] == names.INIT_CONTAINER)
+    return dict(found)
+
+
 def main_of(pod: Json) -> Json:
     found: Json = pod["spec"]["containers"][0]
     return found
@@ -95,6 +100,62 @@ def test_the_init_container_comes_first_and_all_others_get_their_share() -> None
         assert each["volumeMounts"][0]["name"] == CONFIG_VOLUME
 
 
+SIDECAR = {"name": "proxy", "restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("others", "want"),
+    [
+        pytest.param([SIDECAR], ["proxy", names.INIT_CONTAINER], id="a sidecar"),
+        pytest.param(
+            [{"name": "check"}, SIDECAR, {"name": "warm"}],
+            ["check", "proxy", names.INIT_CONTAINER, "warm"],
+            id="a sidecar among others",
+        ),
+        pytest.param([{"name": "mesh-init"}], [names.INIT_CONTAINER, "mesh-init"], id="none"),
+    ],
+)
+def test_init_container_follows_sidecars_with_least_privilege(others: list[Json], want: list[str]) -> None:
+    """If the network plugin of a mesh redirects traffic from the start, only the proxy leads to the REST API."""
+    after = injected(raw_pod(initContainers=others), LEAST)
+    assert [each["name"] for each in after["spec"]["initContainers"]] == want
+    assert review(after, LEAST).patch == ()
+    # A webhook that is called later may add its sidecar at the front or at the end.
+    for later in ([SIDECAR, *others], [*others, SIDECAR]):
+        changed = injected({**after, "spec": {**after["spec"], "initContainers": [*later, init_of(after)]}}, LEAST)
+        order = [each["name"] for each in changed["spec"]["initContainers"]]
+        assert order[order.index(names.INIT_CONTAINER) - 1] == SIDECAR["name"]
+
+
+def adding(capability: str) -> Json:
+    return {"name": "mesh-init", "securityContext": {"capabilities": {"add": [capability]}}}
+
+
+@pytest.mark.parametrize("part", ["initContainers", "containers"])
+@pytest.mark.parametrize("capability", ["NET_ADMIN", "NET_RAW", "CAP_NET_ADMIN", "net_admin", "ALL"])
+def test_pod_is_rejected_if_a_container_could_change_the_network_of_the_node(part: str, capability: str) -> None:
+    """A mesh had added its init container before hostNetwork was set; there it rewrites the iptables of the node."""
+    pod = raw_pod(containers=[{"name": "main"}])
+    pod["spec"].setdefault(part, []).append(adding(capability))
+    denied = review(pod).denied
+    assert f"spec.{part}[{len(pod['spec'][part]) - 1}], 'mesh-init', has the capability" in denied
+    assert 'sidecar.istio.io/inject: "false"' in denied
+    assert review(pod, LEAST).denied == ""
+
+
+def test_pod_is_rejected_if_another_webhook_adds_such_a_container_later() -> None:
+    """A mesh that is called after this webhook may ignore hostNetwork, which an author may also have set himself."""
+    for network in ({}, {"hostNetwork": True}):
+        after = injected(raw_pod(**network))
+        after["spec"]["initContainers"].append(adding("NET_ADMIN"))
+        assert "spec.initContainers[1], 'mesh-init', has the capability NET_ADMIN" in review(after).denied
+
+
+def test_author_may_combine_such_a_container_with_the_network_of_the_node() -> None:
+    after = injected(raw_pod(hostNetwork=True, initContainers=[adding("NET_ADMIN")]))
+    assert review(after) == Answer()
+
+
 @pytest.mark.parametrize(
     ("container", "want"),
     [
@@ -110,6 +171,11 @@ def test_the_init_container_comes_first_and_all_others_get_their_share() -> None
             {"securityContext": {"allowPrivilegeEscalation": False}},
             {"securityContext": {"allowPrivilegeEscalation": False}},
             id="no escalation, which the API server takes of no privileged container",
+        ),
+        pytest.param(
+            {"securityContext": {"capabilities": {"drop": ["ALL"]}}},
+            {"securityContext": {"capabilities": {"drop": ["ALL"]}}},
+            id="no capabilities, as sidecars have",
         ),
         pytest.param(
             {"securityContext": {"runAsUser": 7}},

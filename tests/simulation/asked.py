@@ -179,7 +179,7 @@ class Asked:
     def served(self, run: WorkloadRun) -> bool:
         """Whether an ask has what it is promised in a settled world."""
         if isinstance(run, BufferRun):
-            return self._missing(run) <= 0
+            return self.missing(run) <= 0
         # Its pods have come, or will not.
         return False
 
@@ -210,7 +210,7 @@ class Asked:
         waiting = self._simulation.checker.waiting
         for run in self.buffers():
             bounds = [waiting.within_seconds(run, job) for job in run.slots()]
-            if not bounds or None in bounds or self._missing(run, _UP) <= 0:
+            if not bounds or None in bounds or self.missing(run, _UP) <= 0:
                 continue
             within_seconds = max(filter(None, bounds)) + _FREED_SECONDS
             since = self._missing_since[run] = before.get(run, self._stage.agenda.now)
@@ -227,7 +227,7 @@ class Asked:
             if is_ours(pool) and pool.name not in used and pool.status in statuses and fits(run, 0, pool)
         }
 
-    def _missing(self, run: BufferRun, statuses: tuple[PoolStatus, ...] = (PoolStatus.RUNNING,)) -> int:
+    def missing(self, run: BufferRun, statuses: tuple[PoolStatus, ...] = (PoolStatus.RUNNING,)) -> int:
         """Return how many pools buffers of one shape lack together."""
         wanted = sum(len(each.slots()) for each in self.buffers() if each.shape == run.shape)
         return wanted - len(self.idle(run, statuses))

@@ -160,15 +160,15 @@ def helper_of(template: str) -> str:
     return f"{template}-helper"
 
 
-def template_path(name: str) -> str:
+def template_path(name: str, namespace: str = NAMESPACE) -> str:
     """Return the address of a PodTemplate."""
-    return object_path(TEMPLATES, name, namespace=NAMESPACE)
+    return object_path(TEMPLATES, name, namespace=namespace)
 
 
-def raw_template(name: str, shape: Shape | None) -> JsonObject:
+def raw_template(name: str, shape: Shape | None, namespace: str = NAMESPACE) -> JsonObject:
     """Return a PodTemplate as the API server shows it; of pods without chips for no shape."""
     spec: dict[str, Any] = {"containers": [{"name": "main"}]} if shape is None else pod_spec(shape)
-    return {"metadata": {"name": name, "namespace": NAMESPACE}, "template": {"metadata": {}, "spec": spec}}
+    return {"metadata": {"name": name, "namespace": namespace}, "template": {"metadata": {}, "spec": spec}}
 
 
 class BufferTeam(Team[BufferRun]):

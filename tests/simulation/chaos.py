@@ -15,8 +15,10 @@ from provisioner.kube.protocol import JsonObject, object_path
 from provisioner.workloads import JOBSET
 from rehearsal.simulators.gke.faults import Fault, FaultKind
 from rehearsal.simulators.gke.records import PoolStatus
+from tests.simulation.admission import FREE, MARKS, SLICE_NAMESPACE, mark_of
 from tests.simulation.cloud import CLUSTER
-from tests.simulation.objects import NAMESPACE
+from tests.simulation.objects import NAMESPACE, SLICE
+from tests.simulation.pools import are_ours
 from tests.support.selectors import merged
 
 if TYPE_CHECKING:
@@ -88,7 +90,11 @@ class Chaos:
             ("pod killed", self._kill_a_pod),
             ("foreign pod", self._foreign_pod),
         )
-        drawn = tuple(each for each in kinds if stage.chance(0.4))
+        edits = (("labels by hand", self._edit_labels),)
+        drawn = tuple(each for each in kinds if stage.chance(0.4)) + (
+            edits if simulation.admission.edits_labels else ()
+        )
+        kinds += edits
         self._kinds = tuple(each for each in kinds if each[0] in simulation.storm) if simulation.storm else drawn
         self._pool_faults = tuple(kind for kind in _POOL_FAULTS if stage.chance(0.4)) or (FaultKind.STOCKOUT,)
         self._by_hand: set[str] = set()
@@ -253,6 +259,30 @@ class Chaos:
             )
             self.stage.store.put(path, merged(raw, {"spec": {"unschedulable": None}}))
 
+    def _edit_labels(self) -> None:
+        """Let a user remove or overwrite the labels by which a pool is assigned."""
+        rng, cluster = self.simulation.admission.rng, self.simulation.cluster
+        ours = [each for each in cluster.nodes.values() if are_ours(each.labels)]
+        if not ours:
+            return
+        chosen = rng.choice(ours)
+        nodes = [each for each in ours if each.pool_name == chosen.pool_name] if rng.random() < 0.5 else [chosen]
+        others = sorted({mark_of(each.labels) for each in ours if SLICE in each.labels} | {(FREE, FREE)})
+        key, namespace = rng.choice(others)
+        kind, labels = rng.choice(
+            (
+                ("removed", {SLICE: None, SLICE_NAMESPACE: None}),
+                ("one removed", {rng.choice(MARKS): None}),
+                ("of another pool", {SLICE: key, SLICE_NAMESPACE: namespace}),
+                ("of no slice", {SLICE: "j-unknown", SLICE_NAMESPACE: NAMESPACE}),
+            )
+        )
+        self.stage.fault("labels by hand", "%s on %d nodes of %s", kind, len(nodes), chosen.pool_name)
+        self.simulation.checker.assigned.edited(chosen.pool_name)
+        for node in nodes:
+            path = object_path("nodes", node.name)
+            self.stage.store.put(path, merged(self.stage.store.get(path), {"metadata": {"labels": labels}}))
+
     def _unready_a_node(self) -> None:
         name = self._a_node()
         if name is not None:
@@ -302,8 +332,12 @@ class Chaos:
 
     def _foreign_pod(self) -> None:
         self.stage.fault("foreign pod", "asks for chips")
-        shape = self.stage.rng.choice(self.simulation.people.shapes)
-        self.simulation.cluster.add_foreign(shape, lasting_seconds=self.stage.rng.uniform(10.0, 100.0))
+        rng, admission = self.stage.rng, self.simulation.admission
+        self.simulation.cluster.add_foreign(
+            rng.choice(self.simulation.people.shapes),
+            lasting_seconds=rng.uniform(10.0, 100.0),
+            tolerates_all=admission.present and admission.rng.random() < 0.5,
+        )
 
     def _kill_a_pod(self) -> None:
         bound = [pod for pod in self.simulation.cluster.pods if pod.node and not pod.finished]

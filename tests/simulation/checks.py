@@ -23,8 +23,10 @@ from rehearsal.simulators.gke.validation import pulls_images
 from tests.simulation import shown
 from tests.simulation.asked import Asked
 from tests.simulation.asks import BUFFER, AskRun
+from tests.simulation.assigned import CORDONS, Assigned
 from tests.simulation.deletes import KEEP, LOOK_TO_EFFECT_SECONDS, Deletes
 from tests.simulation.fairness import PAYS, TOLD, Fairness
+from tests.simulation.line import Line
 from tests.simulation.objects import WorkloadRun
 from tests.simulation.pools import (
     are_ours,
@@ -37,6 +39,7 @@ from tests.simulation.pools import (
     same_kind,
     workload_name,
 )
+from tests.simulation.stock import Stock
 from tests.simulation.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -72,6 +75,10 @@ class Checker:
         self.fairness = Fairness(simulation, self.waiting)
         self.asked = Asked(simulation)
         self.deletes = Deletes(simulation, self)
+        self.assigned = Assigned(simulation, self)
+        self.stock = Stock(simulation)
+        self.line = Line(simulation, self)
+        simulation.cluster.on_bound = self.assigned.bound
         self.deleted_by_hand: set[str] = set()
         #: When somebody last opened a node of a pool that somebody had closed.
         self.opened_by_hand: dict[str, float] = {}
@@ -136,6 +143,9 @@ class Checker:
             if not self.asked.judge_refill(process, pool):
                 self._judge_create(process, pool)
             self.asked.judge_create(process, pool)
+            self.assigned.created(process, pool)
+            self.stock.created(process, pool)
+            self.line.created(process, pool)
             self._judge_limits(process, pool)
         elif method == "nodePools.delete":
             pool = self.simulation.cloud.pools[name or ""]
@@ -144,6 +154,8 @@ class Checker:
             if wrong:
                 self.stage.violate(SERVE, wrong)
             self.deletes.judge(process, pool, healthy=self._was_healthy)
+            if self._was_healthy:
+                self.stock.deleted(process, pool)
         else:
             self.stage.violate(ONE, f"{process.name} sends {method}, which it never should")
 
@@ -157,6 +169,9 @@ class Checker:
             self.stage.violate(ONE, f"{process.name} writes {path} although the kubeconfig is of another cluster")
         if node is None:
             return
+        if "labels" in body.get("metadata", {}):
+            self.assigned.before_labels(process, node, body["metadata"]["labels"])
+            return
         if "taints" in body["spec"]:
             self._judge_release(process, node, body["spec"]["taints"] or [])
             return
@@ -166,6 +181,8 @@ class Checker:
             self.stage.violate(
                 ONE, f"{process.name} writes {node.name} of pool {node.pool_name}, which is none of ours"
             )
+        if unschedulable and PoolName(node.pool_name) not in process.loop.memory.deletes:
+            self.stage.violate(CORDONS, f"{process.name} cordons {node.name}, and deletes no pool {node.pool_name}")
         if not unschedulable and not node.cordoned_by_us and node.cordoned:
             self.stage.violate(ONE, f"{process.name} uncordons {node.name}, which somebody else cordoned")
 
@@ -192,6 +209,7 @@ class Checker:
     def decided(self, process: Process, plan: Plan) -> None:
         """Judge what a process is about to carry out."""
         self.waiting.look_at_pools()
+        self.stock.look_at_pools()
         self.deletes.expect(process, plan)
         for false in shown.false_of_decision(process, plan):
             self.stage.violate(SHOWN, false)
@@ -359,6 +377,7 @@ class Checker:
         if self.simulation.people.still_to_come:
             found.append((SERVE, "not everybody has come"))
         found += [(SERVE, unserved) for unserved in self.asked.unserved()]
+        found += self.assigned.unsettled()
         found += [
             (SERVE, f"{workload.kind} {workload.name} has not ended")
             for workload in cluster.workloads.values()

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 import requests
 
+from provisioner import constants
 from provisioner.kube.fields import format_time
 from provisioner.kube.protocol import object_path
 from rehearsal.simulators.gke import api, errors
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.names import ClusterName
 from rehearsal.simulators.gke.records import NodeState, Pool, PoolStatus, SimulatedNode
-from rehearsal.simulators.gke.registrar import node_object
+from rehearsal.simulators.gke.registrar import node_labels, node_object
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from rehearsal.simulators.http.exchange import Request
+from tests.simulation.asks import BUFFER, REQUEST
 from tests.simulation.store import Stage
 from tests.support.selectors import merged
 
@@ -53,6 +55,9 @@ class Cloud:
         #: Called when all faults were taken back.
         self.on_repaired: Callable[[], None] = lambda: None
         self.world.attach(self)
+        #: Called with the labels of a node that a pool without nodes would have: whether pods wait for such a node.
+        self.on_looking_for_pods: Callable[[Mapping[str, str]], bool] = lambda _labels: True
+        self.world._life.is_waited_for = self._is_waited_for
         stage.drive(self.world)
         for body in _foreign_pools():
             self.world.create_pool(CLUSTER, body)
@@ -67,6 +72,17 @@ class Cloud:
     def pools(self) -> dict[str, Pool]:
         """The pools as they really are."""
         return self.world.cluster(CLUSTER).pools
+
+    def _is_waited_for(self, pool: Pool) -> bool:
+        """Whether the cluster autoscaler finds pods that would run on nodes of a pool, by the pool's own labels.
+
+        Pools of ProvisioningRequests and CapacityBuffers get their nodes all the same: no pods wait for them yet.
+        """
+        labels = pool.body["config"]["labels"]
+        if labels.get(constants.POOL_WORKLOAD_KIND) in (REQUEST, BUFFER):
+            return True
+        template = SimulatedNode(name="template", zone=pool.plan.zones[0], chips=pool.plan.machine.chips)
+        return self.on_looking_for_pods(node_labels(pool, template))
 
     # --- NodeSink
 
@@ -190,6 +206,8 @@ class Wire(requests.adapters.BaseAdapter):
                 self._checker.after_change(process, found.method, found.parts.get("pool"), body)
         except errors.ApiError as error:
             code, text = error.code, json.dumps(error.body(request_id="0x1"))
+            if creates is not None:
+                self._checker.stock.create_failed(creates, of_capacity=False)
             if creates is not None and "Too many operations" in str(error):
                 self._checker.fairness.create_not_taken(self._process, creates["nodePool"])
             if creates is not None and not self._excuses_nobody(creates, error):
@@ -221,8 +239,10 @@ class Wire(requests.adapters.BaseAdapter):
         bad = lasting or fault
         if bad is None or "Too many operations" not in bad.text:
             self._checker.fairness.create_sent(self._process, creates["nodePool"])
-        if lasting is not None or fault is not None:
-            waiting.create_failed(creates, of_capacity=lasting is not None and lasting.of_capacity)
+        if bad is not None:
+            out_of_stock = lasting is not None and lasting.of_capacity
+            self._checker.stock.create_failed(creates, of_capacity=out_of_stock)
+            waiting.create_failed(creates, of_capacity=out_of_stock)
         return lasting or simulation.environment.answer(creates)
 
     def close(self) -> None:

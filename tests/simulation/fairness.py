@@ -155,7 +155,7 @@ class Fairness:
         return all(self._waiting.on_its_way(workload, each) or not self._waits(workload, each) for each in jobs)
 
     def _has_room(self, workload: WorkloadRun) -> bool:
-        """Whether GKE takes creates, and the chips that pods are on leave room within the stock and the limits."""
+        """Whether GKE takes creates, and the chips that others use leave room within the stock and the limits."""
         if not self._hostile.takes_operations:
             return False
         if any(pod.node for pod in workload.pods.values()) and not workload.gang:
@@ -163,7 +163,7 @@ class Fairness:
         used = {NAMESPACE: 0, HOSTILE_NAMESPACE: 0}
         of_stock = 0
         for pool in self._simulation.cloud.pools.values():
-            for namespace in self._users(pool):
+            for namespace in self._users(pool) | self._owner_that_waits(pool):
                 used[namespace] = used.get(namespace, 0) + chips_in(pool)
                 of_stock += chips_in(pool) * (pool.plan.machine.accelerator == workload.shape.accelerator)
         wanted = workload.shape.hosts * workload.shape.chips * (workload.replicas if workload.gang else 1)
@@ -181,6 +181,23 @@ class Fairness:
         """List the namespaces whose unfinished pods are bound to a pool of ours."""
         pods = self._simulation.cluster.pods_on_pool(pool.name) if is_ours(pool) else ()
         return {pod.namespace for pod in pods if not pod.finished}
+
+    def _owner_that_waits(self, pool: Pool) -> set[str]:
+        """Return the namespace of another tenant's slice that a pool was created for and that waits for its pods.
+
+        A tenant whose pods are never bound keeps its pools as one whose pods never end.
+        """
+        labels = pool.body["config"].get("labels", {})
+        if not is_ours(pool) or namespace_of(labels) == NAMESPACE:
+            return set()
+        owner = owner_of(labels)
+        return {
+            workload.namespace
+            for workload in self._simulation.cluster.workloads.values()
+            if workload.uid == owner[0] and workload.alive
+            for job in workload.slots()
+            if workload.slice_id(job).group_key == owner[1] and self._waits(workload, job)
+        }
 
     def payers(self, pool: Pool, stale_seconds: float) -> set[Payer]:
         """List who may be held for the user of a pool by whoever knows the pods of any moment of the last seconds.

@@ -15,11 +15,24 @@ from typing import TYPE_CHECKING, Any
 from provisioner import constants
 from rehearsal.simulators.gke.faults import Fault, FaultKind
 from rehearsal.simulators.gke.records import Pool, PoolStatus
+from tests.simulation.admission import MARKS
+from tests.simulation.asks import BufferRun
 from tests.simulation.calls import Trouble, says
 from tests.simulation.cloud import CLUSTER, ZONE
-from tests.simulation.objects import HOSTILE_NAMESPACE, NAMESPACE, Claim, JobSetRun, PodRun, Shape
+from tests.simulation.objects import (
+    HOSTILE_NAMESPACE,
+    NAMESPACE,
+    OTHER_NAMESPACE,
+    SLICE,
+    Claim,
+    JobSetRun,
+    PodRun,
+    Shape,
+    WorkloadRun,
+)
 from tests.simulation.people import FEASIBLE
 from tests.simulation.pools import namespace_of
+from tests.simulation.rivals import WARM_SECONDS, Rivals
 
 if TYPE_CHECKING:
     from tests.simulation.run import Simulation
@@ -119,6 +132,7 @@ class Hostile:
         self._patches = 0
         #: Whether GKE takes creates at all.
         self.takes_operations = True
+        self.rivals = Rivals(self)
 
     @property
     def threads(self) -> float:
@@ -158,12 +172,13 @@ class Hostile:
         agenda.after(1.0, lambda: self._come_honest("honest-0"))
         come = {
             "never fits": self._never_fits,
-            "never bound": lambda: self._come("never-bound", replicas=_MOST_REPLICAS, bindable=False),
+            "never bound": lambda: self.come("never-bound", replicas=_MOST_REPLICAS, bindable=False),
             "holds chips": self._hold_chips,
         }
         for kind, act in come.items():
             if kind in self._kinds:
                 agenda.after(rng.uniform(0.0, seconds), act)
+        self.rivals.begin()
 
     def restock(self) -> None:
         """Break again what those who mend everything have mended."""
@@ -177,7 +192,8 @@ class Hostile:
         """Do what needs a GKE that is well, from when all is mended."""
         # Few at once keep the bound sharp.
         self._still_to_come = 1 if self.stock_chips else 3
-        self._stays_until = self.stage.agenda.now + (HANGING_SECONDS if self.hang else _MENDED_SECONDS + 300.0)
+        seconds = WARM_SECONDS if self.rivals.has_buffer else _MENDED_SECONDS + 300.0
+        self._stays_until = self.stage.agenda.now + (HANGING_SECONDS if self.hang else seconds)
         long = self.resource == "limit" and self.rng.random() < _LONG_CHANCE
         for number in range(1, self._still_to_come + 1):
             # The first comes while what is hostile has just begun.
@@ -187,23 +203,24 @@ class Hostile:
         self.stage.agenda.after(_MENDED_SECONDS, self._act_in_calm)
 
     def _act_in_calm(self) -> None:
+        self.rivals.begin_calm()
         if "changes its request" in self._kinds:
-            workload = self._come("changing", replicas=self.rng.choice((1, 2)), networks="vpc0:subnet0")
+            workload = self.come("changing", replicas=self.rng.choice((1, 2)), networks="vpc0:subnet0")
             self._patch(workload, self.stage.agenda.now + _PATCHED_FOR_SECONDS)
         if "fails for itself" in self._kinds:
-            self._come("own-trouble", networks="vpc1:tiny", service_account=_OWN_ACCOUNT, bindable=False)
+            self.come("own-trouble", networks="vpc1:tiny", service_account=_OWN_ACCOUNT, bindable=False)
         if self.hangs_operations:
             self._hang_foreign_pools()
         if "burst" in self._kinds:
             # Of a shape that nobody else can use.
             shape = _ONE_HOST_V5E if _ONE_HOST in self.shapes else _ONE_HOST
             fate = "complete" if self.resource == "threads" else "forever"
-            self._come("burst", shape=shape, replicas=_BURST, fate=fate)
+            self.come("burst", shape=shape, replicas=_BURST, fate=fate)
         if self.resource == "operations":
             self.simulation.cloud.world.change_settings({"delete_seconds": _SLOW_DELETE_SECONDS})
             self.stage.agenda.after(_BUILT_SECONDS, self._end_all_at_once)
         if self.hang is not None:
-            self._come("hangs", shape=_ONE_HOST, fate="complete" if self.hang is FaultKind.DELETE_NEVER_ENDS else "")
+            self.come("hangs", shape=_ONE_HOST, fate="complete" if self.hang is FaultKind.DELETE_NEVER_ENDS else "")
         if self.hang is PoolStatus.RECONCILING:
             self.stage.agenda.after(300.0, self._reconcile)
 
@@ -220,6 +237,8 @@ class Hostile:
         self.present = False
         for workload in self._jobsets(HOSTILE_NAMESPACE):
             cluster.delete(workload)
+        for buffer in [each for each in cluster.workloads.values() if isinstance(each, BufferRun)]:
+            cluster.remove(buffer)
         for pod in self._bare:
             cluster.terminate(pod)
         # Pools of others hang on.
@@ -261,16 +280,26 @@ class Hostile:
         shape = self.rng.choice(self.shapes) if late else self.shapes[0]
         self._create(name, NAMESPACE, shape, replicas=replicas, fate="complete")
 
-    def _come(self, name: str, *, shape: Shape | None = None, **options: Any) -> JobSetRun:
+    def come(self, name: str, *, shape: Shape | None = None, **options: Any) -> JobSetRun:
+        """Create a JobSet of the hostile tenant."""
         self.stage.fault("hostile tenant", name)
         return self._create(name, HOSTILE_NAMESPACE, shape or self.shapes[0], **options)
 
     def _create(
-        self, name: str, namespace: str, shape: Shape, *, gang: bool | None = None, **options: Any
+        self,
+        name: str,
+        namespace: str,
+        shape: Shape,
+        *,
+        gang: bool | None = None,
+        run_type: type[JobSetRun] = JobSetRun,
+        **options: Any,
     ) -> JobSetRun:
-        workload = JobSetRun(
+        admission, together = self.simulation.admission, self._gangs if gang is None else gang
+        workload = run_type(
             name=name,
             namespace=namespace,
+            exclusive=admission.exclusive(namespace),
             uid=self.stage.store.new_uid("jobset"),
             shape=shape,
             replicas=options.pop("replicas", 1),
@@ -280,7 +309,8 @@ class Hostile:
             ordered=False,
             created=self.stage.agenda.now,
             labels_uid=self.simulation.labels_uid,
-            gang=self._gangs if gang is None else gang,
+            together=together,
+            gang=together and admission.marks(namespace),
             **options,
         )
         self.simulation.cluster.create(workload)
@@ -290,17 +320,17 @@ class Hostile:
         """Ask for more than the stock, or the limits, ever leave."""
         if self.resource == "limit":
             # The limit alone would allow it; beside a slice that never ends there is no room.
-            self._come("holder", shape=_ONE_HOST)
-            self.stage.agenda.after(120.0, lambda: self._come("never-fits", shape=_LARGE, bindable=False))
+            self.come("holder", shape=_ONE_HOST)
+            self.stage.agenda.after(120.0, lambda: self.come("never-fits", shape=_LARGE, bindable=False))
             return
         shape = self.shapes[0]
         replicas = (self.stock_chips or 0) // (shape.hosts * shape.chips) + 1
         for number in range(self.rng.randint(2, 3) if self.stock_chips else 1):
-            self._come(f"never-fits-{number}", replicas=replicas, gang=True, bindable=False)
+            self.come(f"never-fits-{number}", replicas=replicas, gang=True, bindable=False)
 
     def _hold_chips(self) -> None:
         """Stay on whatever pool there is, within what limits allow or not."""
-        self._come("holds", replicas=_MOST_REPLICAS if self.limited else 1, gang=False)
+        self.come("holds", replicas=_MOST_REPLICAS if self.limited else 1, gang=False)
         if _ONE_HOST in self.shapes:
             self._hold_one_host()
             self.stage.agenda.after(self.rng.uniform(200.0, 900.0), self._look_finished)
@@ -339,7 +369,7 @@ class Hostile:
             cloud.world.create_pool(CLUSTER, {**_FOREIGN, "name": f"gpu-{number}"})
         self.takes_operations = False
         cloud.limit_operations(1)
-        self._come("rejected", shape=_ONE_HOST, fate="complete")
+        self.come("rejected", shape=_ONE_HOST, fate="complete")
         agenda.after(90.0, functools.partial(self._go_on_hanging, kind))
 
     def _go_on_hanging(self, kind: FaultKind) -> None:
@@ -406,4 +436,21 @@ class Neighbour:
         claim = Claim(workload=victim, job=rng.randrange(victim.replicas), controlled=rng.random() < 0.5)
         self.stage.fault("hostile neighbour", "claims %s", victim.group_name(claim.job))
         node = rng.choice(("", _THEIR_NODE, *cluster.nodes))
-        cluster.add_foreign(rng.choice(FEASIBLE), lasting_seconds=rng.uniform(10.0, 100.0), claim=claim, node=node)
+        shape, seconds = rng.choice(FEASIBLE), rng.uniform(10.0, 100.0)
+        cluster.add_foreign(shape, lasting_seconds=seconds, claim=claim, node=node)
+        self._forge(victim)
+
+    def _forge(self, victim: WorkloadRun) -> None:
+        """Have a pod without a group that tolerates everything and selects the marks of the victim."""
+        rng = self.simulation.admission.rng
+        marks = [each.selector for each in victim.pods.values() if SLICE in each.selector]
+        selector = {key: rng.choice(marks)[key] for key in MARKS} if marks and rng.random() < 0.7 else {}
+        namespace = rng.choice((OTHER_NAMESPACE, HOSTILE_NAMESPACE, victim.namespace))
+        self.stage.fault("forged marks", "%s in %s", selector.get(SLICE, "none"), namespace)
+        self.simulation.cluster.add_foreign(
+            victim.shape,
+            lasting_seconds=rng.uniform(10.0, 100.0),
+            namespace=namespace,
+            selector=selector,
+            tolerates_all=True,
+        )

@@ -3,7 +3,8 @@
 All pods come at once; each ends by itself and is replaced by itself.
 
 In some Jobs a pod is replaced while it is still terminating, in others when it is gone. Placement is exclusive as for
-all other workloads here, although nothing in Kubernetes sees to that for Jobs: each selects nodes of its own pools.
+all other workloads here, although nothing in Kubernetes sees to that for Jobs: each selects nodes of its own pools, or
+leaves it to the placement policy.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class JobRun(WorkloadRun):
     @property
     def separate(self) -> bool:
         """Whether its pods select nodes that are marked with its name."""
-        return True
+        return self.exclusive
 
     def leader(self, job: int) -> PodRun | None:
         """Return the pod that leads: the first that is left."""
@@ -91,7 +92,8 @@ class JobRun(WorkloadRun):
 
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
         """Return what the metadata of its pods say of whose they are."""
-        marks: JsonObject = {"labels": {constants.JOB_NAME: self.name, constants.COMPLETION_INDEX: str(index)}}
+        labels = {constants.JOB_NAME: self.name, constants.COMPLETION_INDEX: str(index)}
+        marks: JsonObject = {"labels": labels | {constants.CONTROLLER_UID: self.uid}}
         owned = controlled and not self.orphaned
         return marks | ({"ownerReferences": [job_reference(self.name, uid=self.uid)]} if owned else {})
 
@@ -177,10 +179,14 @@ class JobTeam(Team[JobRun]):
         return [each for each in super()._runs() if each.runs]
 
     def _make(self, name: str) -> JobRun:
-        rng = self._rng
+        rng, admission = self._rng, self.simulation.admission
         shape = rng.choice([each for each in self.simulation.people.shapes if each.feasible])
+        namespace = admission.namespace()
         return JobRun(
             name=name,
+            namespace=namespace,
+            exclusive=admission.exclusive(namespace),
+            priority=admission.priority(),
             uid=self.stage.store.new_uid("job"),
             shape=shape,
             fate=rng.choice(("complete", "complete", "complete", "forever", "fail")),

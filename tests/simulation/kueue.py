@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from provisioner import constants
 from provisioner.workloads import JOBSET, KINDS
 from tests.simulation.asks import REQUEST, TEMPLATES, QueuedRun, RequestRun, helper_of, raw_template, template_path
-from tests.simulation.objects import Shape
+from tests.simulation.objects import NAMESPACE, Shape
 from tests.simulation.store import Change
 from tests.simulation.team import Team
 
@@ -71,6 +71,8 @@ class Kueue(Team[QueuedRun]):
                 shape, replicas = replace(shape, parallelism=shape.hosts + 1, feasible=False), 1
         run = QueuedRun(
             name=name,
+            exclusive=self.simulation.admission.exclusive(NAMESPACE),
+            priority=self.simulation.admission.priority(),
             uid=self.stage.store.new_uid("queued"),
             shape=shape,
             replicas=replicas,

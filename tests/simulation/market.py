@@ -128,9 +128,10 @@ class Market:
 
     def before_create(self, body: dict[str, Any], chips: int) -> None:
         """Let a create run into a stockout where the zone has too few chips of its generation left."""
-        if self.stock_chips is None:
-            return
         zone, generation = body["nodePool"]["locations"][0], body["nodePool"]["config"]["machineType"].split("-")[0]
+        stock = 0 if generation == self.simulation.hostile.rivals.barren else self.stock_chips
+        if stock is None:
+            return
         pools = [pool for pool in self.simulation.cloud.pools.values() if is_ours(pool)]
         same = (pool for pool in pools if pool.plan.machine.name.split("-")[0] == generation)
         # What GKE could not get has none.
@@ -138,10 +139,8 @@ class Market:
         world, name = self.simulation.cloud.world, body["nodePool"]["name"]
         # One that GKE did not take, as it had too many operations, has not met its stockout.
         world.faults.remove(self._shortages.pop(name, ""))
-        if used + chips > self.stock_chips:
-            self.stage.fault(
-                "stock too small", "%s has %d of %d chips in use", f"{zone} {generation}", used, self.stock_chips
-            )
+        if used + chips > stock:
+            self.stage.fault("stock too small", "%s has %d of %d chips in use", f"{zone} {generation}", used, stock)
             seconds = self.simulation.hostile.stockout_seconds
             shortage = Fault(kind=FaultKind.STOCKOUT, pool=name, count=1, after_seconds=seconds)
             self._shortages[name] = world.faults.add(shortage).fault_id

@@ -18,6 +18,12 @@ from tests.support.simulations.stage import Agenda
 
 NAMESPACE = "research"
 HOSTILE_NAMESPACE = "mallory"
+#: Of more honest workloads in runs with the placement policy.
+SECOND_NAMESPACE = "lab"
+#: Of pods that no workload made.
+OTHER_NAMESPACE = "other"
+#: Label of nodes that names the slice; the simulation has its own copy.
+SLICE = "tpu-provisioner/slice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +89,14 @@ class PodRun:
     leader: PodRun | None = None
     #: Of a worker of a RayCluster: the name of its replica.
     replica: str = ""
+    #: Priority, which its PriorityClass sets.
+    priority: int = 0
+    #: Whether the placement policy was installed when it was created.
+    reviewed: bool = False
+    #: Whether a node affinity keeps it off all nodes that have the label of a slice.
+    kept_off: bool = False
+    #: Whether it tolerates every taint.
+    tolerates_all: bool = False
     #: A finalizer keeps the object, and it is due to go.
     held: bool = False
     due: bool = False
@@ -126,8 +140,15 @@ class WorkloadRun(abc.ABC):
     networks: str = ""
     #: Whether the scheduler can bind its pods: not where a volume is missing.
     bindable: bool = True
-    #: Its slices start together.
+    #: Whether it asks that its slices start together, and whether they do: only those with marked pods.
+    together: bool = False
     gang: bool = False
+    #: Whether its pods themselves keep other slices off their pools, beside the placement policy.
+    exclusive: bool = True
+    #: Priority of its pods.
+    priority: int = 0
+    #: Selectors of its pods beside those of its shape, such as forged marks.
+    extra_selector: dict[str, str] = field(default_factory=dict)
     suspended: bool = False
     #: When it was last suspended.
     suspended_at: float | None = None
@@ -139,8 +160,11 @@ class WorkloadRun(abc.ABC):
     ended_jobs: set[int] = field(default_factory=set)
     #: When anything last happened to each slice.
     changed: dict[int, float] = field(default_factory=dict)
-    #: The pool that each slice's pods were last bound to.
+    #: The pool that each slice's pods were last bound to, and when.
     last_pool: dict[int, str] = field(default_factory=dict)
+    last_bound_at: dict[int, float] = field(default_factory=dict)
+    #: When each slice last ceased to need a pool.
+    released_at: dict[int, float] = field(default_factory=dict)
     #: All that pods of it were ever bound to.
     pools: set[str] = field(default_factory=set)
     sync_due: bool = False
@@ -178,7 +202,7 @@ class WorkloadRun(abc.ABC):
     @property
     def separate(self) -> bool:
         """Whether its pods select nodes that are marked with its name."""
-        return self.gang
+        return self.gang and self.exclusive
 
     def leader(self, job: int) -> PodRun | None:
         """Return the pod that leads a slice."""
@@ -198,7 +222,11 @@ class WorkloadRun(abc.ABC):
 
     def selector(self, job: int) -> dict[str, str]:
         """Return its pods' nodeSelector: where its slices start together, no other workload's pods fit its nodes."""
-        return self.shape_of(job).selector() | ({constants.LEGACY_POOL_ID: self.name} if self.separate else {})
+        return self._selector(self.shape_of(job))
+
+    def _selector(self, shape: Shape) -> dict[str, str]:
+        own = {constants.LEGACY_POOL_ID: self.name} if self.separate else {}
+        return shape.selector() | own | self.extra_selector
 
     def pod_annotations(self) -> dict[str, str]:
         """Return its pods' annotations."""
@@ -220,6 +248,11 @@ class WorkloadRun(abc.ABC):
         for each in self.slots() if job is None else (job,):
             self.changed[each] = now
 
+    def release(self, now: float, job: int | None = None) -> None:
+        """Note that one slice, or all, cease to need their pools."""
+        for each in self.slots() if job is None else (job,):
+            self.released_at[each] = now
+
     def suspension(self, agenda: Agenda) -> list[JsonObject]:
         """Return the condition that tells of it, as its controller has written it: a resumption is not told yet."""
         if self.suspended_at is None:
@@ -238,11 +271,11 @@ class WorkloadRun(abc.ABC):
             metadata["deletionTimestamp"] = format_time(agenda.wall())
         return metadata
 
-    def _template(self) -> dict[str, Any]:
-        selector = self.shape.selector() | ({constants.LEGACY_POOL_ID: self.name} if self.separate else {})
+    def _template(self, shape: Shape | None = None) -> dict[str, Any]:
+        shape = shape or self.shape
         return {
             "metadata": {"annotations": self.pod_annotations()},
-            "spec": {**pod_spec(self.shape), "nodeSelector": selector},
+            "spec": {**pod_spec(shape), "nodeSelector": self._selector(shape)},
         }
 
 
@@ -263,24 +296,35 @@ class JobSetRun(WorkloadRun):
     def raw(self, agenda: Agenda) -> JsonObject:
         """Return the object as the API server shows it."""
         metadata = self._metadata(agenda)
-        if self.gang:
+        if self.together:
             metadata["annotations"] = {constants.ALL_OR_NOTHING: "true"}
-        template = {"spec": {"parallelism": self.shape.parallelism, "template": self._template()}}
         helper = {"spec": {"parallelism": 1, "template": {"spec": {"containers": [{"name": "main"}]}}}}
         return {
             "metadata": metadata,
             "spec": {
                 "suspend": self.suspended,
                 "replicatedJobs": [
-                    {"name": "workers", "replicas": self.replicas, "template": template},
+                    *self._jobs(),
                     {"name": "coordinator", "replicas": 1, "template": helper},
                 ],
             },
             "status": {
+                "replicatedJobsStatus": [
+                    {"name": name, "succeeded": sum(self._job_of(job) == name for job in self.ended_jobs)}
+                    for name in (job["name"] for job in self._jobs())
+                ],
                 **({"terminalState": self.terminal} if self.terminal else {}),
                 "conditions": self.suspension(agenda),
             },
         }
+
+    def _job_of(self, job: int) -> str:
+        """Return the name of the replicated Job that a child Job comes from."""
+        return "workers"
+
+    def _jobs(self) -> list[JsonObject]:
+        template = {"spec": {"parallelism": self.shape.parallelism, "template": self._template()}}
+        return [{"name": "workers", "replicas": self.replicas, "template": template}]
 
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
         """Return what the metadata of its pods say of whose they are."""
@@ -290,9 +334,48 @@ class JobSetRun(WorkloadRun):
             constants.JOB_NAME: self.group_name(job),
             constants.COMPLETION_INDEX: str(index),
             constants.RESTART_ATTEMPT: str(self.attempt),
+            # The Job's own, which is another after each restart.
+            constants.CONTROLLER_UID: f"job-{self.uid}-{job}-{self.attempt}",
         }
         marks: JsonObject = {"labels": labels | ({constants.JOBSET_UID: self.uid} if self.labels_uid else {})}
         return marks | ({"ownerReferences": [job_reference(self.group_name(job))]} if controlled else {})
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class MixedRun(JobSetRun):
+    """A JobSet of two replicated Jobs: its last slice is of another shape."""
+
+    other_shape: Shape
+
+    def shape_of(self, job: int) -> Shape:
+        """Return what the pods of one slice ask for."""
+        return self.shape if job < self.replicas - 1 else self.other_shape
+
+    def group_name(self, job: int) -> str:
+        """Name a child Job."""
+        return f"{self.name}-workers-{job}" if job < self.replicas - 1 else f"{self.name}-others-0"
+
+    def _job_of(self, job: int) -> str:
+        """Return the name of the replicated Job that a child Job comes from."""
+        return "workers" if job < self.replicas - 1 else "others"
+
+    def touch(self, now: float, job: int | None = None) -> None:
+        """Note that something happened to one slice, or all."""
+        JobSetRun.touch(self, now, job)
+        self.shapes.add(self.other_shape)
+
+    def _jobs(self) -> list[JsonObject]:
+        return [
+            {
+                "name": name,
+                "replicas": replicas,
+                "template": {"spec": {"parallelism": parallelism, "template": template}},
+            }
+            for name, replicas, parallelism, template in (
+                ("workers", self.replicas - 1, self.shape.parallelism, self._template()),
+                ("others", 1, self.other_shape.parallelism, self._template(self.other_shape)),
+            )
+        ]
 
 
 def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
@@ -324,9 +407,15 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
                 "lastTransitionTime": since,
             }
         ]
-    spec = {**pod_spec(pod.shape), "nodeSelector": pod.selector}
+    spec = {**pod_spec(pod.shape), "nodeSelector": pod.selector, "priority": pod.priority}
     if pod.node:
         spec["nodeName"] = pod.node
+    if pod.tolerates_all:
+        spec["tolerations"] = [{"operator": "Exists"}]
+    if pod.kept_off:
+        terms = [{"matchExpressions": [{"key": SLICE, "operator": "DoesNotExist"}]}]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        spec["affinity"] = {"nodeAffinity": required}
     return {"metadata": metadata, "spec": spec, "status": status}
 
 

@@ -103,9 +103,16 @@ class People:
             0
         ]
         restarts = rng.choice((0, 2, 50)) if shape.feasible else 50
+        admission = self.simulation.admission
+        namespace = admission.namespace()
+        together = self.simulation.market.gangs and name != self.simulation.singled.name
+        together = together and admission.stays(namespace) and rng.random() < 0.7
         self.simulation.cluster.create(
             JobSetRun(
                 name=name,
+                namespace=namespace,
+                exclusive=admission.exclusive(namespace),
+                priority=admission.priority(),
                 uid=self.stage.store.new_uid("jobset"),
                 shape=shape,
                 replicas=rng.choice((1, 1, 1, 2, 3)),
@@ -116,7 +123,8 @@ class People:
                 created=self.stage.agenda.now,
                 labels_uid=self.simulation.labels_uid,
                 service_account=self.simulation.environment.account_of(name),
-                gang=self.simulation.market.gangs and rng.random() < 0.7 and name != self.simulation.singled.name,
+                together=together,
+                gang=together and admission.marks(namespace),
             )
         )
 

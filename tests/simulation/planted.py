@@ -16,6 +16,7 @@ from provisioner.google import errors as google_errors
 from provisioner.kube import live, reflector
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.reflector import Reflector
+from provisioner.model import placement
 from provisioner.model.capacity import Failure, FailureKind, PoolStatus, Taint
 from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, Workloads, WorkloadUid
 from provisioner.runtime.clock import FollowedClock
@@ -25,10 +26,11 @@ from provisioner.slices.demand import asks as demand_asks
 from provisioner.slices.demand import slices as demand_slices
 from provisioner.slices.gate import Gate
 from provisioner.slices.planning import asks as planning_asks
-from provisioner.slices.planning import decide, unneeded
+from provisioner.slices.planning import assignment, decide, unneeded
+from provisioner.slices.planning import line as planning_line
 from provisioner.slices.planning import match as matching
 from provisioner.slices.planning import round as rounds
-from provisioner.slices.planning.launch import capacity, gangs, launches, limits, operations, reserving, specification
+from provisioner.slices.planning.launch import capacity, gangs, limits, operations, options, room, specification
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.launch.specification import Ownership, Specification, pool_name
 from provisioner.slices.planning.memory import answers, backoff
@@ -39,6 +41,7 @@ from provisioner.slices.view import build as view_build
 from provisioner.slices.view.timeline import Timeline
 from provisioner.workloads import pods
 from tests.simulation.asks import BUFFER, REQUEST
+from tests.simulation.objects import NAMESPACE
 from tests.support.simulations.bugs import Bug, always
 
 #: A clock that has seen every grace end.
@@ -174,11 +177,6 @@ def _following_without_a_word(original: Any) -> Any:
     return follow
 
 
-def _turns_never_come(original: Any) -> Any:
-    """Who gave back what was only partly there never tries again."""
-    return lambda *arguments: original(*arguments[:-1], timedelta(days=30))
-
-
 def _by_label(_original: Any) -> Any:
     """Believes the UID on a pod, whatever namespace it is in, and the job key beside it."""
     return lambda _self, pod: WorkloadUid(pod.workload_uid)
@@ -207,15 +205,6 @@ def _merging(original: Any) -> Any:
 def _ahead_of_the_list(original: Any) -> Any:
     """Watches from a little after the list."""
     return lambda self, listing, version: original(self, listing, str(int(version) + 20))
-
-
-def _keeping_its_turn(original: Any) -> Any:
-    """Who has a turn keeps it as long as it waits."""
-
-    def next_turn(turn: Any, resource: str, waiting: Any, *rest: Any) -> Any:
-        return turn if turn is not None and turn.holder in waiting else original(turn, resource, waiting, *rest)
-
-    return next_turn
 
 
 def _asking(**changes: Any) -> Callable[[Any], Any]:
@@ -308,6 +297,53 @@ def _of_low_numbers(original: Any) -> Any:
     return listed
 
 
+def _whoever_is_there(original: Any) -> Any:
+    """Assigns pools as if no pods were on them."""
+    return lambda round_, matching, partial: original(round_, replace(matching, holders={}), partial)
+
+
+def _without_occupants(original: Any) -> Any:
+    """Lets slices count on pools that others use."""
+
+    def use(round_: Any) -> Any:
+        holders, _, held, elsewhere = original(round_)
+        return holders, {}, held, elsewhere
+
+    return use
+
+
+def _as_claimed(original: Any) -> Any:
+    """Labels a pool for the slice that counts on it, whatever is on it."""
+
+    def wanted(pool: Any, round_: Any, matching: Any, partial: Any) -> Any:
+        holders = {} if pool.name in matching.claimed else matching.holders
+        return original(pool, round_, replace(matching, holders=holders), partial)
+
+    return wanted
+
+
+def _never_free(original: Any) -> Any:
+    """Frees no labels."""
+    return lambda *arguments: tuple(each for each in original(*arguments) if each.labels != placement.FREE)
+
+
+def _once_for_a_pool(original: Any) -> Any:
+    """Leaves a pool alone if one of its nodes has the labels that all should have."""
+
+    def assign(round_: Any, *rest: Any) -> Any:
+        pools = [pool for pool in round_.supply.values() if len(pool.nodes) > 1]
+        pool_of = {node.name: pool for pool in pools for node in pool.nodes}
+
+        def is_done(each: Any) -> bool:
+            pool = pool_of.get(each.node)
+            nodes = pool.nodes if pool is not None else ()
+            return any(all(node.labels.get(key) == each.labels[key] for key in placement.MARKS) for node in nodes)
+
+        return tuple(each for each in original(round_, *rest) if not is_done(each))
+
+    return assign
+
+
 BUGS: tuple[Bug, ...] = (
     # These two take longest to show: first, so that all processes end together.
     Bug(
@@ -318,15 +354,16 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         name="namespaces-do-not-alternate",
-        at=(launches, "in_order"),
-        mutate=lambda _original: lambda _resource, waiting, _last: sorted(waiting, key=waiting.__getitem__),
+        at=(planning_line, "in_line"),
+        mutate=lambda _original: (
+            lambda _resource, units, _stamps: sorted(units, key=lambda unit: (unit.since, unit.id))
+        ),
         search_from=77,
     ),
     Bug(name="failures-do-not-wait", at=(backoff, "wait_seconds"), mutate=always(1.0), search_from=140),
     Bug(name="limits-of-namespaces-are-not-looked-at", at=(limits, "_amount"), mutate=always(None), search_from=92),
     Bug(name="namespaces-share-one-limit", at=(limits, "_namespace"), mutate=always("namespace"), search_from=101),
     Bug(name="limits-are-not-told", at=(Reporter, "tell_notices"), mutate=_without_limits, search_from=125),
-    Bug(name="turns-never-end", at=(reserving, "next_turn"), mutate=_keeping_its_turn, search_from=35),
     Bug(
         name="failed-creates-do-not-count",
         at=(backoff, "create_counted"),
@@ -437,8 +474,13 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(name="best-choice-alone", at=(capacity, "choices_of"), mutate=_best_choice_alone),
     Bug(name="limits-count-what-is-up", at=(Budget, "of"), mutate=_counting_what_is_up, search_from=17),
-    Bug(name="turns-never-come", at=(gangs, "_after"), mutate=_turns_never_come, search_from=392),
-    Bug(name="held-for-ever", at=(gangs, "_releases"), mutate=always(()), search_from=20),
+    Bug(
+        name="holds-never-end",
+        at=(gangs, "_kept_holds"),
+        mutate=lambda _original: lambda round_, _queued: dict(round_.memory.holds),
+    ),
+    Bug(name="free-for-ever", at=(gangs, "_is_ready"), mutate=always(False)),
+    Bug(name="taints-are-never-removed", at=(gangs, "_releases"), mutate=always(())),
     Bug(
         name="relist-keeps-old-records",
         at=(reflector, "_same_or_new"),
@@ -496,5 +538,31 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="requests-are-served-in-part", at=(planning_asks, "_is_free"), mutate=always(True), search_from=13),
     Bug(name="buffers-are-filled-twice", at=(matching, "match"), mutate=_never_full, search_from=74),
     Bug(name="buffers-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(BUFFER), search_from=103),
-    Bug(name="buffers-come-first", at=(reserving, "_longest_idle"), mutate=_warm_at_any_price, search_from=489),
+    Bug(name="buffers-come-first", at=(room, "_longest_idle"), mutate=_warm_at_any_price, search_from=489),
+    Bug(name="pods-do-not-keep-labels", at=(assignment, "assignments"), mutate=_whoever_is_there),
+    Bug(
+        name="pools-in-use-are-given-away",
+        at=(matching, "_use"),
+        mutate=_without_occupants,
+        also=((assignment, "_wanted"), _as_claimed),
+    ),
+    Bug(name="labels-are-never-freed", at=(assignment, "assignments"), mutate=_never_free),
+    Bug(name="recreated-nodes-keep-their-labels", at=(assignment, "assignments"), mutate=_once_for_a_pool),
+    Bug(
+        name="namespace-of-a-mark-is-ignored",
+        at=(placement, "labels_of"),
+        mutate=lambda original: lambda key, _namespace: original(key, NAMESPACE),
+    ),
+    Bug(
+        name="marks-are-requirements",
+        at=(placement, "without_marks"),
+        mutate=lambda _original: lambda requirements, _namespace: (requirements, ""),
+    ),
+    Bug(
+        name="priorities-are-ignored",
+        at=(planning_line, "unit_of"),
+        mutate=lambda original: lambda *arguments: original(*arguments)._replace(priority=0),
+    ),
+    Bug(name="creates-double-without-limit", at=(backoff, "max_in_flight"), mutate=always(64)),
+    Bug(name="room-for-failed-capacity", at=(options, "has_fresh_offer"), mutate=always(True)),
 )

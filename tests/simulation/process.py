@@ -80,6 +80,7 @@ class Process:
         self.calls = simulation.calls
         self.name = name
         self.dead = False
+        self.started_at = self.stage.agenda.now
         #: How many it has made.
         self.decisions = 0
         self.skew_seconds = 0.0

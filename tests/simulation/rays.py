@@ -1,9 +1,9 @@
 """RayClusters: how they look, KubeRay, and a team that has them. The pods of a replica come and go together.
 
-All pods of a replica are created at once, and run on one pool, as the webhook has them do. One that is missing takes
-the whole replica with it; its successor has another name and the lowest number that is free, while pods of the old one
-may still be terminating. Scaling down removes any replicas. Heads, the autoscaler, several worker groups and the
-upgrades of RayServices are not simulated.
+All pods of a replica are created at once, and run on one pool, as the webhook or the placement policy has them do. One
+that is missing takes the whole replica with it; its successor has another name and the lowest number that is free,
+while pods of the old one may still be terminating. Scaling down removes any replicas. Heads, the autoscaler, several
+worker groups and the upgrades of RayServices are not simulated.
 """
 
 from __future__ import annotations
@@ -125,8 +125,12 @@ class RayTeam(Team[RayRun]):
         # Several single hosts are a pool of as many nodes.
         if shape.hosts > 1 and rng.random() < 0.1:
             shape = replace(shape, parallelism=shape.hosts + 1, feasible=False)
+        namespace = self.simulation.admission.namespace()
         return RayRun(
             name=name,
+            namespace=namespace,
+            exclusive=self.simulation.admission.exclusive(namespace),
+            priority=self.simulation.admission.priority(),
             uid=self.stage.store.new_uid("ray"),
             shape=shape,
             replicas=rng.choice((0, 1, 3, 4)),

@@ -17,6 +17,7 @@ from provisioner.slices.metrics import Metrics
 from provisioner.workloads import KINDS, LEADER_WORKER_SET, PLAIN_JOB, RAY_CLUSTER, Kind
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.simulation import checks
+from tests.simulation.admission import Admission
 from tests.simulation.asks import BUFFER, REQUEST, BufferTeam, asked_in
 from tests.simulation.calls import Calls
 from tests.simulation.chaos import Chaos
@@ -79,6 +80,8 @@ class Simulation:
         self.labels_uid = not stage.chance(0.1)
         self.asks = asked_in(seed)
         self.hostile = Hostile(self)
+        if self.hostile.rivals.has_buffer:
+            self.asks = (BUFFER,)
         self.market = Market(self)
         # Where there is little to be had, what is kept could keep others waiting for ever.
         self.keeps_suspended = seed % 5 == 3 and not self.market.scarce and not self.hostile.present
@@ -96,7 +99,8 @@ class Simulation:
         )
         self._elected = stage.chance(0.5)
         self._wanted_processes = 2 if self._elected and stage.chance(0.8) else 1
-        self.cluster = Cluster(stage)
+        self.admission = Admission(stage)
+        self.cluster = Cluster(stage, self.admission)
         self.cloud = Cloud(
             stage,
             SimulatorSettings(
@@ -116,6 +120,7 @@ class Simulation:
             quota=rng.choice((None, None, 1, 3, 5)),
         )
         self.cloud.on_repaired = self._restock
+        self.cloud.on_looking_for_pods = self.cluster.waits_for
         self.market.open()
         self.singled = Singled(self)
         self.singled.begin()
@@ -203,7 +208,7 @@ class Simulation:
             LEADER_WORKER_SET.kind: self.team.present,
             PLAIN_JOB.kind: self.job_team.present,
             REQUEST: self.kueue.present,
-            BUFFER: self.buffer_team.present,
+            BUFFER: self.buffer_team.present or self.hostile.rivals.has_buffer,
             RAY_CLUSTER.kind: self.ray_team.present,
         }
         return {kind: each for kind, each in KINDS.items() if there.get(kind, True)}

@@ -1,6 +1,7 @@
 """LeaderWorkerSets: how they look, their controller with those behind it, and a team that serves with them.
 
-All leaders are created at once; the workers of a group follow when its leader is bound, to the leader's pool. Pods of
+All leaders are created at once; the workers of a group follow when its leader is bound, to the leader's pool, or
+without exclusive placement as soon as there is a leader. Pods of
 one place have one name, so that a successor waits until its predecessor is gone. A lost worker restarts its group: the
 leader is deleted in the foreground, and goes with the last of its workers. Where a leader goes (an update, a
 scale-down, an eviction), its workers go after it, and its successor may come before that. An update replaces groups one
@@ -67,7 +68,7 @@ class SetRun(WorkloadRun):
         return {
             "metadata": {
                 **self._metadata(agenda),
-                "annotations": {constants.LWS_EXCLUSIVE_TOPOLOGY: constants.NODE_POOL},
+                "annotations": {constants.LWS_EXCLUSIVE_TOPOLOGY: constants.NODE_POOL} if self.exclusive else {},
             },
             "spec": {
                 "replicas": self.replicas,
@@ -248,11 +249,12 @@ class SetController(ScalingController):
                 self.cluster.add(run, group, 0, name=run.pod_name(group, 0))
             leader = run.pods.get((group, 0))
         self._orphans_end(run, group)
-        if leader is None or not leader.node or leader.deadline is not None:
+        if leader is None or leader.deadline is not None or (run.exclusive and not leader.node):
             return
+        pool = leader.pool if run.exclusive else ""
         for index in range(1, run.shape_of(group).parallelism):
             if self._free(run, group, index):
-                self.cluster.add(run, group, index, name=run.pod_name(group, index), pool=leader.pool, leader=leader)
+                self.cluster.add(run, group, index, name=run.pod_name(group, index), pool=pool, leader=leader)
 
     def _free(self, run: SetRun, group: int, index: int) -> bool:
         """Whether a pod may be created: its name is taken as long as a predecessor is there."""
@@ -278,8 +280,12 @@ class ServingTeam(Team[SetRun]):
         shape = rng.choice(self._shapes)
         if rng.random() < 0.08:
             shape = replace(shape, parallelism=shape.hosts + 1, feasible=False)
+        namespace = self.simulation.admission.namespace()
         return SetRun(
             name=name,
+            namespace=namespace,
+            exclusive=self.simulation.admission.exclusive(namespace),
+            priority=self.simulation.admission.priority(),
             uid=self.stage.store.new_uid("set"),
             shape=shape,
             replicas=rng.choice((1, 1, 2, 3)),

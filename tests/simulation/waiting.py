@@ -72,7 +72,7 @@ class Waiting:
     def taken_away(self, pool: Pool) -> str:
         """Take note of a delete; say what is wrong with it, empty for nothing."""
         owner = owner_of(pool.body["config"]["labels"])
-        for workload, job in self._waiting():
+        for workload, job in self.waiting():
             if _key(workload, job) == owner and not self._simulation.stage.stormy:
                 self._taken_away[owner] += 1
                 if self._taken_away[owner] > _MOST_TAKEN_AWAY:
@@ -85,7 +85,7 @@ class Waiting:
         """Say which slices have waited for too long for their creates; to be called every few seconds."""
         now, before = self._simulation.stage.agenda.now, self._since
         self._since = {}
-        for workload, job in self._waiting():
+        for workload, job in self.waiting():
             key = _key(workload, job)
             within_seconds = self.within_seconds(workload, job)
             if within_seconds is None or self.on_its_way(workload, job):
@@ -96,7 +96,7 @@ class Waiting:
                 name = f"{workload.group_name(job)} ({workload.uid})"
                 yield f"slice {name} has waited for {seconds:.0f} s, no create was sent"
 
-    def _waiting(self) -> Iterator[tuple[WorkloadRun, int]]:
+    def waiting(self) -> Iterator[tuple[WorkloadRun, int]]:
         """List the slices whose leaders are shown as unschedulable."""
         for workload in self._simulation.cluster.workloads.values():
             hostile = workload.namespace == HOSTILE_NAMESPACE

@@ -3,8 +3,9 @@
 LeaderWorkerSets have a controller of their own, in `sets`, plain Jobs in `jobs`, and RayClusters in `rays`.
 
 They are small and act a random moment after something changed. Placement is exclusive: one slice's pods per node pool,
-followers only after their leader is bound, to its pool. The scheduler takes any pool that fits, at random. What the
-real ones do besides (priorities, preemption, success policies, gang admission) is not simulated. In some
+followers only after their leader is bound, to its pool; some workloads leave that to the placement policy, and have all
+their pods at once. The scheduler takes any pool that fits, at random. Preemption, success policies and gang admission
+are not simulated. In some
 runs the scheduler binds at once; in others it decides first, which nobody sees, and binds a moment later, whatever
 became of the node meanwhile.
 """
@@ -13,13 +14,17 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from provisioner import constants
 from provisioner.kube.protocol import object_path
 from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import Node
+from tests.simulation import scheduler
+from tests.simulation.admission import Admission
 from tests.simulation.jobs import JobController, JobRun
-from tests.simulation.objects import Claim, JobSetRun, PodRun, Shape, WorkloadRun, raw_pod
+from tests.simulation.objects import OTHER_NAMESPACE, Claim, JobSetRun, PodRun, Shape, WorkloadRun, raw_pod
 from tests.simulation.rays import RayController, RayRun
 from tests.simulation.sets import SetController, SetRun
 from tests.simulation.store import Change, Stage
@@ -28,13 +33,18 @@ _GRACES_SECONDS = (1.0, 5.0, 30.0)
 #: In how many runs the scheduler's decision and its binding are two steps.
 _TWO_STEP_BINDING_CHANCE = 0.5
 _DECISION_TO_BINDING_SECONDS = (0.05, 3.0)
+#: A controller creates a pod again so long after the API server has rejected it.
+_REJECTED_AGAIN_SECONDS = 10.0
 
 
 class Cluster:
     """All pods, workloads and nodes."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, admission: Admission) -> None:
         self.stage = stage
+        self.admission = admission
+        #: Called for each pod that is bound, before anything follows from it.
+        self.on_bound: Callable[[PodRun], None] = lambda _pod: None
         #: By their addresses.
         self.workloads: dict[str, WorkloadRun] = {}
         self.every_workload: list[WorkloadRun] = []
@@ -46,6 +56,10 @@ class Cluster:
         #: Whose pod was last bound to a pool or left it, and when.
         self.left_by: dict[str, tuple[str, float]] = {}
         self.registered_at: dict[str, float] = {}
+        #: When a node came back under its name.
+        self.recreated_at: dict[str, float] = {}
+        #: When a node of a pool was last lost or not ready.
+        self.pool_broke_at: dict[str, float] = {}
         self.on_node: dict[str, dict[PodRun, None]] = {}
         #: When a pod of somebody else than the slice that it was made for was last on a pool, or a node changed.
         self.pool_changed: dict[str, float] = {}
@@ -98,6 +112,7 @@ class Cluster:
         workload.suspended = suspended
         if suspended:
             workload.suspended_at = self.stage.agenda.now
+            workload.release(self.stage.agenda.now)
         workload.touch(self.stage.agenda.now)
         self.stage.note("user", "%s %s %s", "suspends" if suspended else "resumes", workload.kind, workload.name)
         self.write(workload)
@@ -120,6 +135,7 @@ class Cluster:
                 self.terminate(pod)
             workload.ended_jobs.discard(job)
         workload.touch(self.stage.agenda.now)
+        workload.release(self.stage.agenda.now)
         workload.replicas, workload.shape = replicas, shape
         workload.touch(self.stage.agenda.now)
         self.stage.note("user", "resizes JobSet %s to %d x %s", workload.name, replicas, shape.topology)
@@ -140,6 +156,7 @@ class Cluster:
         workload.restarts_left -= 1
         workload.restarting = True
         workload.ended_jobs.clear()
+        self.write(workload)
         self.stage.note("jobset", "restarts %s: %s", workload.name, why)
         self.kick(workload)
 
@@ -182,6 +199,11 @@ class Cluster:
 
     def _start(self, workload: JobSetRun, job: int) -> bool:
         """Make the pods of a child Job that are due; say whether all of them run."""
+        if not workload.exclusive:
+            for index in range(workload.shape_of(job).parallelism):
+                if (job, index) not in workload.pods:
+                    self._add(workload, job, index)
+            return all(pod.node for (owner, _), pod in workload.pods.items() if owner == job)
         leader = workload.pods.get((job, 0))
         if leader is None:
             if not any(owner == job for owner, _ in workload.pods):
@@ -189,7 +211,7 @@ class Cluster:
             return False
         if not leader.node or leader.deadline is not None:
             return False
-        missing = [index for index in range(1, workload.shape.parallelism) if (job, index) not in workload.pods]
+        missing = [index for index in range(1, workload.shape_of(job).parallelism) if (job, index) not in workload.pods]
         for index in missing:
             self._add(workload, job, index, pool=leader.pool)
         return not missing and all(pod.node for (owner, _), pod in workload.pods.items() if owner == job)
@@ -226,7 +248,11 @@ class Cluster:
             created=self.stage.agenda.now,
             leader=leader,
             replica=replica,
+            priority=workload.priority,
         )
+        if not self._review(pod):
+            self.stage.agenda.after(_REJECTED_AGAIN_SECONDS, lambda: self.kick(workload))
+            return
         workload.pods[job, index] = pod
         workload.touch(self.stage.agenda.now, job)
         self._put(pod)
@@ -238,9 +264,11 @@ class Cluster:
         lasting_seconds: float,
         claim: Claim | None = None,
         node: str = "",
-        namespace: str = "other",
+        namespace: str = OTHER_NAMESPACE,
+        selector: Mapping[str, str] = MappingProxyType({}),
+        tolerates_all: bool = False,
     ) -> PodRun | None:
-        """Create a pod that no workload made and that asks for chips all the same.
+        """Create a pod that no workload made and that asks for chips all the same; None if it is rejected.
 
         Bound to `node` by whoever makes it, where that node has room or is none of ours.
         """
@@ -258,9 +286,12 @@ class Cluster:
             workload=None,
             claim=claim,
             shape=shape,
-            selector=shape.selector(),
+            selector={**shape.selector(), **selector},
             created=self.stage.agenda.now,
+            tolerates_all=tolerates_all,
         )
+        if not self._review(pod):
+            return None
         self.stage.note("user", "creates pod %s, which no JobSet made", pod.name)
         known = self.nodes.get(node)
         if node and known is None:
@@ -270,6 +301,11 @@ class Cluster:
             self._bind(pod, known)
         self.stage.agenda.after(lasting_seconds, lambda: self._remove(pod))
         return pod
+
+    def _review(self, pod: PodRun) -> bool:
+        """Let the API server change a pod that is about to be created; return whether it allows the pod."""
+        labels = raw_pod(pod, self.stage.agenda)["metadata"].get("labels", {})
+        return self.admission.review(pod, labels)
 
     def _put(self, pod: PodRun) -> None:
         self.pods[pod] = None
@@ -311,40 +347,30 @@ class Cluster:
         for node in self.nodes.values():
             if self.fits(pod, node):
                 fitting.setdefault(node.pool_name, []).append(node)
-        free = [name for name in fitting if pod.workload is None or not self._taken(name, pod)]
-        if isinstance(pod.workload, SetRun):
-            # A leader is drawn to where pods of its group still run, also to those that are being deleted.
-            drawn_to = self.sets.pools_of(pod.workload.group_name(pod.job))
-            free = [name for name in free if name in drawn_to] if drawn_to else free
-        elif isinstance(pod.workload, RayRun):
-            drawn_to = self.rays.pools_of(pod)
-            free = [name for name in free if name in drawn_to] if drawn_to else free
+        free = [name for name in fitting if not scheduler.is_taken(name, pod, self.pods)]
+        drawn_to = self._drawn_to(pod)
+        free = [name for name in free if name in drawn_to] if drawn_to else free
         if not free:
             return None
         return self.stage.rng.choice(fitting[self.stage.rng.choice(free)])
 
+    def _drawn_to(self, pod: PodRun) -> set[str]:
+        """List the pools to which a placement of its own draws a pod; empty for any."""
+        if pod.workload is None or not pod.workload.exclusive:
+            return set()
+        if isinstance(pod.workload, SetRun):
+            # A leader is drawn to where pods of its group still run, also to those that are being deleted.
+            return self.sets.pools_of(pod.workload.group_name(pod.job))
+        return self.rays.pools_of(pod) if isinstance(pod.workload, RayRun) else set()
+
     def fits(self, pod: PodRun, node: Node) -> bool:
         """Whether the scheduler would let a pod on a node."""
-        if not node.ready or node.cordoned:
-            return False
-        if any(node.labels.get(key) != value for key, value in pod.selector.items()):
-            return False
-        spot = (constants.SPOT,) if pod.shape.spot or pod.shape.tolerant else ()
-        tolerated = (constants.TPU_RESOURCE, *spot)
-        if any(taint.effect != "PreferNoSchedule" and taint.key not in tolerated for taint in node.taints):
-            return False
-        used = sum(other.shape.chips for other in self.on_node.get(node.name, ()) if not other.finished)
-        return used + pod.shape.chips <= node.allocatable_chips
+        return scheduler.fits(pod, node, self.on_node.get(node.name, ()))
 
-    def _taken(self, pool: str, pod: PodRun) -> bool:
-        """Whether exclusive placement keeps the pod off a pool."""
-        return any(
-            other.workload is not None
-            and pod.workload is not None
-            and other.workload.exclusive_key(other) != pod.workload.exclusive_key(pod)
-            for other in self.pods
-            if other.pool == pool and not other.finished
-        )
+    def waits_for(self, labels: Mapping[str, str]) -> bool:
+        """Whether a pod that cannot be scheduled would run on a node with these labels."""
+        waiting = (pod for pod in self.pods if pod.waiting_since is not None and not pod.node)
+        return any(scheduler.selects(pod, labels) for pod in waiting)
 
     def _assign(self, pod: PodRun, node: Node) -> None:
         """Decide on a node. Nothing shows it, and from now on neither a cordon nor the node's end stops the binding."""
@@ -364,11 +390,13 @@ class Cluster:
         pod.node, pod.pool, pod.waiting_since, pod.assigned = node.name, node.pool_name, None, ""
         pod.phase, pod.bound_at = "Running", self.stage.agenda.now
         self.on_node.setdefault(node.name, {})[pod] = None
+        self.on_bound(pod)
         self._use(pod)
         self.stage.note("scheduler", "binds %s to %s of %s", pod.name, node.name, node.pool_name)
         self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
         if pod.workload is not None:
             pod.workload.last_pool[pod.job] = pod.pool
+            pod.workload.last_bound_at[pod.job] = self.stage.agenda.now
             pod.workload.pools.add(pod.pool)
             self.kick(pod.workload)
             if isinstance(pod.workload, JobRun):
@@ -394,7 +422,8 @@ class Cluster:
 
     def _job_done(self, workload: JobSetRun, job: int, attempt: int) -> None:
         members = [pod for (owner, _), pod in workload.pods.items() if owner == job]
-        whole = len(members) >= workload.shape.parallelism and all(pod.node and pod.deadline is None for pod in members)
+        due = workload.shape_of(job).parallelism
+        whole = len(members) >= due and all(pod.node and pod.deadline is None for pod in members)
         if not workload.alive or workload.restarting or workload.attempt != attempt or not whole:
             return
         if workload.fate == "fail":
@@ -406,10 +435,12 @@ class Cluster:
         for pod in members:
             self.end(pod, "Succeeded")
         workload.ended_jobs.add(job)
+        workload.release(self.stage.agenda.now, job)
         self.schedule_soon()
         if len(workload.ended_jobs) >= workload.replicas:
             self._end(workload, "Completed", "all its jobs have")
         else:
+            self.write(workload)
             self.kick(workload)
 
     # --- the end of pods and nodes
@@ -485,11 +516,16 @@ class Cluster:
         self.pool_changed[pool] = self.stage.agenda.now
         if node is not None:
             if known is None:
+                if name in self.registered_at:
+                    self.recreated_at[name] = self.stage.agenda.now
                 self.registered_at[name] = self.stage.agenda.now
+            if not node.ready or node.cordoned:
+                self.pool_broke_at[pool] = self.stage.agenda.now
             self.nodes[name] = node
             self.schedule_soon()
             return
         self.nodes.pop(name, None)
+        self.pool_broke_at[pool] = self.stage.agenda.now
         for pod in list(self.on_node.get(name, ())):
             if pod.node and not pod.finished:
                 self._collect(pod)

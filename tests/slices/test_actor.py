@@ -213,7 +213,7 @@ def test_a_node_is_released(world: World) -> None:
     raw = world.kube.object(object_path("nodes", NODE))
     assert raw is not None
     others = raw["spec"].get("taints", [])
-    held = {"key": constants.HELD, "value": "true", "effect": "NoSchedule"}
+    held = {"key": constants.HELD_LATE, "value": "true", "effect": "NoSchedule"}
     world.kube.put_object(object_path("nodes", NODE), {**raw, "spec": {**raw["spec"], "taints": [*others, held]}})
     assert carry_out(world, releases=(NODE,)) == []
     raw = world.kube.object(object_path("nodes", NODE))

@@ -191,7 +191,7 @@ CAUSES = {
     ),
     "limit": Cause(
         play=limit,
-        words=("MAX_CHIPS allows all pools together 4 chips", "would add 4"),
+        words=("MAX_CHIPS allows all pools together 4 chips", "4 more are requested"),
         next="place 1 of 1 in the queue",
     ),
     "back-off": Cause(play=back_off, words=("stockout since", "next try", "does not have enough resources")),

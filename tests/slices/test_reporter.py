@@ -19,7 +19,9 @@ from provisioner.slices.planning.plan import Alert, Notice, Plan
 from provisioner.slices.report import Reporter
 from tests.support.clock import FakeClock
 from tests.support.controller import NAMESPACE, FakeRecorder, World, jobset_of, jobset_path, leader_of
+from tests.support.models import make_jobset, make_node, make_pod, make_pool
 from tests.support.objects import raw_foreign_pod
+from tests.support.world import World as DecisionWorld
 
 
 @pytest.fixture
@@ -330,3 +332,18 @@ def test_notices_that_are_over_are_not_kept_for_ever() -> None:
             notice = Notice(objects=(ref("JobSet", 0),), reason="R", message=str(number))
             reporter.tell(Plan(memory=Memory(), notices=(notice,)))
     assert (len(reporter._told), len(reporter._standing)) == (4097, 1)
+
+
+def test_chips_of_split_slices_are_not_counted_as_in_use() -> None:
+    """Two slices are mixed on their pools: all 16 chips are paid for, and no slice is whole."""
+    workloads = [make_jobset(name) for name in "ab"]
+    world = DecisionWorld(*workloads)
+    pools = [world.put_pool(make_pool(each)) for each in workloads]
+    for number, each in enumerate(workloads):
+        world.end_pods(each)
+        world.put(*(make_pod(each, index=index, node=make_node(pools[index], number).name) for index in (0, 1)))
+    metrics = Metrics(version="")
+    Reporter(recorder=FakeRecorder(), metrics=metrics).tell(world.look())
+    lines = set(metrics.exposition().decode().splitlines())
+    shown = ('chips{state="split"} 16.0', 'chips{state="in_use"} 0.0', 'slices{phase="split"} 2.0', "split_slices 2.0")
+    assert {f"tpu_provisioner_{line}" for line in shown} <= lines

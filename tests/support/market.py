@@ -28,17 +28,14 @@ def _hosts(accelerator: str, topology: str) -> int:
 
 
 def gang(name: str = "train", namespace: str = "default", replicas: int = 2, **changes: Any) -> Workload:
-    """Return a JobSet that starts with all slices or none, on no pools but its own."""
-    template = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: name})
-    given = {"annotations": _TOGETHER, "template": template, "replicas": replicas, **changes}
-    return make_jobset(name, namespace=namespace, **given)
+    """Return a JobSet that starts with all slices or none; its pods have to be marked."""
+    return make_jobset(name, namespace=namespace, **{"annotations": _TOGETHER, "replicas": replicas} | changes)
 
 
 def add_mixed(world: World, name: str, topology: str) -> Workload:
-    """Add a JobSet that starts all together, with a slice of each of two accelerators."""
-    selector = {constants.LEGACY_POOL_ID: name}
+    """Add a JobSet that starts all together, with a slice of each of two accelerators, to a world of marked pods."""
     templates = {
-        group: make_requirements(accelerator=accelerator, topology=topology, tolerations=(), selector=selector)
+        group: make_requirements(accelerator=accelerator, topology=topology, tolerations=())
         for group, accelerator in (("slice", "tpu-v4-podslice"), ("other", "tpu-v5p-slice"))
     }
     groups = tuple(
@@ -47,9 +44,13 @@ def add_mixed(world: World, name: str, topology: str) -> Workload:
     )
     workload = make_jobset(name, namespace=name, annotations=_TOGETHER, groups=groups)
     world.add(workload)
-    asked, group = replace(templates["other"], tolerations=(CHIP_TOLERATION,)), f"{name}-other-0"
+    group = f"{name}-other-0"
+    key = group_key(name, group)
+    marks = {constants.SLICE: f"j-{key}", constants.SLICE_NAMESPACE: name}
+    selector = {**templates["other"].node_selector, **marks}
+    asked = replace(templates["other"], tolerations=(CHIP_TOLERATION,), node_selector=selector)
     leader = make_pod(workload, requirements=asked, unschedulable_since=world.now, uid="uid-of-other", group_name=group)
-    world.put(replace(leader, name=f"{group}-0-abcde", group_key=group_key(name, group)))
+    world.put(replace(leader, name=f"{group}-0-abcde", group_key=key))
     return workload
 
 

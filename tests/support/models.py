@@ -142,14 +142,21 @@ def make_pod(
     node: str = "",
     unschedulable: bool | None = None,
     requirements: Requirements | None = None,
+    marked: bool = False,
     **changes: Any,
 ) -> Pod:
-    """Return a pod of one child Job or group; the leader of a slice is unschedulable until it is bound."""
+    """Return a pod of one child Job or group; the leader of a slice is unschedulable until it is bound.
+
+    A `marked` pod has the selectors that admission adds.
+    """
     is_lws = workload.kind is WorkloadKind.LEADER_WORKER_SET
     group_name = _group_name(workload, job)
     if requirements is None:
         requirements = workload.groups[0].template
         requirements = replace(requirements, tolerations=(*requirements.tolerations, CHIP_TOLERATION))
+    if marked:
+        selector = {**requirements.node_selector, **make_marks(workload, job=job)}
+        requirements = replace(requirements, node_selector=selector)
     waits = unschedulable if unschedulable is not None else not node
     fields: dict[str, Any] = {
         "kind": workload.kind,
@@ -167,6 +174,13 @@ def make_pod(
         "unschedulable_message": UNSCHEDULABLE if waits else "",
     }
     return Pod(namespace=workload.namespace, requirements=requirements, **fields | changes)
+
+
+def make_marks(workload: Workload, *, job: int = 0) -> dict[str, str]:
+    """Return the selectors that admission adds to the pods of one child Job or group, which are labels of its nodes."""
+    letter = {WorkloadKind.JOBSET: "j", WorkloadKind.LEADER_WORKER_SET: "l", WorkloadKind.RAY_CLUSTER: "r"}
+    key = f"{letter.get(workload.kind, 'b')}-{group_key(workload.namespace, _group_name(workload, job))}"
+    return {constants.SLICE: key, constants.SLICE_NAMESPACE: workload.namespace}
 
 
 def _group_name(workload: Workload, number: int) -> str:

@@ -153,8 +153,12 @@ def raw_jobset(
     spec: Mapping[str, Any] | None = None,
     **parts: Any,
 ) -> Json:
-    """Return a JobSet of one replicated job; `pod` is the spec of its pods."""
+    """Return a JobSet of one replicated job with exclusive placement; `pod` is the spec of its pods."""
     child = _job_spec(parallelism, pod, pod_metadata)
+    annotations = (metadata or {}).get("annotations", {})
+    if isinstance(annotations, dict):
+        placed = {constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL, **annotations}
+        metadata = {**(metadata or {}), "annotations": placed}
     jobs = [{"name": job, "replicas": replicas, "template": {"spec": child}}]
     raw = _object("jobset.x-k8s.io/v1alpha2", "JobSet", name, namespace, _uid(uid, name), metadata)
     return {**raw, "spec": {"replicatedJobs": jobs, **(spec or {})}, **parts}

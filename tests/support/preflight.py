@@ -13,6 +13,7 @@ from provisioner.model.capacity import FailureKind
 from provisioner.slices.preflight import Finding
 from provisioner.slices.preflight.checking import Subject, run_checks
 from provisioner.slices.preflight.in_google import ACT_AS, PROJECT_PERMISSIONS
+from provisioner.slices.preflight.in_kubernetes import ADMISSION_GROUP, PLACEMENT_POLICY
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, PLAIN_JOB
@@ -25,6 +26,11 @@ from tests.support.settings import settings
 ACCOUNT = "tpu-nodes@project-1.iam.gserviceaccount.com"
 ORIGINAL_LEASE = object_path(
     "leases", constants.ORIGINAL_LEASE_NAME, namespace=constants.DEFAULT_NAMESPACE, root=LEASES_ROOT
+)
+#: The policy that marks pods, and its binding.
+PLACEMENT_OBJECTS = tuple(
+    object_path(resource, PLACEMENT_POLICY, root=f"/apis/{ADMISSION_GROUP}/v1")
+    for resource in ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings")
 )
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -97,6 +103,8 @@ class World:
         self.kube.put_object("/version", {"gitVersion": "v1.34.1-gke.3084001"})
         for kind in (JOBSET, LEADER_WORKER_SET, PLAIN_JOB):
             self.serve(kind)
+        for path in PLACEMENT_OBJECTS:
+            self.kube.put_object(path, {"metadata": {"name": PLACEMENT_POLICY}})
 
     def serve(self, kind: Kind) -> None:
         """Let the API server know a kind, in the version that is read."""

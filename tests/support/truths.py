@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 from provisioner import constants
-from provisioner.model.workloads import Workloads, group_key
+from provisioner.model.workloads import Workloads
 from provisioner.slices.planning.plan import DeleteReason, Plan
 from provisioner.slices.planning.round import Snapshot
-from provisioner.slices.view.types import HOST_READY, HOST_RUNNING, RUNS, PoolView, SliceView, State, View
+from provisioner.slices.planning.waits import WaitKind
+from provisioner.slices.view.types import HOST_READY, HOST_RUNNING, RUNS, PoolView, SliceView, State, View, id_of_slice
 
 #: A slice that waits has one of these, or is told soon.
 _WAITS = frozenset(
@@ -110,27 +112,53 @@ def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> 
     is_next = each.unschedulable_since is not None and each.state in _WAITS_FOR_THE_NEXT
     if bound.staying.get(each.id) and each.pool not in at_home and not is_next:
         yield f"its pods are on {at_home}, it is shown on {each.pool or 'none'}"
-    if pool is not None and pool.state is not each.state:
+    # A slice of one host is not split, and a split slice may have pods on a pool that is being deleted.
+    if pool is not None and pool.state is not each.state and State.SPLIT not in (pool.state, each.state):
         yield f"its pool {pool.name} is {pool.state}"
+    if each.state is State.SPLIT and not at_home and pool is not None:
+        yield "it is shown as split, and none of its pods is on a pool"
+    if each.state is State.RUNNING and len(bound.staying.get(each.id, ())) > 1 and _is_one_unit(each, plan):
+        yield f"it is shown as running, and its pods are on {at_home}"
     if each.state is State.RUNNING and each.reason == RUNS and each.bound_pods < each.pods:
         yield f"{each.bound_pods} of {each.pods} pods are bound, and it is said to run"
     if each.state is State.WAITING:
         yield from _untrue_of_waiting(each, plan)
 
 
+def _is_one_unit(each: SliceView, plan: Plan) -> bool:
+    """Return whether a served slice has several hosts that work as one."""
+    chips = math.prod(map(int, each.topology.split("x"))) if each.topology else 0
+    served = (slice_ for found in plan.derived.found.values() for slice_ in found.slices.values() if slice_.served)
+    return each.hosts > 0 and chips > each.chips // each.hosts and each.id in set(map(id_of_slice, served))
+
+
 def _untrue_of_waiting(each: SliceView, plan: Plan) -> Iterator[str]:
+    """Compare what is shown of a slice that waits with the one record of why it waits."""
     if each.unschedulable_since is None:
         yield "its leader is not unschedulable"
-    # What only asks for slices has no leader pods to be shown.
-    key = group_key(each.id.split("/")[1], each.group)
-    is_sent = any(create.pod.name == each.leader or create.slice_id.group_key == key for create in plan.creates)
+    planned = (state for state in plan.pools if state.phase.before_create and state.slice_id is not None)
+    ids = {f"{state.named.kind.value}/{'/'.join(state.named[1:])}/{state.group_name}": state for state in planned}
+    slice_id = ids[each.id].slice_id if each.id in ids else None
+    is_sent = any(create.slice_id == slice_id for create in plan.creates)
     if is_sent != (each.reason == _ABOUT_TO_BE_SENT):
         yield f"its create {'is' if is_sent else 'is not'} sent, the reason is {each.reason!r}"
+    wait = plan.waits.get(slice_id) if slice_id is not None else None
+    if (wait is None) != is_sent:
+        yield f"its create {'is' if is_sent else 'is not'} sent, and the record why it waits is {wait}"
+    if wait is None:
+        return
+    if each.reason != (wait.brief or wait.message):
+        yield f"the record says {wait.message!r}, the reason is {each.reason!r}"
     told = [notice.message for notice in each.notices if notice.reason in _WAITS]
-    # Of several choices the reason is short: what is in the way of each stands beside it.
-    in_short = each.reason.startswith("None of ") and any(message.startswith("No choice of") for message in told)
-    if told and not is_sent and each.reason not in told and not in_short:
-        yield f"the Events say {told}, the reason is {each.reason!r}"
+    false = [message for message in told if not message.startswith(wait.message.rstrip("."))]
+    if false:
+        yield f"the record says {wait.message!r}, the Events say {false}"
+    if (wait.of == 0) != (wait.position == 0) or wait.position > wait.of or len(wait.ahead) >= max(1, wait.position):
+        yield f"its place is {wait.position} of {wait.of}, ahead are {wait.ahead}"
+    place = (wait.position, wait.of) if wait.kind is WaitKind.LIMIT and wait.of else None
+    shown = (each.queue.place, each.queue.length) if each.queue is not None else None
+    if shown != place:
+        yield f"its place is {place} by the record, shown is {shown}"
 
 
 def _untrue_of_pool(pool: PoolView, plan: Plan, view: View, bound: _Bound) -> Iterator[str]:

@@ -26,7 +26,8 @@ from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, Memory
-from provisioner.slices.planning.plan import Create, Delete, DeleteReason, LookUp, Notice, Plan, notices_of_workloads
+from provisioner.slices.planning.notices import notices_of_workloads
+from provisioner.slices.planning.plan import Create, Delete, DeleteReason, LookUp, Notice, Plan
 from provisioner.slices.planning.round import NOT_DERIVED, Derived, Snapshot, begin_round
 from provisioner.slices.supplier import PoolRules
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
@@ -49,8 +50,10 @@ class World:
     #: Of the supplier.
     rules: PoolRules = GKE_RULES
 
-    def __init__(self, *workloads: Workload, settings_: Settings | None = None) -> None:
+    def __init__(self, *workloads: Workload, settings_: Settings | None = None, marked: bool = False) -> None:
         self.settings = settings_ or settings()
+        #: Whether admission marks pods.
+        self.marked = marked
         self.workloads: dict[WorkloadUid, Workload] = {}
         self.deleted_workloads: set[WorkloadUid] = set()
         self.pods: dict[str, Pod] = {}
@@ -78,7 +81,7 @@ class World:
     def start_pods(self, workload: Workload) -> None:
         """Make the leader pods of a JobSet, unschedulable."""
         for job in range(workload.groups[0].replicas):
-            self.put(make_pod(workload, job=job, unschedulable_since=self.now))
+            self.put(make_pod(workload, job=job, unschedulable_since=self.now, marked=self.marked))
 
     def put(self, *things: Pod | NodePool | Node) -> None:
         """Add or replace objects."""
@@ -138,7 +141,7 @@ class World:
             digits = leader.group_name.rpartition("-")[2]
             job = int(digits) if digits.isdigit() else 0
             for index, node in enumerate(place[1:], start=1):
-                self.put(make_pod(workload, job=job, index=index, node=node.name))
+                self.put(make_pod(workload, job=job, index=index, node=node.name, marked=self.marked))
 
     def _free_pool(self, leader: Pod) -> list[Node]:
         busy = {self.nodes[pod.node_name].pool_name for pod in self.pods.values() if pod.node_name in self.nodes}
@@ -147,6 +150,10 @@ class World:
             if name in busy or self.pools[name].status is PoolStatus.STOPPING:
                 continue
             nodes = sorted((node for node in self.nodes.values() if node.pool_name == name), key=lambda node: node.name)
+            labelled = any(constants.SLICE in node.labels for node in nodes)
+            # Where admission marks pods, all others have an affinity that keeps them off labelled nodes.
+            if self.marked and labelled and constants.SLICE not in leader.requirements.node_selector:
+                continue
             fits = 0 < self.pools[name].hosts <= len(nodes) and all(
                 node.ready and not node.cordoned and not misfit(leader.requirements, view_of_node(node))
                 for node in nodes
@@ -223,9 +230,14 @@ class World:
             self.answer(self._create(create))
         for look_up in plan.look_ups:
             self.answer(self._look_up(look_up))
-        for names, cordoned in ((plan.cordons, True), (plan.uncordons, False)):
-            for name in names:
-                self.nodes[name] = replace(self.nodes[name], cordoned=cordoned, cordoned_by_us=cordoned)
+        for name in plan.uncordons:
+            self.nodes[name] = replace(self.nodes[name], cordoned=False, cordoned_by_us=False)
+        for node_name, changes, verify in plan.assignments:
+            node = self.nodes[node_name]
+            if not verify or all(pod.node_name != node_name or pod.finished for pod in self.pods.values()):
+                labels: dict[str, str | None] = {**node.labels, **changes}
+                kept = {key: value for key, value in labels.items() if value is not None}
+                self.nodes[node_name] = replace(node, labels=kept)
         for name in plan.releases:
             node = self.nodes[name]
             kept = tuple(taint for taint in node.taints if taint.key not in constants.HELD_KEYS)

@@ -32,7 +32,7 @@ WRONG = (
 TOO_MUCH = (
     "spec.replicatedJobs[0].template.spec.template.spec.containers[0].resources.requests[google.com/tpu]: JobSet "
     "ml/train: NodePoolLimitReached: Node pool train-* is not created: MAX_CHIPS allows all pools together 4 chips; "
-    "this slice alone has 8."
+    "8 are requested, so waiting will not help."
 )
 
 

@@ -83,15 +83,13 @@ _MOMENT = "2026-06-01T12:00:00Z"
 _CONDITION = {"type": "Suspended", "status": "False", "lastTransitionTime": _MOMENT}
 
 
-@pytest.mark.parametrize(("succeeded", "complete"), [(None, False), (0, False), (1, True), (2, True)])
-def test_a_replicated_job_is_complete_when_all_its_jobs_have_succeeded(
-    succeeded: int | None, *, complete: bool
-) -> None:
+@pytest.mark.parametrize(("succeeded", "want"), [(None, 0), (0, 0), (2, 2), ("2", 0)])
+def test_succeeded_child_jobs_are_read_from_the_status(succeeded: object, want: int) -> None:
     metadata = {"namespace": "research", "name": "train", "uid": "u"}
     spec = {"replicatedJobs": [{"name": "a", "replicas": 1, "template": {"spec": {}}}]}
     status = {"replicatedJobsStatus": [{"name": "a"} if succeeded is None else {"name": "a", "succeeded": succeeded}]}
     (group,) = parse_jobset({"metadata": metadata, "spec": spec, "status": status}).groups
-    assert group.complete is complete
+    assert group.succeeded == want
 
 
 @pytest.mark.parametrize(

@@ -227,10 +227,7 @@ def clear(stray: Stray, round_: Round) -> Iterator[Step]:
     if known.removing is not None:
         due_at = max(due_at, known.removing.until)
     call = actions.RemovePartition(
-        server=stray.server,
-        id=stray.partition.id,
-        pod=_proof_of(stray),
-        past_deletion=round_.past_deletion(stray.pod),
+        server=stray.server, id=stray.partition.id, pod=_proof_of(stray), past_deletion=round_.past_deletion(stray.pod)
     )
     yield _at(due_at, call, round_)
 

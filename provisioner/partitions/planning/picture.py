@@ -16,14 +16,7 @@ from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.making import Stray
 from provisioner.partitions.planning.memory import Site
 from provisioner.partitions.planning.placing import Schedule
-from provisioner.partitions.planning.queue import (
-    Candidate,
-    SiteSupply,
-    crowded,
-    queue_of,
-    refusals_of,
-    supply_of,
-)
+from provisioner.partitions.planning.queue import Candidate, SiteSupply, crowded, queue_of, refusals_of, supply_of
 from provisioner.partitions.planning.round import Guard, Round
 from provisioner.partitions.planning.standing import OVER, Phase, Standing, known_of, standing_of
 

@@ -61,20 +61,15 @@ def read_ask(body: bytes) -> Ask:
     return asked
 
 
+#: Fields of an entry that are shown under the same name.
+_SHOWN = ("id", "namespace", "pod", "size", "server", "allocation", "reconfigurable")
+
+
 def described(pod: Pod | None, entry: Entry | None, state: str, message: str) -> dict[str, Any]:
     """Return a partition as people and pods are shown it; at least one of `pod` and `entry` is there."""
     found: dict[str, Any] = {"state": state, "message": message}
     if entry is not None:
-        found |= {
-            "id": entry.id,
-            "namespace": entry.namespace,
-            "pod": entry.pod,
-            "uid": entry.pod_uid,
-            "size": entry.size,
-            "server": entry.server,
-            "allocation": entry.allocation,
-            "reconfigurable": entry.reconfigurable,
-        }
+        found |= {name: getattr(entry, name) for name in _SHOWN} | {"uid": entry.pod_uid}
     elif pod is not None:
         found |= {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "size": pod.size}
     return found

@@ -11,7 +11,7 @@ What annotations ask for beside the shape of a slice, read once: those of the po
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -24,7 +24,7 @@ from provisioner.kube import fields
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
-from provisioner.model.placement import mark_of, without_marks
+from provisioner.model.placement import mark_of, with_job_nodes, without_marks
 from provisioner.model.workloads import (
     GroupKey,
     Pod,
@@ -212,8 +212,11 @@ class Slice:
     group_name: str
     #: The leader pod's requirements, else the template's; without the marks of admission (`model.placement`).
     requirements: Requirements
-    #: The key that admission marked the leader pod with; empty if the leader pod does not exist or is not marked.
+    #: The key that admission marked the leader pod with, else any other pod; empty if no pod is marked.
     mark: str = ""
+    #: The node that a marked leader pod selects by its hostname, as with Kueue's topology-aware scheduling; empty if it
+    #: selects none.
+    host: str = ""
     #: The unfinished leader pod that is not being deleted.
     leader: Pod | None
     #: All unfinished pods of the group, oldest incarnation included.
@@ -341,10 +344,14 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
         siblings += group.replicas if group.template.chips else 0
     if len(listed) < siblings and not workload.suspended:
         listed += representatives(workload, {each.key for each in listed})
+    groups_with_pods = Counter(each.place for each in listed if each.key in wanted and wanted[each.key].pods)
     slices: dict[SliceId, Slice] = {}
     for each in listed:
         pods = wanted[each.key].pods if each.key in wanted else []
-        slices[SliceId(workload.uid, each.key)] = _slice(workload, each, pods, siblings, policy)
+        group = groups[each.place]
+        # The status does not name the groups that have succeeded: it is all without pods, or it is unknown which.
+        ended = not pods and 0 < group.replicas - groups_with_pods[each.place] <= group.succeeded
+        slices[SliceId(workload.uid, each.key)] = _slice(workload, each, pods, siblings, policy, ended=ended)
     return slices
 
 
@@ -354,17 +361,22 @@ def slice_id_of(pod: Pod, workloads: Workloads) -> SliceId | None:
     return SliceId(workload_uid=uid, group_key=pod.group_key) if uid and pod.group_key else None
 
 
-def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: int, policy: ServingPolicy) -> Slice:
+def _slice(
+    workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: int, policy: ServingPolicy, *, ended: bool
+) -> Slice:
     group = workload.groups[listed.place]
     leader = _leader(pods, lowest=group.lowest_leads)
     if leader is not None and _is_outdated(leader, workload, group.template):
         leader = None
     # What a pod of the template asks for when GKE has added its toleration.
     admitted = replace(group.template, tolerations=(*group.template.tolerations, CHIP_TOLERATION))
-    requirements, mark = admitted, ""
+    if group.selects_job_nodes:
+        admitted = with_job_nodes(admitted, workload.namespace, listed.name)
+    requirements, host = admitted, ""
     if leader is not None:
-        mark = mark_of(leader.requirements, leader.namespace)
-        requirements = without_marks(leader.requirements, leader.namespace)
+        requirements, host = without_marks(leader.requirements, leader.namespace)
+    # Pods from before the policy was installed are not marked, and those that follow them are.
+    marks = (mark_of(pod.requirements, pod.namespace) for pod in (*filter(None, (leader,)), *pods))
     shape: tpu.Shape | None = None
     problem = requirements.problem
     try:
@@ -376,12 +388,13 @@ def _slice(workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: i
         workload=workload,
         group_name=listed.name,
         requirements=requirements,
-        mark=mark,
+        mark=next(filter(None, marks), ""),
+        host=host,
         leader=leader,
         pods=tuple(pods),
         parallelism=(leader.group_size if leader is not None else 0) or group.parallelism,
         deadline_seconds=group.deadline_seconds,
-        ended=group.complete and not pods,
+        ended=ended,
         siblings=siblings,
         wishes=read_wishes(requirements.annotations, workload.annotations),
         # One that exceeds a bound is told once, on the workload, and not for each slice.

@@ -15,23 +15,21 @@ from typing import Any, NamedTuple
 from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.model import bounds
-from provisioner.model.workloads import Pod, Requirements, Toleration, Workload, WorkloadKind, group_key
+from provisioner.model.placement import selects_job_nodes, with_job_nodes
+from provisioner.model.workloads import Pod, Toleration, Workload, WorkloadKind, group_key
 from provisioner.slices.offline.documents import Path, value_at
 from provisioner.workloads.jobset import replicated_jobs_of
 from provisioner.workloads.raycluster import MAKERS, replicas_of
 
 Json = dict[str, Any]
 
-_JOBSET = "alpha.jobset.sigs.k8s.io/"
-_EXCLUSIVE = constants.EXCLUSIVE_TOPOLOGY
-_PLACEMENT = (_EXCLUSIVE, f"{_JOBSET}node-selector")
+#: Annotations that JobSet writes on pods, if the JobSet or the template of a child Job has the first of them.
+_PLACEMENT = (constants.EXCLUSIVE_TOPOLOGY, constants.NODE_SELECTOR_STRATEGY)
 _INDEXED = "Indexed"
 #: What the scheduler says where there is no node at all.
 _NO_NODES = "0/0 nodes are available: no nodes available to schedule pods."
 #: Kubernetes' admission adds it to pods that ask for chips as a resource.
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists", effect="NoSchedule")
-#: That of pods which JobSet places on nodes that somebody labelled beforehand, by a selector with their job.
-_PLACED_TOLERATION = Toleration(key=f"{_JOBSET}no-schedule", operator="Exists", effect="NoSchedule")
 #: The digits of made-up UIDs: as many as real ones have, which count for the length of labels.
 _MADE_UP = "00000000-0000-4000-8000-{:012x}"
 
@@ -172,6 +170,9 @@ def leaders_of(
     if workload.kind is WorkloadKind.JOB:
         yield leader(name, f"{name}-0-xxxxx", index | _labels_of_job(name, workload.uid), uid=workload.uid)
     elif workload.kind is WorkloadKind.LEADER_WORKER_SET:
+        # LeaderWorkerSet writes its annotation on the pods.
+        if (exclusive := workload.annotations.get(constants.LWS_EXCLUSIVE_TOPOLOGY)) is not None:
+            asked = replace(asked, annotations={**asked.annotations, constants.LWS_EXCLUSIVE_TOPOLOGY: exclusive})
         for number in numbers:
             pod = f"{name}-{number}"
             labels = {
@@ -193,30 +194,26 @@ def leaders_of(
             }
             yield leader(group, f"{name}-{template.name}-worker-xxxxx", labels, uid=workload.uid)
     else:
-        job, placement = replicated_jobs_of(raw)[template.place], _placement_of(raw, template)
-        placed = placement.keys() == set(_PLACEMENT)
-        # JobSet writes this one on the pods.
-        exclusive = {_EXCLUSIVE: placement[_EXCLUSIVE]} if placement else {}
-        asked = replace(asked, annotations={**asked.annotations, **exclusive})
+        job, of_jobset, of_job = replicated_jobs_of(raw)[template.place], *_annotations_of(raw, template)
+        placed, inherited = selects_job_nodes(of_jobset, of_job), dict[str, str]()
+        for each in (of_jobset, of_job):
+            if constants.EXCLUSIVE_TOPOLOGY in each:
+                inherited |= {key: fields.text(each[key]) for key in _PLACEMENT if key in each}
+        asked = replace(asked, annotations={**asked.annotations, **inherited})
         for number in numbers:
             child = job.child(number)
             labels = index | job.marks(number) | _labels_of_job(child, f"uid-of-{child}")
             made = leader(child, f"{child}-0-xxxxx", labels, uid=job.jobset_uid)
-            yield replace(made, requirements=_placed(made.requirements, f"{job.namespace}_{child}")) if placed else made
+            requirements = with_job_nodes(made.requirements, job.namespace, child) if placed else made.requirements
+            yield replace(made, requirements=requirements)
 
 
-def _placement_of(raw: Json, template: Template) -> dict[str, str]:
-    """Return what is said of exclusive placement; with both keys JobSet selects nodes that somebody labelled before."""
-    of_job, of_pod = (*template.path[:3], "template", "metadata"), (*template.path, "metadata")
-    annotated = [fields.mapping(value_at(raw, (*path, "annotations"))) for path in (("metadata",), of_job, of_pod)]
-    return {
-        key: fields.text(each[key]) for each in annotated if _EXCLUSIVE in each for key in _PLACEMENT if key in each
-    }
-
-
-def _placed(asked: Requirements, job: str) -> Requirements:
-    selector = {**asked.node_selector, f"{_JOBSET}namespaced-job": job}
-    return replace(asked, node_selector=selector, tolerations=(*asked.tolerations, _PLACED_TOLERATION))
+def _annotations_of(raw: Json, template: Template) -> tuple[Json, Json]:
+    """Return the annotations of a JobSet, and of the template of a child Job."""
+    of_jobset, of_job = (
+        value_at(raw, (*path, "metadata", "annotations")) for path in ((), (*template.path[:3], "template"))
+    )
+    return fields.mapping(of_jobset), fields.mapping(of_job)
 
 
 def _labels_of_job(name: str, uid: str) -> dict[str, str]:

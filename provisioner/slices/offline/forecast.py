@@ -15,19 +15,22 @@ from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.model.capacity import NodePoolRequest
 from provisioner.model.choices import CapacityChoice
-from provisioner.model.workloads import Requirements, Workload, WorkloadUid
+from provisioner.model.placement import labels_of, slice_key
+from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadUid
 from provisioner.settings import Settings, read_settings
 from provisioner.settings.forms import region_of
 from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.demand.asks import with_slices
-from provisioner.slices.demand.slices import all_slices
-from provisioner.slices.offline.documents import Document, Finding, Path, Severity, mappings_in
+from provisioner.slices.demand.slices import all_slices, read_wishes
+from provisioner.slices.offline.documents import Document, Finding, Path, Severity, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, is_made_up
+from provisioner.slices.offline.placement import missing_placement
 from provisioner.slices.offline.reading import MOMENT, Reading, Subject, path_of, read_document, title
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.launch.specification import Candidates, pool_name
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.plan import Notice, Plan, too_large
+from provisioner.slices.planning.notices import too_large
+from provisioner.slices.planning.plan import Notice, Plan
 from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
@@ -138,7 +141,7 @@ def _decide(
 ) -> tuple[Plan, dict[SliceId, Slice]]:
     snapshot = Snapshot(
         workloads={uid: each.workload for uid, each in subjects.items()},
-        pods=tuple(pod for each in subjects.values() for pod in each.pods),
+        pods=tuple(_admitted(pod, each.workload, reading.settings) for each in subjects.values() for pod in each.pods),
         pools_listed_at=MOMENT,
         namespace_labels=reading.namespace_labels,
     )
@@ -146,6 +149,16 @@ def _decide(
     settings = replace(reading.settings, concurrency=len(snapshot.pods))
     plan = decide(snapshot, Memory(), settings, rules, MOMENT)
     return plan, all_slices(plan.derived.found)
+
+
+def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
+    """Mark a pod of a workload that starts together, as the placement policy does: without it the promise is void."""
+    asked, key = pod.requirements, slice_key(pod.requirements.labels)
+    together = read_wishes(asked.annotations, workload.annotations).all_or_nothing
+    if not key or not (settings.all_or_nothing if together is None else together):
+        return pod
+    selector = {**asked.node_selector, **labels_of(key, pod.namespace)}
+    return replace(pod, requirements=replace(asked, node_selector=selector))
 
 
 def shown_name(name: str) -> str:
@@ -202,6 +215,8 @@ class _Verdicts:
     rules: PoolRules
     #: Workloads and templates of which it is told what is wrong.
     _searched: set[tuple[WorkloadUid, Template | None]] = field(default_factory=set)
+    #: What slices of each template need so that their pods are on one pool.
+    _not_placed: dict[tuple[WorkloadUid, Template | None], str] = field(default_factory=dict)
     #: What was found of messages on slices of one template: thousands may say the same.
     _paths: dict[tuple[WorkloadUid, Template | None, str], Path] = field(default_factory=dict)
 
@@ -226,6 +241,8 @@ class _Verdicts:
                 self._say_all(slice_, notice)
             else:
                 self._say(slice_, notice.message, reason=notice.reason)
+        for create in self.plan.creates:
+            self._say_not_placed(self.slices[create.slice_id])
         for slice_ in self.slices.values():
             if slice_.leader is not None and slice_.id not in created | told and slice_.workload.uid not in rejected:
                 self._say_not_served(slice_, slice_.requirements)
@@ -250,6 +267,23 @@ class _Verdicts:
             self._say(about, f"{NOT_SERVED}{found.why}", Severity.NOTE if found.meant else Severity.NOT_SERVED)
         return found is not None and not found.meant
 
+    def _say_not_placed(self, slice_: Slice) -> None:
+        """Say that the pods of a slice may be bound to several pools; a namespace of the files may have the label."""
+        workload = slice_.workload
+        if (
+            self.reading.namespace_labels.get(workload.namespace, {}).get(constants.PLACEMENT)
+            == constants.PLACEMENT_ASSIGN
+        ):
+            return
+        subject = self.subjects[workload.uid]
+        template = subject.template_of.get(slice_.group_name)
+        if (workload.uid, template) not in self._not_placed:
+            raw = fields.mapping(value_at(subject.document.raw, template.path)) if template is not None else {}
+            self._not_placed[workload.uid, template] = missing_placement(slice_, raw)
+        if message := self._not_placed[workload.uid, template]:
+            # The field that the message names does not exist.
+            self._say(slice_, message, Severity.WARNING, path=template.path if template is not None else ())
+
     def _say_all(self, slice_: Slice, first: Notice) -> None:
         """Say what is wrong with the slices of a template; the decision tells the first thing, of each slice."""
         key = (slice_.workload.uid, self.subjects[slice_.workload.uid].template_of.get(slice_.group_name))
@@ -269,6 +303,7 @@ class _Verdicts:
         *,
         reason: str = "",
         impossible: bool = False,
+        path: Path | None = None,
     ) -> None:
         group, workload = (about.group_name, about.workload) if isinstance(about, Slice) else ("", about)
         subject = self.subjects[workload.uid]
@@ -278,7 +313,7 @@ class _Verdicts:
         template = subject.template_of.get(group) if group else _named(subject, message)
         key = (workload.uid, template, message.replace(group, "") if group else message)
         if key not in self._paths:
-            self._paths[key] = path_of(message, subject.document.raw, template)
+            self._paths[key] = path_of(message, subject.document.raw, template) if path is None else path
         self.reading.remarks.append(
             Finding(
                 document=subject.document,

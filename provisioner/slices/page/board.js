@@ -28,11 +28,14 @@ const NUMBERS = new Set(["Hosts ready", "Chips", "Cost an hour"]);
 /** What the totals count: name, states, and what that means. */
 const TOTALS = [
   ["Failed", ["failed"], "slices and node pools that failed"],
+  ["Split", ["split"], "slices that do not have one node pool to themselves"],
   ["Waiting", ["waiting"], "slices without a node pool"],
   ["Starting", ["creating", "joining", "ready"], "slices whose node pool is created or has no pod yet"],
   ["Running", ["running", "draining"], "slices with pods on their node pool"],
   ["Idle", ["idle", "deleting"], "node pools that nothing needs"],
 ];
+/** Totals that are shown only if there are any. */
+const RARE = new Set(["Failed", "Split"]);
 
 export const number = (value) => value.toLocaleString("en");
 export const costInWords = (value, store) =>
@@ -261,11 +264,11 @@ function quietWorkload() {
 /** Show what there is in all: slices and chips by state, cost, and the oldest wait. */
 function showTotals(node, store) {
   const items = [...store.slices.values(), ...store.poolsWithoutSlice()];
-  const tiles = TOTALS.map(([name, among, words]) => {
+  const counted = TOTALS.map(([name, among, words]) => {
     const found = items.filter((each) => among.includes(each.state));
     return [name, number(found.length), found.length ? `${number(sum(found, (each) => each.chips))} chips` : "", words];
   });
-  if (tiles[0][1] === "0") tiles.shift();
+  const tiles = counted.filter(([name, value]) => value !== "0" || !RARE.has(name));
   if (priced(store)) {
     tiles.push(["Cost an hour", costInWords(sum([...store.pools.values()], (each) => each.cost_per_hour), store), "", "of all hosts that exist, by CHIP_HOUR_PRICES"]);
   }

@@ -23,11 +23,14 @@ const USES = [
   ["Requested", ["waiting"], "wait for a node pool"],
   ["Starting", ["creating", "joining", "ready"], "of node pools that no pod runs on yet"],
   ["Running", ["running", "draining"], "of node pools with pods"],
+  ["Split", ["split"], "of node pools that no slice has to itself"],
   ["Idle", ["idle"], "of node pools that nothing needs"],
   ["Being deleted", ["deleting"], "of node pools that are being deleted"],
   ["Failed", ["failed"], "of node pools that failed"],
 ];
-const IN_BAR = ["running", "draining", "ready", "joining", "creating", "waiting", "idle", "deleting", "failed"];
+/** Shown only if there are any. */
+const RARE = new Set(["Split", "Failed"]);
+const IN_BAR = ["running", "split", "draining", "ready", "joining", "creating", "waiting", "idle", "deleting", "failed"];
 
 function section(title, ...children) {
   return make("section", { className: "panel-section" }, make("h2", {}, title), ...children);
@@ -179,7 +182,7 @@ export function makeCapacity(panel) {
 
   function showChips(chips, cost, store) {
     const of = (names) => names.reduce((sum, each) => sum + (chips[each] ?? 0), 0);
-    const rows = USES.map(([name, names, words]) => [name, of(names), words]).filter(([name, value]) => value || name !== "Failed");
+    const rows = USES.map(([name, names, words]) => [name, of(names), words]).filter(([name, value]) => value || !RARE.has(name));
     if (cost !== null) rows.push(["Cost", cost, "of the hosts that exist, by CHIP_HOUR_PRICES"]);
     showTexts(tiles, rows, ([name, value, words]) =>
       make(

@@ -5,6 +5,7 @@ import { make, makeSvg, setAttribute, setClass, setText } from "./dom.js";
 /** In the order in which a slice goes through them; what needs somebody to look comes first. */
 export const STATES = {
   failed: "Failed",
+  split: "Split",
   waiting: "Waiting",
   creating: "Creating",
   joining: "Joining",
@@ -18,6 +19,7 @@ export const STATES = {
 
 export const STATE_HELP = {
   failed: "The node pool failed",
+  split: "A slice of several hosts does not have one node pool to itself",
   waiting: "There is no node pool yet: see the reason",
   creating: "The create of the node pool has been sent",
   joining: "The node pool exists; not all of its hosts are ready",

@@ -24,8 +24,9 @@ from provisioner.slices.planning.launch import limits
 from provisioner.slices.planning.launch.specification import is_held
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import Phase
-from provisioner.slices.planning.plan import Blocked, StatusWrite
+from provisioner.slices.planning.plan import StatusWrite
 from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.waits import WaitsFor
 from provisioner.workloads.asks import NODE_POOLS
 
 #: Until a create of this process has told how long one takes.
@@ -40,7 +41,7 @@ class _New(NamedTuple):
 
 
 def statuses(
-    round_: Round, matching: Matching, blocked: Mapping[SliceId, Blocked]
+    round_: Round, matching: Matching, blocked: Mapping[SliceId, WaitsFor]
 ) -> tuple[tuple[StatusWrite, ...], tuple[datetime, ...]]:
     """Return the statuses to write, and the moments at which bookings end."""
     asking = [each for each in round_.workloads.by_uid.values() if each.ask is not None and each.lives]
@@ -77,7 +78,7 @@ def _of_request(
     ask: Ask,
     slices: Sequence[Slice],
     place: Mapping[SliceId, Supply],
-    blocked: Mapping[SliceId, Blocked],
+    blocked: Mapping[SliceId, WaitsFor],
     round_: Round,
     matching: Matching,
 ) -> Iterator[_New]:
@@ -157,7 +158,7 @@ def _booked_until(ask: Ask, round_: Round) -> datetime | None:
 
 
 def _progress(
-    slices: Sequence[Slice], place: Mapping[SliceId, Supply], blocked: Mapping[SliceId, Blocked], round_: Round
+    slices: Sequence[Slice], place: Mapping[SliceId, Supply], blocked: Mapping[SliceId, WaitsFor], round_: Round
 ) -> str:
     """Say how many slices are ready, what is in the way of the others, and when they are expected."""
     ready = sum(each.id in place and place[each.id].ready for each in slices)
@@ -188,7 +189,7 @@ def _of_buffer(
     ask: Ask,
     slices: Sequence[Slice],
     place: Mapping[SliceId, Supply],
-    blocked: Mapping[SliceId, Blocked],
+    blocked: Mapping[SliceId, WaitsFor],
 ) -> tuple[tuple[_New, ...], dict[str, Any]]:
     known = bool(workload.groups) and not workload.problem
     missing = "the PodTemplate or the object of scalableRef does not exist"

@@ -8,25 +8,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
 
 from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.settings import Settings
-from provisioner.slices.demand import SliceId
-from provisioner.slices.planning import asks, failing
+from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.planning import asks, failing, split
+from provisioner.slices.planning.assignment import assignments
 from provisioner.slices.planning.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
-from provisioner.slices.planning.launch import gangs, limits, reserving
-from provisioner.slices.planning.launch.launches import Launches, launch
-from provisioner.slices.planning.launch.operations import OTHER_OPERATIONS, find_slots, note_started
-from provisioner.slices.planning.launch.reserving import to_evict
+from provisioner.slices.planning.job_nodes import label_job_nodes
+from provisioner.slices.planning.launch import gangs, limits
+from provisioner.slices.planning.launch.launches import Launches
+from provisioner.slices.planning.launch.operations import find_slots
+from provisioner.slices.planning.launch.options import has_fresh_offer
+from provisioner.slices.planning.launch.room import make_room
+from provisioner.slices.planning.line import CREATES, Unit, granted, in_line, place_of, still_contended, unit_of
 from provisioner.slices.planning.match import Matching, match
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, Phase, PhaseEntry
-from provisioner.slices.planning.plan import Delete, Plan, PoolState, Transition, notices_of_workloads, underused
+from provisioner.slices.planning.notices import held_for_others, not_marked, notices_of_workloads, underused
+from provisioner.slices.planning.plan import (
+    Delete,
+    Plan,
+    PoolState,
+    Transition,
+)
 from provisioner.slices.planning.round import NOT_DERIVED, Derived, Round, Snapshot, Supply, begin_round
-from provisioner.slices.planning.turns import had_turn, still_of_use, unit_of
 from provisioner.slices.planning.unneeded import Due, Unneeded, find_unneeded
+from provisioner.slices.planning.waits import OTHER_OPERATIONS, WaitKind
 from provisioner.slices.supplier import PoolRules
 
 #: A pool that is first seen in one of these has entered it in that very round.
@@ -54,35 +64,42 @@ def decide(
     memory = answers.give_up_lost_calls(memory, snapshot.live_calls, pools, now)
     memory, look_ups = answers.confirm(memory, pools, snapshot.pools_listed_at, now)
     round_ = begin_round(snapshot, memory, settings, rules, now, last)
+    units = {slice_.id: unit_of(slice_, now) for slice_ in round_.slices.values() if slice_.pending}
+    line = in_line(CREATES, units.values(), memory.stamps)
     turns = gangs.take_turns(round_)
     budget = limits.Budget.of(round_)
-    reserving.reserve(round_, budget, (each for each in round_.slices.values() if each.pending), turns.members)
-    matching = match(round_, budget, turns.sidelined.keys() | turns.unsatisfiable)
+    lowest = min((unit.priority for unit in line), default=0)
+    keep = partial(_keep_from_lower, round_, budget, units, lowest)
+    matching = match(round_, budget, line, turns.waiting.keys() | turns.unsatisfiable, keep)
     round_ = replace(round_, memory=learn_from_pools(round_, matching))
     progress = gangs.progress_of(round_, turns, matching)
-    hanging = find_hanging(round_)
-    stuck = failing.find_stuck(round_, matching, progress.held, hanging)
-    reserving.reserve(round_, budget, matching.unserved, turns.members)
-    evicted = to_evict(round_, matching, turns, budget)
+    launches = Launches.begin(round_, matching, turns, budget, line, turns.stamps)
+    places = place_of(line)
+    refused = sorted(launches.refused, key=lambda slices: places[slices[0].id])
+    evicted = make_room(round_, matching, budget, refused)
     matching = matching.without_buffered(evicted, round_.slices)
-    unbound = {name: matching.claimed[name] for name in evicted if name in matching.claimed}
-    replaced = {**failing.to_replace(stuck, round_, matching), **unbound}
-    unneeded = find_unneeded(round_, matching, replaced, turns.giving_back, evicted)
-    deletes, due = unneeded.deletes, unneeded.due
+    hanging = find_hanging(round_)
+    stuck = failing.find_stuck(round_, matching, progress.partial.keys(), hanging)
+    replaced = failing.to_replace(stuck, round_, matching)
+    unneeded = find_unneeded(round_, matching, replaced, turns.releasing, evicted)
     memory, slots = find_slots(round_)
     round_ = replace(round_, memory=memory)
     limits_used = budget.uses()
-    launches = launch(round_, matching, turns, budget, slots.for_creates(len(deletes)))
-    # Those first that others wait for, then the longest idle.
-    deletes = tuple(sorted(deletes, key=lambda each: (each.name not in evicted, unneeded.since[each.name])))
+    launches.serve(slots.for_creates(len(unneeded.deletes)))
+    # Those first that slices wait for, then the longest idle.
+    deletes = tuple(sorted(unneeded.deletes, key=lambda each: (each.name not in evicted, unneeded.since[each.name])))
     at_once = slots.for_deletes(len(launches.creates))
-    late = {each.name: due[each.name]._replace(waits_for=OTHER_OPERATIONS) for each in deletes[at_once:]}
-    deletes, due = deletes[:at_once], {**due, **late}
+    late = {each.name: unneeded.due[each.name]._replace(waits_for=OTHER_OPERATIONS) for each in deletes[at_once:]}
+    deletes, due = deletes[:at_once], {**unneeded.due, **late}
     waits = launches.waits_for_operations or len(unneeded.deletes) > len(deletes)
-    closing = reserving.closing(round_, matching, budget)
-    statuses, expiries = asks.statuses(round_, matching, launches.blocked)
+    statuses, expiries = asks.statuses(round_, matching, launches.waits)
     states, entries, transitions = _phases(round_, matching, launches, due)
-    pool_of_node = {node.name: node.pool_name for node in snapshot.nodes}
+    # Slices that start together are granted pools once all have one, or when the workload releases its pools: a stamp
+    # for the first pool would put the other slices behind all workloads of their namespace.
+    taken = [slice_id for slice_id in matching.taken if slice_id.workload_uid not in progress.partial]
+    taken += [slice_id for slice_id in units if slice_id.workload_uid in progress.released]
+    stamps = granted(launches.stamps, CREATES, [units[slice_id] for slice_id in taken], now)
+    splits = split.find_splits(round_, matching)
     return Plan(
         memory=replace(
             _remember(round_, matching, launches, deletes, unneeded),
@@ -95,28 +112,34 @@ def decide(
                 ),
                 memory.usual_creation,
             ),
-            **_turns(round_, progress, launches),
+            gangs=progress.gangs,
+            holds=progress.holds,
+            stamps=still_contended(stamps, launches.contended | turns.contended, round_.slices.values()),
         ),
         creates=tuple(launches.creates),
         deletes=deletes,
         look_ups=look_ups,
-        cordons=tuple(node.name for name in sorted(closing) for node in round_.supply[name].nodes if not node.cordoned),
-        uncordons=tuple(name for name in unneeded.uncordons if pool_of_node.get(name) not in closing),
+        uncordons=unneeded.uncordons,
         releases=progress.releases,
+        assignments=(*assignments(round_, matching, progress.partial.keys()), *label_job_nodes(round_)),
+        waits=launches.waits,
         notices=(
             *launches.notices,
-            *progress.notices,
+            *held_for_others(round_, matching.claimed, progress.partial),
             *(each.notice for each in stuck),
             *failing.find_leaderless(round_, matching),
             *failing.find_maintained(round_, matching),
             *failing.find_ending(round_, matching),
+            *split.notices(round_, matching, splits),
             *notices_of_workloads(round_),
+            *not_marked(round_),
             *(each for slice_ in map(round_.slices.get, matching.held) if slice_ for each in underused(slice_)),
         ),
         statuses=statuses,
         alerts=(*alerts_of_pools(round_, hanging, unneeded.since.keys()), *unneeded.alerts),
         transitions=transitions,
-        pools=states,
+        pools=split.with_splits(states, splits),
+        split_slices=splits.affected,
         limits=limits_used,
         derived=round_.derived,
         poll_seconds=_poll_seconds(round_, launches, deletes, waits=waits),
@@ -135,17 +158,17 @@ def decide(
     )
 
 
-def _turns(round_: Round, progress: gangs.Progress, launches: Launches) -> dict[str, Any]:
-    """Return what is remembered of turns: who has one now had it until now."""
-    memory, turns = round_.memory, {**launches.turns, **progress.turns}
-    last = {**memory.last_turns, **launches.last_turns, **progress.last_turns}
-    for resource, turn in turns.items():
-        if turn.holder is not None:
-            last |= had_turn(resource, turn.holder, round_.now)
-    # Also of pods that do not wait now: who comes and goes must not be a newcomer each time.
-    there = (unit_of(each) for each in round_.slices.values() if each.pods)
-    noted = still_of_use(last, there) if last else last
-    return {"gangs": progress.gangs, "turns": turns, "last_turns": noted, "waits_for": launches.waits_for}
+def _keep_from_lower(
+    round_: Round, budget: limits.Budget, units: Mapping[SliceId, Unit], lowest: int, slice_: Slice
+) -> None:
+    """Let a slice that a limit refuses keep its chips from units of lower priority, if its capacity has not failed."""
+    unit = units[slice_.id]
+    if slice_.spare or unit.priority <= lowest:
+        return
+    refusal = budget.refusal([slice_], unit)
+    limited = refusal is not None and refusal.kind is WaitKind.LIMIT and not refusal.final
+    if limited and has_fresh_offer(round_, slice_, None):
+        budget.keep([slice_], unit)
 
 
 def _phases(
@@ -186,6 +209,9 @@ def _remember(
         )
         for delete in deletes
     }
+    operations = memory.operations
+    if launches.creates or deletes:
+        operations = replace(operations, deletes_tried_last=len(deletes) > len(launches.creates))
     open_deletes = {
         name: call
         for name, call in memory.deletes.items()
@@ -206,7 +232,7 @@ def _remember(
         creates={**memory.creates, **started},
         attempts={slice_id: each for slice_id, each in memory.attempts.items() if slice_id in slices},
         slice_backoffs={slice_id: each for slice_id, each in memory.slice_backoffs.items() if slice_id in slices},
-        operations=note_started(memory.operations, len(launches.creates), len(deletes)),
+        operations=operations,
         deletes={**open_deletes, **ending},
         backoffs={
             key: each for key, each in memory.backoffs.items() if each.slice_id is None or each.slice_id in slices
@@ -216,7 +242,6 @@ def _remember(
         braked_delete_at=unneeded.braked_delete_at,
         last_users=last_users,
         claims=matching.claims,
-        unbound_since=matching.unbound_since,
         tallies=launches.tallies,
     )
 

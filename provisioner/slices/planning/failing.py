@@ -332,6 +332,8 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         # What a pool's creator chose itself is known as long as its create is remembered.
         capacity = capacity_key(create.request if create is not None else pool)
         backoffs = backoff.pool_failed(backoffs, failure, capacity, digest, now, owner)
+    vanished = {place for name, place in memory.places.items() if name not in supply}
+    backoffs = backoff.freed(backoffs, vanished, now)
     statuses = ((name, _status_of(each)) for name, each in supply.items())
     in_making = {}
     for name, create in memory.in_making.items():
@@ -340,7 +342,7 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         pool = supply[name].pool
         if pool.status in (PoolStatus.RUNNING, PoolStatus.RECONCILING):
             digest = pool.labels.get(constants.NODEPOOL_HASH, "")
-            backoffs = backoff.forget(backoff.forget(backoffs, capacity_key(create.request)), digest)
+            backoffs = backoff.forget(backoff.came_up(backoffs, capacity_key(create.request), now), digest)
         elif pool.status is PoolStatus.PROVISIONING or unexplained(pool):
             in_making[name] = create
     return replace(
@@ -351,10 +353,22 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         in_making=in_making,
         failed=frozenset(broken | {name for name in memory.failed & supply.keys() if supply[name].going}),
         given_up=give_up(round_, matching),
+        places=_places(round_),
         unready_since={name: each.unready_since for name, each in supply.items() if each.unready_since is not None},
         late_since={name: each.late_since for name, each in supply.items() if each.late_since is not None},
         status_since={key: min(now, memory.status_since.get(key, now)) for key in statuses if key[1] in _LONGEST},
     )
+
+
+def _places(round_: Round) -> dict[PoolName, tuple[str, str]]:
+    """Return zone and machine type of the pools that had machines: what they leave is stock for others."""
+    known = round_.memory.places
+    up = {
+        name: (str(each.pool.zones[0]), each.pool.machine_type)
+        for name, each in round_.supply.items()
+        if each.nodes and each.pool.zones
+    }
+    return {name: place for name, place in {**known, **up}.items() if name in round_.supply}
 
 
 def unready(each: Supply) -> str:

@@ -1,38 +1,40 @@
-"""Which slice has which pool: by use, not by name.
+"""Matches slices with pools: first by use, then by assignment, then in the order of the line.
 
-When several slices of one shape start together, the scheduler puts a leader on whichever fitting pool is ready first,
-not on the one made for it. So a slice holds every pool that its pods are bound to, whatever the labels say; the pool
-whose slice sits elsewhere is free for another.
+A slice holds every pool that its pods are bound to, whatever labels say. A slice without bound pods returns to the pool
+that it had last, that is assigned to it, or that was created for it. Free pools go to the first slice in the line that
+they fit; `planning.assignment` then writes the labels that keep all other pods off.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import accumulate
 from typing import TypeVar
 
 from provisioner.model.capacity import NodePool, PoolName, Zone
 from provisioner.model.fits import Fits
-from provisioner.model.workloads import WorkloadUid
+from provisioner.model.placement import MARKS
+from provisioner.model.workloads import WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
-from provisioner.slices.planning.launch.capacity import wants_all_or_nothing, wants_one_zone
-from provisioner.slices.planning.launch.limits import Budget, Charge
+from provisioner.slices.planning.launch.capacity import wants_one_zone
+from provisioner.slices.planning.launch.limits import Budget
+from provisioner.slices.planning.line import Unit, place_of, unit_of
 from provisioner.slices.planning.memory.state import Claim
-from provisioner.slices.planning.round import Round, Supply, right_size, serves
+from provisioner.slices.planning.round import Round, Supply, grows_for, right_size, serves
 
 _Holders = Mapping[PoolName, frozenset[SliceId | None]]
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-#: A slice counts for so long on a ready pool that was made for another and that none of its pods is bound to: within
-#: 5.5 minutes the scheduler looks again at all that waits.
+#: Maximum time for which a slice counts on a ready pool that was created for another slice while none of its pods is
+#: bound to it: within 5.5 minutes the scheduler looks again at all pods that wait.
 _UNBOUND_AT_MOST = timedelta(minutes=6)
-#: A slice without pods counts on its pool for so long: the Job controller waits up to 10 minutes before it replaces a
-#: pod that failed. And one with pods on its own, where others wait for room or stock.
-KEPT_AT_MOST = timedelta(minutes=15)
+#: Maximum time for which a slice without pods counts on its pool: the Job controller waits up to 10 minutes before it
+#: replaces a pod that failed.
+_WITHOUT_PODS_AT_MOST = timedelta(minutes=15)
 #: Then a warm pool whose host is about to go is replaced. Not before: maintenance may be announced for all hosts at
 #: once, those of its successors included.
 _REPLACED_AFTER = timedelta(days=1)
@@ -58,7 +60,8 @@ class Matching:
     zones: Mapping[WorkloadUid, Zone]
     #: For `Memory`.
     claims: Mapping[SliceId, Claim]
-    unbound_since: Mapping[PoolName, datetime]
+    #: Slices that took a free pool in this decision.
+    taken: Collection[SliceId]
 
     def without_buffered(self, names: Collection[PoolName], slices: Mapping[SliceId, Slice]) -> Matching:
         """Take pools from buffers."""
@@ -66,10 +69,17 @@ class Matching:
         return replace(self, claimed={name: each for name, each in self.claimed.items() if name not in taken})
 
 
-def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()) -> Matching:
+def match(
+    round_: Round,
+    budget: Budget,
+    line: Sequence[Unit],
+    sidelined: Collection[WorkloadUid],
+    refuse: Callable[[Slice], None],
+) -> Matching:
     """Match slices with pools; each pool serves one slice at most.
 
-    A claim has to fit the limits of the slice, and counts there. Workloads that are `sidelined` take no pool.
+    A claim has to fit the limits of the slice, and counts there. `line` has the slices that want a pool. Workloads that
+    are `sidelined` take no pool. `refuse` is called for each slice that finds none, in the order of the line.
     """
     slices, supply, owned, last_users = round_.slices, round_.supply, round_.owned, round_.memory.last_users
     holders, occupants, held, elsewhere = _use(round_)
@@ -79,7 +89,14 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
     claims: dict[SliceId, PoolName] = {}
     claimed: dict[PoolName, SliceId] = {}
     zones: dict[WorkloadUid, Zone] = {}
-    waiting = sorted((each for each in slices.values() if not held.get(each.id)), key=_queue_order)
+    places = place_of(line)
+    waiting = sorted(
+        (slice_ for slice_ in slices.values() if not held.get(slice_.id)),
+        key=lambda slice_: (places.get(slice_.id, len(line) + 1), slice_.workload.full_name, slice_.group_name),
+    )
+    units = {unit.id: unit for unit in line}
+    assigned = {mark: supply[name] for name, mark in round_.assigned.items()}
+    taken: set[SliceId] = set()
 
     def settle(uid: WorkloadUid, pool: NodePool) -> None:
         if uid in one_zone and pool.zones:
@@ -108,6 +125,8 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
         own = round_.made_for.get(candidate.name) == slice_.id == last_users.get(candidate.name, slice_.id)
         if not own and not may_borrow(slice_, candidate):
             return False
+        if slice_.host and all(node.name != slice_.host for node in candidate.nodes):
+            return False
         # Where all hosts are known, the slice's pods are on none of them: it found a place among foreign nodes.
         gone = slice_.id in elsewhere and len(candidate.nodes) >= candidate.pool.hosts
         # What a suspended workload's pods will ask for is not known: a queue changes their template before and after.
@@ -116,7 +135,8 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
     def may_borrow(slice_: Slice, candidate: Supply) -> bool:
         again = candidate.name in (counted_on(slice_), last_held.get(slice_.id))
         expired = round_.made_for.get(candidate.name) != slice_.id and _expired(slice_, round_)
-        return not expired and budget.allows_claim(slice_, candidate, again=again)
+        unit = units.get(slice_.id) or unit_of(slice_, round_.now)
+        return not expired and budget.allows_claim(slice_, unit, candidate, again=again)
 
     def counted_on(slice_: Slice) -> PoolName:
         """Return the pool that a slice with pods counted on in the last round, as long as others may have it."""
@@ -132,6 +152,9 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
             last = supply.get(last_held.get(slice_.id, PoolName("")))
             claim(slice_, last if returns_to(slice_, last) else None)
         for slice_ in slices:
+            pool = assigned.get((slice_.workload.namespace, slice_.mark)) if slice_.id not in claims else None
+            claim(slice_, pool if pool is not None and returns_to(slice_, pool) else None)
+        for slice_ in slices:
             if slice_.id not in claims:
                 own = (each for each in owned.get(slice_.id, ()) if returns_to(slice_, each))
                 claim(slice_, max(own, key=lambda each: (each.ready, each.attempt), default=None))
@@ -145,8 +168,12 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
     suspended = [each for each in waiting if each.workload.suspended]
     # What a buffer has is for whoever needs it: its slices come after all others.
     spare = [each for each in waiting if each.spare]
+    # A mark that is left in the requirements is of another namespace: it was forged, and nothing is kept for it.
+    forged = {each.id for each in waiting if not each.requirements.node_selector.keys().isdisjoint(MARKS)}
     eligible = [
-        each for each in waiting if not (each.spare or each.workload.suspended) and each.workload.uid not in sidelined
+        each
+        for each in waiting
+        if not (each.spare or each.workload.suspended or each.id in forged) and each.workload.uid not in sidelined
     ]
     return_home(eligible)
     # Only who waits for a pool takes one that was made for another; who merely might need one again does not.
@@ -156,19 +183,38 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
         # What looks idle may be in use by a workload that nobody watches.
         if each.name not in claimed and not occupants.get(each.name) and not each.unwatched and each.lendable
     ]
-    # Their taint would come off, and pods of their workloads be bound there that must not run in part.
-    given_back = {name for name, owner in round_.made_for.items() if owner.workload_uid in sidelined}
 
     def take_free(slices: Iterable[Slice], free: _Free) -> None:
         for slice_ in slices:
             if slice_.pending and slice_.id not in claims and not _expired(slice_, round_):
-                withheld = () if wants_all_or_nothing(slice_, round_.settings) else given_back
-                claim(slice_, free.take(slice_, zones.get(slice_.workload.uid), budget, withheld))
+                pool = free.take(slice_, units[slice_.id], zones.get(slice_.workload.uid), budget)
+                claim(slice_, pool)
+                taken.update([slice_.id] if pool is not None else [])
+            if slice_.pending and slice_.id not in claims:
+                refuse(slice_)
 
-    take_free(eligible, _Free(lendable, budget.charges))
+    def hand_over() -> None:
+        """Give pools of a request to the slices whose pods use it: the request was only served for them."""
+        served: dict[tuple[str, str], list[Supply]] = defaultdict(list)
+        for name, slice_id in claimed.items():
+            workload = slices[slice_id].workload
+            if workload.kind is WorkloadKind.PROVISIONING_REQUEST and not slices[slice_id].pending:
+                served[workload.namespace, workload.name].append(supply[name])
+        for slice_ in eligible if served else ():
+            pools = served[slice_.workload.namespace, slice_.request] if slice_.request else []
+            home = assigned.get((slice_.workload.namespace, slice_.mark))
+            fitting = [pool for pool in pools if serves(pool, slice_) and claimed[pool.name] != slice_.id]
+            if fitting and slice_.id not in claims:
+                pool = home if home in fitting else fitting[0]
+                del claims[claimed[pool.name]]
+                pools.remove(pool)
+                claim(slice_, pool)
+
+    hand_over()
+    take_free(eligible, _Free(lendable))
     return_home(spare)
     if spare:
-        take_free(spare, _Free([each for each in lendable if each.name not in claimed], budget.charges))
+        take_free(spare, _Free(each for each in lendable if each.name not in claimed))
     # The scheduler puts whatever fits on the nodes that a suspended workload keeps: it is the last to count on them.
     return_home(suspended)
     kept = {each.id: _kept(each, claims.get(each.id), round_) for each in waiting}
@@ -182,11 +228,7 @@ def match(round_: Round, budget: Budget, sidelined: Collection[WorkloadUid] = ()
         spare=tuple(each for each in spare if each.pending and each.id not in claims),
         zones=zones,
         claims=counted,
-        unbound_since={
-            each.pool: round_.memory.unbound_since.get(each.pool, round_.now)
-            for slice_id, each in counted.items()
-            if each.since is not None and claimed.get(each.pool) == slice_id
-        },
+        taken=taken,
     )
 
 
@@ -197,7 +239,7 @@ def _expired(slice_: Slice, round_: Round) -> bool:
     claim = round_.memory.claims.get(slice_.id)
     if claim is None or claim.since is None or claim.has_pods is not bool(slice_.pods):
         return False
-    return round_.now - claim.since >= (_UNBOUND_AT_MOST if claim.has_pods else KEPT_AT_MOST)
+    return round_.now - claim.since >= (_UNBOUND_AT_MOST if claim.has_pods else _WITHOUT_PODS_AT_MOST)
 
 
 def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
@@ -220,13 +262,8 @@ def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
 class _Free:
     """Pools that nobody counts on, best first; slices that the same nodes fit look at each pool once, together."""
 
-    def __init__(self, free: Iterable[Supply], charges: Mapping[PoolName, Charge]) -> None:
+    def __init__(self, free: Iterable[Supply]) -> None:
         pools = sorted(free, key=lambda each: (not each.ready, each.pool.hosts, each.name))
-        #: By namespace, the bits of the pools that count for it.
-        self._charged: Counter[str] = Counter()
-        for place, each in enumerate(pools):
-            for namespace in charges[each.name].chips if each.name in charges else ():
-                self._charged[namespace] |= 1 << place
         #: First each pool by its specification, then the nodes of all pools as they stand.
         self._fits = Fits([*(each.view for each in pools), *(view for each in pools for view in each.offered)])
         ends = accumulate((len(each.offered) for each in pools), initial=len(pools))
@@ -235,39 +272,34 @@ class _Free:
         self._searches: dict[Hashable, Iterator[Supply]] = {}
         self._taken: set[PoolName] = set()
 
-    def take(
-        self, slice_: Slice, zone: Zone | None, budget: Budget, withheld: Collection[PoolName] = ()
-    ) -> Supply | None:
-        """Give out the best pool that fits, in the one zone where there is one to keep to."""
+    def take(self, slice_: Slice, unit: Unit, zone: Zone | None, budget: Budget) -> Supply | None:
+        """Give out the best pool that fits, in the one zone of the workload if it keeps to one."""
         fitting = self._fits.fitting(slice_.requirements)
-        whose = slice_.id if budget.reserved else slice_.workload.uid if budget.counts else None
-        if budget.counts and budget.own_claims_alone(slice_):
-            first = (1 << len(self._pools)) - 1
-            fitting &= ~first | self._charged[slice_.workload.namespace]
+        whose: Hashable = None
+        if budget.counts:
+            whose = slice_.workload.uid if budget.settings.max_pools_per_jobset is not None else unit.namespace
         # Of equal slices the shape is the same object.
-        key = fitting, slice_.nodes, id(slice_.shape), zone, whose, bool(withheld)
-        found = next(self._searches.setdefault(key, self._search(slice_, zone, fitting, budget, withheld)), None)
+        key = fitting, slice_.nodes, id(slice_.shape), zone, whose, unit.priority, slice_.host
+        found = next(self._searches.setdefault(key, self._search(slice_, unit, zone, fitting, budget)), None)
         if found is not None:
             self._taken.add(found.name)
         return found
 
-    def _search(
-        self, slice_: Slice, zone: Zone | None, fitting: int, budget: Budget, withheld: Collection[PoolName]
-    ) -> Iterator[Supply]:
+    def _search(self, slice_: Slice, unit: Unit, zone: Zone | None, fitting: int, budget: Budget) -> Iterator[Supply]:
         """Yield the pools that fit as they stand, of those that fit by their specification."""
-        needed = slice_.nodes
         for place in _bits(fitting & ((1 << len(self._pools)) - 1)):
-            each, start, nodes = self._pools[place]
+            pool, start, nodes = self._pools[place]
             if (
-                # Hosts that are not there yet are expected as specified.
-                (fitting >> start & nodes).bit_count() + each.missing >= needed
-                and each.name not in self._taken
-                and each.name not in withheld
-                and zone in (None, *each.pool.zones)
-                and right_size(each, slice_)
-                and budget.allows_claim(slice_, each)
+                # Hosts without a node are expected as specified.
+                (fitting >> start & nodes).bit_count() + pool.missing >= slice_.nodes
+                and pool.name not in self._taken
+                and zone in (None, *pool.pool.zones)
+                and right_size(pool, slice_)
+                and grows_for(pool, slice_)
+                and (not slice_.host or any(node.name == slice_.host for node in pool.nodes))
+                and budget.allows_claim(slice_, unit, pool)
             ):
-                yield each
+                yield pool
 
 
 def _bits(mask: int) -> Iterator[int]:
@@ -317,14 +349,3 @@ def _note(noted: dict[_K, frozenset[_V]], key: _K, value: _V) -> None:
         noted[key] = frozenset((value,))
     elif value not in before:
         noted[key] = before | {value}
-
-
-def _queue_order(slice_: Slice) -> tuple[bool, float, str, str, str]:
-    since = slice_.leader.unschedulable_since if slice_.leader is not None else None
-    return (
-        not slice_.pending,
-        since.timestamp() if since is not None else 0.0,
-        slice_.workload.namespace,
-        slice_.workload.name,
-        slice_.group_name,
-    )

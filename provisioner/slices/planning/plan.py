@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
-from provisioner import constants
-from provisioner.model import bounds
 from provisioner.model.capacity import NodePoolRequest, OperationName, PoolName
 from provisioner.model.workloads import (
     GroupKey,
@@ -24,7 +22,8 @@ from provisioner.model.workloads import (
 )
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.memory.state import Memory, Phase
-from provisioner.slices.planning.round import Derived, Round
+from provisioner.slices.planning.round import Derived
+from provisioner.slices.planning.waits import WaitsFor
 
 
 class DeleteReason(Enum):
@@ -82,11 +81,13 @@ class Delete:
 
 
 class Assignment(NamedTuple):
-    """Labels to write on one node, so that only the pods of one slice, or no pods, can be bound there."""
+    """Labels to write on one node, which decide what pods can be bound there."""
 
     node: str
-    #: The values of `placement.MARKS`; None removes both labels.
+    #: Values by key, of `placement.MARKS` or of the label for one child Job; None removes a label.
     labels: Mapping[str, str | None]
+    #: Whether the labels are written only if no unfinished pod with chips is on the node.
+    verify: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,25 +131,6 @@ class Transition:
     new: Phase
     at: datetime
     since: datetime | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blocked:
-    """Why no pool is created for a slice now: for its Event and for the read model."""
-
-    message: str
-    #: In the read model, where its details stand beside it; empty: the message.
-    brief: str = ""
-    reason: str = constants.CREATION_WAITING
-    #: What stays the same when only numbers or times in the message change; empty: the message.
-    key: str = ""
-    #: When it may be over although nothing changes; None where no moment is set.
-    until: datetime | None = None
-    warning: bool = True
-    #: It usually passes soon, so that there is no Event yet.
-    silent: bool = False
-    #: All that could be tried has failed: a request ends with it.
-    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +195,8 @@ class PoolState:
     claimant: SliceId | None = None
     #: Pods are on it, and all of them are of workloads that have ended or are suspended.
     draining: bool = False
+    #: Whether a slice of several hosts has pods on it that has pods on other pools as well, or shares this pool.
+    split: bool = False
     #: It was in this phase when this process first looked: for longer than since `since`.
     since_start: bool = False
 
@@ -225,19 +209,21 @@ class Plan:
     creates: tuple[Create, ...] = ()
     deletes: tuple[Delete, ...] = ()
     look_ups: tuple[LookUp, ...] = ()
-    #: Nodes that take no new pods, so that their pool is free once those on them have ended.
-    cordons: tuple[str, ...] = ()
     #: Nodes that we cordoned and whose pool stays.
     uncordons: tuple[str, ...] = ()
-    #: Nodes that need wait for no other slice any more: our taint comes off.
+    #: Nodes of flex-start pools whose slices are all ready: the taint that held them is removed.
     releases: tuple[str, ...] = ()
     #: Nodes whose labels have to change.
     assignments: tuple[Assignment, ...] = ()
     notices: tuple[Notice, ...] = ()
+    #: Why each slice that wants a pool has none.
+    waits: Mapping[SliceId, WaitsFor] = field(default_factory=dict)
     statuses: tuple[StatusWrite, ...] = ()
     alerts: tuple[Alert, ...] = ()
     transitions: tuple[Transition, ...] = ()
     pools: tuple[PoolState, ...] = ()
+    #: Slices of several hosts that do not have one pool to themselves.
+    split_slices: frozenset[SliceId] = frozenset()
     limits: tuple[LimitUse, ...] = ()
     derived: Derived = field(default_factory=Derived)
     #: How old the list of pools may become before it is fetched again, in seconds.
@@ -258,66 +244,25 @@ def notice(slice_: Slice, reason: str, message: str, *, key: str = "", warning: 
     return Notice(objects=objects, reason=reason, message=message, key=key, warning=warning)
 
 
-def underused(slice_: Slice) -> tuple[Notice, ...]:
-    """Say that a slice has more hosts than its job has pods."""
-    if not slice_.served or slice_.shape is None or not slice_.shape.multi_host or slice_.parallelism >= slice_.nodes:
-        return ()
-    message = (
-        f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, its slice of topology {slice_.shape.topology} "
-        f"has {slice_.nodes} hosts: {slice_.nodes - slice_.parallelism} of them are paid for but not used"
+def wanted_pool(
+    slice_: Slice, name: PoolName, phase: Phase, now: datetime, *, note: str = "", next_at: datetime | None = None
+) -> PoolState:
+    """Return the line of the read model for a pool that a slice wants and that does not exist."""
+    shape, nodes = slice_.shape, slice_.nodes
+    return PoolState(
+        name=name,
+        phase=phase,
+        since=now,
+        slice_id=slice_.id,
+        leader=slice_.leader,
+        workload=slice_.workload,
+        named=slice_.workload.full_name,
+        group_name=slice_.group_name,
+        machine_type=shape.machine_type.name if shape is not None else "",
+        topology=str(shape.topology) if shape is not None else "",
+        chips=shape.machine_type.chips * nodes if shape is not None else 0,
+        nodes=nodes,
+        ready_nodes=0,
+        note=note,
+        next_at=next_at,
     )
-    return (notice(slice_, constants.UNDERUSED, message),)
-
-
-def too_large(workload: Workload) -> str:
-    """Say that a workload asks for more than is read of one."""
-    return f"No TPU node pools are created for this {workload.kind.value}: {workload.problem}"
-
-
-def notices_of_workloads(round_: Round) -> Iterator[Notice]:
-    """Say which workloads get no node pools at all, or never start, and why."""
-    by_uid, policy = round_.workloads.by_uid, round_.policy
-    alive = [each for each in by_uid.values() if not each.managed_by and each.lives]
-    for each in alive:
-        with_chips = (group.template for group in each.groups if group.template.chips > 0)
-        if each.problem and any(policy.serves(each, template) for template in with_chips):
-            yield _of_workload(each, constants.INVALID_REQUEST, too_large(each))
-    for each in alive:
-        if policy.leaves_to_slices(each):
-            marks = (*each.labels.items(), *each.annotations.items())
-            value = next(value for key, value in marks if key == constants.SLICE_AUTOPROVISIONING)
-            message = (
-                f"No TPU node pools are created for this {each.kind.value}: "
-                f"{constants.SLICE_AUTOPROVISIONING}={bounds.cut(value)} requests Slice resources, which this "
-                "provisioner does not create yet; remove it to get node pools, or let the Go provisioner (1.0 or "
-                f"later, with ENABLE_SLICE_CONTROLLER) serve this {each.kind.value}"
-            )
-            yield _of_workload(each, constants.SLICES_NOT_SERVED, message)
-    waiting = (
-        pod for pod in round_.snapshot.pods if not pod.group_key and pod.unschedulable_since and pod.workload_uid
-    )
-    for uid in dict.fromkeys(filter(None, map(round_.workloads.uid_of, waiting))):
-        message = (
-            f"No TPU node pools are created for this {by_uid[uid].kind.value}: its pods lack the label "
-            f"{constants.RAY_REPLICA_INDEX}; install KubeRay 1.6 or newer, or enable its feature gate "
-            "RayMultiHostIndexing"
-        )
-        yield _of_workload(by_uid[uid], constants.NOT_NUMBERED, message)
-    for found in round_.derived.found.values():
-        if any(_waits_for_its_followers(each) for each in found.slices.values()):
-            message = (
-                f"The pods of this {found.workload.kind.value} are never scheduled: {constants.EXCLUSIVE_TOPOLOGY} "
-                "holds followers back until their leader is scheduled, and the scheduler holds the leader back until "
-                "all pods of its gang exist; remove the annotation, or the gang"
-            )
-            yield _of_workload(found.workload, constants.NEVER_STARTS, message)
-
-
-def _of_workload(workload: Workload, reason: str, message: str) -> Notice:
-    return Notice(objects=(workload_ref(workload),), reason=reason, message=message)
-
-
-def _waits_for_its_followers(slice_: Slice) -> bool:
-    placed = (slice_.workload.annotations, slice_.requirements.annotations)
-    gated = slice_.leader is not None and slice_.leader.gated and slice_.pending
-    return gated and any(constants.EXCLUSIVE_TOPOLOGY in annotations for annotations in placed)

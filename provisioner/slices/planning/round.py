@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -13,6 +13,7 @@ from provisioner import constants, tpu
 from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, PoolStatus, expected_pool
 from provisioner.model.choices import LAST_OF_RESERVATION
 from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
+from provisioner.model.placement import MARKS, labels_of
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
@@ -72,6 +73,8 @@ class Round:
     #: Slice -> the pools that were made for it.
     owned: Mapping[SliceId, Sequence[Supply]]
     made_for: Mapping[PoolName, SliceId]
+    #: Namespace and key of the slice to which each assigned pool is assigned, by the labels of its nodes.
+    assigned: Mapping[PoolName, tuple[str, str]]
     candidates: Candidates
     derived: Derived
 
@@ -135,6 +138,7 @@ def begin_round(
         supply=supply,
         owned=owned,
         made_for={each.name: slice_id for slice_id, many in owned.items() for each in many},
+        assigned={name: mark for name, pool in supply.items() if (mark := pool.assigned_to) is not None},
         candidates=Candidates(settings, rules),
         derived=Derived(policy=policy, found=found, supply=supply),
     )
@@ -195,6 +199,17 @@ class Supply:
     def missing(self) -> int:
         """Hosts whose nodes are not there."""
         return max(0, self.pool.hosts - len(self.nodes))
+
+    @cached_property
+    def assigned_to(self) -> tuple[str, str] | None:
+        """Namespace and key of the slice in the labels of most of its nodes; None if the pool is not assigned.
+
+        A node that was recreated has the labels from the creation of the pool, until it is labelled again.
+        """
+        labelled = [node.labels for node in self.nodes] or [self.pool.labels]
+        marks = [tuple(labels.get(key, "") for key in MARKS) for labels in labelled]
+        counts = Counter((namespace, key) for key, namespace in marks if key not in ("", constants.SLICE_FREE))
+        return max(counts, key=lambda mark: (counts[mark], mark), default=None)
 
     @cached_property
     def maintenance(self) -> Node | None:
@@ -352,12 +367,30 @@ def serves(supply: Supply, slice_: Slice) -> bool:
     Nodes as they are do not count here: a slice whose own pool got a strange taint is stuck, and does not buy another.
     """
     asked = slice_.requirements
-    return not room_misfit(asked, supply.view) and right_size(supply, slice_) and not misfit(asked, supply.view)
+    fits = not room_misfit(asked, supply.view) and right_size(supply, slice_) and not misfit(asked, supply.view)
+    return fits and grows_for(supply, slice_)
+
+
+def grows_for(supply: Supply, slice_: Slice) -> bool:
+    """Whether a pool has nodes, or will get them for the pods of the slice.
+
+    The cluster autoscaler brings the nodes of a flex-start pool only for pods that fit the labels of the pool itself,
+    and these labels stay as they were at its create.
+    """
+    if supply.pool.capacity is not CapacityKind.FLEX_START or supply.nodes or not slice_.workload.kind.has_pods:
+        return True
+    wanted = labels_of(slice_.mark, slice_.workload.namespace) if slice_.mark else {}
+    return all(supply.pool.labels.get(key) == wanted.get(key) for key in MARKS)
 
 
 def right_size(supply: Supply, slice_: Slice) -> bool:
-    """Whether the pool has the topology that the slice needs, and its hosts."""
-    shape = slice_.shape
+    """Whether the pool has the topology and the hosts that the slice needs, and is not for another child Job.
+
+    Pods that tolerate every taint fit the nodes of a Job, and do not select them.
+    """
+    shape, job = slice_.shape, supply.view.labels.get(constants.NAMESPACED_JOB)
+    if job is not None and slice_.requirements.node_selector.get(constants.NAMESPACED_JOB) != job:
+        return False
     if shape is None or supply.pool.topology != str(shape.topology):
         return False
     if shape.multi_host:

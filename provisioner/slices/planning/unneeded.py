@@ -17,7 +17,6 @@ from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadUid, workload_ref
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.launch.specification import is_held
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Alert, Delete, DeleteReason
@@ -108,9 +107,9 @@ def find_unneeded(
         at_once = failed or stuck is not None or back or each.ended or each.name in evicted
         due = _due(each, since[each.name], round_, at_once=at_once)
         delete = _delete(each, stuck, round_, matching)
-        # Our taint is never put on a node again.
-        held = all(is_held(node.taints) for node in each.nodes)
-        if not failed and _selected(each.view.labels) in awaited and not held:
+        # The scheduler binds no pod to a node that is kept free.
+        free = all(node.labels.get(constants.SLICE) == constants.SLICE_FREE for node in each.nodes)
+        if not failed and _selected(each.view.labels) in awaited and not free:
             delete = replace(delete, settle=True)
         if back and delete.reason is DeleteReason.NOT_NEEDED:
             delete = replace(delete, reason=DeleteReason.GIVEN_BACK)

@@ -15,7 +15,7 @@ from provisioner.kube.errors import ClusterError
 from provisioner.kube.protocol import Api
 from provisioner.runtime.clock import wall_clock
 from provisioner.settings import Settings
-from provisioner.slices.preflight import Finding, Status, failed, in_google, in_kubernetes, unknown
+from provisioner.slices.preflight import Finding, Status, failed, in_google, in_kubernetes, in_placement, unknown
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.translate import Cluster
@@ -84,6 +84,7 @@ def _of_kubernetes(api: Api, subject: Subject) -> Iterator[_Check]:
     for kind in kinds_served(settings).values():
         yield str(kind.kind), functools.partial(in_kubernetes.check_kind, api, kind)
     yield "rights in Kubernetes", lambda: in_kubernetes.check_rights(api, settings)
+    yield "placement", lambda: in_placement.check_placement(api, settings)
     yield "pause", lambda: in_kubernetes.check_pause(api, namespace)
     yield "Go provisioner", lambda: in_kubernetes.check_go_provisioner(api, namespace, subject.now())
     if settings.on_gce:

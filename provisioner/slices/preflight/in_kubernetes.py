@@ -24,6 +24,9 @@ _OLDEST = (1, 30)
 #: The Go provisioner renews its Lease every two seconds, and it lasts for fifteen.
 _LEASE_SECONDS = 60.0
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+ADMISSION_GROUP = "admissionregistration.k8s.io"
+#: Name of the policy that marks pods and of its binding, and of the webhooks that mark pods without a policy.
+PLACEMENT_POLICY, PLACEMENT_WEBHOOKS = "tpu-provisioner-placement", "tpu-provisioner-webhook"
 _COORDINATION = "coordination.k8s.io"
 _NODE_GROUPS, _PLURAL = "tpu.google.com", "tpunodegroups"
 
@@ -72,6 +75,16 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
         *(Right("", "nodes", verb) for verb in ("get", "list", "watch", "patch")),
         *(Right("cloud.google.com", MACHINE_CONFIGS.resource, verb, optional=True) for verb in ("list", "watch")),
         *(Right("", "events", verb) for verb in ("create", "patch")),
+        *(
+            Right(ADMISSION_GROUP, resource, "get", name=name, optional=True)
+            for resource, name in (
+                ("mutatingadmissionpolicies", PLACEMENT_POLICY),
+                ("mutatingadmissionpolicybindings", PLACEMENT_POLICY),
+                ("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS),
+            )
+        ),
+        # Only for the check of placement, unless a namespace can opt in.
+        Right("", "namespaces", "list", optional=settings.opt_in_label is None),
         Right(_COORDINATION, "leases", "create", own_namespace),
         *(
             Right(_COORDINATION, "leases", verb, own_namespace, name)
@@ -86,7 +99,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
             Right(_NODE_GROUPS, _PLURAL, verb, settings.node_groups_in) for verb in ("get", "list", "create", "delete")
         ]
     if settings.opt_in_label is not None:
-        used += [Right("", "namespaces", "list"), Right("", "namespaces", "watch")]
+        used += [Right("", "namespaces", "watch")]
     return tuple(used)
 
 

@@ -10,6 +10,7 @@ from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, Taint
 from provisioner.model.choices import reservation_parts
 from provisioner.model.fit import NodeView
+from provisioner.model.placement import job_labels
 from provisioner.settings import Settings, forms
 from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
@@ -64,7 +65,7 @@ def expected_node(
     accelerator, machine = known
     taints = tuple(taint for taint in pool.taints if taint.key not in constants.HELD_KEYS)
     return NodeView(
-        labels=labels(pool, accelerator, machine),
+        labels={**labels(pool, accelerator, machine), **job_labels(pool.labels, pool.taints)},
         taints=tuple(dict.fromkeys((*taints, CHIP_TAINT, *_spot_taints(pool.capacity)))),
         predicted=True,
         chips=machine.chips,

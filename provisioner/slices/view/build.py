@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 
 from provisioner import tpu
 from provisioner.model import bounds
@@ -19,13 +18,11 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.asks import awaiting_request
 from provisioner.slices.demand.slices import all_slices
-from provisioner.slices.planning.launch import limits
-from provisioner.slices.planning.launch.reserving import scope_of
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
 from provisioner.slices.planning.round import Snapshot, Supply
-from provisioner.slices.planning.turns import Unit, in_order, unit_of, waits_since
+from provisioner.slices.planning.waits import WaitKind, WaitsFor
 from provisioner.slices.view import reasons
 from provisioner.slices.view.types import (
     HOST_ABSENT,
@@ -45,12 +42,14 @@ from provisioner.slices.view.types import (
     WorkloadView,
     id_of_slice,
     state_of,
+    state_of_use,
     workload_id,
     workload_of_pool,
 )
 
 #: Of several pools of one slice the first of these tells its state.
 _BEST = (
+    State.SPLIT,
     State.RUNNING,
     State.DRAINING,
     State.READY,
@@ -73,51 +72,29 @@ _FAILED_REQUEST = "a request whose node pool failed"
 _ALIKE = "all slices that ask for the same"
 
 
-#: So many workloads that use a limit are named, and so many slices that are ahead.
-_NAMED = 3
-
-
-def _queues(
-    memory: Memory, slices: Mapping[SliceId, Slice], pools: Collection[PoolView], now: datetime
-) -> dict[SliceId, QueueView]:
-    """Return the place of each slice that waits for a limit; slices that start together have one place."""
-    waiting: dict[str, dict[Unit, list[Slice]]] = defaultdict(lambda: defaultdict(list))
-    for each in slices.values():
-        for unit in (unit_of(each), unit_of(each, together=True)):
-            if unit in memory.waits_for:
-                waiting[memory.waits_for[unit]][unit].append(each)
-    found: dict[SliceId, QueueView] = {}
-    for resource, units in waiting.items():
-        since = {unit: min(waits_since(each, now) for each in members) for unit, members in units.items()}
-        turn = memory.turns.get(resource)
-        # Whoever has the turn is next, until it is served.
-        order = sorted(
-            in_order(resource, since, memory.last_turns), key=lambda unit: turn is None or unit != turn.holder
-        )
-        scope = scope_of(resource)
-        counted = [
-            each
-            for each in pools
-            if scope in (limits.ALL, f"namespace {each.namespace}", f"accelerator {each.accelerator}")
-        ]
-        used = Counter[str]()
-        for pool in counted:
-            used[pool.workload or pool.name] += pool.chips
-        idle = [each for each in counted if each.delete_at is not None]
-        view_of = partial(
-            QueueView,
-            limit=scope,
-            length=len(order),
-            users=tuple(f"{name}: {chips} chips" for name, chips in used.most_common(_NAMED)),
-            other_users=max(0, len(used) - _NAMED),
-            idle_chips=sum(each.chips for each in idle),
-            idle_until=min((each.delete_at for each in idle if each.delete_at is not None), default=None),
-        )
-        ahead = tuple(id_of_slice(units[each][0]) for each in order[:_NAMED])
-        for place, unit in enumerate(order, start=1):
-            view = view_of(place=place, ahead=ahead[: place - 1])
-            found |= {each.id: view for each in units[unit]}
-    return found
+def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], pools: Collection[PoolView]) -> QueueView | None:
+    """Return the place of a slice in the line for a limit; None if it waits for no limit."""
+    if wait.kind is not WaitKind.LIMIT or not wait.of:
+        return None
+    scope = str(wait.what)
+    counted = ("all pools together", "creates")
+    idle = [
+        pool
+        for pool in pools
+        if pool.delete_at is not None
+        and scope in (*counted, f"namespace {pool.namespace}", f"accelerator {pool.accelerator}")
+    ]
+    return QueueView(
+        limit=scope,
+        place=wait.position,
+        length=wait.of,
+        ahead=tuple(id_of_slice(slices[each]) for each in wait.ahead if each in slices),
+        users=tuple(f"{name}: {chips} chips" for name, chips in wait.users),
+        other_users=wait.other_users,
+        idle_chips=sum(pool.chips for pool in idle),
+        idle_until=min((pool.delete_at for pool in idle if pool.delete_at is not None), default=None),
+        remedy=wait.remedy,
+    )
 
 
 def _capacity_view(
@@ -176,6 +153,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
         policy=derived.policy,
         prices=settings.prices,
         occupied={pod.node_name for pod in snapshot.pods if not pod.finished},
+        split=plan.split_slices,
         memory=plan.memory,
         now=now,
         supply=derived.supply,
@@ -188,7 +166,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     )
     states = _states_of_slices(plan.pools, slices)
     pools = [round_.pool_view(state) for state in plan.pools if state.name in derived.supply]
-    queue = _queues(plan.memory, slices, pools, now)
+    queue = {slice_id: _queue(wait, slices, pools) for slice_id, wait in plan.waits.items()}
     slice_views = [round_.slice_view(each, states.get(each.id), queue.get(each.id)) for each in slices.values()]
     chips: dict[str, int] = defaultdict(int)
     for each in slice_views:
@@ -264,17 +242,20 @@ class _Round(reasons.Known):
     prices: Prices
     #: Nodes with unfinished pods.
     occupied: Collection[str]
+    #: Slices of several hosts that do not have one node pool to themselves.
+    split: Collection[SliceId]
 
     def slice_view(self, slice_: Slice, state: PoolState | None, queue: QueueView | None) -> SliceView:
         """Show one slice, by the pool that tells its state."""
         shape, leader, now = slice_.shape, slice_.leader, self.now
         notices = self._told_of(slice_)
         created = state is not None and not state.phase.before_create
-        reason = (
-            reasons.of_slice(slice_, state, notices, self)
-            if state is not None
-            else reasons.of_slice_without_pool(slice_, self.policy)
-        )
+        if slice_.id in self.split:
+            shown, reason = State.SPLIT, reasons.of_split(notices)
+        elif state is not None:
+            shown, reason = state_of_use(state), reasons.of_slice(slice_, state, notices, self)
+        else:
+            shown, reason = State.NONE, reasons.of_slice_without_pool(slice_, self.policy)
         since = state.since if state is not None else None
         since_start = state is not None and state.since_start
         if since is not None and leader is not None:
@@ -288,7 +269,7 @@ class _Round(reasons.Known):
             id=id_of_slice(slice_),
             workload=workload_id(slice_.workload.full_name),
             group=slice_.group_name,
-            state=state_of(state) if state is not None else State.NONE,
+            state=shown,
             since=since,
             since_start=since_start,
             reason=_shortened(reason),
@@ -319,12 +300,17 @@ class _Round(reasons.Known):
         hosts = "".join(sorted(_host(node, supply, self.occupied) for node in supply.nodes)[::-1])
         unready = sorted(node.name for node in supply.nodes if not supply.is_ready(node))
         goes = state.delete_reason is not None and not reasons.is_kept(state, self.memory)
+        split = next((each for each in users if each.id in self.split), None)
+        if state_of(state) is State.SPLIT:
+            reason = reasons.of_split(self._told_of(split))
+        else:
+            reason = reasons.of_pool(state, owner, self._told_of(owner), self)
         return PoolView(
             name=state.name,
             state=state_of(state),
             since=state.since,
             since_start=state.since_start,
-            reason=_shortened(reasons.of_pool(state, owner, self._told_of(owner), self)),
+            reason=_shortened(reason),
             slice=id_of_slice(owner) if owner is not None else "",
             other_slices=tuple(id_of_slice(each) for each in users[1:]),
             workload=workload_of_pool(state),

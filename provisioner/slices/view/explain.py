@@ -51,6 +51,7 @@ _DOING = {
     State.JOINING: "waits for the hosts of node pool {pool}",
     State.READY: "has node pool {pool}, which is ready",
     State.RUNNING: "runs on node pool {pool}",
+    State.SPLIT: "does not have one node pool to itself",
     State.DRAINING: "has ended or is suspended; pods are still on node pool {pool}",
     State.IDLE: "has node pool {pool}, which is not needed",
     State.DELETING: "has node pool {pool}, which is being deleted",
@@ -304,6 +305,7 @@ _WORKLOAD_DOING = {
 #: What a person looks for first.
 _WORST = (
     State.FAILED,
+    State.SPLIT,
     State.WAITING,
     State.NONE,
     State.CREATING,

@@ -73,6 +73,13 @@ def of_slice(slice_: Slice, state: PoolState, notices: Iterable[NoticeView], kno
     return _with_lost_chips(words, slice_, state, known)
 
 
+def of_split(notices: Iterable[NoticeView]) -> str:
+    """Say where the pods of a slice are that does not have one node pool to itself."""
+    told = next((each.message for each in notices if each.reason == constants.SLICE_SPLIT), "")
+    # A slice without a leader pod has its notice on the workload.
+    return told or "Pods of this slice, or of one that shares the node pool, are on several node pools."
+
+
 def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) -> str:
     """Add what becomes of pods on a node that has lost its chips; the kubelet admits those that were there again."""
     if state.phase not in (Phase.PROVISIONING, Phase.IN_USE):
@@ -144,7 +151,7 @@ def of_slice_without_pool(slice_: Slice, policy: ServingPolicy) -> str:
             f"ProvisioningRequest {slice_.request} has node pools for it; the scheduler has not bound its leader pod."
         )
     if not workload.kind.has_pods:
-        return "Pods run on its node pool."
+        return "Its node pool serves the pods that use the request."
     if leader is None:
         return (
             "Its leader pod does not exist or is being deleted."

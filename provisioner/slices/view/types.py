@@ -25,6 +25,8 @@ class State(StrEnum):
     #: All hosts are ready; no pod is bound yet.
     READY = "ready"
     RUNNING = "running"
+    #: Of a slice of several hosts: its pods do not have one node pool to themselves. Of a node pool: it has such pods.
+    SPLIT = "split"
     #: Pods of a workload that has ended, or is suspended, are still there.
     DRAINING = "draining"
     #: Nothing needs the node pool.
@@ -77,7 +79,7 @@ class WorkloadView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """The place of a slice among those that wait for one limit: namespaces take turns, then workloads, then slices."""
+    """The place of a slice in the line of those that wait for one limit."""
 
     #: What is limited: all pools together, a namespace, an accelerator, or creates.
     limit: str
@@ -92,6 +94,8 @@ class QueueView:
     #: Chips of node pools that nothing needs, and when the first of them is due to be deleted.
     idle_chips: int
     idle_until: datetime | None
+    #: What to do apart from waiting.
+    remedy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,9 +260,17 @@ STATES = {
     Phase.FAILED: State.FAILED,
 }
 
+#: In the others, the end of the pool matters more than what its pods lack.
+_WITH_PODS = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
+
 
 def state_of(pool: PoolState) -> State:
     """Return the state of one pool, or of the slice that waits for one."""
+    return State.SPLIT if pool.split and pool.phase in _WITH_PODS else state_of_use(pool)
+
+
+def state_of_use(pool: PoolState) -> State:
+    """Return the state of a pool, as a slice that is not split sees it."""
     return State.DRAINING if pool.draining else STATES[pool.phase]
 
 

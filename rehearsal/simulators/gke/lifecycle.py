@@ -66,6 +66,8 @@ class Lifecycle:
         rng: random.Random,
     ) -> None:
         self.sink: NodeSink | None = None
+        #: Whether pods wait for nodes of a pool that was created empty. The simulator knows no pods, and assumes some.
+        self.is_waited_for: Callable[[Pool], bool] = lambda _pool: True
         self._settings = settings
         self._clusters = clusters
         self._ledger = ledger
@@ -149,7 +151,9 @@ class Lifecycle:
 
     def _scale_up_later(self, pool: Pool, now: datetime, seconds: float) -> None:
         def look(when: datetime) -> None:
-            if pool.status in (PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR) and self._is_current(pool):
+            busy = pool.status in (PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR)
+            waits = pool.status is PoolStatus.RUNNING and not self.is_waited_for(pool)
+            if (busy or waits) and self._is_current(pool):
                 # Not now; the autoscaler looks again.
                 self._scale_up_later(pool, when, _NEXT_LOOK_SECONDS)
             else:

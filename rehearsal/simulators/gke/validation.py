@@ -50,10 +50,17 @@ def pulls_images(pool: Mapping[str, Any]) -> bool:
     return not _PULLING.isdisjoint(pool.get("config", {}).get("oauthScopes", ADDED))
 
 
+#: Domains whose labels only Kubernetes sets on nodes.
+_OF_KUBERNETES = re.compile(r"\.(kubernetes|k8s)\.io$")
+
+
 def check_labels(labels: Mapping[str, str]) -> None:
     """Refuse node labels that break Kubernetes' syntax or GKE's total of 1,024 characters."""
     for key, value in labels.items():
         _check_key(key)
+        # https://github.com/bitpoke/stack/issues/86; the kubelet rejects the same domains in --node-labels.
+        if _OF_KUBERNETES.search(f".{key.rpartition('/')[0]}") is not None:
+            raise ApiError("INVALID_ARGUMENT", f"Applying kubernetes label is not allowed: {key}.")
         if value and _NAME.fullmatch(value) is None:
             raise ApiError(
                 "INVALID_ARGUMENT",

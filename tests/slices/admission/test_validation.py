@@ -17,6 +17,7 @@ from provisioner import constants
 from provisioner.admission.review import Answer, Request
 from provisioner.environment.pods import read_pod
 from provisioner.environment.review import inject
+from provisioner.model.workloads import WorkloadKind
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.slices.admission import Judge, Mode, review_workload
 from provisioner.slices.offline.forecast import settings_by_object
@@ -30,6 +31,14 @@ from tests.support.settings import settings
 #: The machine may be busy.
 pytestmark = pytest.mark.timeout(60)
 
+#: Affinity that keeps all pods of a Job on one node pool.
+ON_ONE_POOL: Json = {
+    "podAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": constants.NODE_POOL, "matchLabelKeys": [constants.JOB_NAME], "labelSelector": {}}
+        ]
+    }
+}
 WRONG, CHIPS = pod_spec(topology="2x2x3"), pod_spec(chips=3)
 V5P_1T = {
     constants.TPU_ACCELERATOR: "tpu-v5p-slice",
@@ -39,9 +48,31 @@ V5P_1T = {
 NO_TOPOLOGY = pod_spec(nodeSelector={constants.TPU_ACCELERATOR: "tpu-v4-podslice"})
 NO_ACCELERATOR = pod_spec(nodeSelector={constants.TPU_TOPOLOGY: "2x2x2"})
 
+BY_AFFINITY = pod_spec(
+    nodeSelector={},
+    affinity={
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [
+                    {
+                        "matchExpressions": [
+                            {"key": key, "operator": "In", "values": [value]}
+                            for key, value in pod_spec()["nodeSelector"].items()
+                        ]
+                    }
+                ]
+            }
+        }
+    },
+)
+
 
 def bare_pod(pod: Json | None = None, **metadata: Any) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "try", **metadata}, "spec": pod or pod_spec()}
+
+
+def made_by(kind: str) -> Json:
+    return job_reference("train", apiVersion=WorkloadKind(kind).api_version, kind=kind)
 
 
 def jobset_of(job: Json) -> Json:
@@ -132,7 +163,7 @@ def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -
     [
         pytest.param(raw_jobset(replicas=3), id="a JobSet"),
         pytest.param(raw_lws(), id="a LeaderWorkerSet"),
-        pytest.param(raw_job(), id="a Job"),
+        pytest.param(raw_job(pod=pod_spec(affinity=ON_ONE_POOL)), id="a Job"),
         pytest.param(plain_job(), id="a Job whose nodes somebody else makes"),
         pytest.param(plain_job(pod=pod_spec(nodeSelector={})), id="a Job that selects no topology"),
         pytest.param(raw_stateful_set(replicas=4), id="a StatefulSet of two slices"),
@@ -146,24 +177,32 @@ def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -
         pytest.param(raw_jobset(pod=WRONG, metadata={"labels": {constants.DISABLE: "true"}}), id="a JobSet that does"),
         pytest.param(raw_jobset(pod=NO_ACCELERATOR, spec={"suspend": True}), id="a JobSet that Kueue completes"),
         pytest.param(raw_pod(spec=WRONG), id="a pod of a Job"),
+        pytest.param(raw_job(pod=WRONG, metadata={"ownerReferences": [made_by("JobSet")]}), id="a child Job"),
         pytest.param(
-            raw_job(pod=WRONG, metadata={"ownerReferences": [job_reference("train", kind="JobSet")]}), id="a child Job"
-        ),
-        pytest.param(
-            raw_stateful_set(pod=WRONG, ownerReferences=[job_reference("serve", kind="LeaderWorkerSet")]),
+            raw_stateful_set(pod=WRONG, ownerReferences=[made_by("LeaderWorkerSet")]),
             id="a StatefulSet of a LeaderWorkerSet",
         ),
         pytest.param(plain_job(pod=pod_spec(topology="2x2x1"), spec={"completions": 9}), id="a Job that takes turns"),
         pytest.param(bare_pod(labels={constants.INJECT: "x"}, annotations={constants.MULTISLICE: "x"}), id="our keys"),
         pytest.param({"kind": "Deployment", "spec": {"template": {"spec": WRONG}}}, id="a kind that is not judged"),
-        pytest.param(
-            bare_pod(WRONG, ownerReferences=[job_reference("ray", kind="RayCluster")]), id="a pod of a RayCluster"
-        ),
+        pytest.param(bare_pod(WRONG, ownerReferences=[made_by("RayCluster")]), id="a pod of a RayCluster"),
         pytest.param(raw_jobset(spec={"replicatedJobs": "none"}), id="what the API server rejects itself"),
     ],
 )
 def test_nothing_is_said_of(raw: Json) -> None:
     assert created(raw) == Answer()
+
+
+def test_slices_without_placement_are_warned_of_and_admitted() -> None:
+    """Their pods may mix with the pods of other slices; only the cluster shows whether the placement policy applies."""
+    jobset = raw_jobset(metadata={"annotations": None})
+    doubts = Judge(settings_of=USUAL.settings_of, rules=GKE_RULES, doubts=lambda _raw, _namespace: ("No variables.",))
+    for answer in (created(jobset, Mode.WARN), created(jobset, Mode.DENY), created(jobset, Mode.DENY, doubts)):
+        assert answer.denied == ""
+        assert "nothing keeps the 2 pods of each slice on one node pool" in answer.warnings[0]
+    assert "No variables." in created(jobset, by=doubts).warnings[1]
+    # What was so before is not said of each update.
+    assert updated(jobset, {**jobset, "spec": {**jobset["spec"], "suspend": False}}) == Answer()
 
 
 VALID = list(yaml.safe_load_all(Path("tests/data/manifests/valid.yaml").read_text(encoding="utf-8")))
@@ -251,6 +290,7 @@ def test_a_resumed_jobset_is_told_what_is_wrong_with_what_kueue_added() -> None:
         pytest.param(raw_jobset(replicas=2, parallelism=1), id="one whose child Jobs may share a slice"),
         pytest.param(plain_job(parallelism=1), id="a Job of fewer pods"),
         pytest.param(raw_stateful_set(1), id="a StatefulSet of fewer pods"),
+        pytest.param(raw_stateful_set(5, pod=BY_AFFINITY), id="a StatefulSet that selects its topology by affinity"),
         pytest.param(raw_stateful_set(5), id="one of several slices, which an autoscaler takes step by step"),
         *(
             pytest.param(build(pod=pod), id=f"{what} of {of}")
@@ -464,6 +504,22 @@ def test_a_stateful_set_is_told_what_its_pods_would_be_told() -> None:
     (of_pod,) = inject(pod, owner, WebhookSettings(injection="all")).problems
     (of_set,) = created(owner, Mode.WARN).warnings
     assert of_set.endswith(f": {of_pod}")
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "is_judged"),
+    [
+        ("batch/v1", "Job", False),
+        ("jobset.x-k8s.io/v1beta1", "JobSet", False),
+        ("apps/v1", "StatefulSet", False),
+        ("batch.volcano.sh/v1alpha1", "Job", True),
+        ("apps/v1", "ReplicaSet", True),
+    ],
+)
+def test_pod_is_judged_unless_its_controller_was_judged(api_version: str, kind: str, *, is_judged: bool) -> None:
+    """A kind of another API group, such as a Job of Volcano, is not sent to the webhook."""
+    reference = {"apiVersion": api_version, "kind": kind, "name": "train", "uid": "u", "controller": True}
+    assert bool(created(bare_pod(CHIPS, ownerReferences=[reference])).denied) == is_judged
 
 
 # --- Any JSON

@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from provisioner import constants, workloads
 from provisioner.model.capacity import PoolStatus
 from provisioner.model.fit import misfit, view_of_node
-from provisioner.model.workloads import WorkloadKind
+from provisioner.model.placement import labels_of, slice_key
+from provisioner.model.workloads import Pod, Workload, WorkloadKind
 from provisioner.settings import Settings
 from provisioner.slices.admission import judge
+from provisioner.slices.demand.slices import read_wishes
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity
 from provisioner.slices.offline.forecast import Forecast, forecast
 from provisioner.slices.planning.plan import Create, Notice
@@ -60,7 +62,17 @@ class AppliedWorld(World):
                 self.workloads[workload.uid] = workload
             # Another controller of `managedBy` makes its pods in another cluster.
             if "managedBy" not in raw["spec"]:
-                self.put(*filter(None, map(parse_pod, pods_of(raw))))
+                pods = filter(None, map(parse_pod, pods_of(raw)))
+                self.put(*(self._admitted(pod, workload) for pod in pods))
+
+    def _admitted(self, pod: Pod, workload: Workload | None) -> Pod:
+        """Mark a pod whose workload starts together, which the plan expects of admission."""
+        asked, key = pod.requirements, slice_key(pod.requirements.labels)
+        wish = read_wishes(asked.annotations, workload.annotations if workload is not None else {}).all_or_nothing
+        if not key or not (self.settings.all_or_nothing if wish is None else wish):
+            return pod
+        selector = {**asked.node_selector, **labels_of(key, pod.namespace)}
+        return replace(pod, requirements=replace(asked, node_selector=selector))
 
     def look(self, **changes: Any) -> Any:
         """Decide, with the labels of namespaces."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from provisioner import constants, workloads
 from provisioner.cli.manifests import read_documents, read_manifests
+from provisioner.model.placement import labels_of
 from provisioner.model.workloads import WorkloadKind, group_key
 from provisioner.settings import Settings
 from provisioner.slices.offline.documents import objects_of
@@ -90,7 +92,14 @@ def test_the_pools_of_every_example_are_those_of_the_decision_in_a_world(file: P
     for number in range(workload.groups[0].replicas):
         name = "-".join(filter(None, (workload.name, workload.groups[0].name, str(number))))
         group = workload.name if workload.kind is WorkloadKind.JOB else name
-        world.put(make_pod(workload, job=number, group_name=group, group_key=group_key("default", group)))
+        together = constants.ALL_OR_NOTHING in {**workload.annotations, **workload.groups[0].template.annotations}
+        pod = make_pod(workload, job=number, group_name=group, group_key=group_key("default", group))
+        if together:
+            # The plan expects of admission that it marks pods that start together.
+            marks = labels_of(f"j-{pod.group_key}", "default")
+            selector = {**pod.requirements.node_selector, **marks}
+            pod = replace(pod, requirements=replace(pod.requirements, node_selector=selector))
+        world.put(pod)
     decided = [each.request for each in world.look().creates]
     found = forecast(read_manifests([str(file)]).documents, SERVING, GKE_RULES)
     assert found.all_served

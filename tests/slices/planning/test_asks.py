@@ -16,6 +16,7 @@ from provisioner.slices.planning.plan import Plan
 from provisioner.slices.planning.round import NOT_DERIVED, Snapshot
 from provisioner.workloads.asks import parse_capacity_buffer, parse_provisioning_request
 from tests.support.board import view_of
+from tests.support.clock import after
 from tests.support.models import make_jobset, make_requirements
 from tests.support.objects import raw_buffer, raw_request
 from tests.support.settings import settings
@@ -28,8 +29,8 @@ TEMPLATE = make_requirements(tolerations=())
 class Asking(World):
     """A world with objects of the autoscaling API, whose statuses are written."""
 
-    def __init__(self, *asks: dict[str, Any], **changes: Any) -> None:
-        super().__init__(settings_=settings(**changes))
+    def __init__(self, *asks: dict[str, Any], marked: bool = False, **changes: Any) -> None:
+        super().__init__(settings_=settings(**changes), marked=marked)
         self.templates = {("default", "template"): TEMPLATE}
         self.raw: dict[str, dict[str, Any]] = {}
         for each in asks:
@@ -121,8 +122,8 @@ def test_people_are_told_what_a_slice_of_a_request_waits_for() -> None:
     reasons += [each.reason for each in view_of(world).slices if each.id.startswith("Prov")]
     assert reasons == [
         "All hosts are ready and wait for the pods of the workload that uses the request.",
-        "ProvisioningRequest req has node pools for it; the scheduler has not bound its leader pod.",
-        "Pods run on its node pool.",
+        "All hosts are ready; its pods have not been bound yet.",
+        "Its node pool serves the pods that use the request.",
     ]
 
 
@@ -307,10 +308,9 @@ def test_a_request_waits_for_its_templates_and_for_limits() -> None:
     assert "Provisioned" in world.conditions()
 
 
-def test_a_stream_of_others_does_not_keep_a_request_out() -> None:
-    """They wait as pods, to which the scheduler gives each pool that becomes free; a request has none."""
-    world = Asking(max_chips=16)
-    jobs = [make_jobset(f"job{number:02}") for number in range(16)]
+def test_request_beside_a_stream_of_younger_marked_jobs_gets_the_pools_that_become_free() -> None:
+    world = Asking(max_chips=16, marked=True)
+    jobs = [make_jobset(f"job{number:02}", created_at=after(10 * number)) for number in range(16)]
     world.add(*jobs[:2])
     world.live(4)
     world.ask(raw_request("req", 4))

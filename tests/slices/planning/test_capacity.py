@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import Failure, FailureKind, NodePoolRequest, PoolStatus, Zone, expected_pool
+from provisioner.model.capacity import Failure, FailureKind, NodePoolRequest, PoolStatus, Taint, Zone, expected_pool
 from provisioner.model.choices import choice_of, parse_choices, parse_zones
 from provisioner.model.fit import misfit
+from provisioner.model.placement import FREE, MARKS
 from provisioner.model.workloads import Toleration, Workload
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.launch.capacity import choices_of
+from provisioner.slices.planning.launch.specification import HELD_LATE_TAINT
 from provisioner.slices.planning.plan import Create
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
@@ -22,6 +24,7 @@ from tests.support.models import (
     CHIP_TOLERATION,
     SPOT_TOLERATION,
     make_jobset,
+    make_marks,
     make_pool,
     make_requirements,
     make_slice,
@@ -415,26 +418,17 @@ def test_a_max_run_duration_out_of_bounds_is_told(asked: dict[str, Any], words: 
     assert words in notice.message
 
 
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("on-demand", "tpu-provisioner.cloud.google.com/held"),
-        ("flex-start", "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"),
-    ],
-)
-def test_nodes_that_the_autoscaler_brings_are_held_by_a_taint_that_it_ignores(text: str, key: str) -> None:
-    """It brings none for a pod that does not tolerate another one; as not ready it counts only those."""
-    slice_ = slice_of(
-        accelerator="tpu-v6e-slice",
-        topology="2x4",
-        replicas=2,
-        annotations={constants.ALL_OR_NOTHING: "true"},
-        tolerations=(CHIP_TOLERATION,),
-    )
-    request = request_of(slice_, capacity=text)
-    assert [taint.key for taint in request.taints] == [key]
-    view = GKE_RULES.expected_node(expected_pool(request))
-    assert key not in {taint.key for taint in view.taints}
+@pytest.mark.parametrize(("text", "taints"), [("on-demand", ()), ("flex-start", (HELD_LATE_TAINT,))])
+def test_pool_of_a_marked_slice_that_starts_together_is_free_or_tainted_if_nodes_come_late(
+    text: str, taints: tuple[Taint, ...]
+) -> None:
+    """The cluster autoscaler judges by the labels of the pool: it brings no nodes of a free pool for a marked pod."""
+    template = make_requirements(accelerator="tpu-v6e-slice", topology="2x4", tolerations=())
+    workload = make_jobset(replicas=2, template=template, annotations={constants.ALL_OR_NOTHING: "true"})
+    request = request_of(make_slice(workload, marked=True), capacity=text)
+    assert request.taints == taints
+    assert {key: request.labels[key] for key in MARKS} == (make_marks(workload) if taints else FREE)
+    assert constants.HELD_LATE not in {taint.key for taint in GKE_RULES.expected_node(expected_pool(request)).taints}
 
 
 # --- Falling back ---

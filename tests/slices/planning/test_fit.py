@@ -17,6 +17,7 @@ from provisioner.model.fit import NodeView, label_misfit, misfit
 from provisioner.model.fits import Fits
 from provisioner.model.workloads import Expression, Requirements, Toleration
 from provisioner.slices.planning.launch.limits import Budget
+from provisioner.slices.planning.line import CREATES, in_line, unit_of
 from provisioner.slices.planning.match import match
 from provisioner.slices.planning.round import NOT_DERIVED, begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
@@ -220,6 +221,7 @@ def test_matching_looks_at_each_pods_affinity_once_beside_any_number_of_idle_poo
         world.add(make_jobset(f"hostile-{number}", parallelism=2, template=hostile))
     round_ = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now, NOT_DERIVED)
     _Term.looks = 0
-    matching = match(round_, Budget.of(round_))
+    line = in_line(CREATES, [unit_of(each, world.now) for each in round_.slices.values() if each.pending], {})
+    matching = match(round_, Budget.of(round_), line, (), lambda _slice: None)
     assert (len(round_.supply), len(matching.unserved), matching.claimed) == (idle_pools, 6, {})
     assert _Term.looks == 6

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from provisioner.model.workloads import Workload, WorkloadKind
-from provisioner.slices.planning.launch.limits import Budget
-from provisioner.slices.planning.launch.reserving import closing
-from provisioner.slices.planning.match import match
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.plan import Delete
-from provisioner.slices.planning.round import NOT_DERIVED, Snapshot, begin_round
-from provisioner.slices.planning.turns import unit_of
-from provisioner.slices.suppliers.gke.rules import GKE_RULES
-from tests.support.models import make_jobset, make_lws, make_node, make_pod, make_pool, make_requirements
+from provisioner.slices.planning.round import Snapshot
+from tests.support.models import make_jobset, make_lws, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World
 
@@ -103,27 +97,6 @@ def test_room_is_made_by_pools_that_can_go(
     world.add(make_jobset("waits", template=make_requirements(topology="2x2x1", tolerations=()), parallelism=1))
     plan = world.look()
     assert [each.name for each in plan.deletes] == [idle.name]
-
-
-@pytest.mark.parametrize(("hidden", "kinds", "changes"), _HIDDEN)
-def test_as_many_pools_are_closed_as_if_the_hidden_were_in_use(
-    hidden: Workload, kinds: frozenset[WorkloadKind], changes: dict[str, Any]
-) -> None:
-    """What nobody can give away makes no room for the slice that chips are kept for."""
-    world = half_seen(kinds, max_chips=16, **changes)
-    busy, waits = make_jobset("busy"), make_jobset("waits")
-    world.put_pool(make_pool(hidden))
-    used = world.put_pool(make_pool(busy))
-    world.workloads[busy.uid] = busy
-    for index in range(2):
-        world.put(make_pod(busy, index=index, node=make_node(used, index).name))
-    world.add(waits)
-    round_ = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now, NOT_DERIVED)
-    budget = Budget.of(round_)
-    matching = match(round_, budget)
-    (slice_,) = matching.unserved
-    budget.reserve(budget.scope_to_reserve((slice_,)), unit_of(slice_), (slice_,))
-    assert closing(round_, replace(matching, claimed={}), budget) == {used.name}
 
 
 def test_room_is_made_by_pools_that_could_not_be_deleted_last() -> None:

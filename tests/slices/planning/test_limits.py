@@ -43,9 +43,11 @@ def limited(**changes: Any) -> Any:
             {"max_chips": 16}, ["a", "d"], "MAX_CHIPS", "allows all pools together 16 chips, 16 exist", id="chips"
         ),
         pytest.param(
-            {"max_chips": 23}, ["a", "d"], "MAX_CHIPS", "this slice would add 8", id="chips that fill no third slice"
+            {"max_chips": 23}, ["a", "d"], "MAX_CHIPS", "8 more are requested", id="chips that fill no third slice"
         ),
-        pytest.param({"max_chips": 0}, [], "MAX_CHIPS", "this slice alone has 8", id="no chips at all"),
+        pytest.param(
+            {"max_chips": 0}, [], "MAX_CHIPS", "8 are requested, so waiting will not help", id="no chips at all"
+        ),
         pytest.param(
             {"max_chips_per_namespace": (("team", 8), ("*", 100))},
             ["a", "d"],
@@ -78,7 +80,7 @@ def limited(**changes: Any) -> Any:
             {"max_chips_per_accelerator": ((V4, 100), ("*", 0))},
             ["a", "b", "c"],
             "MAX_CHIPS_PER_ACCELERATOR",
-            f"allows accelerator {V5P} 0 chips; this slice alone has 8",
+            f"allows accelerator {V5P} 0 chips; 8 are requested, so waiting will not help",
             id="accelerators that are not named",
         ),
         pytest.param(
@@ -125,11 +127,14 @@ def test_a_pause_lasts_until_it_is_ended() -> None:
     assert creates(world.look()) == ["a"]
 
 
-def test_pools_of_a_jobset_are_limited_one_by_one() -> None:
+def test_limit_on_pools_of_a_jobset_counts_them_one_by_one() -> None:
     world = World(make_jobset("a", replicas=5), make_jobset("b"), settings_=settings(max_pools_per_jobset=3))
     plan = world.look()
-    assert creates(plan) == ["a", "b", "a", "a"]
-    assert "MAX_POOLS_PER_JOBSET allows a JobSet 3 node pools, and a has 3." in plan.notices[0].message
+    assert creates(plan) == ["a", "a", "a", "b"]
+    assert (
+        "MAX_POOLS_PER_JOBSET allows a JobSet 3 node pools, and a has 3; place 1 of 2 in the line."
+        in plan.notices[0].message
+    )
 
 
 @pytest.mark.parametrize(
@@ -255,9 +260,11 @@ def test_creates_from_a_wrong_clock_block_nothing_for_ever() -> None:
 # --- Idle pools in the way ---
 
 
-def idle_world(*shapes: str, idle_seconds: float = 60.0, **changes: Any) -> tuple[World, list[PoolName]]:
+def idle_world(
+    *shapes: str, idle_seconds: float = 60.0, marked: bool = False, **changes: Any
+) -> tuple[World, list[PoolName]]:
     """Return a world with idle pools, the first idle the longest."""
-    world = World(settings_=limited(**changes))
+    world = World(settings_=limited(**changes), marked=marked)
     names = []
     for index, shape in enumerate(shapes):
         topology, _, accelerator = shape.partition(" ")
@@ -346,17 +353,18 @@ def test_an_idle_pool_of_another_scope_is_not_in_the_way() -> None:
     assert world.deleted == names[1:]
 
 
-def test_a_jobset_that_starts_together_makes_no_room_for_a_part_of_it() -> None:
-    """With all idle pools gone, one of its two slices would still be missing."""
-    world, _ = idle_world("2x2x1", "2x2x1", max_chips=12)
+def test_idle_pools_too_small_for_all_slices_that_start_together_are_kept() -> None:
+    """With all idle pools deleted, one of the two slices would still be missing."""
+    world, _ = idle_world("2x2x1", "2x2x1", marked=True, max_chips=12)
     world.add(make_jobset("a", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"}))
     world.live(20)
     assert (world.created, world.deleted) == ([], [])
 
 
-def test_no_idle_pool_goes_for_a_jobset_whose_turn_it_is_not() -> None:
+def test_idle_pool_is_kept_for_an_hour_after_the_capacity_that_needs_its_chips_failed() -> None:
     workload = make_jobset("a", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"})
-    world = World(workload, settings_=limited(max_chips=2 * CHIPS, partial_hold_seconds=600.0))
+    limits = limited(max_chips=2 * CHIPS, partial_hold_seconds=600.0, deletion_delay_seconds=1e6)
+    world = World(workload, settings_=limits, marked=True)
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT) if world.pools else None
     world.live(14, seconds=60)
     (given_back,) = world.deleted
@@ -364,6 +372,8 @@ def test_no_idle_pool_goes_for_a_jobset_whose_turn_it_is_not() -> None:
     world.live(6, seconds=60)
     assert world.deleted == [given_back]
     world.refuse_create = lambda _: None
-    world.live(16, seconds=60)
+    world.live(50, seconds=60)
+    assert world.deleted == [given_back]
+    world.live(30, seconds=60)
     assert world.deleted == [given_back, idle.name]
     assert world.bound(workload) == 2

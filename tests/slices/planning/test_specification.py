@@ -36,7 +36,7 @@ def fingerprint(slice_: Slice, **changes: Any) -> str:
     rules = replace(GKE_RULES, complete=lambda *given: replace(GKE_RULES.complete(*given), **changes))
     choice = choices_of(slice_, settings()).open[0]
     plan = specification.blueprint(slice_, settings(), rules, choice, {})
-    return specification.specify(slice_, plan, rules).digest
+    return specification.specify(slice_, plan, settings(), rules).digest
 
 
 def request_of(slice_: Slice, attempt: int = 0, **changes: Any) -> NodePoolRequest:

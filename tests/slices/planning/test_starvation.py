@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -12,8 +11,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import Failure, FailureKind, PoolStatus
 from provisioner.slices.planning.plan import Create
-from provisioner.slices.planning.turns import CREATES
-from tests.support.market import Market, Stream, jobset_of
+from tests.support.market import Market, jobset_of
 from tests.support.settings import settings
 from tests.support.world import World, failure
 
@@ -49,23 +47,8 @@ def test_a_shape_that_is_out_of_stock_for_ever_delays_no_other(missing: str, ord
     assert market.ran_at.keys() == {*order} - {missing}
 
 
-def test_one_slice_at_a_time_tries_capacity_that_was_out_of_stock() -> None:
-    """However long each has waited for its turn; a pool that is created for longer than a turn keeps nobody waiting."""
-    world = World(*(jobset_of(f"job{number}", "2x2x2") for number in range(4)))
-    world.refuse_create = lambda _: failure(FailureKind.STOCKOUT)
-    world.run(60, seconds=60)
-    world.refuse_create = lambda _: None
-    first = len(world.created)
-    while len(world.created) == first:
-        world.step()
-    world.run(14 * 60)
-    assert len(world.created) == first + 1
-    world.run(2 * 60)
-    assert len(world.created) == first + 2
-
-
-def test_slices_of_one_jobset_take_one_turn_together() -> None:
-    """Twenty of one JobSet are out of stock for ever, one of another JobSet is not: it tries after two of theirs."""
+def test_slice_beside_twenty_refused_slices_of_another_jobset_tries_after_one_of_them() -> None:
+    """Inside a namespace workloads try in turn, whatever their number of slices."""
     world = World(jobset_of("refused", "2x2x2", replicas=20))
     market = Market(world)
     world.refuse_create = lambda create: failure(FailureKind.STOCKOUT) if named(create) == "refused" else None
@@ -73,15 +56,15 @@ def test_slices_of_one_jobset_take_one_turn_together() -> None:
     assert market.serves(jobset_of("later", "2x2x2"), within_seconds=21 * 60, step_seconds=15)
 
 
-def test_a_stream_of_newcomers_keeps_nobody_from_trying_again() -> None:
-    """A newcomer's turn begins when it comes, not before."""
-    world = World(jobset_of("old", "2x2x2"))
+def test_stream_of_newcomers_keeps_an_older_workload_from_no_probe() -> None:
+    """A newcomer comes after workloads of its namespace whose last probe is older than the newcomer."""
+    world = World(jobset_of("old", "2x2x2"), marked=True)
     market = Market(world, seconds=5)
     refused_until = world.now + timedelta(minutes=10)
     market.fails = lambda name: failure(FailureKind.STOCKOUT) if name != "old" or world.now < refused_until else None
     for second in range(0, 3600, 10):
         if second % 40 == 0:
-            world.add(jobset_of(f"new{second}", "2x2x2"))
+            world.add(jobset_of(f"new{second}", "2x2x2", created_at=world.now))
         for workload in list(world.workloads.values()):
             if workload.name != "old" and len(world.workloads) > 8:
                 world.remove_jobset(workload)
@@ -112,11 +95,8 @@ def test_stockouts_that_block_leave_operations_to_others() -> None:
     assert market.serves(jobset_of("small", "2x2x1"), within_seconds=120)
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_who_is_next_for_an_operation_but_not_for_its_capacity_keeps_no_slice_of_its_workload_waiting(
-    first: int,
-) -> None:
-    """GKE takes none of one JobSet for lack of operations: the other's slices try their capacity all the same."""
+def test_workload_that_waits_for_operations_keeps_no_other_from_its_capacity() -> None:
+    """GKE takes no create of one JobSet for lack of operations; the other's slices try their capacity anyway."""
     world = World(jobset_of("pair", "2x2x1", replicas=2))
     market = Market(world)
     market.fails = lambda _name: failure(FailureKind.STOCKOUT)
@@ -124,55 +104,11 @@ def test_who_is_next_for_an_operation_but_not_for_its_capacity_keeps_no_slice_of
     market.fails = lambda _name: None
     world.add(jobset_of("odd", "2x2x2"))
     world.refuse_create = lambda create: failure(FailureKind.TOO_MANY_OPERATIONS) if named(create) == "odd" else None
-    tried = sorted(unit for resource, unit in world.memory.last_turns if resource == CREATES and len(unit) == 3)
-    # Whichever has waited longer for an operation: the other one may be the first for its capacity.
-    ago = {(CREATES, unit): world.now - timedelta(seconds=60 - (tried.index(unit) + first) % 2) for unit in tried}
-    world.memory = replace(world.memory, last_turns={**world.memory.last_turns, **ago})
     market.run(180, seconds=10)
     assert "pair" in market.ran_at
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [
-        pytest.param({"max_chips": 32}, id="MAX_CHIPS"),
-        pytest.param({"max_chips_per_namespace": (("default", 32),)}, id="MAX_CHIPS_PER_NAMESPACE"),
-        pytest.param({"max_chips_per_accelerator": (("tpu-v4-podslice", 32),)}, id="MAX_CHIPS_PER_ACCELERATOR"),
-    ],
-)
-def test_small_slices_do_not_keep_a_large_one_out_for_ever(limits: dict[str, object]) -> None:
-    """In its turn what becomes free is kept for it; who waits for that is told so."""
-    world = World(settings_=settings(deletion_delay_seconds=5.0, **limits))
-    stream = Stream(Market(world, seconds=5), most=8, minutes=1, namespace="default")
-    stream.run(12, seconds=5)
-    world.add(jobset_of("large", "2x4x4"))
-    assert stream.served("large", within_minutes=15)
-    assert any("are reserved for a slice whose turn it is" in said.message for said in world.told())
-
-
-def test_two_limits_at_once_do_not_keep_a_large_slice_out() -> None:
-    """It keeps its turn within its namespace's limit until it has had one within the limit of all."""
-    world = World(settings_=settings(deletion_delay_seconds=5.0, max_chips=64, max_chips_per_namespace=(("own", 32),)))
-    market, count, began = Market(world, seconds=5), 0, world.now
-    streams = {"own": ("2x2x1", 8, 120)} | {f"other{number}": ("2x2x4", 3, 600) for number in range(4)}
-    while "large" not in market.ran_at and world.now - began < timedelta(hours=2):
-        for namespace, (topology, most, seconds) in streams.items():
-            there = [each for each in world.workloads.values() if each.namespace == namespace and each.name != "large"]
-            for each in there:
-                ran_at = market.ran_at.get(each.name)
-                if ran_at is not None and world.now - ran_at > timedelta(seconds=seconds):
-                    world.remove_jobset(each)
-            for _ in range(most - len(there)):
-                world.add(jobset_of(f"stream{count}", topology, namespace=namespace))
-                count += 1
-        if began + timedelta(minutes=5) <= world.now < began + timedelta(minutes=5, seconds=5):
-            world.add(jobset_of("large", "2x4x4", namespace="own"))
-        market.step(seconds=5)
-    assert market.ran_at["large"] - began < timedelta(hours=1)
-
-
-def test_a_limit_of_its_own_namespace_reserves_nothing_of_the_others() -> None:
-    """Who is kept out by its namespace's limit must not hold what other namespaces may have."""
+def test_slice_that_its_namespace_limit_refuses_leaves_the_common_limit_to_others() -> None:
     world = World(
         jobset_of("full", "2x2x2", namespace="team-a"),
         settings_=settings(max_chips=24, max_chips_per_namespace=(("team-a", 8),)),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from provisioner import constants
-from provisioner.model.capacity import FailureKind, PoolStatus, Taint
+from provisioner.model.capacity import FailureKind, PoolStatus
+from provisioner.model.placement import FREE
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.clock import NOW, after
@@ -104,21 +105,21 @@ def test_a_pool_settles_for_a_leader_that_is_not_served() -> None:
     assert [delete.settle for delete in world.look().deletes] == [True]
 
 
-HELD = (Taint(key=constants.HELD, value="true"),)
-
-
 @pytest.mark.parametrize(
-    ("status", "taints"),
+    ("status", "nodes", "labels"),
     [
-        pytest.param(PoolStatus.ERROR, [(), ()], id="that failed"),
-        pytest.param(PoolStatus.RUNNING, [], id="without nodes"),
-        pytest.param(PoolStatus.RUNNING, [HELD, HELD], id="that waited for the other slices of its workload"),
+        pytest.param(PoolStatus.ERROR, 2, {}, id="failed"),
+        pytest.param(PoolStatus.RUNNING, 0, {}, id="without nodes"),
+        pytest.param(PoolStatus.RUNNING, 2, FREE, id="kept free"),
     ],
 )
-def test_a_pool_to_which_no_pod_can_come_goes_at_once(status: PoolStatus, taints: list[tuple[Taint, ...]]) -> None:
+def test_a_pool_to_which_no_pod_can_be_bound_is_deleted_without_settling(
+    status: PoolStatus, nodes: int, labels: Mapping[str, str]
+) -> None:
     world = World(settings_=settings(deletion_delay_seconds=0.0, namespaces=("another",)))
     pool = make_pool(make_jobset("gone"), status=status)
-    world.put(pool, *(make_node(pool, index, taints=each) for index, each in enumerate(taints)))
+    made = (make_node(pool, index) for index in range(nodes))
+    world.put(pool, *(replace(node, labels={**node.labels, **labels}) for node in made))
     put_leader(world)
     assert [delete.settle for delete in world.look().deletes] == [False]
 

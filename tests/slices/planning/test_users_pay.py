@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import FailureKind
 from provisioner.model.workloads import PodGroup, group_key
 from provisioner.slices.planning.launch.limits import Budget
 from provisioner.slices.planning.round import NOT_DERIVED, begin_round
@@ -17,7 +16,7 @@ from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
 from tests.support.models import CHIP_TOLERATION, make_jobset, make_node, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
-from tests.support.world import World, failure, running
+from tests.support.world import World, running
 
 SMALL = make_requirements(topology="2x2x1", tolerations=())
 
@@ -25,11 +24,7 @@ SMALL = make_requirements(topology="2x2x1", tolerations=())
 def charged(world: World) -> dict[str, int]:
     """Return the chips by namespace."""
     budget = Budget.of(begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now, NOT_DERIVED))
-    return {
-        scope.removeprefix("namespace "): chips
-        for scope, chips in budget.used.items()
-        if "namespace " in scope and chips
-    }
+    return {scope.name: chips for scope, chips in budget.used.items() if scope.kind == "namespace" and chips}
 
 
 def test_chips_count_for_the_namespaces_whose_pods_are_bound() -> None:
@@ -96,41 +91,6 @@ def test_a_claim_on_another_pool_ends_when_no_pod_is_bound() -> None:
     assert len(world.created) == 2
 
 
-@pytest.mark.parametrize("every_seconds", [60, 240])
-def test_pods_that_are_made_anew_do_not_keep_a_pool_that_they_are_never_bound_to(every_seconds: int) -> None:
-    """Another slice waits for room within the limit: after a quarter of an hour the pool goes for it."""
-    world = World(settings_=settings(max_chips=8))
-    never, waits = (
-        make_jobset("never", namespace="a"),
-        make_jobset("waits", namespace="b", parallelism=1, template=SMALL),
-    )
-    world.add(never)
-    world.step()
-    world.finish_creates()
-    world.add(waits)
-    for second in range(0, 1800, 20):
-        if second % every_seconds == 0:
-            world.end_pods(never)
-            world.step()
-            world.start_pods(never)
-        world.step(seconds=20)
-        world.finish_deletes()
-    assert any("waits" in name for name in world.created)
-
-
-def test_several_that_are_never_bound_keep_a_pool_no_longer_than_one() -> None:
-    """They count on it one after the other; the machine type is out of stock, and another slice waits for it."""
-    first = make_jobset("first", namespace="a")
-    world = running(first)
-    for number in range(6):
-        world.add(make_jobset(f"never{number}", namespace="b"))
-    world.finish(first)
-    world.refuse_create = lambda _create: failure(FailureKind.STOCKOUT)
-    world.add(make_jobset("waits", namespace="c", parallelism=1, template=SMALL))
-    world.run(17, seconds=60)
-    assert world.deleted == [make_pool(first).name]
-
-
 def test_the_pool_of_a_finished_child_job_goes_although_its_jobset_runs() -> None:
     """Its pods are gone for longer than the Job controller waits with new ones; an earlier restart finds its pool."""
     workload = make_jobset("two", replicas=2)
@@ -143,16 +103,30 @@ def test_the_pool_of_a_finished_child_job_goes_although_its_jobset_runs() -> Non
     assert world.bound(workload) == 1
 
 
-def test_the_pool_of_child_jobs_that_are_complete_goes_after_the_delay() -> None:
-    """Their JobSet, which still runs, says so; a restart finds no pool."""
+@pytest.mark.parametrize(
+    ("succeeded", "deleted"), [(2, 1), (1, 1), (0, 0)], ids=["all child jobs", "one child job", "no child job"]
+)
+def test_the_pool_of_a_child_job_that_succeeded_goes_after_the_delay(succeeded: int, deleted: int) -> None:
+    """The status of the JobSet, which still runs, has their number; a restart finds no pool."""
     workload = make_jobset("two", replicas=2)
     world = running(workload)
     group = workload.groups[0]
-    world.workloads[workload.uid] = replace(workload, groups=(replace(group, complete=True),))
+    world.workloads[workload.uid] = replace(workload, groups=(replace(group, succeeded=succeeded),))
     world.end_pods(workload, 0)
     world.run(4, seconds=15)
-    assert len(world.deleted) == 1
+    assert len(world.deleted) == deleted
     assert world.bound(workload) == 1
+
+
+def test_slices_without_pods_keep_their_pools_if_fewer_succeeded() -> None:
+    """Which of them succeeded is unknown: a child job that failed gets pods again."""
+    workload = make_jobset("three", replicas=3)
+    world = running(workload)
+    world.workloads[workload.uid] = replace(workload, groups=(replace(workload.groups[0], succeeded=1),))
+    world.end_pods(workload, 0)
+    world.end_pods(workload, 1)
+    world.run(4, seconds=15)
+    assert world.deleted == []
 
 
 @pytest.mark.parametrize("limits", [{"max_chips": 8}, {"max_pools_per_jobset": 1}], ids=str)

@@ -36,6 +36,7 @@ IN_KUBERNETES = (
     "ProvisioningRequest",
     "CapacityBuffer",
     "rights in Kubernetes",
+    "placement",
     "pause",
     "Go provisioner",
 )
@@ -124,13 +125,13 @@ CASES = [
     pytest.param(
         lambda world: world.kube.denied.update({("list", "podtemplates")}),
         "rights in Kubernetes", WARNING,
-        "1 of 40 permissions are missing: list podtemplates. What they are for is not served without them",
+        "1 of 44 permissions are missing: list podtemplates. What they are for is not served without them",
         id="no right to PodTemplates",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("patch", "nodes"), ("create", "leases")}),
         "rights in Kubernetes", FAILED,
-        "2 of 40 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
+        "2 of 44 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
         id="missing rights",
     ),
     pytest.param(
@@ -296,7 +297,7 @@ def test_which_reservations_are_named() -> None:
             lambda world: world.kube.denied.update({("list", "jobs"), ("watch", "leaderworkersets")}),
             "rights in Kubernetes",
             WARNING,
-            "2 of 43 permissions are missing: watch leaderworkersets, list jobs. What they are for is not served",
+            "2 of 47 permissions are missing: watch leaderworkersets, list jobs. What they are for is not served",
             id="no right to Jobs",
         ),
         pytest.param(
@@ -335,7 +336,6 @@ def test_served_namespaces_need_rights_there_alone() -> None:
             )
             for namespace in "ab"
         ),
-        "list namespaces",
         "watch namespaces",
     }  # fmt: skip
     assert Right("", "pods", "list") in narrow
@@ -386,7 +386,7 @@ def test_what_run_logs() -> None:
         ("info", "check.done", None),
     ]
     assert logs[1]["problem"].startswith("container.clusters.update missing")
-    assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (14, 2, 2)
+    assert (logs[-1]["ok"], logs[-1]["warning"], logs[-1]["failed"]) == (15, 2, 2)
 
 
 GROUPS = groups_path("slices")

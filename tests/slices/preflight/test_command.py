@@ -22,7 +22,7 @@ from provisioner.slices.preflight.in_kubernetes import ACCESS_REVIEWS
 from provisioner.workloads import JOBSET
 from rehearsal.simulators.gke.app import Simulator
 from tests.support.kubeconfig import write_kubeconfig
-from tests.support.preflight import ORIGINAL_LEASE, World
+from tests.support.preflight import ORIGINAL_LEASE, PLACEMENT_OBJECTS, World
 from tests.support.settings import REQUIRED
 from tests.support.wire_server import WireServer, as_json, running
 
@@ -74,6 +74,9 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         configmaps = f"GET {collection_path('configmaps', namespace=constants.DEFAULT_NAMESPACE)}"
         kube.answer(configmaps, as_json({"metadata": {"resourceVersion": "1"}, "items": []}))
         kube.answer("GET /api/v1/nodes", as_json({"metadata": {"resourceVersion": "1"}, "items": []}))
+        for path in PLACEMENT_OBJECTS:
+            kube.answer(f"GET {path}", as_json({"metadata": {"name": path.rpartition("/")[2]}}))
+        kube.answer("GET /api/v1/namespaces", as_json({"metadata": {"resourceVersion": "1"}, "items": []}))
         yield Machine(kube=kube, gke=gke, kubeconfig=write_kubeconfig(tmp_path / "config", kube.url))
 
 
@@ -82,7 +85,7 @@ def test_all_is_well(machine: Machine) -> None:
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
     assert [line for line in lines if not line.startswith("ok ")] == []
-    assert len(lines) == 21
+    assert len(lines) == 22
     assert {request.method for request in machine.kube.requests if request.path != ACCESS_REVIEWS} == {"GET"}
     assert set(machine.gke.call_counts()) == {
         "clusters.get",

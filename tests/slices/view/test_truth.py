@@ -107,12 +107,12 @@ def test_a_slice_whose_pool_is_gone_and_its_nodes_are_not_says_what_its_leader_w
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_the_sentence_of_the_event_is_the_views(replicas: int) -> None:
-    one = {constants.ALL_OR_NOTHING: "true"}
+    one, limited = {constants.ALL_OR_NOTHING: "true"}, settings(max_chips=8 * replicas - 1)
     for world in (
         World(make_jobset("train", replicas=replicas), settings_=settings(max_chips=4)),
         World(make_jobset("train", replicas=replicas), settings_=settings(pause_creation=True)),
         World(make_jobset("train", replicas=replicas, template=make_requirements(topology="3x5x7", tolerations=()))),
-        World(make_jobset("train", replicas=replicas, annotations=one), settings_=settings(max_chips=8 * replicas - 1)),
+        World(make_jobset("train", replicas=replicas, annotations=one), settings_=limited, marked=True),
     ):
         for each in view_of(world).slices:
             assert each.state is State.WAITING

@@ -87,3 +87,20 @@ taken under their old names; those without a counterpart are refused. */ -}}
 {{- end -}}
 {{- if or $webhook.enabled $webhook.only }}true{{ end -}}
 {{- end }}
+
+{{- /* Not empty if a policy marks pods. */ -}}
+{{- define "tpu-provisioner.with-placement-policy" -}}
+{{- if and .Values.placement.enabled (include "tpu-provisioner.with-slices" .)
+  (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy") }}true{{ end -}}
+{{- end }}
+
+{{- /* Not empty if the webhook server marks pods, because the cluster cannot have the policy. */ -}}
+{{- define "tpu-provisioner.with-placement-webhook" -}}
+{{- if and .Values.placement.enabled .Values.webhook.enabled (include "tpu-provisioner.with-slices" .)
+  (not (include "tpu-provisioner.with-placement-policy" .)) }}true{{ end -}}
+{{- end }}
+
+{{- /* The condition under which pods of a namespace are marked. */ -}}
+{{- define "tpu-provisioner.assigned" -}}
+namespaceObject.metadata.?labels[?"tpu-provisioner/placement"].orValue("") {{ eq .Values.placement.namespaces "all" | ternary "!= \"off\"" "== \"assign\"" }}
+{{- end }}

@@ -14,8 +14,6 @@ from provisioner.model.capacity import PoolStatus
 from provisioner.slices.planning.memory.state import CallState, Memory, OperationLimit
 from provisioner.slices.planning.round import Round
 
-#: What creates and deletes wait for where GKE takes no more at once.
-OTHER_OPERATIONS = "other node pool operations of this cluster to end"
 _STEP = timedelta(seconds=10)
 #: A limit is forgotten after so many steps.
 _STEPS = 6
@@ -75,11 +73,6 @@ def find_slots(round_: Round) -> tuple[Memory, Slots]:
         more_at=None if known.rejected_at is None else known.rejected_at + (steps + 1) * _STEP,
     )
     return replace(memory, operations=known), slots
-
-
-def note_started(operations: OperationLimit, creates: int, deletes: int) -> OperationLimit:
-    """Take note of what a decision starts."""
-    return replace(operations, deletes_tried_last=deletes > creates) if creates or deletes else operations
 
 
 def _learnt(operations: OperationLimit, running: int, now: datetime) -> OperationLimit:

@@ -23,6 +23,7 @@ from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, NodePoolRequest, PoolName, Taint, Zone, expected_pool
 from provisioner.model.choices import CapacityChoice, capacity_key, comma_items
 from provisioner.model.fit import demand_key, is_system, misfit, room_misfit
+from provisioner.model.placement import FREE, job_taints, labels_of
 from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, allowlists
@@ -30,8 +31,8 @@ from provisioner.slices.planning.launch import capacity
 from provisioner.slices.planning.launch.capacity import Choices, choices_of
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
-#: Nodes carry one until the other slices of their workload are ready; then the provisioner takes it off.
-HELD_TAINT = Taint(key=constants.HELD, value="true")
+#: Taint of flex-start nodes until the other slices of their workload are ready: the cluster autoscaler judges by the
+#: labels of the pool's template, so these pools are not created free.
 HELD_LATE_TAINT = Taint(key=constants.HELD_LATE, value="true")
 #: Labels that differ from slice to slice.
 _OWN_KEYS = frozenset({*constants.OWNER_LABELS, constants.NODE_POOL})
@@ -159,7 +160,7 @@ class Specification:
         return replace(self.blueprint.request, name=name, labels=labels)
 
 
-def blueprint_key(slice_: Slice, choice: CapacityChoice, copied: Mapping[str, str]) -> Hashable:
+def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, copied: Mapping[str, str]) -> Hashable:
     """Return what a blueprint depends on beside the settings: equal keys, equal blueprints.
 
     Choices, wishes and shapes are found once a round, and are the same objects where they are equal.
@@ -172,7 +173,7 @@ def blueprint_key(slice_: Slice, choice: CapacityChoice, copied: Mapping[str, st
         id(slice_.shape),
         id(slice_.wishes),
         slice_.nodes,
-        slice_.siblings > 1,
+        starts_together(slice_, settings),
         # Of one slice it is the same, and affinity takes long to compare.
         own or demand_key(asked),
         frozenset(asked.annotations.items()),
@@ -186,7 +187,6 @@ def blueprint(
     """Specify a node pool of a choice of capacity; raise UnmeetableError where there is none."""
     shape = check_shape(slice_)
     late = choice.kind is CapacityKind.FLEX_START
-    held = capacity.wants_all_or_nothing(slice_, settings) and slice_.siblings > 1
     facts = NodePoolRequest(
         name=PoolName(""),
         zone=choice.zone,
@@ -197,16 +197,34 @@ def blueprint(
         reservation=choice.reservation,
         max_run_seconds=capacity.max_run_seconds_of(slice_, settings) if late else 0,
         labels=dict(copied),
-        taints=(HELD_LATE_TAINT if late else HELD_TAINT,) if held else (),
+        taints=(*_job_taints(slice_), *((HELD_LATE_TAINT,) if late and starts_together(slice_, settings) else ())),
     )
     request = replace(rules.complete(facts, slice_, shape, settings), own_inputs=_own_inputs(slice_))
     asked_for = replace(request, labels={}, own_inputs="")
     return Blueprint(request=request, capacity=capacity_key(request), digest_text=repr(asked_for))
 
 
-def specify(slice_: Slice, plan: Blueprint, rules: PoolRules) -> Specification:
-    """Say whose the pool of a blueprint is to be; raise UnmeetableError where its labels are too many."""
-    labels = {**plan.request.labels, **owner_labels(slice_)}
+def starts_together(slice_: Slice, settings: Settings) -> bool:
+    """Whether the pool of a slice is kept free until all slices of its workload are ready."""
+    controlled = slice_.mark != "" or not slice_.workload.kind.has_pods
+    return controlled and slice_.siblings > 1 and capacity.wants_all_or_nothing(slice_, settings)
+
+
+def placement_labels(slice_: Slice, choice: CapacityKind, settings: Settings) -> Mapping[str, str]:
+    """Return the labels that assign the nodes of a new pool, or keep them free; none for pods without marks."""
+    if not slice_.workload.kind.has_pods:
+        return FREE
+    if not slice_.mark:
+        return {}
+    late = choice is CapacityKind.FLEX_START
+    held = starts_together(slice_, settings) and not late
+    return FREE if held else labels_of(slice_.mark, slice_.workload.namespace)
+
+
+def specify(slice_: Slice, plan: Blueprint, settings: Settings, rules: PoolRules) -> Specification:
+    """Add the labels of one slice to a blueprint. Raises UnmeetableError if the pool would have too many."""
+    placed = placement_labels(slice_, plan.request.capacity, settings)
+    labels = {**plan.request.labels, **owner_labels(slice_), **placed}
     total, most = _STAMP_CHARACTERS + sum(map(len, labels)) + sum(map(len, labels.values())), LABEL_CHARACTERS
     if total > most:
         raise UnmeetableError(
@@ -248,6 +266,24 @@ def check_shape(slice_: Slice) -> tpu.Shape:
             f"topology"
         )
     return shape
+
+
+def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
+    """Return the taint of a pool whose nodes get the label that JobSet lets the pods of the slice select.
+
+    The label must name the child Job of the slice: pods that select another Job fit no pool.
+    """
+    if slice_.workload.kind is not WorkloadKind.JOBSET:
+        return ()
+    taints = job_taints(slice_.requirements, slice_.workload.namespace, slice_.group_name)
+    value = slice_.requirements.node_selector.get(constants.NAMESPACED_JOB, "")
+    if taints and len(value) > _MAX_LABEL_VALUE:
+        raise ImpossibleError(
+            f"JobSet lets the pods select {constants.NAMESPACED_JOB}={bounds.cut(value)}, which has {len(value)} "
+            f"characters, a label at most {_MAX_LABEL_VALUE}; choose a shorter name, or remove the annotation "
+            f"{constants.NODE_SELECTOR_STRATEGY}"
+        )
+    return taints
 
 
 def _own_inputs(slice_: Slice) -> str:
@@ -366,15 +402,17 @@ class Candidates:
 
     def _specified(self, slice_: Slice, choice: CapacityChoice) -> Specification:
         rules, copied = self._rules, copied_labels(slice_, self._settings, self._rules)
-        key = blueprint_key(slice_, choice, copied)
+        key = blueprint_key(slice_, self._settings, choice, copied)
 
         def draw() -> Blueprint:
             drawn = blueprint(slice_, self._settings, rules, choice, copied)
-            request = specify(slice_, drawn, rules).stamped(pool_name(slice_.workload.name, slice_.id, 0), 0)
+            request = specify(slice_, drawn, self._settings, rules).stamped(
+                pool_name(slice_.workload.name, slice_.id, 0), 0
+            )
             check_fit(slice_, request, self._settings, rules)
             return drawn
 
-        return specify(slice_, _once(self._blueprints, key, draw), rules)
+        return specify(slice_, _once(self._blueprints, key, draw), self._settings, rules)
 
 
 def _once(known: dict[_K, _T | UnmeetableError], key: _K, find: Callable[[], _T]) -> _T:

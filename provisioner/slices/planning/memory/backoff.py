@@ -9,7 +9,7 @@ around.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -51,6 +51,8 @@ DELAYS: Mapping[FailureKind, Delay] = {
 #: What a pool that ended in ERROR for a reason that the table above does not tie to its capacity delays: that request.
 FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600)
 _PROBED = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
+#: After so many pools in a row that came up, 64 creates at the same time, a stockout is forgotten.
+_DOUBLINGS = 6
 #: A request that GKE calls invalid. It is tried again all the same: many such answers tell of a permission, a quota, a
 #: service account or a policy, which somebody may have mended since.
 REFUSAL_DELAY = Delay(first_seconds=900, cap_seconds=4 * 3600)
@@ -161,9 +163,36 @@ def blocking(backoffs: Mapping[str, Backoff], capacity: str, own: Backoff | None
 
 
 def probing(backoffs: Mapping[str, Backoff], capacity: str) -> Backoff | None:
-    """Return the failure after which only one pool of this capacity may be in the making, until one comes up."""
+    """Return the stockout or quota failure of a capacity that still limits its creates, None if there is none."""
     last = backoffs.get(capacity)
     return last if last is not None and last.failure.kind in _PROBED else None
+
+
+def max_in_flight(last: Backoff) -> int:
+    """Return the maximum number of pools in the making of a capacity that was out of stock.
+
+    A create that finds no capacity occupies a GKE operation for up to 35 minutes. One pool that came up says that there
+    was stock for one, so the number doubles with each, instead of opening the capacity to all slices that wait.
+    """
+    return int(2**last.came_up)
+
+
+def came_up(backoffs: Mapping[str, Backoff], capacity: str, now: datetime) -> Mapping[str, Backoff]:
+    """Return the back-offs after a pool of a capacity came up: due now, doubled, and forgotten after the last step."""
+    last = probing(backoffs, capacity)
+    if last is None or last.came_up >= _DOUBLINGS:
+        return forget(backoffs, capacity)
+    return {**backoffs, capacity: replace(last, came_up=last.came_up + 1, until=min(last.until, now))}
+
+
+def freed(backoffs: Mapping[str, Backoff], places: Collection[tuple[str, str]], now: datetime) -> Mapping[str, Backoff]:
+    """Return the back-offs after pools vanished: capacity of the same zone and machine type may be tried now."""
+    due = {
+        key: replace(last, until=now)
+        for key, last in backoffs.items()
+        if last.until > now and last.failure.kind in _PROBED and tuple(key.split("/", 2)[:2]) in places
+    }
+    return {**backoffs, **due} if due else backoffs
 
 
 def forget(backoffs: Mapping[_K, Backoff], key: _K) -> Mapping[_K, Backoff]:

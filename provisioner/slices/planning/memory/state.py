@@ -15,7 +15,7 @@ from enum import Enum
 from provisioner.model.capacity import Failure, NodePoolRequest, OperationName, PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.turns import LastTurns, Turn, Unit
+from provisioner.slices.planning.line import Stamps
 
 
 class Phase(Enum):
@@ -110,6 +110,8 @@ class Backoff:
     capacities: frozenset[str] = frozenset()
     #: Of a request that GKE calls invalid: the slice that asked.
     slice_id: SliceId | None = None
+    #: Of a capacity: number of pools that came up since its last failure.
+    came_up: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,13 +135,25 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """A workload whose slices start together and are not all there."""
+    """A workload whose slices start together, while some of them are missing."""
 
-    #: How many are there, and since when it was not more.
-    there: int = 0
+    #: Number of slices that have a ready pool, and time since which it has not grown; None while none has one.
+    ready: int = 0
     since: datetime | None = None
-    #: It gave back what was there, and takes turns with others since.
+    #: Whether the workload has released its pools, and waits in line since.
     queues: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Right of one workload that starts together to hold pools of one accelerator; after it, a pause."""
+
+    workload: WorkloadUid
+    since: datetime
+    #: Whether the workload released its pools: until the pause ends, no workload that starts together holds any.
+    released: bool = False
+    #: Time at which the pause ends; None while the released pools still exist.
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,16 +217,14 @@ class Memory:
     unneeded_since: Mapping[PoolName, datetime] = field(default_factory=dict)
     #: The slice whose pods were bound to a pool last, where the labels do not tell: a restart finds its place again.
     last_users: Mapping[PoolName, SliceId] = field(default_factory=dict)
+    #: Zone and machine type of each pool: once it has vanished, there may be stock again.
+    places: Mapping[PoolName, tuple[str, str]] = field(default_factory=dict)
     phases: Mapping[PoolName, PhaseEntry] = field(default_factory=dict)
     #: How long the last pool took from its create until its nodes were ready; None: not known.
     usual_creation: timedelta | None = None
     gangs: Mapping[WorkloadUid, Gang] = field(default_factory=dict)
-    #: By resource.
-    turns: Mapping[str, Turn] = field(default_factory=dict)
-    last_turns: LastTurns = field(default_factory=dict)
-    #: Which limit keeps a unit out, as the resource that turns are for.
-    waits_for: Mapping[Unit, str] = field(default_factory=dict)
+    #: By accelerator; only while workloads that start together compete for it.
+    holds: Mapping[str, Hold] = field(default_factory=dict)
+    stamps: Stamps = field(default_factory=dict)
     claims: Mapping[SliceId, Claim] = field(default_factory=dict)
-    #: Since when slices, one or several in turn, have counted on a ready pool without a pod that is bound to it.
-    unbound_since: Mapping[PoolName, datetime] = field(default_factory=dict)
     operations: OperationLimit = field(default_factory=OperationLimit)

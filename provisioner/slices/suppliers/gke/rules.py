@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from provisioner import constants, tpu
-from provisioner.model.capacity import Network, NodePool, NodePoolRequest
+from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest
 from provisioner.settings import Settings
 from provisioner.settings.forms import parse_networks, region_of
 from provisioner.slices.demand import Slice, allowlists
@@ -51,6 +51,12 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
         policy_name, placed = slice_.requirements.node_selector.get(constants.PLACEMENT_POLICY) or default_policy, ""
     asked_for = dict(_labels_asked_for(request, slice_, own_policy=policy_name not in ("", default_policy)))
     made = nodes.complete(request, slice_, shape, settings)
+    if made.capacity is CapacityKind.FLEX_START and any(taint.key == constants.JOB_TAINT for taint in made.taints):
+        # The cluster autoscaler adds nodes only for pods that fit the template of the pool, which lacks the label.
+        raise UnmeetableError(
+            f"GKE adds no flex-start nodes for pods that select {constants.NAMESPACED_JOB}: nodes get this label "
+            f"after they exist; remove the annotation {constants.NODE_SELECTOR_STRATEGY}, or choose other capacity"
+        )
     return replace(
         made,
         labels={**made.labels, **asked_for},

@@ -70,11 +70,10 @@ class Both(World):
     def look(self, **changes: Any) -> Plan:
         """Decide, and change the nodes."""
         plan = super().look(**changes)
-        for names, closed in ((plan.cordons, True), (plan.uncordons, False)):
-            for raw in (each for each in self.groups.nodes() if each["metadata"]["name"] in names):
-                raw["spec"]["unschedulable"] = closed
-                raw["metadata"]["annotations"] = {constants.CORDONED: "true"} if closed else {}
-                self.groups.kube.put_object(object_path("nodes", raw["metadata"]["name"]), raw)
+        for raw in (each for each in self.groups.nodes() if each["metadata"]["name"] in plan.uncordons):
+            raw["spec"]["unschedulable"] = False
+            raw["metadata"]["annotations"] = {}
+            self.groups.kube.put_object(object_path("nodes", raw["metadata"]["name"]), raw)
         return plan
 
     def pass_time(self, seconds: float) -> None:

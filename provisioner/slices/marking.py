@@ -1,0 +1,98 @@
+"""Marks pods for the pool of their slice when they are created, or keeps them off the pools of slices. Pure.
+
+The webhook server calls it on clusters without MutatingAdmissionPolicy. The policy in deploy/components/placement makes
+the same changes; a pod that both review is changed once. Not handled: namespaces for administrators' ResourceClaims;
+the registration of the webhook excludes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from provisioner import constants
+from provisioner.admission.review import Answer, Operation, Request, pointer
+from provisioner.kube import fields, podspec
+from provisioner.model.placement import labels_of, slice_key
+
+#: Prefix of the resources by which a pod requests devices of a class without a ResourceClaim.
+_DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
+_KEPT_OFF = {"key": constants.SLICE, "operator": "DoesNotExist"}
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_TERMS = ("spec", "affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms")
+
+
+def review_placement(request: Request, *, assigned: bool) -> Answer:
+    """Return the changes of a pod that is created; `assigned` is whether its namespace has assigned pools."""
+    if (request.kind, request.operation, request.subresource) != ("Pod", "CREATE", ""):
+        return Answer()
+    metadata, spec = (fields.mapping(request.object.get(key)) for key in ("metadata", "spec"))
+    chips, claims = _requests_chips(spec), podspec.has_claims(spec)
+    if not (chips or claims or _requests_device_class(spec)):
+        return Answer()
+    key = (
+        slice_key(fields.mapping(metadata.get("labels")))
+        if assigned and _is_served(metadata, spec, chips=chips)
+        else ""
+    )
+    if key:
+        return Answer(patch=tuple(_marks(spec, labels_of(key, request.namespace))))
+    return Answer(patch=tuple(_affinity(spec)))
+
+
+def _requests_chips(spec: dict[str, Any]) -> bool:
+    try:
+        return podspec.counted_chips("pod", spec) > 0
+    except fields.MalformedObject:
+        # The API server rejects a pod with such an amount.
+        return True
+
+
+def _requests_device_class(spec: dict[str, Any]) -> bool:
+    containers = (*fields.mappings(spec.get("containers")), *fields.mappings(spec.get("initContainers")))
+    limits = (fields.mapping(fields.mapping(each.get("resources")).get("limits")) for each in containers)
+    return any(name.startswith(_DEVICE_CLASS) for each in limits for name in each)
+
+
+def _is_served(metadata: dict[str, Any], spec: dict[str, Any], *, chips: bool) -> bool:
+    """Return whether the provisioner can serve a pod, by the pod only; with marks, any other pod would wait forever."""
+    labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
+    selector = fields.mapping(spec.get("nodeSelector"))
+    return (
+        constants.TPU_TOPOLOGY in selector
+        and (chips or (podspec.has_claims(spec) and constants.TPU_ACCELERATOR in selector))
+        and "true" not in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE))
+        and constants.SLICE_TOPOLOGY not in annotations
+    )
+
+
+def _marks(spec: dict[str, Any], marks: Mapping[str, str]) -> Iterator[Operation]:
+    selector = spec.get("nodeSelector")
+    if not selector:
+        yield Operation(op="add", path=pointer("spec", "nodeSelector"), value=dict(marks))
+        return
+    for key, value in marks.items():
+        if selector.get(key) != value:
+            yield Operation(op="add", path=pointer("spec", "nodeSelector", key), value=value)
+
+
+def _affinity(spec: dict[str, Any]) -> Iterator[Operation]:
+    """Yield the changes after which every term of the required node affinity excludes the nodes of slices."""
+    affinity = fields.mapping(spec.get("affinity"))
+    node_affinity = fields.mapping(affinity.get("nodeAffinity"))
+    required = node_affinity.get(_REQUIRED)
+    if required is None:
+        value = {**node_affinity, _REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [_KEPT_OFF]}]}}
+        affinity = {**affinity, "nodeAffinity": value}
+        yield Operation(op="add", path=pointer("spec", "affinity"), value=affinity)
+        return
+    for index, term in enumerate(fields.sequence(fields.mapping(required).get("nodeSelectorTerms"))):
+        expressions = fields.sequence(fields.mapping(term).get("matchExpressions"))
+        # An empty term matches no node; with an expression it would match some.
+        if (expressions or fields.mapping(term).get("matchFields")) and not any(map(_keeps_off, expressions)):
+            path = pointer(*_TERMS, index, "matchExpressions")
+            yield Operation(op="add", path=path, value=[*expressions, _KEPT_OFF])
+
+
+def _keeps_off(expression: object) -> bool:
+    return _KEPT_OFF.items() <= fields.mapping(expression).items()

@@ -1,0 +1,64 @@
+"""Finds slices whose manifest does not keep their pods on one node pool. Pure.
+
+The placement policy of a cluster keeps them together, and a manifest does not show the policy: the text is a condition.
+Not handled: affinity that other webhooks add to pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from provisioner import constants
+from provisioner.kube import fields
+from provisioner.model.placement import EXCLUSIVE
+from provisioner.model.workloads import WorkloadKind
+from provisioner.slices.demand import Slice
+
+#: How the text begins.
+NOT_PLACED = "nothing keeps the "
+#: Selectors that no two node pools, or no two child Jobs, have in common.
+_OF_ONE_POOL = (constants.NODE_POOL, constants.HOSTNAME, constants.NAMESPACED_JOB, "job-key")
+#: Annotations of pod templates by which Kueue's topology-aware scheduling chooses the nodes.
+_OF_KUEUE = ("kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-slice-required-topology")
+
+
+def missing_placement(slice_: Slice, template: Mapping[str, Any]) -> str:
+    """Return what a slice of several hosts needs so that its pods are on one node pool, empty if it needs nothing.
+
+    `template` is the pod template as JSON.
+    """
+    workload = slice_.workload
+    if (
+        slice_.shape is None
+        or not slice_.shape.multi_host
+        or not workload.kind.has_pods
+        or _is_placed(slice_, template)
+    ):
+        return ""
+    condition = (
+        f"the placement policy assigns the slices of namespace {workload.namespace} (its label "
+        f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN})"
+    )
+    problem = f"{NOT_PLACED}{slice_.parallelism} pods of each slice on one node pool (Event {constants.SLICE_SPLIT})"
+    if workload.kind in EXCLUSIVE:
+        return f"{problem}; add the annotation {EXCLUSIVE[workload.kind]}: {constants.NODE_POOL}, unless {condition}"
+    if workload.kind is WorkloadKind.RAY_CLUSTER:
+        condition += ", or a webhook places the pods of RayClusters"
+    return f"{problem}, unless {condition}; ask the administrator"
+
+
+def _is_placed(slice_: Slice, template: Mapping[str, Any]) -> bool:
+    asked, workload = slice_.requirements, slice_.workload
+    if any(key in asked.annotations or key in workload.annotations for key in EXCLUSIVE.values()):
+        return True
+    if any(key in asked.node_selector for key in _OF_ONE_POOL):
+        return True
+    # The selector is copied to the nodes of each slice of the workload: it keeps a single slice together.
+    if slice_.siblings == 1 and asked.node_selector.get(constants.LEGACY_POOL_ID) == workload.name:
+        return True
+    affinity = fields.mapping(fields.mapping(fields.mapping(template.get("spec")).get("affinity")).get("podAffinity"))
+    if affinity.get("requiredDuringSchedulingIgnoredDuringExecution"):
+        return True
+    annotations = fields.mapping(fields.mapping(template.get("metadata")).get("annotations"))
+    return any(key in annotations for key in _OF_KUEUE)

@@ -1,0 +1,81 @@
+"""Assigns pools: which labels the nodes of each pool should have, so that only the pods of one slice are bound there.
+
+A pool is assigned to one slice, free, or open. Only marked pods can be bound to an assigned pool, no pods with chips
+to a free one, and unmarked pods to an open one, whose nodes have no labels. The labels are read back from the nodes in
+each round, so a restart needs no memory of them. If labels contradict each other, running pods decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from provisioner import constants
+from provisioner.model.placement import FREE, MARKS, labels_of
+from provisioner.model.workloads import WorkloadUid
+from provisioner.slices.demand import Slice
+from provisioner.slices.planning.match import Matching
+from provisioner.slices.planning.plan import Assignment
+from provisioner.slices.planning.round import Round, Supply
+
+#: Labels of the nodes of an open pool: none.
+OPEN: Mapping[str, None] = dict.fromkeys(MARKS)
+
+
+def assignments(round_: Round, matching: Matching, partial: Collection[WorkloadUid]) -> tuple[Assignment, ...]:
+    """Return the nodes whose labels have to change; `partial` are workloads that wait until all their slices are ready.
+
+    A node goes from one slice to another in two steps. The first makes it free, so that no further pod of the first
+    slice is bound there. Before the second, the caller verifies live that no pod with chips is on the node.
+    """
+    found: list[Assignment] = []
+    for pool in round_.supply.values():
+        wanted, used = _wanted(pool, round_, matching, partial), bool(matching.holders.get(pool.name))
+        verify = not used and round_.made_for.get(pool.name) != matching.claimed.get(pool.name)
+        for node in pool.nodes if wanted is not None else ():
+            current = {key: node.labels.get(key) for key in MARKS}
+            if wanted in (None, current):
+                continue
+            if used or FREE in (wanted, current):
+                found.append(Assignment(node.name, wanted, verify=verify and wanted != FREE))
+            else:
+                found.append(Assignment(node.name, FREE))
+    return tuple(found)
+
+
+def _wanted(
+    pool: Supply, round_: Round, matching: Matching, partial: Collection[WorkloadUid]
+) -> Mapping[str, str | None] | None:
+    """Return the labels that the nodes of a pool should have; None if they are to stay as they are."""
+    if pool.unwatched:
+        # Pods of the workload that it was created for are not seen.
+        return None
+    holders = matching.holders.get(pool.name, frozenset())
+    if holders:
+        (holder,) = holders if len(holders) == 1 else (None,)
+        slice_ = round_.slices.get(holder) if holder is not None else None
+        # The labels stay if pods of several slices, or of a workload that is gone, are on the pool.
+        if slice_ is None:
+            return None
+        # The leader may have been bound before all nodes were opened.
+        return _labels_of(slice_) if slice_.mark else OPEN
+    claimant = matching.claimed.get(pool.name)
+    if claimant is None:
+        # Nothing is to be bound to a pool that nothing needs, once the provisioner has labelled it.
+        return FREE if any(key in node.labels for node in pool.nodes for key in MARKS) else None
+    slice_ = round_.slices[claimant]
+    if not slice_.workload.kind.has_pods or claimant.workload_uid in partial:
+        return FREE
+    if slice_.leader is None:
+        # Between two attempts of a workload its pool waits for the next pods.
+        return _labels_at_create(pool) if round_.made_for.get(pool.name) == claimant else None
+    return _labels_of(slice_) if slice_.mark else OPEN
+
+
+def _labels_at_create(pool: Supply) -> Mapping[str, str] | None:
+    """Return the labels of the slice that a pool was created for; None if it was created free or open."""
+    labels = {key: pool.pool.labels.get(key, "") for key in MARKS}
+    return labels if labels[constants.SLICE] not in ("", constants.SLICE_FREE) else None
+
+
+def _labels_of(slice_: Slice) -> Mapping[str, str]:
+    return labels_of(slice_.mark, slice_.workload.namespace)

@@ -1,0 +1,110 @@
+"""Finds the pools that a slice could have now, and what blocks its other choices of capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from provisioner import constants
+from provisioner.model.capacity import FailureKind, Zone
+from provisioner.model.choices import CapacityChoice
+from provisioner.model.workloads import WorkloadUid
+from provisioner.slices.demand import Slice
+from provisioner.slices.planning.launch import limits
+from provisioner.slices.planning.launch.capacity import Choices
+from provisioner.slices.planning.launch.specification import Specification
+from provisioner.slices.planning.memory import backoff
+from provisioner.slices.planning.round import Round
+from provisioner.slices.planning.waits import ChoiceBlocker
+from provisioner.slices.supplier import UnmeetableError
+
+#: Failures of a slice's own creates that the next create meets again, unless the request or a permission changes.
+_LASTING = frozenset({FailureKind.PERMISSION, FailureKind.NOT_FOUND})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """The pools that a slice could have now, apart from limits and other slices."""
+
+    choices: Choices
+    #: Best first. Only the last one may be of capacity that has not failed.
+    offers: tuple[tuple[CapacityChoice, Specification], ...]
+    blockers: tuple[ChoiceBlocker, ...]
+    #: Why there will be no pool until the workload or the settings change, empty if there may be one.
+    permanent_problem: str
+
+
+def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
+    """Specify the pools of the choices of a slice. Raises UnmeetableError if none can be specified."""
+    if slice_.host:
+        raise UnmeetableError(
+            f"the pod selects {constants.HOSTNAME}={slice_.host}, and no free node pool that fits has that node"
+        )
+    memory, now, candidates = round_.memory, round_.now, round_.candidates
+    choices, own = candidates.choices(slice_, zone), memory.slice_backoffs.get(slice_.id)
+    offers: list[tuple[CapacityChoice, Specification]] = []
+    blockers: list[ChoiceBlocker] = []
+    problems: dict[str, None] = {}
+    permanent = True
+    for choice in choices.open:
+        try:
+            offer = candidates.specification(slice_, choice)
+        except UnmeetableError as error:
+            problems.setdefault(str(error))
+            continue
+        capacity, request = offer.blueprint.capacity, memory.backoffs.get(offer.digest)
+        request = request if request is not None and request.until > now else None
+        if request is not None and request.slice_id is not None:
+            problems.setdefault(f"{round_.rules.supplier_name} rejects {choice}: {request.failure.message}")
+        else:
+            permanent = False
+        found = backoff.blocking(memory.backoffs, capacity, own, now) or request
+        if found is not None:
+            blockers.append(ChoiceBlocker(choice, found))
+            continue
+        offers.append((choice, offer))
+        if backoff.probing(memory.backoffs, capacity) is None:
+            break
+    if not (offers or blockers):
+        raise UnmeetableError("; ".join(problems))
+    return LaunchOptions(
+        choices=choices,
+        offers=tuple(offers),
+        blockers=tuple(blockers),
+        permanent_problem="; ".join(problems) if permanent else "",
+    )
+
+
+def has_fresh_offer(round_: Round, slice_: Slice, zone: Zone | None) -> bool:
+    """Whether a slice could have a pool that has not failed of late: pools are deleted for no other slice."""
+    backoffs, own = round_.memory.backoffs, round_.memory.slice_backoffs.get(slice_.id)
+    # Other failures are those of the supplier, or of the way to it, and say nothing about the next create.
+    capacities = frozenset[str]()
+    if own is not None and own.failure.kind in _LASTING:
+        if not own.capacities:
+            return False
+        capacities = own.capacities
+    try:
+        offers = options_of(round_, slice_, zone).offers
+    except UnmeetableError:
+        return False
+    keys = ((offer.blueprint.capacity, offer.digest) for _, offer in offers)
+    return any(not (key in backoffs or key in capacities or digest in backoffs) for key, digest in keys)
+
+
+def problem_of_all(
+    round_: Round, slices: Sequence[Slice], zones: Mapping[WorkloadUid, Zone] = MappingProxyType({})
+) -> str:
+    """Return why slices that start together can never all have pools at the same time, empty if they can.
+
+    `zones` are those that workloads keep to.
+    """
+    for slice_ in slices:
+        try:
+            problem = options_of(round_, slice_, zones.get(slice_.workload.uid)).permanent_problem
+        except UnmeetableError as error:
+            problem = str(error)
+        if problem:
+            return f"slice {slice_.group_name}: {problem}"
+    return limits.problem_of(slices, round_.settings)

@@ -1,0 +1,71 @@
+"""Makes room: chooses idle and warm pools whose chips, or places, refused slices need within the limits."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
+
+from provisioner.model.capacity import PoolName
+from provisioner.slices.demand import Slice
+from provisioner.slices.planning.launch.limits import Budget
+from provisioner.slices.planning.match import Matching
+from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.usage import LimitScope
+
+
+def make_room(
+    round_: Round, matching: Matching, budget: Budget, refused: Iterable[Sequence[Slice]]
+) -> frozenset[PoolName]:
+    """Choose the pools that are deleted for refused units; a unit that the idle pools cannot help gets none.
+
+    Work grows with the units plus the pools: each pool is looked at once for each of its scopes.
+    """
+    idle = _longest_idle(round_, matching)
+    if not idle:
+        return frozenset()
+    free = Counter(budget.going)
+    scopes = {pool.name: budget.scopes_of(pool) for pool in idle}
+    idle_in: dict[LimitScope, deque[PoolName]] = defaultdict(deque)
+    idle_amount: Counter[LimitScope] = Counter()
+    for pool in idle:
+        for scope, amount in scopes[pool.name].items():
+            idle_in[scope].append(pool.name)
+            idle_amount[scope] += amount
+    chosen: set[PoolName] = set()
+    for slices in refused:
+        limits = budget.limits_of(slices)
+        missing = {limit.scope: budget.used[limit.scope] + limit.asked - limit.most for limit in limits}
+        # Pools on their way out make room already.
+        lacking = {scope: amount - free[scope] for scope, amount in missing.items()}
+        if any(amount > idle_amount[scope] for scope, amount in lacking.items()):
+            continue
+        for scope, amount in missing.items():
+            while amount > free[scope]:
+                name = idle_in[scope].popleft()
+                if name not in chosen:
+                    chosen.add(name)
+                    free.update(scopes[name])
+                    idle_amount.subtract(scopes[name])
+        for limit in limits:
+            free[limit.scope] -= limit.asked
+    return frozenset(chosen)
+
+
+def _longest_idle(round_: Round, matching: Matching) -> list[Supply]:
+    """List the pools of buffers, then the pools that nothing needed in the last round nor now, longest idle first.
+
+    Last come the pools whose delete failed before: they may be used by pods that the caches do not show.
+    """
+    supply = round_.supply
+    warm = sorted(name for name, user in matching.claimed.items() if round_.slices[user].spare)
+    idle_since = {
+        name: since
+        for name, since in round_.memory.unneeded_since.items()
+        if name in supply
+        and supply[name].usable
+        and not supply[name].unwatched
+        and name not in matching.claimed
+        and not matching.holders.get(name)
+    }
+    ordered = sorted(idle_since, key=lambda name: (supply[name].half_deleted, idle_since[name], name))
+    return [supply[name] for name in (*warm, *ordered) if supply[name].listed]

@@ -1,0 +1,95 @@
+"""The line: one order for everything that is scarce.
+
+Free node pools, limits, operations, capacity that was out of stock, and the accelerators that workloads start together
+on are given out in this order: the higher priority of the leader pod first, then the first unit of each namespace, then
+the second of each. Of two namespaces the one comes first whose last grant, or arrival, is longer ago; inside a
+namespace the workload whose last grant, or creation, is longer ago.
+
+Grants are remembered for each resource apart: a namespace that is granted one capacity loses no place at another. They
+are remembered only while units wait for the resource, so that nothing grows with pods that are edited again and again.
+Fairness beyond this order is the job of Kueue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from provisioner.slices.demand import Slice, SliceId
+
+#: The resource of free node pools, limits and operations.
+CREATES = "creates"
+#: Time of the last grant, by resource, namespace, and UID of the workload; an empty UID stands for the namespace.
+Stamps = Mapping[tuple[str, str, str], datetime]
+
+
+class Unit(NamedTuple):
+    """One place in the line: a slice, or all slices of a workload that start together."""
+
+    id: SliceId
+    namespace: str
+    priority: int
+    #: Time since which the leader pod is unschedulable.
+    since: datetime
+    #: Time at which the workload was created.
+    created_at: datetime
+    #: Name of the group, by which the slices of one workload are ordered.
+    group_name: str
+
+
+def unit_of(slice_: Slice, now: datetime) -> Unit:
+    """Return the place of a slice in the line."""
+    leader, workload = slice_.leader, slice_.workload
+    since = leader.unschedulable_since if leader is not None else None
+    priority = leader.priority if leader is not None else 0
+    # A time in the future comes from a clock that is ahead; as the latest arrival the slice would never be served.
+    since = since if since is not None and since <= now else datetime.min.replace(tzinfo=UTC)
+    return Unit(slice_.id, workload.namespace, priority, since, workload.created_at, slice_.group_name)
+
+
+def in_line(resource: str, units: Iterable[Unit], stamps: Stamps) -> list[Unit]:
+    """Return the units in the order in which the resource is granted to them."""
+    units = sorted(
+        units,
+        key=lambda unit: (
+            -unit.priority,
+            stamps.get((resource, unit.namespace, unit.id.workload_uid), unit.created_at),
+            unit.since,
+            unit.group_name,
+            unit.id,
+        ),
+    )
+    arrived_at: dict[str, datetime] = {}
+    for unit in units:
+        arrived_at[unit.namespace] = min(unit.since, arrived_at.get(unit.namespace, unit.since))
+    granted_at = {name: stamps.get((resource, name, ""), at) for name, at in arrived_at.items()}
+    before: Counter[tuple[int, str]] = Counter()
+    places = []
+    for unit in units:
+        key = unit.priority, unit.namespace
+        places.append((-unit.priority, before[key], granted_at[unit.namespace], unit.namespace))
+        before[key] += 1
+    order = sorted(range(len(units)), key=lambda index: places[index])
+    return [units[index] for index in order]
+
+
+def granted(stamps: Stamps, resource: str, units: Iterable[Unit], now: datetime) -> Stamps:
+    """Return the stamps after grants of a resource to some units."""
+    new = {(resource, unit.namespace, name): now for unit in units for name in ("", unit.id.workload_uid)}
+    return {**stamps, **new} if new else stamps
+
+
+def still_contended(stamps: Stamps, contended: Collection[str], slices: Iterable[Slice]) -> Stamps:
+    """Return the stamps of resources that units wait for, of namespaces and workloads that have pods."""
+    if not stamps:
+        return stamps
+    # Also of pods that do not wait now: a workload that comes and goes would be the longest without a grant each time.
+    present = {name for each in slices if each.pods for name in (each.workload.namespace, each.workload.uid)}
+    return {key: at for key, at in stamps.items() if key[0] in contended and (key[2] or key[1]) in present}
+
+
+def place_of(order: Sequence[Unit]) -> dict[SliceId, int]:
+    """Return the place of each unit, beginning with 1."""
+    return {unit.id: place for place, unit in enumerate(order, start=1)}

@@ -1,0 +1,104 @@
+"""Finds slices that do not have one node pool to themselves, and reports them. Pure.
+
+A slice of several hosts is whole if all its pods are on one node pool, and no pods of another slice are.
+Without exclusive placement and without the placement policy, the scheduler binds the pods of a group to any nodes that
+fit them. Slices of one host cannot be split.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from provisioner import constants
+from provisioner.model.capacity import PoolName
+from provisioner.model.placement import EXCLUSIVE
+from provisioner.model.wording import first_of
+from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.planning.match import Matching
+from provisioner.slices.planning.plan import Notice, PoolState, notice
+from provisioner.slices.planning.round import Round
+
+
+class Splits(NamedTuple):
+    """The slices of one round that do not have one node pool to themselves."""
+
+    #: Slices of several hosts with pods on more than one node pool: these pools.
+    slices: Mapping[SliceId, frozenset[PoolName]]
+    #: Node pools with pods of several slices, one of which has several hosts: these slices.
+    pools: Mapping[PoolName, frozenset[SliceId]]
+    #: The slices of several hosts of both.
+    affected: frozenset[SliceId]
+
+
+def find_splits(round_: Round, matching: Matching) -> Splits:
+    """Find the served slices of several hosts that span node pools, or share one with another slice.
+
+    Pods that are being deleted do not count: during a restart they are on a node pool next to their successors.
+    """
+    users: dict[PoolName, set[SliceId]] = defaultdict(set)
+    split: dict[SliceId, frozenset[PoolName]] = {}
+    multi_host: set[SliceId] = set()
+    for slice_id, held in matching.held.items():
+        slice_ = round_.slices.get(slice_id)
+        if slice_ is None:
+            continue
+        # A node that belongs to no node pool has an empty name of its pool.
+        names = held - {PoolName("")}
+        for name in names:
+            users[name].add(slice_id)
+        if slice_.served and slice_.shape is not None and slice_.shape.multi_host:
+            multi_host.add(slice_id)
+            if len(names) > 1:
+                split[slice_id] = names
+    shared = {
+        name: frozenset(slices)
+        for name, slices in users.items()
+        if len(slices) > 1 and not multi_host.isdisjoint(slices)
+    }
+    affected = frozenset(split).union(*shared.values()) & multi_host
+    return Splits(slices=split, pools=shared, affected=affected)
+
+
+def notices(round_: Round, matching: Matching, splits: Splits) -> Iterator[Notice]:
+    """Yield one notice for each slice that does not have one node pool to itself."""
+    for slice_id in sorted(splits.affected):
+        slice_, pools = round_.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
+        shared = any(name in splits.pools for name in pools)
+        message = f"{_where(slice_, pools, shared=shared)}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
+        # The pools change with each pod: that is no other notice.
+        yield notice(slice_, constants.SLICE_SPLIT, message, key="split")
+
+
+def with_splits(states: Iterable[PoolState], splits: Splits) -> tuple[PoolState, ...]:
+    """Return the states of all pools, with those pools marked that no slice has to itself."""
+    names = frozenset(splits.pools).union(*splits.slices.values())
+    if not names:
+        return tuple(states)
+    return tuple(replace(state, split=True) if state.name in names else state for state in states)
+
+
+def _where(slice_: Slice, pools: list[PoolName], *, shared: bool) -> str:
+    if len(pools) == 1:
+        return f"The pods of {slice_.title} share node pool {pools[0]} with pods of other slices"
+    others = ", which pods of other slices use as well" if shared else ""
+    return f"The pods of {slice_.title} are on {len(pools)} node pools: {first_of(pools)}{others}"
+
+
+def _remedy(slice_: Slice, *, is_split: bool) -> str:
+    workload = slice_.workload
+    restart = f"restart the {workload.kind.value}"
+    annotation = EXCLUSIVE.get(workload.kind, "")
+    exclusive = annotation in {*workload.annotations, *slice_.requirements.annotations}
+    if slice_.mark or (exclusive and is_split):
+        cause = "the placement policy" if slice_.mark else f"the annotation {annotation}"
+        return f"{cause} did not apply to some of these pods, which are older or were bound by hand: {restart}"
+    policy = (
+        f"install the placement policy and label namespace {workload.namespace} with "
+        f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}, then {restart}"
+    )
+    if exclusive or not annotation:
+        return policy
+    return f"add the annotation {annotation}: {constants.NODE_POOL}, or {policy}"

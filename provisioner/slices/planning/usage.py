@@ -1,0 +1,87 @@
+"""Counts for whom each pool is: by the pods on it, else by the workload that it was created for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from provisioner import tpu
+from provisioner.model.capacity import PoolName
+from provisioner.model.workloads import Pod, WorkloadName, WorkloadUid
+from provisioner.slices.planning.round import Round, Supply
+
+
+class LimitScope(NamedTuple):
+    """The pools that one limit counts."""
+
+    #: "all", "namespace", "accelerator", "workload" or "creates".
+    kind: str
+    #: Name of the namespace, accelerator or workload; empty for the other kinds.
+    name: str = ""
+
+    def __str__(self) -> str:
+        return {"all": "all pools together", "creates": "creates"}.get(self.kind, f"{self.kind} {self.name}")
+
+
+#: All pools together, and the creates of the last hour.
+ALL = LimitScope("all")
+CREATES_PER_HOUR = LimitScope("creates")
+
+
+class Charge(NamedTuple):
+    """For whom one pool counts."""
+
+    #: By namespace.
+    chips: Mapping[str, int]
+    accelerator: str
+    workload: WorkloadName
+    uid: WorkloadUid
+
+    def amounts(self) -> Iterator[tuple[LimitScope, int]]:
+        """Yield each scope that the pool counts in, with its chips, or 1 where pools are counted."""
+        total = 0
+        for namespace, chips in self.chips.items():
+            yield LimitScope("namespace", namespace), chips
+            total += chips
+        yield ALL, total
+        yield LimitScope("accelerator", self.accelerator), total
+        yield scope_of(self.workload), 1
+
+
+def users_of(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]]:
+    """Count by pool the nodes on which each workload has unfinished pods; the oldest pod of a node counts."""
+    pool_of_node = {node.name: node.pool_name for node in round_.snapshot.nodes}
+    first: dict[str, Pod] = {}
+    for pod in round_.snapshot.pods:
+        if pod.node_name in pool_of_node and not pod.finished and pod.requirements.chips:
+            before = first.setdefault(pod.node_name, pod)
+            if (pod.created_at, pod.uid) < (before.created_at, before.uid):
+                first[pod.node_name] = pod
+    users: dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]] = {}
+    for node, pod in first.items():
+        uid = round_.workloads.uid_of(pod) or WorkloadUid("")
+        user = (pod.namespace, WorkloadName(pod.kind, pod.namespace, pod.workload_name), uid)
+        users.setdefault(pool_of_node[node], Counter())[user] += 1
+    return users
+
+
+def charge_of(pool: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid], int]) -> Charge:
+    """Charge each namespace for the nodes that it uses, and the rest to the one that uses most."""
+    known = tpu.machine_type(pool.pool.machine_type)
+    accelerator, total = (known[0].label if known is not None else ""), pool.chips
+    if not users:
+        creator, creator_uid, *_ = pool.ownership
+        return Charge({creator.namespace: total}, accelerator, creator, creator_uid)
+    (_, workload, uid), _ = max(users.items(), key=lambda item: (item[1], item[0][0], item[0][1].name))
+    per_node = total // max(1, pool.pool.hosts)
+    chips: Counter[str] = Counter()
+    for (namespace, _, _), nodes in users.items():
+        chips[namespace] += per_node * nodes
+    chips[workload.namespace] += total - chips.total()
+    return Charge(chips, accelerator, workload, uid)
+
+
+def scope_of(workload: WorkloadName) -> LimitScope:
+    """Return the scope of the limit on the pools of one workload."""
+    return LimitScope("workload", f"{workload.kind} {workload.namespace}/{workload.name}")

@@ -1,0 +1,268 @@
+"""Why a slice waits: one record for its Event, status, page and explain, and the text of each cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NamedTuple
+
+from provisioner import constants
+from provisioner.model.capacity import FailureKind, PoolName
+from provisioner.model.choices import CapacityChoice
+from provisioner.model.wording import clock
+from provisioner.slices.demand import SliceId
+from provisioner.slices.planning.memory import backoff
+from provisioner.slices.planning.memory.state import Backoff, Hold
+from provisioner.slices.planning.usage import CREATES_PER_HOUR, LimitScope
+
+#: Cause for which creates and deletes wait while the supplier takes no more operations.
+OTHER_OPERATIONS = "other node pool operations of this cluster to end"
+#: Failures of the supplier or the way to it: an Event follows only if they last, and it is no warning.
+_QUIET = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.TOO_MANY_OPERATIONS, FailureKind.UNAVAILABLE})
+_QUIET_SECONDS = 60.0
+#: Maximum number of characters of each failure in an Event that names several choices.
+_MAX_FAILURE_CHARACTERS = 200
+
+
+class WaitKind(StrEnum):
+    """Cause for which no pool is created for a slice; the first that applies, in this order."""
+
+    #: The request, as it is, cannot be served.
+    REQUEST = "request"
+    #: The administrator has paused the creation of pools.
+    PAUSE = "pause"
+    #: Creates of the slice, its workload or its namespace failed.
+    FAILURE = "failure"
+    #: The slices of the workload start together, and not all of them are available now.
+    TOGETHER = "together"
+    #: A limit of the settings.
+    LIMIT = "limit"
+    #: The capacity was out of stock, or its quota was exhausted.
+    STOCK = "stock"
+    #: The supplier takes no more operations now.
+    OPERATIONS = "operations"
+
+
+#: What to do about each cause, apart from waiting; empty if waiting is all.
+REMEDIES: Mapping[WaitKind, str] = {
+    WaitKind.REQUEST: "change the request",
+    WaitKind.PAUSE: "the administrator has to end the pause",
+    WaitKind.FAILURE: "change the request if GKE's message asks for it",
+    WaitKind.TOGETHER: "allow more choices of capacity",
+    WaitKind.LIMIT: "the administrator can raise the limit; a PriorityClass puts pods ahead, and Kueue shares quota",
+    WaitKind.STOCK: "allow more choices of capacity or zones",
+    WaitKind.OPERATIONS: "",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitsFor:
+    """Why no pool is created for a slice now: the one record for its Event, status, page and explain."""
+
+    kind: WaitKind
+    #: What is waited for: the scope of a limit, a capacity, or an accelerator; empty for other kinds.
+    what: LimitScope | str = ""
+    message: str
+    #: Shorter form for the read model, which shows the details beside it; empty if the message is used.
+    brief: str = ""
+    #: Reason of the Event.
+    reason: str = constants.CREATION_WAITING
+    #: Part of the message that stays the same while numbers and times change; empty if it is the message.
+    key: str = ""
+    #: Place in the line of the units that wait for the same, beginning with 1, and the length of that line; 0 if the
+    #: slice waits in no line.
+    position: int = 0
+    of: int = 0
+    #: The first units that come before.
+    ahead: tuple[SliceId, ...] = ()
+    #: Workloads that use most of a limit, with their chips or pools, and the number of further workloads.
+    users: tuple[tuple[str, int], ...] = ()
+    other_users: int = 0
+    #: Time at which the wait may end although nothing changes; None if no time is set.
+    until: datetime | None = None
+    warning: bool = True
+    #: Whether the wait usually ends soon, so that there is no Event yet.
+    silent: bool = False
+    #: Whether all that could be tried has failed: a ProvisioningRequest ends with it.
+    failed: bool = False
+    #: Whether waiting does not help: the request has to be changed.
+    final: bool = False
+
+    @property
+    def remedy(self) -> str:
+        """What to do apart from waiting, empty if waiting is all."""
+        return REMEDIES[WaitKind.REQUEST if self.final else self.kind]
+
+
+class ChoiceBlocker(NamedTuple):
+    """What blocks one choice of capacity."""
+
+    choice: CapacityChoice
+    last: Backoff
+    #: The capacity, if other slices try it first.
+    probed: str = ""
+    #: Place among the slices that wait for the capacity, and their number; 0 if the choice waits for a time.
+    position: int = 0
+    of: int = 0
+
+    @property
+    def until(self) -> datetime | None:
+        """Time at which the choice is tried again; None if other slices try it first."""
+        return None if self.probed else self.last.until
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the supplier calls the request invalid."""
+        return self.last.slice_id is not None
+
+
+class Limit(NamedTuple):
+    """One limit, and the amount that some slices ask for within it."""
+
+    setting: str
+    scope: LimitScope
+    most: int
+    #: Chips, pools or creates that one slice asks for.
+    asked: int
+
+
+def of_choices(name: PoolName, found: Sequence[ChoiceBlocker], now: datetime, supplier_name: str) -> WaitsFor:
+    """Return what all choices of a slice wait for."""
+    distinct = list({(each.last.failure, each.until, each.probed): each for each in found}.values())
+    brief = ""
+    if len(distinct) == 1:
+        message = _one(name, distinct[0], now, supplier_name)
+    else:
+        words = "; ".join(
+            f"{each.choice} ({_when(each, now)}): {each.last.failure.message[:_MAX_FAILURE_CHARACTERS].rstrip(' .')}"
+            for each in distinct
+        )
+        message = f"No choice of capacity is available for node pool {name} yet. {words}."
+        kinds = " and ".join(dict.fromkeys(_words(each) for each in distinct))
+        brief = f"None of {len(found)} choices of capacity is available: {kinds}."
+    until = min((each.until for each in found if each.until is not None), default=None)
+    passing = [each for each in distinct if not each.rejected]
+    if not passing:
+        return WaitsFor(
+            kind=WaitKind.REQUEST,
+            message=message,
+            brief=brief,
+            until=until,
+            reason=constants.CREATION_FAILED,
+            failed=True,
+            final=True,
+        )
+    quiet = all(each.last.failure.kind in _QUIET for each in passing)
+    lasts = now - min(each.last.since for each in passing) >= timedelta(seconds=_QUIET_SECONDS)
+    line = next((each for each in found if each.probed), None)
+    stock = line is not None or any(backoff.concerns_capacity(each.last.failure) for each in passing)
+    return WaitsFor(
+        kind=WaitKind.STOCK if stock else WaitKind.FAILURE,
+        what=line.probed if line is not None else "",
+        position=line.position if line is not None else 0,
+        of=line.of if line is not None else 0,
+        message=message,
+        brief=brief,
+        until=until,
+        key=" ".join(sorted({each.last.failure.kind.value for each in distinct})),
+        warning=not quiet,
+        silent=quiet and not lasts,
+        # While another slice tries the capacity, this one may have it soon.
+        failed=line is None and not any(each.last.failure.kind in _QUIET for each in passing),
+    )
+
+
+def _one(name: PoolName, each: ChoiceBlocker, now: datetime, supplier_name: str) -> str:
+    if each.rejected:
+        return (
+            f"{supplier_name} rejects node pool {name}: {each.last.failure.message} Next try "
+            f"{clock(each.last.until, now)}, or when the workload or the provisioner's settings change."
+        )
+    return f"Node pool {name} waits ({_when(each, now)}): {each.last.failure.message}"
+
+
+def _when(each: ChoiceBlocker, now: datetime) -> str:
+    if each.rejected:
+        return f"rejected, next try {clock(each.last.until, now)}"
+    words = f"{_words(each)} since {clock(each.last.since, now)}"
+    if each.probed:
+        return f"{words}, other node pools try first, place {each.position} of {each.of} in the line"
+    return f"{words}, next try {clock(each.last.until, now)}"
+
+
+def _words(each: ChoiceBlocker) -> str:
+    return each.last.failure.kind.value.replace("_", " ")
+
+
+def of_limit(limit: Limit, *, used: int, going: int, kept: int) -> WaitsFor:
+    """Return the refusal by a limit; `going` is the part of `used` that is about to become free."""
+    scope, most, never = limit.scope, limit.most, limit.asked > limit.most
+    if scope == CREATES_PER_HOUR:
+        words = f"allows {most} new node pools within an hour, and {used} were created"
+    elif scope.kind == "workload":
+        kind, _, name = scope.name.partition(" ")
+        words = f"allows a {kind} {most} node pools, and {name.rpartition('/')[2]} has {used}"
+    elif never:
+        words = f"allows {scope} {most} chips; {limit.asked} are requested, so waiting will not help"
+    else:
+        words = f"allows {scope} {most} chips, {used} exist, and {limit.asked} more are requested"
+    words += f", {going} of them in node pools that failed or are being deleted" if going and not never else ""
+    words += f"; {kept} are kept for pods of higher priority" if kept else ""
+    return WaitsFor(
+        kind=WaitKind.LIMIT,
+        what=scope,
+        reason=constants.LIMIT_REACHED,
+        key=limit.setting,
+        message=f"{limit.setting} {words}.",
+        final=never,
+    )
+
+
+def of_pause(since: datetime | None) -> WaitsFor:
+    """Return the refusal while creation is paused, by the ConfigMap since a time, or by the setting."""
+    cause, end = "PAUSE_CREATION is set", "unsets it"
+    if since is not None:
+        cause = f"Creation is paused since {since:%Y-%m-%d %H:%M} UTC, by ConfigMap {constants.PAUSE_CONFIGMAP_NAME}"
+        end = "deletes it"
+    message = f"{cause}: no node pools are created until the administrator {end}."
+    return WaitsFor(kind=WaitKind.PAUSE, reason=constants.LIMIT_REACHED, key="PAUSE_CREATION", message=message)
+
+
+def of_hold(accelerator: str, hold: Hold | None, line: Sequence[SliceId], position: int, now: datetime) -> WaitsFor:
+    """Return why a workload that starts together waits at an accelerator; no hold: others come first in the line."""
+    if hold is None:
+        cause = f"an earlier workload in the line waits for several accelerators, {accelerator} among them"
+    elif hold.released:
+        end = clock(hold.until, now) if hold.until is not None else "after the pools have been deleted"
+        cause = f"slices of {accelerator} were released because not all of them were available; next try {end}"
+    else:
+        cause = f"another workload that starts together holds slices of {accelerator}"
+    return WaitsFor(
+        kind=WaitKind.TOGETHER,
+        what=accelerator,
+        message=cause,
+        key="queue",
+        position=position,
+        of=len(line),
+        ahead=tuple(line[: position - 1][:3]),
+        until=hold.until if hold is not None else None,
+    )
+
+
+def of_failures(name: PoolName, own: Backoff | None, until: datetime, now: datetime) -> WaitsFor:
+    """Return the wait after too many failed creates of a workload or a namespace; `own` is the last of the slice."""
+    message = (
+        f"Node pool {name} waits: too many creates of this workload or of its namespace have failed; next try "
+        f"{clock(until, now)}"
+    )
+    message += f"; the last attempt failed: {own.failure.message}" if own is not None else ""
+    return WaitsFor(kind=WaitKind.FAILURE, message=message, key="failures", until=until, failed=True)
+
+
+def of_operations(name: PoolName, limit: int | None, supplier_name: str, *, silent: bool) -> WaitsFor:
+    """Return the wait for the supplier's operations; `limit` is the number that it took, None if unknown."""
+    message = f"Node pool {name} waits for {OTHER_OPERATIONS}"
+    message += f"; {supplier_name} rejected more than {limit} of them at once" if limit is not None else ""
+    return WaitsFor(kind=WaitKind.OPERATIONS, message=message, key="operations", warning=False, silent=silent)

@@ -1,0 +1,174 @@
+"""Checks whether admission binds pods of groups to the node pools of their slices, and in which namespaces it does not.
+
+Without placement the basic job works, so that no finding here is a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from provisioner import constants
+from provisioner.kube import fields
+from provisioner.kube.errors import ClusterError, Forbidden, NotFound
+from provisioner.kube.fields import MalformedObject
+from provisioner.kube.live import list_all
+from provisioner.kube.protocol import Api, Request, collection_path, object_path
+from provisioner.model.placement import labels_of, slice_key
+from provisioner.model.workloads import Workload
+from provisioner.settings import Settings
+from provisioner.slices.preflight import Finding, ok, unknown, warning
+from provisioner.slices.preflight.in_kubernetes import (
+    ADMISSION_GROUP,
+    PLACEMENT_POLICY,
+    PLACEMENT_WEBHOOKS,
+    Right,
+    is_granted,
+)
+from provisioner.workloads import Kind, kinds_served
+
+_ROOT = f"/apis/{ADMISSION_GROUP}/v1"
+#: End of the policy's condition on namespaces with the component placement-all-namespaces.
+_ALL_NAMESPACES = '!= "off"'
+_INSTALL = (
+    "Enable the component placement; before Kubernetes 1.36, the components webhook and webhook-placement: "
+    "docs/install-variants.md, Placement."
+)
+_SPREAD = "so pods of one slice may spread over the node pools of several workloads"
+#: Namespaces that a message names.
+_SHOWN = 5
+_TRIAL_LABELS = {constants.JOB_KEY: "trial"}
+
+
+def check_placement(api: Api, settings: Settings) -> Finding:
+    """Check that pods are marked, by a trial if the identity may create pods, and that namespaces have the label.
+
+    A trial creates no pod. Raises ClusterError.
+    """
+    try:
+        by, everywhere = _installed(api)
+    except Forbidden as error:
+        return unknown(str(error), "Grant permission to get the policy: apply deploy/base.")
+    if not by:
+        return warning(f"no admission policy assigns node pools to slices, {_SPREAD}", _INSTALL)
+    try:
+        labels = dict(list_all(api, collection_path("namespaces"), {}, _label_of, metadata_only=True))
+    except Forbidden as error:
+        return unknown(f"{by} is installed, but {error}", "Grant permission to list namespaces: apply deploy/base.")
+    assigned = {
+        name
+        for name, value in labels.items()
+        if value == constants.PLACEMENT_ASSIGN or (everywhere and value != constants.PLACEMENT_OFF)
+    }
+    shown = f"{by} is installed"
+    for namespace in sorted(assigned & _served(settings, labels)):
+        if is_granted(api, Right("", "pods", "create", namespace)):
+            if problem := _trial(api, namespace):
+                return warning(f"{by} is installed, but {problem}", _INSTALL)
+            shown = f"{by} marks pods, as a trial in namespace {namespace} shows"
+            break
+    missing = sorted((_with_workloads(api, settings) & labels.keys()) - assigned)
+    if missing:
+        names = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else "")
+        return warning(
+            f"{shown}, but {names} (of {len(missing)} namespaces with workloads) lack the label "
+            f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}, {_SPREAD}",
+            f"Label them before you create the next workload there: kubectl label namespace "
+            f"{' '.join(missing[:_SHOWN])} {constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}",
+        )
+    return ok(f"{shown}; the provisioner assigns node pools in {len(assigned)} of {len(labels)} namespaces")
+
+
+def _installed(api: Api) -> tuple[str, bool]:
+    """Return the name of the policy or webhook that marks pods, empty if none, and whether it does so everywhere."""
+    policy = _read(api, "mutatingadmissionpolicies", PLACEMENT_POLICY)
+    if policy is not None and _read(api, "mutatingadmissionpolicybindings", PLACEMENT_POLICY) is not None:
+        variables = fields.mappings(fields.mapping(policy.get("spec")).get("variables"))
+        conditions = [fields.text(each.get("expression")) for each in variables if each.get("name") == "assigned"]
+        return f"the policy {PLACEMENT_POLICY}", any(each.endswith(_ALL_NAMESPACES) for each in conditions)
+    webhooks = fields.mappings((_read(api, "mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS) or {}).get("webhooks"))
+    if any(fields.text(each.get("name")).startswith("placement.") for each in webhooks):
+        # PLACEMENT_NAMESPACES is a setting of the server; the label has the same effect with either value.
+        return f"the webhook of {PLACEMENT_WEBHOOKS}", False
+    return "", False
+
+
+def _read(api: Api, resource: str, name: str) -> Mapping[str, Any] | None:
+    """Return an object, None if it does not exist or the API server does not know its kind."""
+    try:
+        return api.get(object_path(resource, name, root=_ROOT))
+    except NotFound:
+        return None
+
+
+def _label_of(raw: Any) -> tuple[str, str]:
+    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+    return fields.text(metadata.get("name")), fields.text(
+        fields.mapping(metadata.get("labels")).get(constants.PLACEMENT)
+    )
+
+
+def _served(settings: Settings, namespaces: Mapping[str, str]) -> set[str]:
+    return set(settings.namespaces) or set(namespaces)
+
+
+def _with_workloads(api: Api, settings: Settings) -> set[str]:
+    """Return the served namespaces with workloads that request chips and have not ended."""
+    return {
+        workload.namespace
+        for kind in kinds_served(settings).values()
+        if kind.kind.has_pods
+        for within in sorted(settings.namespaces) or [""]
+        for workload in _list(api, kind, within)
+        if not workload.finished and any(group.template.chips for group in workload.groups)
+    }
+
+
+def _list(api: Api, kind: Kind, namespace: str) -> Iterator[Workload]:
+    try:
+        found = list_all(api, collection_path(kind.resource, namespace=namespace, root=kind.root), {}, _parsed(kind))
+    except (NotFound, Forbidden):
+        # The checks of kinds and rights report both.
+        return
+    yield from filter(None, found)
+
+
+def _parsed(kind: Kind) -> Callable[[Any], Workload | None]:
+    def parse(raw: Any) -> Workload | None:
+        try:
+            return kind.parse(raw)
+        except MalformedObject:
+            return None
+
+    return parse
+
+
+def _trial(api: Api, namespace: str) -> str:
+    """Create a pod of a group as a dry run; return the problem, empty if it is marked."""
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "tpu-provisioner-trial-", "labels": _TRIAL_LABELS},
+        "spec": {
+            "nodeSelector": {constants.TPU_ACCELERATOR: "tpu-v6e-slice", constants.TPU_TOPOLOGY: "2x2"},
+            "containers": [
+                {
+                    "name": "trial",
+                    "image": "trial",
+                    "resources": {"limits": {constants.TPU_RESOURCE: "4"}},
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                }
+            ],
+            # The Pod Security Standard restricted permits it.
+            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        },
+    }
+    path = collection_path("pods", namespace=namespace)
+    try:
+        created = api.exchange(Request("POST", path, query={"dryRun": "All"}, body=body))
+    except ClusterError as error:
+        return f"a trial in namespace {namespace} failed: {error}"
+    selector = fields.mapping(fields.mapping(created.get("spec")).get("nodeSelector"))
+    if labels_of(slice_key(_TRIAL_LABELS), namespace).items() <= selector.items():
+        return ""
+    return f"a trial pod of a group in namespace {namespace} is not marked with the nodeSelector {constants.SLICE}"

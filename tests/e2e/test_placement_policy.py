@@ -1,0 +1,494 @@
+"""The admission policies of placement on a real API server, with the real controllers of JobSet and LeaderWorkerSet.
+
+Each pod is also given to the review of the webhook server, which must make the same changes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.admission.review import Answer, Request
+from provisioner.kube.errors import ClusterError
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.model.placement import FREE, MARKS, UNKNOWN_GROUP, labels_of, slice_key
+from provisioner.slices.marking import review_placement
+from provisioner.slices.preflight import Status
+from provisioner.slices.preflight.in_placement import check_placement
+from provisioner.workloads import LEADER_WORKER_SET, PLAIN_JOB
+from rehearsal.demos import Rehearsal
+from tests.deploy.kit import DEPLOY
+from tests.e2e.kit import EXCLUSIVE, Ground, has_mutating_policies, jobset
+from tests.support.objects import Json, pod_spec, raw_job, raw_lws
+from tests.support.patches import apply_patch
+from tests.support.settings import settings as make_settings
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not has_mutating_policies(), reason="MutatingAdmissionPolicy needs Kubernetes 1.36"),
+]
+
+MANIFESTS = (
+    ("-f", str(DEPLOY / "base" / "placement-guard.yaml")),
+    ("-k", str(DEPLOY / "components" / "placement")),
+)
+_ASSIGNED, _OPEN, _ADMIN = "placed-assigned", "placed-open", "placed-admin"
+_KEPT_OFF = {"key": constants.SLICE, "operator": "DoesNotExist"}
+_ZONE = {"key": constants.ZONE, "operator": "In", "values": ["us-central2-b"]}
+_ON_NODE = {"key": "metadata.name", "operator": "In", "values": ["node-1"]}
+_GROUP = {constants.JOB_KEY: "a" * 40}
+_CLAIMS: Json = {"resourceClaims": [{"name": "tpu", "resourceClaimTemplateName": "all-chips"}]}
+
+
+@dataclass(frozen=True)
+class Admission:
+    """Creates pods as trials: the API server admits them, and does not store them."""
+
+    rehearsal: Rehearsal
+    #: Whether the changes of the policy are compared with the review of the webhook server.
+    compared: bool = True
+
+    def admit(self, namespace: str, spec: Json, **metadata: Any) -> Json:
+        """Return the spec of a pod as admitted."""
+        body: Json = {"metadata": {"name": "trial", **metadata}, "spec": spec}
+        path = f"{collection_path('pods', namespace=namespace)}?dryRun=All"
+        admitted = self.rehearsal.api.post(path, body)
+        # The registration of the webhook leaves out namespaces for administrators.
+        if self.compared and namespace != _ADMIN:
+            reviewed = apply_patch(body, _review(namespace, body).patch)["spec"]
+            assert (marks(reviewed), terms(reviewed)) == (marks(admitted["spec"]), terms(admitted["spec"]))
+            assert _review(namespace, admitted).patch == ()
+        found: Json = admitted["spec"]
+        return found
+
+    def refusal(self, namespace: str, spec: Json, **metadata: Any) -> str:
+        """Return the message with which a pod is rejected, empty if it is admitted."""
+        try:
+            self.admit(namespace, spec, **metadata)
+        except ClusterError as error:
+            return str(error)
+        return ""
+
+
+@pytest.fixture(scope="module")
+def admission(rehearsal: Rehearsal) -> Iterator[Admission]:
+    """Apply the policies, and wait until they are in force."""
+    rehearsal.create_namespace(_ASSIGNED, labels={constants.PLACEMENT: constants.PLACEMENT_ASSIGN})
+    rehearsal.create_namespace(_OPEN)
+    rehearsal.create_namespace(_ADMIN, labels={"resource.kubernetes.io/admin-access": "true"})
+    for manifest in MANIFESTS:
+        rehearsal.kubectl("apply", "--server-side", "--validate=strict", *manifest)
+    trial = Admission(rehearsal, compared=False)
+
+    def in_force() -> bool:
+        marked = marks(trial.admit(_ASSIGNED, pod_spec(), labels=_GROUP))
+        forged = pod_spec(chips=0)
+        forged["nodeSelector"] |= labels_of("j-a", _OPEN)
+        return bool(marked) and bool(trial.refusal(_OPEN, forged))
+
+    ground = Ground(rehearsal)
+    ground.wait(in_force, "the policies are in force")
+    yield Admission(rehearsal)
+    for manifest in MANIFESTS:
+        rehearsal.kubectl("delete", *manifest)
+    ground.wait(lambda: not terms(trial.admit(_OPEN, pod_spec())), "the policies are no longer in force")
+
+
+def _review(namespace: str, pod: Json) -> Answer:
+    request = Request(kind="Pod", operation="CREATE", namespace=namespace, object=pod)
+    return review_placement(request, assigned=namespace == _ASSIGNED)
+
+
+def marks(spec: Json) -> dict[str, str]:
+    """Return the marks of a pod."""
+    return {key: value for key, value in spec.get("nodeSelector", {}).items() if key in MARKS}
+
+
+def terms(spec: Json) -> list[Json]:
+    """Return the terms of a pod's required node affinity."""
+    affinity = spec.get("affinity", {}).get("nodeAffinity", {})
+    found: list[Json] = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
+    return found
+
+
+def _with_terms(*wanted: Json, **affinity: Any) -> Json:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(wanted)}}
+    return pod_spec(affinity={"nodeAffinity": required, **affinity})
+
+
+def _random_labels(chosen: random.Random) -> dict[str, str]:
+    values = {
+        constants.JOB_KEY: ("", "a" * 40),
+        constants.LWS_GROUP_KEY: ("", "b" * 40),
+        constants.LWS_NAME: ("", "serve"),
+        constants.RAY_CLUSTER_NAME: ("llm", "c" * 40),
+        constants.RAY_GROUP: ("tpus", "g" * 20, "g" * 21),
+        constants.RAY_REPLICA_INDEX: ("0", "12"),
+        constants.CONTROLLER_UID: ("", "0b8c3d4e-0000-4000-8000-000000000000"),
+    }
+    return {key: chosen.choice(values[key]) for key in values if chosen.random() < 0.4}
+
+
+def test_marks_of_pods_equal_the_keys_that_the_provisioner_computes(admission: Admission) -> None:
+    """Every combination of labels, also empty values, gives the same key in CEL and in Python."""
+    chosen = random.Random(46)
+    seen = set()
+    for _ in range(150):
+        labels = _random_labels(chosen)
+        key = slice_key(labels)
+        seen.add(key[:2])
+        spec = admission.admit(_ASSIGNED, pod_spec(), labels=labels)
+        assert marks(spec) == (labels_of(key, _ASSIGNED) if key else {}), labels
+        assert terms(spec) == ([] if key else [{"matchExpressions": [_KEPT_OFF]}]), labels
+    assert seen == {"", "j-", "l-", "r-", "ra", "b-"}
+
+
+def test_marks_that_the_author_wrote_are_overwritten(admission: Admission) -> None:
+    """The author of a pod cannot choose another slice, or the namespace of another slice."""
+    spec = pod_spec()
+    spec["nodeSelector"] |= labels_of("j-victim", _OPEN)
+    assert marks(admission.admit(_ASSIGNED, spec, labels=_GROUP)) == labels_of(slice_key(_GROUP), _ASSIGNED)
+
+
+def test_pod_of_another_namespace_with_the_same_key_gets_another_mark(admission: Admission) -> None:
+    """In a namespace without the label, a pod with the labels of a group is kept off all slices."""
+    spec = admission.admit(_OPEN, pod_spec(tolerations=[{"operator": "Exists"}]), labels=_GROUP)
+    assert (marks(spec), terms(spec)) == ({}, [{"matchExpressions": [_KEPT_OFF]}])
+
+
+_NOT_SERVED: dict[str, tuple[Json, Json]] = {
+    "without a topology": (pod_spec(nodeSelector={constants.TPU_ACCELERATOR: "tpu-v4-podslice"}), {}),
+    "provisioning disabled by a label": (pod_spec(), {"labels": {**_GROUP, constants.DISABLE: "true"}}),
+    "provisioning disabled by an annotation": (pod_spec(), {"annotations": {constants.DISABLE: "true"}}),
+    "dynamic slice": (pod_spec(), {"annotations": {constants.SLICE_TOPOLOGY: "2x2x2"}}),
+    "claims without an accelerator": (
+        pod_spec(chips=0, nodeSelector={constants.TPU_TOPOLOGY: "2x2x2"}, **_CLAIMS),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize(("spec", "metadata"), _NOT_SERVED.values(), ids=_NOT_SERVED)
+def test_pod_of_a_group_that_the_provisioner_cannot_serve_is_not_marked(
+    spec: Json, metadata: Json, admission: Admission
+) -> None:
+    """Marks would make it wait forever."""
+    admitted = admission.admit(_ASSIGNED, spec, **{"labels": _GROUP, **metadata})
+    assert (marks(admitted), terms(admitted)) == ({}, [{"matchExpressions": [_KEPT_OFF]}])
+
+
+def test_pod_of_a_group_with_claims_is_marked(admission: Admission) -> None:
+    spec = admission.admit(_ASSIGNED, pod_spec(chips=0, **_CLAIMS), labels=_GROUP)
+    assert marks(spec) == labels_of(slice_key(_GROUP), _ASSIGNED)
+
+
+_TERMS: dict[str, tuple[list[Json], list[Json]]] = {
+    "expressions": ([{"matchExpressions": [_ZONE]}], [{"matchExpressions": [_ZONE, _KEPT_OFF]}]),
+    "fields": ([{"matchFields": [_ON_NODE]}], [{"matchFields": [_ON_NODE], "matchExpressions": [_KEPT_OFF]}]),
+    "several terms": (
+        [{"matchExpressions": [_ZONE]}, {"matchFields": [_ON_NODE]}, {"matchExpressions": [_KEPT_OFF]}],
+        [
+            {"matchExpressions": [_ZONE, _KEPT_OFF]},
+            {"matchFields": [_ON_NODE], "matchExpressions": [_KEPT_OFF]},
+            {"matchExpressions": [_KEPT_OFF]},
+        ],
+    ),
+    # A term without requirements matches no node.
+    "empty term": ([{}, {"matchExpressions": [_ZONE]}], [{}, {"matchExpressions": [_ZONE, _KEPT_OFF]}]),
+}
+
+
+@pytest.mark.parametrize(("given", "want"), _TERMS.values(), ids=_TERMS)
+def test_every_term_of_node_affinity_excludes_slices(given: list[Json], want: list[Json], admission: Admission) -> None:
+    """One term suffices for the scheduler, so that one term without the expression would let the pod in."""
+    assert terms(admission.admit(_OPEN, _with_terms(*given))) == want
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        {},
+    ],
+    ids=["affinity to pods", "preferences", "empty affinity"],
+)
+def test_pod_without_required_node_affinity_is_kept_off_slices(affinity: Json, admission: Admission) -> None:
+    assert terms(admission.admit(_OPEN, pod_spec(affinity=affinity))) == [{"matchExpressions": [_KEPT_OFF]}]
+
+
+def test_affinity_without_terms_stays_invalid(admission: Admission) -> None:
+    """The API server rejects an empty list of terms; admission does not make it valid."""
+    assert "must have at least one node selector term" in admission.refusal(_OPEN, _with_terms())
+
+
+def _limits(name: str, amount: str = "1") -> Json:
+    resources = {"requests": {name: amount}, "limits": {name: amount}}
+    return {"containers": [{"name": "main", "image": "none", "resources": resources}]}
+
+
+_ASKING: dict[str, tuple[str, Json, bool]] = {
+    "chips": (_OPEN, _limits(constants.TPU_RESOURCE), True),
+    "chips in kube-system": ("kube-system", _limits(constants.TPU_RESOURCE), True),
+    "chips of an init container": (
+        _OPEN,
+        {**_limits("cpu"), "initContainers": _limits(constants.TPU_RESOURCE)["containers"]},
+        True,
+    ),
+    "claims": (_OPEN, {**_limits("cpu"), **_CLAIMS}, True),
+    "resource of a device class": (_OPEN, _limits("deviceclass.resource.kubernetes.io/tpu.google.com"), True),
+    "claims of an administrator": (_ADMIN, {**_limits("cpu"), **_CLAIMS}, False),
+    "chips in a namespace for administrators": (_ADMIN, _limits(constants.TPU_RESOURCE), True),
+    "no chips": (_OPEN, _limits("cpu"), False),
+    "zero chips": (_OPEN, _limits(constants.TPU_RESOURCE, "0"), False),
+    "no chips with the selector of an accelerator": (_OPEN, pod_spec(chips=0), False),
+    "no chips on a node by name": (_OPEN, {**_limits("cpu"), "nodeName": "node-1"}, False),
+    "chips on a node by name": (_OPEN, {**_limits(constants.TPU_RESOURCE), "nodeName": "node-1"}, True),
+}
+
+
+@pytest.mark.parametrize(("namespace", "spec", "want"), _ASKING.values(), ids=_ASKING)
+def test_only_pods_that_may_get_chips_are_kept_off_slices(
+    namespace: str, spec: Json, want: bool, admission: Admission
+) -> None:
+    found = {"name": "main", "image": "none"}
+    spec = {"initContainers": [], **spec}
+    for container in spec["initContainers"]:
+        container["name"] = "init"
+    assert found.items() <= spec["containers"][0].items()
+    assert terms(admission.admit(namespace, spec)) == ([{"matchExpressions": [_KEPT_OFF]}] if want else [])
+
+
+def test_pod_of_a_group_without_chips_is_not_marked(admission: Admission) -> None:
+    spec = admission.admit(_ASSIGNED, pod_spec(chips=0), labels=_GROUP)
+    assert (marks(spec), terms(spec)) == ({}, [])
+
+
+def _selecting(selector: dict[str, str], **fields: Any) -> Json:
+    spec = pod_spec(**fields)
+    return {**spec, "nodeSelector": {**spec["nodeSelector"], **selector}}
+
+
+def _expressions(*expressions: Json) -> Json:
+    return _with_terms({"matchExpressions": [_ZONE]}, {"matchExpressions": list(expressions)})
+
+
+_OF_OPEN, _OF_ASSIGNED = labels_of("j-a", _OPEN), labels_of("j-a", _ASSIGNED)
+_FORGED: dict[str, tuple[str, Json, str]] = {
+    "marks of its own namespace without the label": (_OPEN, _selecting(_OF_OPEN), "are set by admission"),
+    "marks of another namespace": (_OPEN, _selecting(_OF_ASSIGNED), "are set by admission"),
+    "marks without chips": (_OPEN, _selecting(_OF_ASSIGNED, chips=0), "are set by admission"),
+    "marks of free pools": (_ASSIGNED, _selecting(dict(FREE)), "are set by admission"),
+    "a key of its own": (_ASSIGNED, _selecting({constants.SLICE: "j-a"}), "are set by admission"),
+    "a namespace of its own": (_ASSIGNED, _selecting({constants.SLICE_NAMESPACE: _ASSIGNED}), "are set by admission"),
+    "marks of another slice of its namespace": (_ASSIGNED, _selecting(_OF_ASSIGNED), "excludes the nodes"),
+    "affinity to a slice": (_OPEN, _expressions({"key": constants.SLICE, "operator": "Exists"}), "only with"),
+    "affinity to a key": (
+        _ASSIGNED,
+        _expressions({"key": constants.SLICE, "operator": "In", "values": ["j-a"]}),
+        "only with",
+    ),
+    "affinity to all other keys": (
+        _OPEN,
+        _expressions({"key": constants.SLICE, "operator": "NotIn", "values": ["j-a"]}),
+        "only with",
+    ),
+    "affinity to free pools": (
+        _OPEN,
+        _expressions({"key": constants.SLICE, "operator": "In", "values": ["none"]}),
+        "only with",
+    ),
+    "affinity to a namespace": (
+        _OPEN,
+        _expressions({"key": constants.SLICE_NAMESPACE, "operator": "DoesNotExist"}),
+        "only with",
+    ),
+}
+
+
+@pytest.mark.parametrize(("namespace", "spec", "want"), _FORGED.values(), ids=_FORGED)
+def test_pod_with_a_forged_selection_of_slices_is_rejected(
+    namespace: str, spec: Json, want: str, admission: Admission
+) -> None:
+    assert want in admission.refusal(namespace, spec)
+
+
+def test_affinity_that_excludes_slices_is_allowed(admission: Admission) -> None:
+    """A pod without chips may exclude the provisioner's node pools."""
+    assert not admission.refusal(_OPEN, {**_with_terms({"matchExpressions": [_KEPT_OFF]}), **_limits("cpu")})
+
+
+def test_pod_with_too_many_terms_is_rejected(admission: Admission) -> None:
+    """A pod for which the policy exceeds its budget must not be admitted without the affinity."""
+    spec = _with_terms(*({"matchExpressions": [_ZONE]} for _ in range(20_000)))
+    refusal = admission.refusal(_OPEN, spec)
+    assert "tpu-provisioner-placement" in refusal, refusal
+
+
+def test_selectors_of_gated_pods_cannot_be_extended_with_marks(admission: Admission) -> None:
+    """Scheduling gates permit updates of the nodeSelector; Kueue uses them."""
+    api, path = admission.rehearsal.api, collection_path("pods", namespace=_ASSIGNED)
+    ground = Ground(admission.rehearsal)
+    ground.wait(lambda: admission.rehearsal.objects(collection_path("serviceaccounts", namespace=_ASSIGNED)), "account")
+    gated = {"schedulingGates": [{"name": "example.com/gate"}]}
+    for name, labels, spec in (
+        ("marked", _GROUP, pod_spec(**gated)),
+        ("plain", {}, pod_spec(**gated)),
+        ("none", {}, pod_spec(chips=0, **gated)),
+    ):
+        api.post(path, {"metadata": {"name": name, "labels": labels}, "spec": spec})
+
+    def extended(name: str, selector: dict[str, str]) -> str:
+        try:
+            api.patch(object_path("pods", name, namespace=_ASSIGNED), {"spec": {"nodeSelector": selector}})
+        except ClusterError as error:
+            return str(error)
+        return ""
+
+    try:
+        # As Kueue's topology-aware scheduling does it.
+        for name in ("marked", "plain", "none"):
+            assert not extended(name, {constants.HOSTNAME: "node-1"})
+        assert "excludes the nodes" in extended("plain", labels_of("j-a", _ASSIGNED))
+        assert "are set by admission" in extended("none", labels_of("j-a", _OPEN))
+        # A pod that was marked while its namespace had the label can still be changed.
+        namespace = object_path("namespaces", _ASSIGNED)
+        api.patch(namespace, {"metadata": {"labels": {constants.PLACEMENT: None}}})
+        trial = Admission(admission.rehearsal, compared=False)
+        ground.wait(lambda: not marks(trial.admit(_ASSIGNED, pod_spec(), labels=_GROUP)), "the label is gone")
+        assert not extended("marked", {"example.com/rack": "1"})
+        api.patch(namespace, {"metadata": {"labels": {constants.PLACEMENT: constants.PLACEMENT_ASSIGN}}})
+        ground.wait(lambda: marks(trial.admit(_ASSIGNED, pod_spec(), labels=_GROUP)), "the label is back")
+    finally:
+        for name in ("marked", "plain", "none"):
+            api.delete(object_path("pods", name, namespace=_ASSIGNED) + "?gracePeriodSeconds=0")
+
+
+def test_check_makes_a_trial_and_names_namespaces_without_the_label(assigned: Ground) -> None:
+    settings = make_settings(namespaces=(assigned.namespace,))
+    assigned.post(jobset("train", assigned.namespace))
+    finding = check_placement(assigned.api, settings)
+    assert finding.status is Status.OK
+    assert f"marks pods, as a trial in namespace {assigned.namespace} shows" in finding.message
+    namespace = object_path("namespaces", assigned.namespace)
+    assigned.api.patch(namespace, {"metadata": {"labels": {constants.PLACEMENT: None}}})
+    assert f"but {assigned.namespace} (of 1 namespaces" in check_placement(assigned.api, settings).message
+
+
+# --- The pods of real controllers ---
+
+
+@pytest.fixture
+def assigned(alone: Ground, admission: Admission) -> Ground:
+    """Give a namespace whose pods are marked, without a provisioner."""
+    labels = {"metadata": {"labels": {constants.PLACEMENT: constants.PLACEMENT_ASSIGN}}}
+    alone.api.patch(object_path("namespaces", alone.namespace), labels)
+    return alone
+
+
+def await_marks(ground: Ground, pods: int) -> set[str]:
+    """Wait for a number of pods; return their keys, each of which is the key by the pod's labels."""
+    ground.wait(lambda: len(ground.pods()) == pods, f"there are {pods} pods")
+    keys = set()
+    for pod in ground.pods():
+        key = slice_key(pod["metadata"]["labels"])
+        assert marks(pod["spec"]) == labels_of(key, ground.namespace), pod["metadata"]
+        keys.add(key)
+    return keys
+
+
+@pytest.mark.parametrize("exclusive", [True, False], ids=["exclusive", "not exclusive"])
+def test_pods_of_a_jobset_are_marked_by_their_job(exclusive: bool, assigned: Ground) -> None:
+    body = jobset("train", assigned.namespace, topology="2x2x2", replicas=2, parallelism=2)
+    if not exclusive:
+        del body["metadata"]["annotations"][EXCLUSIVE]
+    assigned.post(body)
+    # With exclusive placement, JobSet creates the other pods once the leaders are bound.
+    keys = await_marks(assigned, 2 if exclusive else 4)
+    assert len(keys) == 2
+    assert all(key.startswith("j-") for key in keys)
+
+
+@pytest.mark.usefixtures("leaderworkersets")
+def test_leaders_of_a_leaderworkerset_are_marked_after_its_webhook(assigned: Ground) -> None:
+    """The webhook writes the label with the key of the group, and the policy is called again."""
+    path = collection_path("leaderworkersets", namespace=assigned.namespace, root=LEADER_WORKER_SET.root)
+    lws = raw_lws("serve", namespace=assigned.namespace, uid="", pod=pod_spec(), metadata={"annotations": {}})
+    assigned.api.post(path, lws)
+    keys = await_marks(assigned, 4)
+    assert len(keys) == 2
+    assert UNKNOWN_GROUP not in keys
+
+
+def test_pods_of_an_indexed_job_are_marked_by_its_uid(assigned: Ground) -> None:
+    path = collection_path("jobs", namespace=assigned.namespace, root=PLAIN_JOB.root)
+    uid = assigned.api.post(path, raw_job(namespace=assigned.namespace, uid="", pod=pod_spec()))["metadata"]["uid"]
+    assert await_marks(assigned, 2) == {f"b-{uid}"}
+
+
+_NODES: dict[str, dict[str, str]] = {
+    "placed-assigned": labels_of("j-a", "victims"),
+    "placed-free": dict(FREE),
+    "placed-open": {},
+}
+
+
+@pytest.fixture
+def tpu_nodes(rehearsal: Rehearsal) -> Iterator[None]:
+    """Have a node of an assigned pool, of a free pool and of an open pool."""
+    room = {"cpu": "8", "memory": "16Gi", "pods": "20", constants.TPU_RESOURCE: "4"}
+    taint = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
+    for name, labels in _NODES.items():
+        selected = {**pod_spec()["nodeSelector"], **labels}
+        status = {"capacity": room, "allocatable": room}
+        body = {"metadata": {"name": name, "labels": selected}, "spec": {"taints": [taint]}, "status": status}
+        rehearsal.api.post(collection_path("nodes"), body)
+    yield
+    for name in _NODES:
+        rehearsal.api.delete(object_path("nodes", name))
+
+
+@pytest.mark.usefixtures("admission", "tpu_nodes")
+def test_the_scheduler_binds_other_pods_only_to_open_pools(alone: Ground) -> None:
+    """A pod with every toleration, and with the labels of the group, gets no assigned and no free node."""
+    spec = pod_spec(tolerations=[{"operator": "Exists"}])
+    for name, labels in (("one", _GROUP), ("two", {constants.JOB_KEY: "a"})):
+        body = {"metadata": {"name": name, "labels": labels}, "spec": spec}
+        alone.api.post(collection_path("pods", namespace=alone.namespace), body)
+    daemons = {
+        "metadata": {"name": "monitor"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "monitor"}},
+            "template": {
+                "metadata": {"labels": {"app": "monitor"}},
+                "spec": {
+                    "containers": [{"name": "main", "image": "none"}],
+                    "nodeSelector": pod_spec()["nodeSelector"],
+                    "tolerations": [{"key": constants.TPU_RESOURCE, "operator": "Exists"}],
+                },
+            },
+        },
+    }
+    alone.api.post(collection_path("daemonsets", namespace=alone.namespace, root="/apis/apps/v1"), daemons)
+
+    def bound() -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {name: [] for name in _NODES}
+        for pod in alone.pods():
+            if node := pod["spec"].get("nodeName"):
+                found[node].append(pod["metadata"]["name"].split("-")[0])
+        return found
+
+    def unscheduled() -> int:
+        conditions = [each for pod in alone.pods() for each in pod["status"].get("conditions", ())]
+        return sum(each.get("reason") == "Unschedulable" for each in conditions)
+
+    alone.wait(lambda: sum(map(len, bound().values())) == 4 and unscheduled() == 1, "the scheduler has decided")
+    found = bound()
+    assert found["placed-assigned"] == found["placed-free"] == ["monitor"]
+    assert len(found["placed-open"]) == 2
+    alone.api.delete(object_path("daemonsets", "monitor", namespace=alone.namespace, root="/apis/apps/v1"))

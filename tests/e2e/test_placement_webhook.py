@@ -1,0 +1,88 @@
+"""The webhook server marks pods in place of the policy, registered on a real API server; also beside the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from provisioner import constants
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.model.placement import UNKNOWN_GROUP, labels_of, slice_key
+from provisioner.settings.webhook import WebhookSettings
+from provisioner.workloads import LEADER_WORKER_SET
+from rehearsal.demos import Rehearsal
+from tests.e2e.kit import Ground, has_mutating_policies, registered_webhook, serving_webhook
+from tests.e2e.test_placement_policy import MANIFESTS, Admission, await_marks, marks, terms
+from tests.support.objects import pod_spec, raw_lws
+
+pytestmark = pytest.mark.e2e
+
+_ASSIGNED, _OPEN, _OFF = "webhook-assigned", "webhook-open", "webhook-off"
+_GROUP = {constants.JOB_KEY: "a" * 40}
+
+
+@pytest.fixture(scope="module")
+def server(rehearsal: Rehearsal) -> Iterator[Admission]:
+    """Have the webhook server mark pods."""
+    rehearsal.create_namespace(_ASSIGNED, labels={constants.PLACEMENT: constants.PLACEMENT_ASSIGN})
+    rehearsal.create_namespace(_OPEN)
+    rehearsal.create_namespace(_OFF, labels={constants.PLACEMENT: constants.PLACEMENT_OFF})
+    trial = Admission(rehearsal, compared=False)
+
+    def admits() -> bool:
+        return bool(marks(trial.admit(_ASSIGNED, pod_spec(), labels=_GROUP)))
+
+    settings = WebhookSettings()
+    with registered_webhook(rehearsal, "webhook-placement") as port, serving_webhook(rehearsal, port, settings, admits):
+        yield trial
+
+
+@pytest.fixture
+def assigned(alone: Ground, server: Admission) -> Ground:
+    """Give a namespace whose pods are marked, without a provisioner."""
+    labels = {"metadata": {"labels": {constants.PLACEMENT: constants.PLACEMENT_ASSIGN}}}
+    alone.api.patch(object_path("namespaces", alone.namespace), labels)
+    return alone
+
+
+def test_a_namespace_chooses_by_its_label(server: Admission) -> None:
+    marked = server.admit(_ASSIGNED, pod_spec(), labels=_GROUP)
+    assert (marks(marked), terms(marked)) == (labels_of(slice_key(_GROUP), _ASSIGNED), [])
+    for namespace in (_OPEN, _OFF, "kube-system"):
+        spec = server.admit(namespace, pod_spec(), labels=_GROUP)
+        assert marks(spec) == {}
+        assert [each["key"] for term in terms(spec) for each in term["matchExpressions"]] == [constants.SLICE]
+
+
+@pytest.mark.usefixtures("leaderworkersets")
+def test_leaders_of_a_leaderworkerset_are_marked_after_its_webhook(assigned: Ground) -> None:
+    path = collection_path("leaderworkersets", namespace=assigned.namespace, root=LEADER_WORKER_SET.root)
+    lws = raw_lws("serve", namespace=assigned.namespace, uid="", pod=pod_spec(), metadata={"annotations": {}})
+    assigned.api.post(path, lws)
+    keys = await_marks(assigned, 4)
+    assert len(keys) == 2
+    assert UNKNOWN_GROUP not in keys
+
+
+@pytest.mark.skipif(not has_mutating_policies(), reason="MutatingAdmissionPolicy needs Kubernetes 1.36")
+@pytest.mark.usefixtures("leaderworkersets")
+def test_policy_and_webhook_together_change_a_pod_once(assigned: Ground, server: Admission) -> None:
+    """On clusters that were upgraded to a version with the policy, the webhook may still be registered."""
+    for manifest in MANIFESTS:
+        assigned.rehearsal.kubectl("apply", "--server-side", *manifest)
+    try:
+        forged = pod_spec(nodeSelector=labels_of("j-a", _OPEN), chips=0)
+        assigned.wait(lambda: server.refusal(_OPEN, forged), "the policies are in force")
+        assert server.admit(_ASSIGNED, pod_spec(), labels=_GROUP)["nodeSelector"] == {
+            **pod_spec()["nodeSelector"],
+            **labels_of(slice_key(_GROUP), _ASSIGNED),
+        }
+        assert len(terms(server.admit(_OPEN, pod_spec(), labels=_GROUP))[0]["matchExpressions"]) == 1
+        path = collection_path("leaderworkersets", namespace=assigned.namespace, root=LEADER_WORKER_SET.root)
+        lws = raw_lws("serve", namespace=assigned.namespace, uid="", pod=pod_spec(), metadata={"annotations": {}})
+        assigned.api.post(path, lws)
+        assert UNKNOWN_GROUP not in await_marks(assigned, 4)
+    finally:
+        for manifest in MANIFESTS:
+            assigned.rehearsal.kubectl("delete", *manifest)

@@ -1,0 +1,145 @@
+"""Decides what the API server makes of new pods with chips: the placement policy, which most runs install.
+
+The policy marks pods of groups in namespaces with the label `tpu-provisioner/placement: assign`, keeps all other pods
+off labelled nodes, and rejects pods elsewhere that select the labels themselves. Some runs install it while pods are
+there already. The module shares neither keys nor functions with the product: a mistake in one cannot hide in the other.
+Chance comes from a source of its own, and runs without the policy have no second namespace.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+
+from tests.simulation.objects import (
+    HOSTILE_NAMESPACE,
+    NAMESPACE,
+    OTHER_NAMESPACE,
+    SECOND_NAMESPACE,
+    SLICE,
+    PodRun,
+    WorkloadRun,
+)
+from tests.simulation.store import Stage
+
+SLICE_NAMESPACE = "tpu-provisioner/slice-namespace"
+MARKS = (SLICE, SLICE_NAMESPACE)
+#: Value of both labels while a pool is free.
+FREE = "none"
+
+_CHANCE = 0.75
+_LATE_CHANCE = 0.15
+_LATE_SECONDS = (10.0, 90.0)
+#: Probability that a namespace has the label.
+_ASSIGNS = {NAMESPACE: 0.8, SECOND_NAMESPACE: 0.5, HOSTILE_NAMESPACE: 0.6, OTHER_NAMESPACE: 0.3}
+#: Share of the workloads of labelled namespaces that have exclusive placement all the same.
+_EXCLUSIVE_CHANCE = 0.4
+_EDITS_CHANCE = 0.3
+_PRIORITIES_CHANCE = 0.4
+_PRIORITIES = (0, 0, 100, -100)
+
+
+class Admission:
+    """Placement policy of one run."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.rng = rng = random.Random(f"admission {stage.seed}")
+        present = rng.random() < _CHANCE
+        late = rng.uniform(*_LATE_SECONDS) if rng.random() < _LATE_CHANCE else 0.0
+        #: Time in seconds at which the policy is installed; infinite if it never is.
+        self.since = late if present else math.inf
+        self._assigns = frozenset(namespace for namespace, chance in _ASSIGNS.items() if rng.random() < chance)
+        #: Whether a user edits labels of nodes now and then.
+        self.edits_labels = present and rng.random() < _EDITS_CHANCE
+        self._has_priorities = rng.random() < _PRIORITIES_CHANCE
+        #: Workloads by the mark that pods of theirs were given: key and namespace.
+        self.granted: dict[tuple[str, str], dict[WorkloadRun, None]] = {}
+
+    @property
+    def present(self) -> bool:
+        """Whether the run has the policy, now or later."""
+        return self.since < math.inf
+
+    @property
+    def installed(self) -> bool:
+        """Whether the policy applies to pods that are created now."""
+        return self.stage.agenda.now >= self.since
+
+    def marks(self, namespace: str) -> bool:
+        """Return whether pods of groups that a namespace creates from now on are marked."""
+        return self.installed and namespace in self._assigns
+
+    def always_marks(self, namespace: str) -> bool:
+        """Return whether all pods of groups in a namespace are marked, from the beginning of the run."""
+        return self.since <= 0.0 and namespace in self._assigns
+
+    def stays(self, namespace: str) -> bool:
+        """Return whether pods that a namespace creates later are marked exactly if those of now are."""
+        return self.installed or not self.present or namespace not in self._assigns
+
+    # --- what workloads ask for, which depends on the policy
+
+    def namespace(self) -> str:
+        """Return the namespace of a workload that is about to be created."""
+        return self.rng.choice((NAMESPACE, SECOND_NAMESPACE)) if self.present else NAMESPACE
+
+    def exclusive(self, namespace: str) -> bool:
+        """Return whether a new workload asks for a placement of its own beside the policy."""
+        return not self.marks(namespace) or self.rng.random() < _EXCLUSIVE_CHANCE
+
+    def priority(self) -> int:
+        """Return the priority of the pods of a workload that is about to be created."""
+        return self.rng.choice(_PRIORITIES) if self._has_priorities else 0
+
+    # --- what the API server does
+
+    def review(self, pod: PodRun, labels: Mapping[str, str]) -> bool:
+        """Change a pod that is about to be created; return whether it is allowed."""
+        if not self.installed:
+            self._grant(pod)
+            return True
+        pod.reviewed = True
+        key = _key(labels) if pod.namespace in self._assigns else ""
+        if key:
+            pod.selector = {**pod.selector, SLICE: key, SLICE_NAMESPACE: pod.namespace}
+            self._grant(pod)
+            return True
+        if pod.namespace not in self._assigns and any(mark in pod.selector for mark in MARKS):
+            self.stage.fault("forged marks rejected", "%s/%s", pod.namespace, pod.name)
+            return False
+        pod.kept_off = True
+        return True
+
+    def _grant(self, pod: PodRun) -> None:
+        """Note which workload may get a pool by the marks of a pod, also marks that it has without the policy."""
+        mark = mark_of(pod.selector)
+        if pod.workload is not None and is_assigned(mark) and mark[1] == pod.namespace:
+            self.granted.setdefault(mark, {})[pod.workload] = None
+
+
+def _key(labels: Mapping[str, str]) -> str:
+    """Return the key of the group that labels name, empty for none; a letter tells its kind."""
+    job_key = labels.get("jobset.sigs.k8s.io/job-key")
+    if job_key:
+        return f"j-{job_key}"
+    group_key = labels.get("leaderworkerset.sigs.k8s.io/group-key")
+    if group_key:
+        return f"l-{group_key}"
+    cluster, group = labels.get("ray.io/cluster"), labels.get("ray.io/group")
+    if cluster and group:
+        index = labels.get("ray.io/worker-group-replica-index")
+        return f"r-{cluster}.{group}" + (f".{index}" if index else "")
+    controller = labels.get("batch.kubernetes.io/controller-uid")
+    return f"b-{controller}" if controller else ""
+
+
+def mark_of(labels: Mapping[str, str]) -> tuple[str, str]:
+    """Return the slice that labels of a node, or selectors of a pod, name: key and namespace; both empty for none."""
+    return labels.get(SLICE, ""), labels.get(SLICE_NAMESPACE, "")
+
+
+def is_assigned(mark: tuple[str, str]) -> bool:
+    """Return whether labels of a node name a slice."""
+    return bool(mark[0]) and mark[0] != FREE

@@ -1,0 +1,212 @@
+"""Judges placement with the policy: the pods of a group are on one pool, and no other pod is there.
+
+Judged at each binding, and at each change of a node's labels by a process. Excused are pods from before the policy,
+bindings within minutes after a user edited labels of the pool, bindings on a node that GKE recreated within the time
+that a cache may lag (it has the labels of the pool until it is labelled again), pools that are being deleted, and pods
+that were bound in the time that a cache may lag before the change of a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from provisioner.model.capacity import Node, PoolName
+from rehearsal.simulators.gke.records import Pool, PoolStatus
+from tests.simulation.admission import MARKS, is_assigned, mark_of
+from tests.simulation.objects import JobSetRun, PodRun
+from tests.simulation.pools import are_ours, fits_shape, is_ours, namespace_of
+
+if TYPE_CHECKING:
+    from tests.simulation.checks import Checker
+    from tests.simulation.process import Process
+    from tests.simulation.run import Simulation
+
+PLACED = "14 with the policy the pods of a group are on one pool, and no other pods are there"
+KEPT = "15 no pool is taken from a slice whose pods are on it, or that restarts"
+LABELS = "16 labels of nodes name the slice whose pool it is"
+CORDONS = "17 no node is cordoned except before the deletion of its pool"
+#: Time in seconds after an edit of labels by a user in which pods that are bound by these labels are excused.
+EDITED_SECONDS = 300.0
+#: Time in seconds in which a slice that restarts is expected to have pods again.
+_RESTART_SECONDS = 300.0
+
+#: Key and namespace of a marked group; else what the pods of a group have in common.
+_Group = object
+
+
+class Assigned:
+    """Judges one run."""
+
+    def __init__(self, simulation: Simulation, checker: Checker) -> None:
+        self._simulation, self._stage = simulation, simulation.stage
+        self._cluster, self._checker = simulation.cluster, checker
+        #: Time of the last edit of labels by a user, by pool.
+        self._edited_at: dict[str, float] = {}
+        #: Time of the last change of labels by a process, by node.
+        self._labelled_at: dict[str, float] = {}
+
+    # --- what happens
+
+    def edited(self, pool: str) -> None:
+        """Note that a user has edited labels of nodes of a pool."""
+        self._edited_at[pool] = self._stage.agenda.now
+
+    def bound(self, pod: PodRun) -> None:
+        """Judge a binding."""
+        if not pod.reviewed:
+            return
+        now = self._stage.agenda.now
+        for other in self._cluster.pods:
+            if other is pod or not other.reviewed or not other.blocks(now):
+                continue
+            if _group(other) == _group(pod):
+                stays = other.workload is pod.workload and other.deadline is None
+                if stays and _is_marked(pod) and other.pool != pod.pool and not self._is_excused(pod, other):
+                    text = f"pod {pod.name} is bound on {pod.pool}, and {other.name} of its slice is on {other.pool}"
+                    self._stage.violate(PLACED, text)
+                continue
+            marked = other.pool == pod.pool and (_is_marked(pod) or _is_marked(other))
+            if marked and not self._is_excused(pod, other) and not self._crossed(pod, other):
+                text = f"pod {pod.name} is bound on {pod.pool}, where {other.name} of another slice is"
+                self._stage.violate(PLACED, text)
+        for workload in self._cluster.workloads.values():
+            if isinstance(workload, JobSetRun) and workload is not pod.workload and workload.alive:
+                self._judge_restart(pod, workload)
+
+    def before_labels(self, process: Process, node: Node, labels: Mapping[str, str | None]) -> None:
+        """Judge a change of labels that is about to take effect."""
+        now, pool = self._stage.agenda.now, self._simulation.cloud.pools.get(node.pool_name)
+        before = mark_of(node.labels)
+        after = mark_of({key: value for key, value in {**node.labels, **labels}.items() if value is not None})
+        process.note("labels %s of %s: %s/%s", node.name, node.pool_name, after[1] or "-", after[0] or "-")
+        if labels.keys() != {*MARKS} or not are_ours(node.labels) or bool(after[0]) is not bool(after[1]):
+            self._stage.violate(LABELS, f"{process.name} sets {dict(labels)} on {node.name} of {node.pool_name}")
+        if before == after or pool is None or pool.status is PoolStatus.STOPPING:
+            return
+        for pod in self._cluster.pods_on_pool(node.pool_name):
+            known = now - pod.bound_at > self._checker.stale_seconds()
+            if not (known and _is_marked(pod) and pod.blocks(now + process.clock_ahead_seconds)):
+                continue
+            own = mark_of(pod.selector)
+            if own == before or (own != after and is_assigned(after) and not self._was_edited(pod)):
+                text = f"{process.name} labels {node.name} of {node.pool_name} with {after}, and {pod.name} is there"
+                self._stage.violate(KEPT, text)
+        if is_assigned(after):
+            self._judge_assignment(process, pool, after)
+        self._labelled_at[node.name] = now
+
+    def created(self, process: Process, pool: Pool) -> None:
+        """Judge the labels of a new pool."""
+        labels = pool.body["config"]["labels"]
+        mark = mark_of(labels)
+        if bool(mark[0]) is not bool(mark[1]) or (is_assigned(mark) and mark[1] != namespace_of(labels)):
+            self._stage.violate(LABELS, f"{process.name} creates {pool.name} with {mark}")
+        if is_assigned(mark):
+            self._judge_assignment(process, pool, mark)
+
+    # --- what is excused
+
+    def _is_excused(self, *pods: PodRun) -> bool:
+        """Whether one of these pods was bound by labels for which the provisioner is not responsible."""
+        return any(self._was_edited(pod) or self._was_recreated(pod) or self._is_going(pod.pool) for pod in pods)
+
+    def _was_edited(self, pod: PodRun) -> bool:
+        edited_at = self._edited_at.get(pod.pool, float("-inf"))
+        return pod.bound_at - EDITED_SECONDS < edited_at
+
+    def _was_recreated(self, pod: PodRun) -> bool:
+        """Whether GKE recreated the node of a pod shortly before the binding."""
+        recreated_at = self._cluster.recreated_at.get(pod.node, float("-inf"))
+        return pod.bound_at - recreated_at < self._checker.stale_seconds()
+
+    def _is_going(self, name: str) -> bool:
+        pool = self._simulation.cloud.pools.get(name)
+        return pool is None or pool.status is PoolStatus.STOPPING
+
+    def _crossed(self, pod: PodRun, other: PodRun) -> bool:
+        """Whether a label was changed by a process that could not know yet of a pod on the pool."""
+        seconds = self._checker.stale_seconds()
+        changed = (self._labelled_at.get(each.node, float("-inf")) for each in (pod, other))
+        return any(at - seconds < other.bound_at and pod.bound_at - at < seconds for at in changed)
+
+    # --- whose pool it is
+
+    def _judge_assignment(self, process: Process, pool: Pool, mark: tuple[str, str]) -> None:
+        """Judge to whom a pool is given: a living slice that it fits, and that has no other."""
+        asked = self._simulation.admission.granted.get(mark, {})
+        plan = pool.plan
+        kinds = {(shape.accelerator, shape.topology) for workload in asked for shape in workload.shapes}
+        if (plan.machine.accelerator, plan.topology) not in kinds:
+            self._stage.violate(LABELS, f"{process.name} gives {pool.name} to {mark}, and no such slice asks for it")
+        now, seconds = self._stage.agenda.now, self._checker.stale_seconds()
+        going = process.loop.memory.deletes
+        for node in self._cluster.nodes.values():
+            other = self._simulation.cloud.pools.get(node.pool_name)
+            if other is None or other is pool or mark_of(node.labels) != mark or PoolName(other.name) in going:
+                continue
+            since = max(self._labelled_at.get(node.name, 0.0), self._cluster.registered_at.get(node.name, 0.0))
+            # A LeaderWorkerSet may be updated to another shape; and a slice without bound pods may try another pool.
+            fits_still = any(each.bindable and fits_shape(each, each.shape, other) for each in asked)
+            known = (
+                fits_still
+                and now - max(since, self._edited_at.get(other.name, 0.0), self._simulation.disturbed_at) > seconds
+            )
+            if known and self._checker.healthy(other) and other.status is PoolStatus.RUNNING:
+                text = f"{process.name} gives {pool.name} to {mark}, which has {other.name} for {now - since:.0f} s"
+                self._stage.violate(LABELS, text)
+
+    def _judge_restart(self, pod: PodRun, workload: JobSetRun) -> None:
+        """Judge whether a pod takes the pool of a slice that restarts."""
+        now, pool = self._stage.agenda.now, self._simulation.cloud.pools.get(pod.pool)
+        for job in workload.slots():
+            bound_at = workload.last_bound_at.get(job, 0.0)
+            if workload.last_pool.get(job) != pod.pool or job in workload.ended_jobs or pool is None:
+                continue
+            pods = [each for (owner, _), each in workload.pods.items() if owner == job]
+            waits = pods and all(each.waiting_since is not None and _is_marked(each) for each in pods)
+            undisturbed = (
+                workload.released_at.get(job, -1.0) < bound_at
+                and now - workload.changed.get(job, 0.0) < _RESTART_SECONDS
+                and max(self._edited_at.get(pool.name, 0.0), self._cluster.pool_broke_at.get(pool.name, 0.0)) < bound_at
+                and (not workload.gang or self._checker.complete(workload))
+            )
+            if waits and undisturbed and self._checker.healthy(pool) and fits_shape(workload, workload.shape, pool):
+                text = f"pod {pod.name} takes {pool.name} from {workload.group_name(job)}, which restarts"
+                self._stage.violate(KEPT, text)
+
+    # --- after the storm
+
+    def unsettled(self) -> Iterator[tuple[str, str]]:
+        """Say which labels do not agree with the pods that are there."""
+        if not self._simulation.admission.present:
+            return
+        now = self._stage.agenda.now
+        living = {
+            mark_of(pod.selector) for pod in self._cluster.pods if pod.workload is not None and pod.workload.alive
+        }
+        if self._simulation.keeps_suspended:
+            granted = self._simulation.admission.granted.items()
+            living |= {mark for mark, many in granted if any(each.suspended and not each.gone for each in many)}
+        for pool in self._simulation.cloud.pools.values():
+            if not is_ours(pool) or pool.status is not PoolStatus.RUNNING:
+                continue
+            pods = [pod for pod in self._cluster.pods_on_pool(pool.name) if pod.blocks(now)]
+            marks = {mark_of(node.labels) for node in self._cluster.nodes.values() if node.pool_name == pool.name}
+            groups = {mark_of(pod.selector) for pod in pods}
+            if len(groups) == 1 and all(map(_is_marked, pods)) and marks != groups:
+                yield LABELS, f"{pool.name} has labels {sorted(marks)}, and pods of {groups} are on it"
+            dead = {mark for mark in marks if is_assigned(mark)} - living
+            if not pods and dead:
+                yield LABELS, f"{pool.name} has labels of {sorted(dead)}, which do not exist any more"
+
+
+def _is_marked(pod: PodRun) -> bool:
+    return is_assigned(mark_of(pod.selector)) and not pod.kept_off
+
+
+def _group(pod: PodRun) -> _Group:
+    """Return what the pods of one group have in common."""
+    if _is_marked(pod):
+        return mark_of(pod.selector)
+    return pod.workload.exclusive_key(pod) if pod.workload is not None else pod

@@ -1,0 +1,144 @@
+"""Judges what is created of capacity that was out of stock, and how often warm pools are remade.
+
+After a failure one create tries the capacity again, and each pool that comes up doubles how many may. A capacity is a
+zone, a machine type, a shape and the terms. Counted are creates of a process that saw the failure, sent after the time
+that a cache may lag.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from provisioner.kube.protocol import JsonObject
+from rehearsal.simulators.gke.records import Pool, PoolStatus
+from tests.simulation.asks import BufferRun
+from tests.simulation.pools import is_ours, owner_of
+
+if TYPE_CHECKING:
+    from tests.simulation.process import Process
+    from tests.simulation.run import Simulation
+
+HERD = "18 creates of a capacity that was out of stock double with each pool that comes up"
+WARM = "19 a warm pool is remade at most once an hour for each failed capacity"
+#: Pools that may come up until the creates of a capacity are not limited any more.
+_MOST_DOUBLINGS = 6
+_HOUR_SECONDS = 3600.0
+#: Warm pools that may give way beside those that are counted: one decided before an answer, and one by two processes.
+_BY_CHANCE = 2
+
+#: Zone, machine type, nodes and terms.
+_Capacity = tuple[str, str, int, str]
+
+
+@dataclass(slots=True)
+class _Failed:
+    """State of one capacity that was out of stock."""
+
+    at: float
+    #: Pools that came up since then.
+    up: int = 0
+
+
+class Stock:
+    """Judges one run."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation, self._stage = simulation, simulation.stage
+        self._failed: dict[_Capacity, _Failed] = {}
+        self._statuses: dict[str, PoolStatus] = {}
+        #: Capacities, and slices, of which a create has ever failed.
+        self._causes: set[object] = set()
+        #: Pools for work that came up, and warm pools that were deleted although a buffer wanted them.
+        self._came_up = self._gave_way = 0
+        #: Time at which the first of these was deleted.
+        self._first_at = 0.0
+
+    # --- what happens
+
+    def look_at_pools(self) -> None:
+        """Note which pools came up and which failed since the last look; to be called at each decision."""
+        pools = self._simulation.cloud.pools
+        for name, pool in pools.items():
+            before = self._statuses.get(name)
+            if before is pool.status or not is_ours(pool):
+                continue
+            capacity = _capacity(pool.body)
+            if pool.status is PoolStatus.ERROR:
+                self._causes.add(owner_of(pool.body["config"]["labels"]))
+                if pool.trouble is not None and pool.trouble.condition is not None:
+                    self._fail(capacity)
+            elif pool.status is PoolStatus.RUNNING and before in (None, PoolStatus.PROVISIONING):
+                self._came_up += not self._is_of_buffer(pool)
+                if capacity in self._failed:
+                    self._failed[capacity].up += 1
+        self._statuses = {name: pool.status for name, pool in pools.items()}
+
+    def create_failed(self, body: JsonObject, *, of_capacity: bool) -> None:
+        """Note a create that got a bad answer; `of_capacity`: it says something of the capacity."""
+        self._causes.add(owner_of(body["nodePool"]["config"]["labels"]))
+        if of_capacity:
+            self._fail(_capacity(body["nodePool"]))
+
+    def _fail(self, capacity: _Capacity) -> None:
+        self._failed[capacity] = _Failed(self._stage.agenda.now)
+        self._causes.add(capacity)
+
+    # --- creates of what was out of stock
+
+    def created(self, process: Process, pool: Pool) -> None:
+        """Judge a create that GKE took."""
+        capacity, checker = _capacity(pool.body), self._simulation.checker
+        failed = self._failed.get(capacity)
+        if failed is None or failed.up >= _MOST_DOUBLINGS or process.started_at > failed.at:
+            return
+        if self._stage.agenda.now - failed.at > _HOUR_SECONDS:
+            # A failure tells nothing any more.
+            return
+        known_at = failed.at + checker.stale_seconds()
+        in_flight = [
+            each.name
+            for each in self._simulation.cloud.pools.values()
+            if each.status is PoolStatus.PROVISIONING
+            and is_ours(each)
+            and _capacity(each.body) == capacity
+            and checker.created_by.get(each.name, (None, 0.0))[0] is process
+            and checker.created_by[each.name][1] > known_at
+        ]
+        if len(in_flight) > 2**failed.up:
+            text = f"{process.name} has {len(in_flight)} creates of {capacity} in flight, {failed.up} pools came up"
+            self._stage.violate(HERD, f"{text} since it was out of stock: {', '.join(sorted(in_flight))}")
+
+    # --- warm pools
+
+    def deleted(self, process: Process, pool: Pool) -> None:
+        """Judge a delete that GKE took of a pool that was healthy: whether a buffer gives way too often."""
+        asked, now = self._simulation.checker.asked, self._stage.agenda.now
+        wanted = [run for run in asked.buffers() if pool.name in asked.idle(run) and asked.missing(run) >= 0]
+        if not wanted:
+            return
+        if not self._gave_way:
+            self._first_at = now
+        self._gave_way += 1
+        hours = 1 + int((now - self._first_at) // _HOUR_SECONDS)
+        most = _BY_CHANCE + self._came_up + hours * len(self._causes)
+        if self._gave_way > most:
+            text = f"{process.name} deletes {pool.name}: {self._gave_way} warm pools gave way in {hours} h"
+            self._stage.violate(WARM, f"{text}, {self._came_up} pools for work came up, {len(self._causes)} failed")
+
+    def _is_of_buffer(self, pool: Pool) -> bool:
+        uid = owner_of(pool.body["config"]["labels"])[0]
+        return any(isinstance(each, BufferRun) and each.uid == uid for each in self._simulation.cluster.every_workload)
+
+
+def _capacity(body: JsonObject) -> _Capacity:
+    """Return the capacity that a create asks for."""
+    config = body["config"]
+    nodes = body.get("initialNodeCount", 0) or body.get("autoscaling", {}).get("maxNodeCount", 0)
+    return body["locations"][0], config["machineType"], int(nodes), _terms(config)
+
+
+def _terms(config: JsonObject) -> str:
+    if config.get("reservationAffinity", {}).get("values"):
+        return str(config["reservationAffinity"]["values"][0])
+    return "spot" if config.get("spot") else "flex-start" if config.get("flexStart") else "on-demand"

@@ -1,0 +1,344 @@
+"""Node pools are open, free or assigned to one slice; running pods decide, and the labels need no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import FailureKind, NodePool
+from provisioner.model.placement import FREE, MARKS
+from provisioner.model.workloads import Pod, Workload, WorkloadUid
+from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.plan import Assignment
+from provisioner.slices.planning.round import NOT_DERIVED
+from tests.slices.planning.test_asks import Asking
+from tests.support.models import make_jobset, make_marks, make_node, make_pod, make_pool, make_requirements
+from tests.support.objects import raw_buffer, raw_request
+from tests.support.settings import settings
+from tests.support.world import World, failure
+
+OPEN: Mapping[str, None] = dict.fromkeys(MARKS)
+TRAIN, RIVAL = make_jobset("train"), make_jobset("rival", namespace="other")
+#: Labels of the nodes of their pools.
+KEY, RIVALS = make_marks(TRAIN), make_marks(RIVAL)
+FORGED = {**KEY, constants.SLICE_NAMESPACE: RIVAL.namespace}
+
+
+def labels(world: World) -> list[dict[str, str]]:
+    """Return the labels of assignment of all nodes, by the names of the nodes."""
+    nodes = sorted(world.nodes.values(), key=lambda node: node.name)
+    return [{key: node.labels[key] for key in MARKS if key in node.labels} for node in nodes]
+
+
+def put_pool(world: World, workload: Workload, **marks: str) -> NodePool:
+    """Add the pool that was created for a workload, with labels of assignment on its nodes."""
+    pool = world.put_pool(make_pool(workload))
+    label(world, **marks)
+    return pool
+
+
+def label(world: World, **marks: str) -> None:
+    """Replace the labels of assignment of all nodes, as a user does with kubectl."""
+    for node in list(world.nodes.values()):
+        kept = {key: value for key, value in node.labels.items() if key not in MARKS}
+        world.put(replace(node, labels={**kept, **marks}))
+
+
+def put_pods(world: World, workload: Workload, **changes: Any) -> None:
+    """Bind the pods of a workload to the nodes, in the order of their names."""
+    world.workloads[workload.uid] = workload
+    nodes = enumerate(sorted(world.nodes))
+    world.put(*(make_pod(workload, index=index, node=name, marked=world.marked, **changes) for index, name in nodes))
+
+
+def marked_world(*workloads: Workload, **changes: Any) -> World:
+    """Return a world in which admission marks pods."""
+    return World(*workloads, settings_=settings(**changes), marked=True)
+
+
+# --- Three states ---
+
+
+def test_pool_of_a_marked_slice_is_assigned_from_its_creation() -> None:
+    world = marked_world(TRAIN)
+    (create,) = world.step().creates
+    assert KEY.items() <= create.request.labels.items()
+    world.finish_creates()
+    assert labels(world) == [KEY, KEY]
+    assert world.step().assignments == ()
+
+
+def test_pool_of_an_unmarked_slice_is_open() -> None:
+    world = World(TRAIN)
+    (create,) = world.step().creates
+    assert create.request.labels.keys().isdisjoint(MARKS)
+    world.live(20)
+    assert (labels(world), [plan.assignments for plan in world.plans if plan.assignments]) == ([{}, {}], [])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(KEY, FREE, id="an assigned pool becomes free"),
+        pytest.param(FREE, FREE, id="a free pool stays free"),
+        pytest.param({}, {}, id="an open pool stays open"),
+    ],
+)
+def test_pool_that_nothing_needs_is_free_unless_it_is_open(before: dict[str, str], after: dict[str, str]) -> None:
+    world = marked_world(deletion_delay_seconds=3600.0)
+    put_pool(world, TRAIN, **before)
+    world.run(3)
+    assert labels(world) == [after, after]
+
+
+@pytest.mark.parametrize("before", [KEY, {}, FREE, FORGED], ids=["own", "open", "free", "of another namespace"])
+def test_pool_with_pods_of_one_marked_slice_is_assigned_to_it(before: dict[str, str]) -> None:
+    """Labels that contradict the pods are corrected in one step: pods that run decide."""
+    world = marked_world()
+    put_pool(world, TRAIN, **before)
+    put_pods(world, TRAIN)
+    plan = world.step()
+    assert not any(each.verify for each in plan.assignments)
+    assert labels(world) == [KEY, KEY]
+
+
+@pytest.mark.parametrize("before", [KEY, {}, FREE], ids=["assigned", "open", "free"])
+def test_pool_with_unmarked_pods_is_open(before: dict[str, str]) -> None:
+    """Unmarked pods that follow find a place only on nodes without labels."""
+    world = World()
+    put_pool(world, RIVAL, **before)
+    put_pods(world, TRAIN)
+    world.run(3)
+    assert labels(world) == [{}, {}]
+
+
+def test_pool_with_pods_of_several_slices_keeps_its_labels() -> None:
+    world = marked_world()
+    put_pool(world, TRAIN, **KEY)
+    put_pods(world, TRAIN)
+    world.workloads[RIVAL.uid] = RIVAL
+    world.put(make_pod(RIVAL, node=min(world.nodes)))
+    world.run(3)
+    assert labels(world) == [KEY, KEY]
+    assert world.deleted == []
+
+
+# --- Two steps ---
+
+
+def freed_world() -> World:
+    """Return a world in which a JobSet has finished and a rival waits for its pool."""
+    world = marked_world(TRAIN, deletion_delay_seconds=3600.0)
+    world.live(4)
+    assert world.bound(TRAIN) == 1
+    world.add(RIVAL)
+    world.settings = settings(max_chips=8, deletion_delay_seconds=3600.0)
+    world.finish(TRAIN)
+    return world
+
+
+def test_pool_goes_from_one_slice_to_another_by_way_of_free() -> None:
+    """The second step is verified on each node, the first is not."""
+    world = freed_world()
+    names = sorted(world.nodes)
+    assert world.step().assignments == tuple(Assignment(name, FREE) for name in names)
+    assert world.step().assignments == tuple(Assignment(name, RIVALS, verify=True) for name in names)
+    assert world.step().assignments == ()
+    world.schedule()
+    assert (world.bound(RIVAL), len(world.created)) == (1, 1)
+
+
+def test_node_on_which_a_late_pod_was_found_is_assigned_after_the_pod_is_gone() -> None:
+    """The cache did not show a pod of the first slice that was bound before its node became free."""
+    world = freed_world()
+    world.step()
+    first = min(world.nodes)
+    late = make_pod(TRAIN, node=first, marked=True)
+    seen = world.snapshot
+    world.put(late)
+    world.snapshot = lambda **changes: replace(seen(**changes), pods=tuple(p for p in seen().pods if p != late))  # type: ignore[method-assign]
+    world.step()
+    assert labels(world) == [FREE, RIVALS]
+    del world.pods[late.uid]
+    world.step()
+    assert labels(world) == [RIVALS, RIVALS]
+
+
+def test_unmarked_slice_opens_a_free_pool_that_it_counts_on() -> None:
+    world = World(settings_=settings(deletion_delay_seconds=3600.0))
+    put_pool(world, RIVAL, **FREE)
+    world.add(TRAIN)
+    plan = world.step()
+    assert plan.creates == ()
+    assert [each.labels for each in plan.assignments] == [OPEN, OPEN]
+    world.schedule()
+    assert (world.bound(TRAIN), labels(world)) == (1, [{}, {}])
+
+
+# --- Recreated nodes, restarts, edits ---
+
+
+def test_recreated_node_is_assigned_again() -> None:
+    """GKE recreates it with the labels from the creation of the pool."""
+    world = marked_world()
+    pool = put_pool(world, RIVAL, **KEY)
+    put_pods(world, TRAIN)
+    node = make_node(pool, 1)
+    lost = [pod for pod in world.pods.values() if pod.node_name == node.name]
+    for pod in lost:
+        world.put(replace(pod, node_name="", phase="Pending"))
+    world.put(replace(node, uid="recreated", labels={**node.labels, **FREE}))
+    assert world.step().assignments == (Assignment(node.name, KEY),)
+    assert labels(world) == [KEY, KEY]
+
+
+@pytest.mark.parametrize("first", [TRAIN, make_jobset("first")], ids=["its own pool", "the pool of another JobSet"])
+def test_restarted_provisioner_reads_the_assignment_back_from_the_nodes(first: Workload) -> None:
+    """The JobSet restarts while a rival waits."""
+    world = marked_world(first, deletion_delay_seconds=3600.0, max_chips=8)
+    world.live(4)
+    if first is not TRAIN:
+        world.finish(first)
+        world.add(TRAIN)
+        world.live(4)
+    assert world.bound(TRAIN) == 1
+    world.add(RIVAL)
+    if first is TRAIN:
+        world.end_pods(TRAIN)
+        world.step()
+    world.memory, world.derived = Memory(), NOT_DERIVED
+    world.live(2)
+    world.end_pods(TRAIN)
+    world.step()
+    world.start_pods(TRAIN)
+    world.live(5)
+    assert (world.bound(TRAIN), world.bound(RIVAL), len(world.created)) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("by", ["restart", "recreation"])
+def test_workload_keeps_its_pool_while_a_rival_waits(by: str) -> None:
+    """Without assignment the rival took the pool at the first try. Key and name survive a recreation, not the UID."""
+    world = marked_world(TRAIN, max_chips=8)
+    world.live(4)
+    world.add(RIVAL)
+    for attempt in range(10):
+        if by == "restart":
+            current = TRAIN
+            world.end_pods(current)
+            world.schedule()
+            world.step()
+            world.schedule()
+        else:
+            current = replace(TRAIN, uid=WorkloadUid(f"uid-{attempt}"))
+            world.remove_jobset(next(each for each in world.workloads.values() if each.name == "train"))
+        assert world.bound(RIVAL) == 0
+        world.workloads[current.uid] = current
+        world.start_pods(current)
+        world.live(3)
+        assert (world.bound(current), world.bound(RIVAL), len(world.created)) == (1, 0, 1)
+
+
+def test_edited_labels_of_a_pool_that_a_slice_waits_for_are_written_again() -> None:
+    world = marked_world(TRAIN)
+    world.step()
+    world.finish_creates()
+    world.step()
+    label(world, **RIVALS)
+    world.run(3)
+    assert labels(world) == [KEY, KEY]
+
+
+# --- Forged marks ---
+
+
+def forged(workload: Workload, marks: Mapping[str, str], **changes: Any) -> Pod:
+    """Return a leader pod with marks of another slice."""
+    asked = make_requirements(selector=marks)
+    return make_pod(workload, requirements=asked, **changes)
+
+
+@pytest.mark.parametrize("marks", [KEY, FORGED], ids=["another namespace", "the key of another"])
+def test_pod_with_a_forged_mark_gains_no_pool_of_another_slice(marks: dict[str, str]) -> None:
+    world = marked_world(TRAIN, max_chips=8)
+    world.live(4)
+    without_rival(world)
+    world.workloads[RIVAL.uid] = RIVAL
+    world.put(forged(RIVAL, marks))
+    world.live(4)
+    world.end_pods(TRAIN)
+    world.live(4)
+    world.start_pods(TRAIN)
+    world.live(4)
+    assert (world.bound(TRAIN), world.bound(RIVAL), labels(world)) == (1, 0, [KEY, KEY])
+
+
+def test_pool_is_not_kept_for_a_forged_mark() -> None:
+    """A pool that was once assigned to the key still has it among the labels of its configuration."""
+    world = marked_world(TRAIN)
+    world.live(4)
+    without_rival(world)
+    world.workloads[RIVAL.uid] = RIVAL
+    world.put(forged(RIVAL, KEY))
+    world.finish(TRAIN)
+    world.live(60)
+    assert (world.pools, len(world.created)) == ({}, 1)
+    assert "tpu-provisioner/slice" in world.told(constants.INVALID_REQUEST)[-1].message
+
+
+def without_rival(world: World) -> None:
+    """Let no pod of the rival be bound: the API server rejects pods with forged marks."""
+    place = world._free_pool
+    world._free_pool = lambda leader: [] if leader.namespace == RIVAL.namespace else place(leader)  # type: ignore[method-assign]
+
+
+# --- Claimants without pods ---
+
+
+def test_pool_of_a_claimant_without_leader_keeps_its_labels() -> None:
+    """Between two attempts the pods to come have the same key."""
+    world = marked_world(TRAIN)
+    world.live(4)
+    world.end_pods(TRAIN)
+    world.run(5)
+    assert (labels(world), world.deleted) == ([KEY, KEY], [])
+
+
+@pytest.mark.parametrize("raw", [raw_request("req", 2), raw_buffer(replicas=1)], ids=["request", "buffer"])
+def test_pool_of_a_request_or_buffer_is_free_until_a_marked_slice_takes_it(raw: dict[str, Any]) -> None:
+    world = Asking(raw, marked=True)
+    (create,) = world.step().creates
+    assert FREE.items() <= create.request.labels.items()
+    world.live(6)
+    assert labels(world) == [FREE, FREE]
+    stranger = make_jobset("stranger")
+    world.workloads[stranger.uid] = stranger
+    world.put(make_pod(stranger))
+    world.schedule()
+    assert world.bound(stranger) == 0
+    world.remove_jobset(stranger)
+    jobset = world.consume("req", 1) if raw["kind"] == "ProvisioningRequest" else TRAIN
+    world.add(*([TRAIN] if jobset is TRAIN else []))
+    world.step()
+    world.schedule()
+    world.live(2)
+    assert (world.bound(jobset), world.created[0] in world.pools) == (1, True)
+    world.nodes = {name: node for name, node in world.nodes.items() if node.pool_name == world.created[0]}
+    assert labels(world) == [make_marks(jobset)] * 2
+
+
+def test_pools_of_slices_that_start_together_are_free_until_all_are_ready() -> None:
+    workload = make_jobset("train", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"})
+    world = marked_world(workload)
+    world.refuse_create = lambda _: failure(FailureKind.STOCKOUT) if world.pools else None
+    world.live(20)
+    assert (labels(world), world.bound(workload)) == ([FREE, FREE], 0)
+    world.refuse_create = lambda _: None
+    world.live(60)
+    assert world.bound(workload) == 2
+    assert sorted(each[constants.SLICE] for each in labels(world)) == sorted(
+        make_marks(workload, job=job)[constants.SLICE] for job in (0, 0, 1, 1)
+    )

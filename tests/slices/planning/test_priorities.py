@@ -1,0 +1,110 @@
+"""A higher priority comes first at limits and for freed pools, and blocks lower priorities for at most 12 hours."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from provisioner.model.workloads import Workload
+from provisioner.slices.planning.launch.limits import KEPT_AT_MOST
+from provisioner.slices.planning.line import CREATES
+from tests.support.market import jobset_of
+from tests.support.models import make_pod
+from tests.support.settings import settings
+from tests.support.world import World
+
+HIGH = 1000
+
+
+def add(world: World, workload: Workload, priority: int) -> None:
+    """Add a JobSet whose leader pods have a priority."""
+    world.workloads[workload.uid] = workload
+    for job in range(workload.groups[0].replicas):
+        since = world.now
+        world.put(make_pod(workload, job=job, unschedulable_since=since, marked=world.marked, priority=priority))
+
+
+def full_world(*workloads: Workload, chips: int = 8) -> World:
+    """Return a world of marked pods whose limit is used up by some JobSets."""
+    world = World(*workloads, settings_=settings(max_chips=chips, deletion_delay_seconds=30.0), marked=True)
+    world.live(4)
+    assert sum(map(world.bound, workloads)) == len(workloads)
+    return world
+
+
+@pytest.mark.parametrize("topology", ["2x2x2", "2x2x1"], ids=["a freed pool", "a limit"])
+def test_slice_of_a_higher_priority_is_served_before_older_slices_of_its_namespace_and_others(topology: str) -> None:
+    first = jobset_of("first")
+    world = full_world(first)
+    waiting = [jobset_of(f"batch{number}", topology, namespace=f"n{number % 2}") for number in range(4)]
+    for each in waiting:
+        add(world, each, 10)
+        world.live(2, seconds=5)
+    urgent = jobset_of("urgent", namespace="n0", topology="2x2x2")
+    add(world, urgent, HIGH)
+    world.live(2, seconds=5)
+    world.finish(first)
+    world.live(12, seconds=5)
+    assert [world.bound(each) for each in (urgent, *waiting)] == [1, 0, 0, 0, 0]
+    assert {wait.position for wait in world.plans[-1].waits.values()} == {1, 2, 3, 4}
+
+
+def test_large_slice_of_a_higher_priority_gets_the_chips_that_small_jobs_leave() -> None:
+    """Freed chips are kept from units of lower priority, with the number in their Events."""
+    small = [jobset_of(f"small{number:02}", "2x2x1", namespace="stream") for number in range(24)]
+    world = full_world(*small[:8], chips=32)
+    large = jobset_of("large", "2x2x4", namespace="honest")
+    add(world, large, HIGH)
+    for each in small[8:]:
+        add(world, each, 0)
+    for each in small[:4]:
+        world.finish(each)
+        world.live(6, seconds=10)
+    assert "kept for pods of higher priority" in next(
+        wait.message for each, wait in world.plans[-1].waits.items() if "small" in each.workload_uid
+    ) or world.bound(large)
+    world.live(8, seconds=10)
+    assert (world.bound(large), sum(map(world.bound, small[8:]))) == (1, 0)
+
+
+def test_slice_of_a_higher_priority_that_is_never_served_keeps_its_chips_for_twelve_hours() -> None:
+    """A PriorityClass whose pods can never be served must not stop all others for longer."""
+    full = jobset_of("full", "2x2x2")
+    world = full_world(full, chips=20)
+    add(world, jobset_of("never", "2x2x4"), HIGH)
+    low = jobset_of("low", "2x2x1", namespace="other")
+    add(world, low, 0)
+    began = world.now
+    world.live(24, seconds=KEPT_AT_MOST.total_seconds() / 24 - 10)
+    assert world.now - began < KEPT_AT_MOST
+    assert world.bound(low) == 0
+    world.live(4, seconds=300)
+    assert (world.bound(low), world.now - began < KEPT_AT_MOST + timedelta(hours=1)) == (1, True)
+
+
+def test_restarted_slice_of_a_lower_priority_returns_to_its_pool() -> None:
+    """The line is for slices without a pool: running workloads are not preempted, nor between two attempts."""
+    first = jobset_of("first")
+    world = full_world(first)
+    add(world, jobset_of("urgent", namespace="other"), HIGH)
+    world.live(2)
+    world.end_pods(first)
+    world.live(2)
+    world.start_pods(first)
+    world.live(3)
+    assert world.bound(first) == 1
+
+
+def test_workloads_are_served_by_last_grant_and_their_stamps_are_kept_while_others_wait() -> None:
+    first = jobset_of("first")
+    world = full_world(first)
+    for name in ("a", "b"):
+        world.add(jobset_of(name, namespace=name))
+    world.finish(first)
+    world.live(4)
+    assert {(CREATES, "a", ""), (CREATES, "a", "uid-of-a-a")} <= world.memory.stamps.keys()
+    world.finish(jobset_of("a", namespace="a"))
+    world.live(6)
+    assert world.bound(jobset_of("b", namespace="b")) == 1
+    assert not world.memory.stamps

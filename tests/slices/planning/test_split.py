@@ -1,0 +1,198 @@
+"""Slices of several hosts that do not have one node pool to themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import NodePool
+from provisioner.model.placement import labels_of
+from provisioner.model.workloads import Pod, Workload
+from provisioner.slices.planning.plan import Notice, Plan
+from provisioner.slices.view.types import State
+from tests.support.board import view_of
+from tests.support.clock import NOW
+from tests.support.models import foreign_pool, make_job, make_jobset, make_lws, make_node, make_pod, make_pool
+from tests.support.models import make_requirements as asked_for
+from tests.support.world import World
+
+
+def _pod(workload: Workload, index: int, pool: NodePool, host: int, **changes: object) -> Pod:
+    return make_pod(workload, index=index, node=make_node(pool, host).name, **changes)  # type: ignore[arg-type]
+
+
+def _mixed(first: Workload, second: Workload) -> World:
+    """Return a world in which the pods of two slices of two hosts are on one host of each pool."""
+    world = World(first, second)
+    pools = [world.put_pool(make_pool(each)) for each in (first, second)]
+    for each in (first, second):
+        world.end_pods(each)
+        world.put(*(_pod(each, index, pool, int(each is second)) for index, pool in enumerate(pools)))
+    return world
+
+
+def _splits(plan: Plan) -> list[Notice]:
+    return [each for each in plan.notices if each.reason == constants.SLICE_SPLIT]
+
+
+def test_slice_on_two_pools_is_reported_on_its_leader_pod_and_its_workload() -> None:
+    world = _mixed(make_jobset("a"), make_jobset("b"))
+    plan = world.look()
+    first, second = _splits(plan)
+    assert [each.kind for each in first.objects] == ["Pod", "JobSet"]
+    assert first.warning
+    names = ", ".join(sorted(world.pools))
+    assert first.message == (
+        f"The pods of job a-slice-0 are on 2 node pools: {names}, which pods of other slices use as well; "
+        f"add the annotation {constants.EXCLUSIVE_TOPOLOGY}: {constants.NODE_POOL}, or install the placement policy "
+        f"and label namespace default with {constants.PLACEMENT}=assign, then restart the JobSet"
+    )
+    assert second.key == first.key, "a pod more on another pool is no other Event"
+    assert {each.group_key for each in plan.split_slices} == {
+        make_pod(each).group_key for each in (make_jobset("a"), make_jobset("b"))
+    }
+    assert all(each.split for each in plan.pools)
+
+
+def test_split_slice_is_never_shown_as_running() -> None:
+    view = view_of(_mixed(make_jobset("a"), make_jobset("b")))
+    assert {each.state for each in (*view.slices, *view.pools)} == {State.SPLIT}
+    assert all("are on 2 node pools" in each.reason for each in (*view.slices, *view.pools))
+    assert (view.capacity.chips["split"], view.capacity.chips["running"]) == (16, 0)
+
+
+def test_slice_on_a_shared_pool_is_reported_and_the_other_slice_is_not_named() -> None:
+    """Two slices of a pod too few each leave hosts to each other: neither has the whole slice."""
+    first, second = make_jobset("a", parallelism=1), make_jobset("secret", parallelism=1)
+    world = World(first, second)
+    pool = world.put_pool(make_pool(make_jobset("a")))
+    for host, each in enumerate((first, second)):
+        world.end_pods(each)
+        world.put(_pod(each, 0, pool, host))
+    plan = world.look()
+    message = _splits(plan)[0].message
+    assert message.startswith(f"The pods of job a-slice-0 share node pool {pool.name} with pods of other slices;")
+    assert "secret" not in message
+    assert {each.state for each in view_of(world).pools} == {State.SPLIT}
+
+
+def test_slice_of_one_host_on_a_pool_of_a_split_slice_is_not_split() -> None:
+    template = asked_for(topology="2x2x1", tolerations=())
+    large, small = make_jobset("large"), make_jobset("small", parallelism=1, template=template)
+    world = World(large, small)
+    pools = [world.put_pool(make_pool(each)) for each in (large, make_jobset("other"))]
+    for each in (large, small):
+        world.end_pods(each)
+    world.put(*(_pod(large, index, pool, 0) for index, pool in enumerate(pools)), _pod(small, 0, pools[0], 1))
+    states = {each.group: each.state for each in view_of(world).slices}
+    assert states == {"large-slice-0": State.SPLIT, "small-slice-0": State.RUNNING}
+    assert [each.objects[-1].name for each in _splits(world.look())] == ["large"]
+
+
+def _of_one_host() -> World:
+    workload = make_job(parallelism=2, template=asked_for(topology="2x2x1", tolerations=()))
+    world = World(workload)
+    pools = [world.put_pool(make_pool(make_jobset(name, template=workload.groups[0].template))) for name in "ab"]
+    world.end_pods(workload)
+    world.put(*(_pod(workload, index, pool, 0) for index, pool in enumerate(pools)))
+    return world
+
+
+def _restarting() -> World:
+    """Old pods are being deleted on one pool, and the new pods run on another."""
+    workload = make_jobset("a")
+    world = World(workload)
+    old, new = (world.put_pool(make_pool(workload, attempt=attempt)) for attempt in (0, 1))
+    world.end_pods(workload)
+    ends = NOW + timedelta(seconds=30)
+    world.put(*(_pod(workload, index, old, index, uid=f"old-{index}", deletion_deadline=ends) for index in (0, 1)))
+    world.put(*(_pod(workload, index, new, index) for index in (0, 1)))
+    return world
+
+
+def _not_served() -> World:
+    world = _mixed(make_jobset("a"), make_jobset("b"))
+    for uid, each in world.workloads.items():
+        world.workloads[uid] = replace(each, annotations={constants.DISABLE: "true"})
+    return world
+
+
+def _on_nodes_of_no_pool() -> World:
+    workload = make_jobset("a")
+    world = World(workload)
+    pool = world.put_pool(make_pool(workload))
+    world.end_pods(workload)
+    world.put(make_node(foreign_pool(""), name="bare"), _pod(workload, 0, pool, 0))
+    world.put(make_pod(workload, index=1, node="bare"))
+    return world
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        pytest.param(_of_one_host, id="hosts of one host each"),
+        pytest.param(_restarting, id="pods of before a restart"),
+        pytest.param(_not_served, id="workloads that are not served"),
+        pytest.param(_on_nodes_of_no_pool, id="a node of no node pool"),
+    ],
+)
+def test_pods_on_several_pools_are_no_split_slice(world: object) -> None:
+    plan = world().look()  # type: ignore[operator]
+    assert _splits(plan) == []
+    assert not plan.split_slices
+    assert not any(each.split for each in plan.pools)
+
+
+def test_slice_on_foreign_pools_is_reported_as_split() -> None:
+    """The scheduler uses static node pools of the cluster as well."""
+    workload = make_jobset("a")
+    world = World(workload)
+    pools = [world.put_pool(foreign_pool(name)) for name in ("left", "right")]
+    world.end_pods(workload)
+    world.put(*(_pod(workload, index, pool, 0) for index, pool in enumerate(pools)))
+    assert "are on 2 node pools: left, right; add" in _splits(world.look())[0].message
+    assert [each.state for each in view_of(world).slices] == [State.SPLIT]
+
+
+def test_many_pools_are_counted_and_three_are_named() -> None:
+    workload = make_jobset("a", parallelism=16, template=asked_for(topology="4x4x4", tolerations=()))
+    world = World(workload)
+    pools = [world.put_pool(foreign_pool(f"pool-{number}")) for number in range(5)]
+    world.end_pods(workload)
+    world.put(*(_pod(workload, index, pool, 0) for index, pool in enumerate(pools)))
+    assert "are on 5 node pools: pool-0, pool-1, pool-2 and 2 more;" in _splits(world.look())[0].message
+
+
+@pytest.mark.parametrize(
+    ("workload", "remedy"),
+    [
+        (
+            make_lws("a"),
+            f"add the annotation {constants.LWS_EXCLUSIVE_TOPOLOGY}: {constants.NODE_POOL}, or install the",
+        ),
+        (make_job("a"), "; install the placement policy and label namespace default with"),
+        (
+            make_jobset("a", annotations={constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL}),
+            f"the annotation {constants.EXCLUSIVE_TOPOLOGY} did not apply to some of these pods",
+        ),
+    ],
+    ids=["LeaderWorkerSet", "Job, which has no exclusive placement", "JobSet with exclusive placement"],
+)
+def test_remedy_of_a_split_slice_follows_its_kind(workload: Workload, remedy: str) -> None:
+    world = World(workload)
+    pools = [world.put_pool(foreign_pool(name)) for name in ("left", "right")]
+    world.end_pods(workload)
+    world.put(*(_pod(workload, index, pool, 0) for index, pool in enumerate(pools)))
+    assert remedy in _splits(world.look())[0].message
+
+
+def test_remedy_of_a_marked_slice_is_a_restart() -> None:
+    world = _mixed(make_jobset("a"), make_jobset("b"))
+    for uid, pod in world.pods.items():
+        marks = labels_of("j-1", pod.namespace)
+        asked = replace(pod.requirements, node_selector={**pod.requirements.node_selector, **marks})
+        world.pods[uid] = replace(pod, requirements=asked)
+    assert "; the placement policy did not apply to some of these pods" in _splits(world.look())[0].message

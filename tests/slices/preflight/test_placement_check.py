@@ -1,0 +1,190 @@
+"""Findings about admission policies of placement, and namespaces without the label."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner import constants
+from provisioner.admission.review import Request as Review
+from provisioner.kube import errors
+from provisioner.kube.protocol import JsonObject, Request, collection_path, object_path
+from provisioner.slices.marking import review_placement
+from provisioner.slices.preflight import Finding, Status
+from provisioner.slices.preflight.in_kubernetes import (
+    ADMISSION_GROUP,
+    PLACEMENT_POLICY,
+    PLACEMENT_WEBHOOKS,
+)
+from provisioner.slices.preflight.in_placement import check_placement
+from provisioner.workloads import JOBSET
+from tests.support.kube import FakeKube
+from tests.support.objects import pod_spec, raw_jobset
+from tests.support.patches import apply_patch
+from tests.support.settings import settings
+
+_ROOT = f"/apis/{ADMISSION_GROUP}/v1"
+_MANIFEST = Path("deploy/components/placement/placement-policy.yaml")
+_OPTIONAL = _MANIFEST.parents[1] / "placement-all-namespaces" / "kustomization.yaml"
+
+
+class Cluster(FakeKube):
+    """A fake API server that marks the pods of trials as the policy does."""
+
+    def __init__(self, *, marks: bool = True) -> None:
+        super().__init__()
+        self._marks = marks
+
+    def exchange(self, request: Request) -> JsonObject:
+        """Implement `Api.exchange`; a trial creates nothing."""
+        if request.method == "POST" and request.path.endswith("/pods"):
+            assert request.query == {"dryRun": "All"}
+            with self._call("POST", request.path):
+                body = request.body or {}
+            namespace = request.path.split("/")[-2]
+            review = Review(kind="Pod", operation="CREATE", namespace=namespace, object=body)
+            patch = review_placement(review, assigned=True).patch
+            patched: JsonObject = apply_patch(body, patch if self._marks else ())
+            return patched
+        return super().exchange(request)
+
+    def namespace(self, name: str, label: str = "", *, jobset: bool = True, chips: int = 4) -> None:
+        """Create a namespace, with a JobSet."""
+        labels = {constants.PLACEMENT: label} if label else {}
+        self.put_object(object_path("namespaces", name), {"metadata": {"name": name, "labels": labels}})
+        if jobset:
+            path = object_path("jobsets", "train", namespace=name, root=JOBSET.root)
+            self.put_object(path, raw_jobset(namespace=name, pod=pod_spec(chips=chips)))
+
+    def install(self, *documents: dict[str, Any]) -> Cluster:  # type: ignore[override]
+        """Have the policy and its binding."""
+        for document in documents or tuple(yaml.safe_load_all(_MANIFEST.read_text(encoding="utf-8"))):
+            kind = document["kind"]
+            plural = f"{kind.lower()[:-1]}ies" if kind.endswith("y") else f"{kind.lower()}s"
+            self.put_object(object_path(plural, document["metadata"]["name"], root=_ROOT), document)
+        return self
+
+
+def _check(cluster: FakeKube, **changes: Any) -> Finding:
+    return check_placement(cluster, settings(**changes))
+
+
+def test_policy_that_marks_a_trial_in_all_namespaces_with_workloads_is_ok() -> None:
+    cluster = Cluster().install()
+    cluster.namespace("research", constants.PLACEMENT_ASSIGN)
+    cluster.namespace("web", jobset=False)
+    cluster.namespace("cpu", chips=0)
+    finding = _check(cluster)
+    assert finding.status is Status.OK
+    assert finding.message == (
+        f"the policy {PLACEMENT_POLICY} marks pods, as a trial in namespace research shows; the provisioner assigns "
+        "node pools in 1 of 3 namespaces"
+    )
+
+
+def test_identity_without_the_right_to_create_pods_makes_no_trial() -> None:
+    cluster = Cluster(marks=False).install()
+    cluster.namespace("research", constants.PLACEMENT_ASSIGN)
+    cluster.denied = {("create", "pods")}
+    finding = _check(cluster)
+    assert (finding.status, finding.message) == (
+        Status.OK,
+        f"the policy {PLACEMENT_POLICY} is installed; the provisioner assigns node pools in 1 of 1 namespaces",
+    )
+    assert not [call for call in cluster.calls if call.path.endswith("/pods")]
+
+
+def test_policy_that_does_not_mark_a_trial_is_reported() -> None:
+    cluster = Cluster(marks=False).install()
+    cluster.namespace("research", constants.PLACEMENT_ASSIGN)
+    finding = _check(cluster)
+    assert finding.status is Status.WARNING
+    assert "a trial pod of a group in namespace research is not marked" in finding.message
+
+
+def test_trial_that_fails_is_reported() -> None:
+    cluster = Cluster().install()
+    cluster.namespace("research", constants.PLACEMENT_ASSIGN)
+    cluster.fail("POST", "/pods$", errors.Forbidden("exceeded quota", status=403))
+    assert "a trial in namespace research failed: exceeded quota" in _check(cluster).message
+
+
+@pytest.mark.parametrize("missing", ["policy", "binding", "kind"])
+def test_missing_policy_is_reported_with_its_remedy(missing: str) -> None:
+    cluster = Cluster()
+    policy, binding = yaml.safe_load_all(_MANIFEST.read_text(encoding="utf-8"))
+    if missing == "kind":
+        for plural in ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings"):
+            cluster.uninstall(f"{_ROOT}/{plural}")
+    else:
+        cluster.install(binding if missing == "policy" else policy)
+    finding = _check(cluster)
+    assert finding.status is Status.WARNING
+    assert "no admission policy assigns node pools" in finding.message
+    assert "Enable the component placement; before Kubernetes 1.36" in finding.advice
+
+
+def test_webhook_takes_the_place_of_the_policy() -> None:
+    cluster = Cluster()
+    webhooks = {"webhooks": [{"name": "environment.example"}, {"name": "placement.tpu-provisioner.example"}]}
+    path = object_path("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS, root=_ROOT)
+    cluster.put_object(path, webhooks)
+    cluster.namespace("research", constants.PLACEMENT_ASSIGN)
+    finding = _check(cluster)
+    assert finding.status is Status.OK
+    assert f"the webhook of {PLACEMENT_WEBHOOKS} marks pods" in finding.message
+    cluster.put_object(path, {"webhooks": webhooks["webhooks"][:1]})
+    assert "no admission policy" in _check(cluster).message
+
+
+def test_namespaces_with_workloads_that_lack_the_label_are_named() -> None:
+    cluster = Cluster().install()
+    cluster.namespace("research", constants.PLACEMENT_ASSIGN)
+    for number in range(6):
+        cluster.namespace(f"team-{number}", constants.PLACEMENT_OFF if number == 0 else "")
+    cluster.namespace("idle", jobset=False)
+    finding = _check(cluster)
+    assert finding.status is Status.WARNING
+    assert "but team-0, team-1, team-2, team-3, team-4 and 1 more (of 6 namespaces with workloads)" in finding.message
+    assert finding.advice.endswith(
+        "kubectl label namespace team-0 team-1 team-2 team-3 team-4 tpu-provisioner/placement=assign"
+    )
+    assert "lack" not in _check(cluster, namespaces=("research", "idle")).message
+
+
+def test_policy_of_all_namespaces_needs_no_label() -> None:
+    policy, binding = yaml.safe_load_all(_MANIFEST.read_text(encoding="utf-8"))
+    (patch,) = yaml.safe_load(_OPTIONAL.read_text(encoding="utf-8"))["patches"]
+    *_, replaced = yaml.safe_load(patch["patch"])
+    policy["spec"]["variables"][0]["expression"] = replaced["value"]
+    cluster = Cluster().install(policy, binding)
+    cluster.namespace("research")
+    assert _check(cluster).status is Status.OK
+    cluster.namespace("vision", constants.PLACEMENT_OFF)
+    assert "but vision (of 1 namespaces" in _check(cluster).message
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        (f"{_ROOT}/mutatingadmissionpolicies", "not known: no. Grant permission to get the policy"),
+        ("/namespaces$", "is installed, but no. Grant permission to list namespaces"),
+    ],
+    ids=["policy", "namespaces"],
+)
+def test_placement_that_may_not_be_read_is_unknown(path: str, words: str) -> None:
+    cluster = Cluster().install()
+    cluster.fail("GET", path, errors.Forbidden("no"))
+    finding = _check(cluster)
+    assert finding.status is Status.WARNING
+    assert words in str(finding)
+
+
+def test_kind_that_is_not_served_has_no_workloads() -> None:
+    cluster = Cluster().install()
+    cluster.namespace("research")
+    cluster.uninstall(collection_path("jobsets", root=JOBSET.root))
+    assert _check(cluster).status is Status.OK
