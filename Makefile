@@ -99,7 +99,7 @@ test-operators: setup ## Run the tests with Kueue and KubeRay, which takes minut
 	@TPU_PROVISIONER_OPERATORS=1 $(BIN)/pytest --timeout=180 tests/e2e/test_kueue.py tests/e2e/test_kuberay.py
 
 # Slices of all kinds, webhooks, scheduling gates and machines that join.
-VERSIONS_TESTS := $(addprefix tests/,$(addsuffix .py,$(addprefix e2e/test_,newest life jobs leaderworkersets offline partition_admission node_groups placement_policy placement_webhook) deploy/test_webhook))
+VERSIONS_TESTS := $(addprefix tests/,$(addsuffix .py,$(addprefix e2e/test_,newest life jobs leaderworkersets offline partition_admission node_groups placement_policy placement_webhook assignment) deploy/test_webhook))
 
 .PHONY: test-versions
 test-versions: setup ## Run a few tests on each pair of versions of Kubernetes and JobSet; the first time builds for an hour.
@@ -184,6 +184,6 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 .PHONY: lock
 lock: $(SETUP) ## Update the pins of all dependencies.
 	@$(COMPILE) pyproject.toml --output-file requirements/run.txt
-	@$(COMPILE) pyproject.toml --extra rehearsal --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
+	@$(COMPILE) pyproject.toml --group dev --constraint requirements/run.txt --output-file requirements/dev.txt
 	@echo 'hatchling>=1.27' | $(COMPILE) --constraint requirements/dev.txt - --output-file requirements/build.txt
 	@echo 'uv' | $(COMPILE) --constraint requirements/dev.txt - --output-file requirements/uv.txt

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from provisioner import constants
@@ -124,13 +125,10 @@ class World:
             if each["operationType"] == "CREATE_NODE_POOL" and each.get("endTime")
         ]
 
-    def memory_mib(self) -> float:
-        """Return the provisioner's resident memory, as its metric says."""
-        with urllib.request.urlopen(self.provisioner.metrics_url, timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        return (
-            next(float(line.split()[1]) for line in lines if line.startswith("process_resident_memory_bytes")) / 2**20
-        )
+    def memory_mib(self, field: str = "VmRSS") -> float:
+        """Return the provisioner's resident memory, or its peak (VmHWM), as Linux counts it."""
+        status = Path(f"/proc/{self.provisioner.pid}/status").read_text(encoding="utf-8")
+        return next(float(line.split()[1]) for line in status.splitlines() if line.startswith(field)) / 1024
 
     def total_calls(self) -> int:
         """Count the calls to GKE since the last reset."""

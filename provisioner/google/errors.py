@@ -152,11 +152,7 @@ def same(kind: FailureKind) -> CodeRow:
 
 
 #: The call may not have arrived, or its answer was lost.
-LOST = CodeRow(
-    read=FailureKind.UNAVAILABLE,
-    create=FailureKind.UNKNOWN_OUTCOME,
-    change=FailureKind.UNKNOWN_OUTCOME,
-)
+LOST = CodeRow(read=FailureKind.UNAVAILABLE, create=FailureKind.UNKNOWN_OUTCOME, change=FailureKind.UNKNOWN_OUTCOME)
 CODES: Mapping[int, CodeRow] = {
     400: same(FailureKind.INVALID),
     401: same(FailureKind.PERMISSION),
@@ -165,11 +161,7 @@ CODES: Mapping[int, CodeRow] = {
     404: CodeRow(read=FailureKind.NOT_FOUND, create=FailureKind.INVALID, change=FailureKind.NOT_FOUND),
     408: LOST,
     # GKE's autoscaler reads it as "node group exists"; nothing can exist already for a delete or an update.
-    409: CodeRow(
-        read=FailureKind.UNAVAILABLE,
-        create=FailureKind.ALREADY_EXISTS,
-        change=FailureKind.OPERATION_IN_THE_WAY,
-    ),
+    409: CodeRow(FailureKind.UNAVAILABLE, FailureKind.ALREADY_EXISTS, FailureKind.OPERATION_IN_THE_WAY),
     # Etags and fingerprints: the resource changed under the call. The other use, a policy, is known by its text.
     412: same(FailureKind.OPERATION_IN_THE_WAY),
     429: same(FailureKind.UNAVAILABLE),
@@ -182,13 +174,9 @@ CODES: Mapping[int, CodeRow] = {
 
 def row_of(code: int) -> CodeRow:
     """Return what an HTTP code means whose words say nothing."""
-    row = CODES.get(code)
-    if row is None and 400 <= code < 500:
-        row = same(FailureKind.INVALID)
-    if row is None and 300 <= code < 400:
-        # The address redirects instead of serving.
-        row = same(FailureKind.UNAVAILABLE)
-    return row or LOST
+    # A 3xx comes from an address that redirects instead of serving.
+    known = same(FailureKind.INVALID if code >= 400 else FailureKind.UNAVAILABLE)
+    return CODES.get(code, known if 300 <= code < 500 else LOST)
 
 
 def status_label(code: int) -> str:

@@ -1,4 +1,4 @@
-"""What Google's libraries raise, read into what it means: answers of an API, credentials, and the way there."""
+"""Classifies exceptions of Google's libraries: error responses, credentials, connections. Pure."""
 
 from __future__ import annotations
 
@@ -14,18 +14,14 @@ from google.auth import exceptions as auth_exceptions
 from provisioner.google.errors import LOST, Answer, Call
 from provisioner.model.capacity import Failure, FailureKind
 
-#: What Google's libraries can raise, apart from mistakes in our own code. OSError: from requests, or of a CA bundle.
-SDK_ERRORS: tuple[type[Exception], ...] = (
-    auth_exceptions.GoogleAuthError,
-    urllib3.exceptions.HTTPError,
-    OSError,
-)
+#: Exceptions that Google's libraries raise for failures of a call. OSError: from requests, or from a CA bundle.
+SDK_ERRORS: tuple[type[Exception], ...] = (auth_exceptions.GoogleAuthError, urllib3.exceptions.HTTPError, OSError)
 
 _LOGIN_HELP = (
     "On a workstation run `gcloud auth application-default login --impersonate-service-account=SA`; in a cluster bind "
     "the provisioner's Kubernetes service account by Workload Identity."
 )
-#: Whoever acts as a Google service account gets its tokens from this API.
+#: A client that acts as a Google service account gets its tokens from this API.
 _NOT_ENABLED = "IAM Service Account Credentials API has not been used"
 _ENABLE_HELP = "Enable it in that project: gcloud services enable iamcredentials.googleapis.com"
 _LONGEST_MESSAGE = 2000
@@ -45,13 +41,13 @@ _NOT_CONNECTED = (
     urllib3.exceptions.ProxyError,
     ssl.SSLCertVerificationError,
 )
-#: What the metadata server says when the identity, and not the server, is at fault.
+#: Texts of the metadata server if it rejects the identity.
 _IDENTITY_REFUSED = re.compile(r"status: ?(400|401|403|404)|invalid_grant|IAM returned 40[134]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """What the reading of a failure needs to know of the API that was called, and of the call."""
+    """The API that was called: its name, and how its responses are classified."""
 
     #: As messages name it.
     name: str
@@ -64,22 +60,22 @@ class Api:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What an exception means."""
+    """The meaning of an exception."""
 
     failure: Failure
     #: The API's own wish, None for none.
     retry_after_seconds: float | None = None
-    #: The HTTP status of the answer; 0 where there was none.
+    #: HTTP status of the response; 0 if there was none.
     code: int = 0
 
 
 def read(error: Exception, api: Api, call: Call) -> Reading:
-    """Return what an exception of Google's libraries means for this call."""
+    """Return the meaning of an exception of Google's libraries for this call."""
     retry_after: float | None = None
     code = 0
     words = str(error) or type(error).__name__
-    if isinstance(error, requests.HTTPError) and error.response is not None:
-        answer = _read_answer(error.response)
+    answer = _answer_of(error)
+    if answer is not None:
         kind = api.kind_of_answer(answer)
         words, retry_after, code = answer.message, answer.retry_after_seconds, answer.code
         if kind is FailureKind.PERMISSION and answer.from_google:
@@ -105,8 +101,22 @@ def read(error: Exception, api: Api, call: Call) -> Reading:
     return Reading(failure=failure, retry_after_seconds=retry_after, code=code)
 
 
+def _answer_of(error: Exception) -> Answer | None:
+    """Return the error response in an exception of requests or google.api_core; None if it has not even a status.
+
+    google.api_core is recognized by its attributes, because its import costs the other products gRPC.
+    """
+    response, code = getattr(error, "response", None), getattr(error, "code", None)
+    if isinstance(response, requests.Response):
+        return _read_answer(response)
+    if not isinstance(code, int):
+        return None
+    words = str(getattr(error, "message", error))
+    return Answer(code=code, message=words, status="", reasons=frozenset(), retry_after_seconds=None, from_google=True)
+
+
 def _read_answer(response: requests.Response) -> Answer:
-    code = response.status_code
+    code, reasons = response.status_code, set()
     retry_after = _seconds(response.headers.get("Retry-After", ""))
     try:
         body = response.json()
@@ -115,19 +125,11 @@ def _read_answer(response: requests.Response) -> Answer:
     # Google answers some errors of list-like calls with a list of one.
     if isinstance(body, list) and body:
         body = body[0]
-    detail = body.get("error") if isinstance(body, dict) else None
-    if not isinstance(detail, dict):
-        return Answer(
-            code=code,
-            message=response.text.strip() or f"HTTP {code} without a message",
-            status="",
-            reasons=frozenset(),
-            retry_after_seconds=retry_after,
-            from_google=False,
-        )
-    reasons = set()
+    error = body.get("error") if isinstance(body, dict) else None
+    detail = error if isinstance(error, dict) else {"message": response.text.strip()}
     for key in ("errors", "details"):
-        for entry in detail.get(key) or ():
+        entries = detail.get(key)
+        for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict):
                 reasons.add(str(entry.get("reason", "")))
                 retry_after = retry_after or _seconds(str(entry.get("retryDelay", "")).removesuffix("s"))
@@ -137,7 +139,7 @@ def _read_answer(response: requests.Response) -> Answer:
         status=str(detail.get("status") or ""),
         reasons=frozenset(reasons),
         retry_after_seconds=retry_after,
-        from_google=True,
+        from_google=detail is error,
     )
 
 
@@ -168,7 +170,7 @@ def _never_sent(error: Exception) -> bool:
 
 
 def _why_not_connected(error: Exception) -> str:
-    """Say in the operating system's words why no connection came about; empty where it has none."""
+    """Return the operating system's reason for a failed connection, empty if it gives none."""
     for cause in _chain(error):
         if isinstance(cause, OSError) and cause.strerror and not isinstance(cause, requests.RequestException):
             return f"The server cannot be reached: {cause.strerror}."

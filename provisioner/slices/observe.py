@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -65,6 +66,8 @@ OPTIONAL = frozenset(
 #: After a failed list the next is tried after this long, doubled by each further failure up to the cap.
 _RELIST_SECONDS = 1.0
 _RELIST_CAP_SECONDS = 30.0
+#: Maximum share of a processor that periodic lists take. A list of 1,000 node pools of GKE takes 0.12 s of it.
+_MAX_LISTING_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +178,10 @@ class PoolList:
     #: Why the last attempt failed; empty when it did not.
     problem: str = ""
     failures: int = 0
+    #: Time of this thread's processor.
+    processor_seconds: Callable[[], float] = time.thread_time
+    #: Processor time that the last list took, in seconds.
+    cost_seconds: float = 0.0
     tried_at: datetime = field(default=datetime.min.replace(tzinfo=UTC))
 
     def age_seconds(self, now: datetime) -> float:
@@ -186,12 +193,13 @@ class PoolList:
         if self.failures:
             pause = min(_RELIST_CAP_SECONDS, _RELIST_SECONDS * 2.0 ** min(self.failures - 1, 10))
             return pause - (now - self.tried_at).total_seconds()
-        return every_seconds - self.age_seconds(now)
+        return max(every_seconds, self.cost_seconds / _MAX_LISTING_SHARE) - self.age_seconds(now)
 
     def fetch(self) -> bool:
         """List the pools: one call. False where it failed; the old list is kept and not to be decided on."""
         asked_at = self.clock()
         self.tried_at = asked_at
+        started = self.processor_seconds()
         try:
             self.pools = self.supplier.list_pools()
         except SupplierError as error:
@@ -203,6 +211,7 @@ class PoolList:
         if self.problem:
             _log.info("pools.list_recovered", failures=self.failures)
         self.listed_at, self.problem, self.failures = asked_at, "", 0
+        self.cost_seconds = self.processor_seconds() - started
         return True
 
     def clock_set(self, by: timedelta) -> None:

@@ -32,10 +32,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
         return choose(make_frame, given, program=PROGRAM, complete_var="_TPU_REHEARSAL_COMPLETE")
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("google.cloud"):
-            raise
-        return output.refuse(f"{error.name} is not installed; run: pip install 'tpu-provisioner[rehearsal]'")
     finally:
         output.finish()
 

@@ -44,9 +44,6 @@ def _run(state: dict[str, Any], words: list[str], flags: dict[str, str]) -> str:
         case ["services", "enable", *names]:
             _project(flags)
             state["services"] += names
-        case ["container", "clusters", "get-credentials", _]:
-            _project(flags)
-            _require(flags, "location")
         case ["auth", "application-default", "login"] | ["auth", "configure-docker", _]:
             pass
         case ["iam", "service-accounts", "create", name]:

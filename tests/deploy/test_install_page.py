@@ -23,6 +23,7 @@ import pytest
 import requests
 import yaml
 
+from provisioner import constants
 from provisioner.kube.protocol import collection_path
 from provisioner.workloads import JOBSET
 from rehearsal.demos import Rehearsal
@@ -177,6 +178,8 @@ def reader(bare: Rehearsal, tmp_path: Path) -> Iterator[Reader]:
             yield Reader(checkout=checkout, environment=environment, pod=pod, gke=gke, gcloud_state=state)
     finally:
         gke.stop()
+        # Otherwise pods of later tests would be marked.
+        bare.kubectl("label", "namespace", "default", f"{constants.PLACEMENT}-")
 
 
 def _program(path: Path, line: str) -> None:
@@ -190,6 +193,7 @@ kubectl get events --field-selector=source=tpu-provisioner
 kubectl delete -f examples/jobset.yaml
 kubectl apply -f busy.yaml
 until [ "$(kubectl get pods | grep -c 'tpu-demo.* Running ')" = 4 ]; do sleep 0.3; done
+kubectl get nodes --label-columns=tpu-provisioner/slice-namespace,tpu-provisioner/slice
 """
 
 
@@ -216,6 +220,8 @@ def test_the_page(choices: tuple[str, ...], reader: Reader, bare: Rehearsal) -> 
     assert 'deployment "tpu-provisioner" successfully rolled out' in printed
     assert "jobset.jobset.x-k8s.io/tpu-demo condition met" in printed
     assert "NodePoolCreationSucceeded" in printed
+    # The nodes of both slices are assigned.
+    assert len(re.findall(r" default +j-[0-9a-f]{40}\n", printed)) == 4
     assert "cluster.proven" in reader.pod.log.read_text(encoding="utf-8")
     # The attempt to uninstall that came too early.
     assert "2 node pools are left in my-project/us-central2/my-cluster:" in printed

@@ -50,6 +50,11 @@ EAGER = {"NODEPOOL_DELETION_DELAY": "2s", "NODE_MIN_LIFESPAN": "0s"}
 #: Many times what anything takes on an idle machine.
 PATIENCE_SECONDS = 80.0
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+#: Arguments of kubectl for the admission policies of placement.
+PLACEMENT_MANIFESTS = (("-f", "deploy/base/placement-guard.yaml"), ("-k", "deploy/components/placement"))
+#: Labels of a namespace whose pods are marked.
+ASSIGNED = {constants.PLACEMENT: constants.PLACEMENT_ASSIGN}
+_TRIALS = "placement-trials"
 _numbers = itertools.count(1)
 
 
@@ -115,6 +120,10 @@ class Ground:
             f"namespace {self.namespace} has a service account",
             PATIENCE_SECONDS,
         )
+
+    def assign(self) -> None:
+        """Have admission mark the pods of the namespace."""
+        self.api.patch(object_path("namespaces", self.namespace), {"metadata": {"labels": ASSIGNED}})
 
     # --- JobSets
 
@@ -285,6 +294,42 @@ class Ground:
         pools = [f"{pool.name} {pool.status.value} {pool.status_message}" for pool in self.gke.pools[:20]]
         logs = [one.tail(lines=25) for one in self.provisioners]
         return "\n".join(["pods:", *pods, "pools:", *pools, "calls:", str(self.gke.call_counts()), *logs])
+
+
+@contextlib.contextmanager
+def placement_policies(rehearsal: Rehearsal) -> Iterator[None]:
+    """Have the admission policies of placement in force."""
+    rehearsal.create_namespace(_TRIALS, labels=ASSIGNED)
+    for manifest in PLACEMENT_MANIFESTS:
+        rehearsal.kubectl("apply", "--server-side", "--validate=strict", *manifest)
+
+    def admits(labels: Mapping[str, str], **selector: str) -> dict[str, str]:
+        """Return the nodeSelector of a pod as admitted, empty if the pod is rejected."""
+        spec = pod_spec()
+        spec["nodeSelector"] |= selector
+        body = {"metadata": {"name": "trial", "labels": dict(labels)}, "spec": spec}
+        try:
+            path = f"{collection_path('pods', namespace=_TRIALS)}?dryRun=All"
+            admitted: dict[str, str] = rehearsal.api.post(path, body)["spec"]["nodeSelector"]
+        except ClusterError:
+            return {}
+        return admitted
+
+    def marks() -> bool:
+        return constants.SLICE in admits({constants.JOB_KEY: "a" * 40})
+
+    def rejects() -> bool:
+        return bool(admits({})) and not admits({}, **{constants.SLICE: "j-a"})
+
+    wait_for(lambda: marks() and rejects(), "the policies of placement are in force", PATIENCE_SECONDS)
+    try:
+        yield
+    finally:
+        for manifest in PLACEMENT_MANIFESTS:
+            rehearsal.kubectl("delete", *manifest)
+        wait_for(
+            lambda: not marks() and not rejects(), "the policies of placement are no longer in force", PATIENCE_SECONDS
+        )
 
 
 @contextlib.contextmanager

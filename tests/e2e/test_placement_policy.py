@@ -22,8 +22,7 @@ from provisioner.slices.preflight import Status
 from provisioner.slices.preflight.in_placement import check_placement
 from provisioner.workloads import LEADER_WORKER_SET, PLAIN_JOB
 from rehearsal.demos import Rehearsal
-from tests.deploy.kit import DEPLOY
-from tests.e2e.kit import EXCLUSIVE, Ground, has_mutating_policies, jobset
+from tests.e2e.kit import ASSIGNED, EXCLUSIVE, Ground, has_mutating_policies, jobset, placement_policies
 from tests.support.objects import Json, pod_spec, raw_job, raw_lws
 from tests.support.patches import apply_patch
 from tests.support.settings import settings as make_settings
@@ -33,10 +32,6 @@ pytestmark = [
     pytest.mark.skipif(not has_mutating_policies(), reason="MutatingAdmissionPolicy needs Kubernetes 1.36"),
 ]
 
-MANIFESTS = (
-    ("-f", str(DEPLOY / "base" / "placement-guard.yaml")),
-    ("-k", str(DEPLOY / "components" / "placement")),
-)
 _ASSIGNED, _OPEN, _ADMIN = "placed-assigned", "placed-open", "placed-admin"
 _KEPT_OFF = {"key": constants.SLICE, "operator": "DoesNotExist"}
 _ZONE = {"key": constants.ZONE, "operator": "In", "values": ["us-central2-b"]}
@@ -78,25 +73,11 @@ class Admission:
 @pytest.fixture(scope="module")
 def admission(rehearsal: Rehearsal) -> Iterator[Admission]:
     """Apply the policies, and wait until they are in force."""
-    rehearsal.create_namespace(_ASSIGNED, labels={constants.PLACEMENT: constants.PLACEMENT_ASSIGN})
+    rehearsal.create_namespace(_ASSIGNED, labels=ASSIGNED)
     rehearsal.create_namespace(_OPEN)
     rehearsal.create_namespace(_ADMIN, labels={"resource.kubernetes.io/admin-access": "true"})
-    for manifest in MANIFESTS:
-        rehearsal.kubectl("apply", "--server-side", "--validate=strict", *manifest)
-    trial = Admission(rehearsal, compared=False)
-
-    def in_force() -> bool:
-        marked = marks(trial.admit(_ASSIGNED, pod_spec(), labels=_GROUP))
-        forged = pod_spec(chips=0)
-        forged["nodeSelector"] |= labels_of("j-a", _OPEN)
-        return bool(marked) and bool(trial.refusal(_OPEN, forged))
-
-    ground = Ground(rehearsal)
-    ground.wait(in_force, "the policies are in force")
-    yield Admission(rehearsal)
-    for manifest in MANIFESTS:
-        rehearsal.kubectl("delete", *manifest)
-    ground.wait(lambda: not terms(trial.admit(_OPEN, pod_spec())), "the policies are no longer in force")
+    with placement_policies(rehearsal):
+        yield Admission(rehearsal)
 
 
 def _review(namespace: str, pod: Json) -> Answer:
@@ -362,7 +343,7 @@ def test_selectors_of_gated_pods_cannot_be_extended_with_marks(admission: Admiss
         trial = Admission(admission.rehearsal, compared=False)
         ground.wait(lambda: not marks(trial.admit(_ASSIGNED, pod_spec(), labels=_GROUP)), "the label is gone")
         assert not extended("marked", {"example.com/rack": "1"})
-        api.patch(namespace, {"metadata": {"labels": {constants.PLACEMENT: constants.PLACEMENT_ASSIGN}}})
+        api.patch(namespace, {"metadata": {"labels": ASSIGNED}})
         ground.wait(lambda: marks(trial.admit(_ASSIGNED, pod_spec(), labels=_GROUP)), "the label is back")
     finally:
         for name in ("marked", "plain", "none"):
@@ -386,8 +367,7 @@ def test_check_makes_a_trial_and_names_namespaces_without_the_label(assigned: Gr
 @pytest.fixture
 def assigned(alone: Ground, admission: Admission) -> Ground:
     """Give a namespace whose pods are marked, without a provisioner."""
-    labels = {"metadata": {"labels": {constants.PLACEMENT: constants.PLACEMENT_ASSIGN}}}
-    alone.api.patch(object_path("namespaces", alone.namespace), labels)
+    alone.assign()
     return alone
 
 

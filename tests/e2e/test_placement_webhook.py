@@ -12,8 +12,8 @@ from provisioner.model.placement import UNKNOWN_GROUP, labels_of, slice_key
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.workloads import LEADER_WORKER_SET
 from rehearsal.demos import Rehearsal
-from tests.e2e.kit import Ground, has_mutating_policies, registered_webhook, serving_webhook
-from tests.e2e.test_placement_policy import MANIFESTS, Admission, await_marks, marks, terms
+from tests.e2e.kit import PLACEMENT_MANIFESTS, Ground, has_mutating_policies, registered_webhook, serving_webhook
+from tests.e2e.test_placement_policy import Admission, await_marks, marks, terms
 from tests.support.objects import pod_spec, raw_lws
 
 pytestmark = pytest.mark.e2e
@@ -69,7 +69,7 @@ def test_leaders_of_a_leaderworkerset_are_marked_after_its_webhook(assigned: Gro
 @pytest.mark.usefixtures("leaderworkersets")
 def test_policy_and_webhook_together_change_a_pod_once(assigned: Ground, server: Admission) -> None:
     """On clusters that were upgraded to a version with the policy, the webhook may still be registered."""
-    for manifest in MANIFESTS:
+    for manifest in PLACEMENT_MANIFESTS:
         assigned.rehearsal.kubectl("apply", "--server-side", *manifest)
     try:
         forged = pod_spec(nodeSelector=labels_of("j-a", _OPEN), chips=0)
@@ -84,5 +84,5 @@ def test_policy_and_webhook_together_change_a_pod_once(assigned: Ground, server:
         assigned.api.post(path, lws)
         assert UNKNOWN_GROUP not in await_marks(assigned, 4)
     finally:
-        for manifest in MANIFESTS:
+        for manifest in PLACEMENT_MANIFESTS:
             assigned.rehearsal.kubectl("delete", *manifest)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -103,15 +101,3 @@ def test_a_cluster_that_cannot_be_used_is_told(capsys: pytest.CaptureFixture[str
     """By the simulator of GKE, which registers its nodes there."""
     assert main(["simulator", "--port=0", "--kubeconfig=missing"]) == ExitCode.ERROR
     assert "can't use the cluster of missing" in capsys.readouterr().err
-
-
-def test_a_wheel_without_the_extra_says_what_to_install() -> None:
-    """In a process of its own, where nothing of it was imported before."""
-    code = (
-        "import sys; sys.modules['google.cloud'] = None; from rehearsal.commands.main import main; "
-        "sys.exit(main(['simulator', '--port=0']))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == ExitCode.ERROR
-    assert "pip install 'tpu-provisioner[rehearsal]'" in done.stderr
-    assert "Traceback" not in done.stderr

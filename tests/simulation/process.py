@@ -149,7 +149,7 @@ class Process:
         self.loop = Loop(
             settings=settings,
             watches=watches,
-            pools=PoolList(supplier=supplier, clock=clock),
+            pools=PoolList(supplier=supplier, clock=clock, processor_seconds=lambda: 0.0),
             identity=ClusterProof(
                 get_cluster=supplier.get_cluster,
                 api=api,

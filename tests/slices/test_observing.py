@@ -63,6 +63,22 @@ def test_a_list_is_as_old_as_the_request_for_it() -> None:
     assert pools.due_in_seconds(clock.now(), every_seconds=60.0) == 56.0
 
 
+@pytest.mark.parametrize(
+    ("cost_seconds", "want"),
+    [
+        pytest.param(0.02, 1.0, id="a list that costs little"),
+        pytest.param(0.12, 1.2, id="1,000 node pools"),
+        pytest.param(0.6, 6.0, id="5,000 node pools"),
+    ],
+)
+def test_lists_take_at_most_a_tenth_of_a_processor(cost_seconds: float, want: float) -> None:
+    clock, gke, processor = FakeClock(), FakeGke(), iter([5.0, 5.0 + cost_seconds])
+    supplier = GkeSupplier(gke=gke, clock=clock.now)
+    pools = PoolList(supplier=supplier, clock=clock.now, processor_seconds=lambda: next(processor))
+    assert pools.fetch()
+    assert pools.due_in_seconds(clock.now(), every_seconds=1.0) == pytest.approx(want)
+
+
 def test_an_old_list_is_kept_and_not_decided_on_while_new_ones_fail() -> None:
     """The snapshot says why, and the problem goes with the first list that succeeds."""
     world = World()

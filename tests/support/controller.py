@@ -164,7 +164,7 @@ class World:
         self.loop = Loop(
             settings=self.settings,
             watches=self.watches,
-            pools=PoolList(supplier=supplier, clock=self.time),
+            pools=PoolList(supplier=supplier, clock=self.time, processor_seconds=lambda: 0.0),
             identity=proof,
             actor=self.actor,
             reporter=Reporter(

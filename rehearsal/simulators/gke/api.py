@@ -32,6 +32,8 @@ _CREATE = _CLUSTER.replace("/v1/", "/(?P<version>v1|v1beta1)/", 1) + "/nodePools
 _POOL = rf"{_CLUSTER}/nodePools/(?P<pool>[^/:]+)"
 _OPERATION = rf"{_SCOPE}/operations/(?P<operation>[^/:]+)"
 _POLICIES = r"/compute/v1/projects/(?P<project>[^/:]+)/regions/(?P<region>[^/:]+)/resourcePolicies"
+#: The form that Google's client libraries request; gcloud requests json.
+_ENUMS_AS_NUMBERS = "json;enum-encoding=int"
 _RESERVATION = r"/compute/v1/projects/(?P<project>[^/:]+)/zones/(?P<zone>[^/:]+)/reservations/(?P<reservation>[^/:]+)"
 
 
@@ -151,7 +153,7 @@ class Api:
             return {}
         mask = output.mask.get("nodePools", {})
         bodies = [wire.masked_pool(pool, version=self._version, mask=mask, mask_key=output.mask_text) for pool in pools]
-        return {"nodePools": bodies} if bodies else {}
+        return output.encode({"nodePools": bodies} if bodies else {})
 
     def _delete_pool(self, found: Route, request: Request) -> dict[str, Any]:
         output = _Output(request, "Operation")
@@ -226,16 +228,22 @@ class _Output:
 
     def __init__(self, request: Request, message: str) -> None:
         query, headers = request.query, request.headers
+        self._descriptor = schema.message(message)
         self.mask_text = query.get("fields") or query.get("$fields") or headers.get("x-goog-fieldmask", "")
-        self.mask = parse(self.mask_text, schema.message(message)) if self.mask_text else {}
+        self.mask = parse(self.mask_text, self._descriptor) if self.mask_text else {}
         alt = query.get("$alt") or query.get("alt") or "json"
-        if alt != "json":
+        self._numbers = alt == _ENUMS_AS_NUMBERS
+        if alt not in ("json", _ENUMS_AS_NUMBERS):
             raise ApiError(
                 "INVALID_ARGUMENT",
-                f'Invalid value "{alt}" for parameter alt: the simulator supports only json.',
+                f'Invalid value "{alt}" for parameter alt: the simulator supports json and {_ENUMS_AS_NUMBERS}.',
                 violations=(FieldViolation(path="alt", description=alt),),
             )
 
     def render(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the part of the body that was asked for."""
-        return apply(self.mask, body)
+        """Return the requested part of the body in the requested form."""
+        return self.encode(apply(self.mask, body))
+
+    def encode(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a body in the requested form of its enums."""
+        return schema.numbered(self._descriptor, body) if self._numbers else body

@@ -134,6 +134,22 @@ def _refuse(field: Descriptor, value: Any, path: str, violations: list[FieldViol
     violations.append(FieldViolation(path=path, description=f"Invalid value at '{path}' ({kind}), {shown}"))
 
 
+def numbered(descriptor: Descriptor, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body with the numbers of its enum values; values that the API does not have keep their words."""
+    return {name: _numbered(_field_of(descriptor, name), value) for name, value in body.items()}
+
+
+def _numbered(field: Descriptor | None, value: Any) -> Any:
+    if field is None or _is_map(field):
+        return value
+    if isinstance(value, list):
+        return [_numbered(field, item) for item in value]
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_name.get(value)
+        return value if known is None else known.number
+    return numbered(field.message_type, value) if isinstance(value, dict) else value
+
+
 def canonical_path(descriptor: Descriptor, path: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return a mask's path in JSON names, or None where the message has no such field."""
     names: list[str] = []

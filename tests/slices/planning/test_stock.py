@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -27,7 +28,8 @@ def failed(**changes: object) -> dict[str, Backoff]:
 
 
 def test_number_of_creates_in_flight_doubles_with_each_pool_that_came_up_and_is_then_unlimited() -> None:
-    backoffs, numbers = failed(), []
+    backoffs: Mapping[str, Backoff] = failed()
+    numbers = []
     while (last := backoff.probing(backoffs, KEY)) is not None:
         numbers.append(backoff.max_in_flight(last))
         backoffs = backoff.came_up(backoffs, KEY, NOW)
@@ -69,7 +71,7 @@ def test_herd_after_a_stockout_is_held_to_twice_the_pools_that_came_up() -> None
     world.refuse_create = lambda _: STOCKOUT
     world.run(3)
     world.refuse_create = lambda _: None
-    in_flight = []
+    in_flight = list[int]()
     while not in_flight or in_flight[-1]:
         world.run(4, seconds=15)
         in_flight.append(making(world))

@@ -1,33 +1,48 @@
-"""GKE itself, or a simulator of it, over REST; it never retries and never waits."""
+"""Calls GKE, or a simulator of it, through Google's client library, and Compute Engine and IAM by plain REST.
+
+This is the only module that imports the library. A call is sent once, without retries, and blocks until its response or
+its time-out.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
 from urllib.parse import quote
 
+import requests
+from google.api_core.exceptions import AsyncRestUnsupportedParameterError, GoogleAPIError
+from google.api_core.gapic_v1.client_info import ClientInfo
 from google.auth import credentials as auth_credentials
-from google.auth import exceptions as auth_exceptions
+from google.cloud import container_v1
+from google.cloud.container_v1.services.cluster_manager.transports.rest import ClusterManagerRestTransport
+from google.protobuf import json_format  # type: ignore[import-untyped]
 
 from provisioner.google import failures
 from provisioner.google.errors import Call, remedy_of
 from provisioner.google.session import ApiSession, find_credentials
 from provisioner.model.capacity import (
     ClusterName,
+    Failure,
+    FailureKind,
     NodePool,
     NodePoolRequest,
     Operation,
     OperationName,
     PoolName,
+    PoolStatus,
     WorkloadPolicy,
 )
 from provisioner.settings.forms import region_of
 from provisioner.slices.suppliers.gke import translate
 from provisioner.slices.suppliers.gke.errors import GkeError, kind_of_answer
-from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
+from provisioner.slices.suppliers.gke.translate import Cluster, Json, Message, Reservation
 
 GKE_ADDRESS = "https://container.googleapis.com"
 COMPUTE_ADDRESS = "https://compute.googleapis.com"
@@ -43,25 +58,24 @@ _POLICY_GRANT_HELP = (
     "Grant the provisioner's identity the optional role with compute.resourcePolicies.get and "
     "compute.resourcePolicies.create on the project of the cluster."
 )
-#: After a restart, or for older ones, only names that GKE or the provisioner made are known for what they are.
-_REMEMBERED_CREATES = 1024
+#: Maximum number of creates whose words are remembered; in failures of older ones, only generated names are recognized.
+_MAX_REMEMBERED_CREATES = 1024
 #: A documented header of Google's APIs; field paths in JSON spelling.
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"
-#: The last: an answer with a good status that is not what Google answers.
-_ERRORS: tuple[type[Exception], ...] = (*failures.SDK_ERRORS, ValueError)
-_T = TypeVar("_T")
-
+#: The library sends a name with other characters to another path, or rejects it with an error that tells nothing.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+#: Exceptions of a call. The last two: a response with a good status that is not Google's, or that the library rejects.
+_ERRORS = (*failures.SDK_ERRORS, GoogleAPIError, AsyncRestUnsupportedParameterError, ValueError, json_format.Error)
 GRANT_HELP = "Grant the provisioner's identity the permission named here on the project of the cluster."
 
 
 def to_gke_error(
-    error: Exception, subject: str, *, call: Call, grant_help: str = GRANT_HELP, values: Iterable[str] = ()
+    error: Exception, subject: str, *, call: Call, grant_help: str = GRANT_HELP, values: Sequence[str] = ()
 ) -> GkeError:
     """Return what an exception of Google's libraries means for the call that the subject names.
 
     `grant_help` tells which role a refused identity lacks; `values` are words of the call that may be a user's.
     """
-    values = tuple(values)
     api = failures.Api(
         name="GKE",
         address_option="GKE_ENDPOINT",
@@ -70,6 +84,34 @@ def to_gke_error(
     )
     found = failures.read(error, api, call)
     return GkeError(found.failure, subject, code=found.code)
+
+
+class _Session(ApiSession):
+    """The session of all calls: requests the words of enums, and keeps the JSON of each thread's last response.
+
+    The library requests numbers, and drops words that it does not know. Both lose the text of codes that are newer than
+    the library, and with it whether a failure is a stockout.
+    """
+
+    def __init__(self, credentials: auth_credentials.Credentials, *, base_url: str) -> None:
+        super().__init__(credentials, base_url=base_url)
+        self._last = threading.local()
+
+    def request(self, method: str, url: str, **options: Any) -> requests.Response:  # type: ignore[override]
+        """Send a request; raise ValueError if the response is not a JSON object, which the library takes for empty."""
+        if "params" in options:
+            options["params"] = [(key, "json" if key == "$alt" else value) for key, value in options["params"]]
+        response = super().request(method, url, **options)
+        self._last.body = None
+        with suppress(ValueError):
+            self._last.body = json.loads(response.content)
+        if not isinstance(self._last.body, dict):
+            raise ValueError("The answer is not a JSON object; is GKE_ENDPOINT the address of GKE?")  # noqa: TRY004 - not ours
+        return response
+
+    def take_body(self) -> Json:
+        """Return the JSON of this thread's last response, and forget it."""
+        return self._last.__dict__.pop("body")  # type: ignore[no-any-return]
 
 
 class GkeClient:
@@ -88,19 +130,19 @@ class GkeClient:
     ) -> None:
         """Resolve the credentials, once, except for an endpoint, which gets none; raise GkeError without any."""
         self._cluster = cluster
-        gke_url, compute_url, self._resource_manager_url, self._iam_url = (
+        self._url, compute_url, self._resource_manager_url, self._iam_url = (
             (endpoint or address).rstrip("/")
             for address in (GKE_ADDRESS, COMPUTE_ADDRESS, RESOURCE_MANAGER_ADDRESS, IAM_ADDRESS)
         )
-        self._location_url = f"{gke_url}/v1/{quote(cluster.location_path)}"
-        self._cluster_url = f"{gke_url}/v1/{quote(cluster.path)}"
         self._compute_projects_url = f"{compute_url}/compute/v1/projects"
         region = f"{cluster.project}/regions/{region_of(cluster.location)}"
         self._policies_url = f"{self._compute_projects_url}/{quote(region)}/resourcePolicies"
         if credentials is None:
             credentials = auth_credentials.AnonymousCredentials() if endpoint else default_credentials()  # type: ignore[no-untyped-call]
-        self._session = ApiSession(credentials, base_url=gke_url)
-        #: What the creates said whose operations may be read, the latest last.
+        self._session = _Session(credentials, base_url=self._url)
+        with _errors("start of the GKE client", Call.READ):
+            self._gke = _library_client(self._session, self._url)
+        #: Words of users in the creates whose operations may be read, the latest last.
         self._said: OrderedDict[OperationName, tuple[str, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -110,80 +152,76 @@ class GkeClient:
 
     def get_cluster(self) -> Cluster:
         """Return the cluster itself."""
-        subject = f"get of cluster {self._cluster.cluster!r}"
-        return self._read(subject, self._cluster_url, translate.cluster_of, mask=translate.CLUSTER_FIELDS)
+        with _errors(f"get of cluster {self._cluster.cluster!r}", Call.READ):
+            answer = self._ask(self._gke.get_cluster, name=self._cluster.path, mask=translate.CLUSTER_FIELDS)
+            return translate.cluster_of(*answer)
 
     def list_node_pools(self) -> tuple[NodePool, ...]:
         """Return all node pools of the cluster, ours or not, in one call: see `Supplier.list_pools`."""
-        return self._read(
-            f"list of node pools of cluster {self._cluster.cluster!r}",
-            f"{self._cluster_url}/nodePools",
-            translate.node_pools_of,
-            mask=translate.LIST_FIELDS,
-            seconds=_LIST_SECONDS,
-        )
+        ask = partial(self._ask, self._gke.list_node_pools, mask=translate.LIST_FIELDS, seconds=_LIST_SECONDS)
+        with _errors(f"list of node pools of cluster {self._cluster.cluster!r}", Call.READ):
+            try:
+                return translate.node_pools_of(*ask(parent=self._cluster.path))
+            except json_format.Error:
+                # The library rejects the whole list because of one field of one pool.
+                return tuple(_pools_one_by_one(self._session.take_body()))
 
     def get_node_pool(self, name: PoolName) -> NodePool:
         """Return one node pool: see `Supplier.get_pool`."""
-        return self._read(
-            f"get of node pool {name!r}",
-            self._pool_url(name),
-            translate.node_pool_of,
-            mask=translate.NODE_POOL_FIELDS,
-            values=(name,),
-        )
+        ask = partial(self._ask, self._gke.get_node_pool, mask=translate.NODE_POOL_FIELDS)
+        with _errors(f"get of node pool {name!r}", Call.READ, values=(name,)):
+            try:
+                return translate.node_pool_of(*ask(name=self._pool_path(name)))
+            except json_format.Error:
+                return NodePool(name=name, status=PoolStatus.UNKNOWN)
 
     def create_node_pool(self, request: NodePoolRequest) -> OperationName:
         """Submit the creation of a node pool: see `Supplier.create_pool`."""
-        body = translate.create_request_json(self._cluster.path, request)
-        said = translate.said_by(body["nodePool"])
-        subject, url = f"create of node pool {request.name!r}", f"{self._cluster_url}/nodePools"
+        api: Any = container_v1
         if request.idle_maintenance_seconds:
-            # v1 has no hostMaintenancePolicy, and rejects fields that it does not have.
-            url = url.replace("/v1/", "/v1beta1/", 1)
-        operation = self._send(subject, Call.CREATE, "POST", url, _name_of_operation, json=body, values=said)
+            # v1 has no hostMaintenancePolicy, and v1beta1 no REST transport. This import takes 14 MiB.
+            from google.cloud import container_v1beta1  # noqa: PLC0415
+
+            api = container_v1beta1
+        message = api.CreateNodePoolRequest()
+        body = translate.create_request_json(self._cluster.path, request)
+        said = translate.said_by(json_format.ParseDict(body, api.CreateNodePoolRequest.pb(message)).node_pool)
+        with _errors(f"create of node pool {request.name!r}", Call.CREATE, values=said):
+            if api is container_v1:
+                operation, _ = self._ask(self._gke.create_node_pool, request=message, seconds=_CHANGE_SECONDS)
+                name = OperationName(operation.name)
+            else:
+                url = f"{self._url}/v1beta1/{quote(self._cluster.path)}/nodePools"
+                name = OperationName(str(self._send("POST", url, json=body, seconds=_CHANGE_SECONDS).get("name", "")))
         with self._lock:
-            self._said[operation] = said
-            while len(self._said) > _REMEMBERED_CREATES:
+            self._said[name] = said
+            while len(self._said) > _MAX_REMEMBERED_CREATES:
                 self._said.popitem(last=False)
-        return operation
+        return name
 
     def delete_node_pool(self, name: PoolName) -> OperationName:
         """Submit the deletion of a node pool with all its nodes: see `Supplier.delete_pool`."""
-        subject, url = f"delete of node pool {name!r}", self._pool_url(name)
-        return self._send(subject, Call.DELETE, "DELETE", url, _name_of_operation, values=(name,))
+        with _errors(f"delete of node pool {name!r}", Call.DELETE, values=(name,)):
+            operation, _ = self._ask(self._gke.delete_node_pool, name=self._pool_path(name), seconds=_CHANGE_SECONDS)
+            return OperationName(operation.name)
 
     def get_operation(self, name: OperationName) -> Operation:
         """Return an operation: see `Supplier.get_operation`; how long GKE remembers it is not documented."""
-        url = f"{self._location_url}/operations/{quote(name, safe='')}"
-        said = self._said.get(name, ())
-        return self._read(f"get of operation {name!r}", url, lambda body: translate.operation_of(body, said))
+        with _errors(f"get of operation {name!r}", Call.READ):
+            path = f"{self._cluster.location_path}/operations/{_checked(name)}"
+            return translate.operation_of(*self._ask(self._gke.get_operation, name=path), self._said.get(name, ()))
 
     def get_workload_policy(self, name: str) -> WorkloadPolicy:
         """Return a resource policy of the cluster's project and region. PERMISSION: it may be there all the same."""
-        return self._read(
-            f"get of workload policy {name!r}",
-            f"{self._policies_url}/{quote(name, safe='')}",
-            translate.workload_policy_of,
-            grant_help=_POLICY_GRANT_HELP,
-            values=(name,),
-        )
+        with _errors(f"get of workload policy {name!r}", Call.READ, _POLICY_GRANT_HELP, values=(name,)):
+            return translate.workload_policy_of(self._send("GET", f"{self._policies_url}/{quote(name, safe='')}"))
 
     def create_workload_policy(self, policy: WorkloadPolicy) -> None:
         """Submit the creation of a workload policy, which may be used once `get_workload_policy` calls it READY."""
-        self._send(
-            f"create of workload policy {policy.name!r}",
-            Call.CREATE,
-            "POST",
-            self._policies_url,
-            _name_of_operation,
-            json={
-                "name": policy.name,
-                "workloadPolicy": {"type": policy.type, "acceleratorTopology": policy.topology},
-            },
-            grant_help=_POLICY_GRANT_HELP,
-            values=(policy.name,),
-        )
+        body = {"name": policy.name, "workloadPolicy": {"type": policy.type, "acceleratorTopology": policy.topology}}
+        subject = f"create of workload policy {policy.name!r}"
+        with _errors(subject, Call.CREATE, _POLICY_GRANT_HELP, values=(policy.name,)):
+            self._send("POST", self._policies_url, json=body, seconds=_CHANGE_SECONDS)
 
     def test_project_permissions(self, permissions: Sequence[str]) -> frozenset[str]:
         """Return those of the permissions that the identity has on the project of the cluster."""
@@ -196,67 +234,83 @@ class GkeClient:
         return self._test_permissions(f"test of permissions on service account {account!r}", url, permissions)
 
     def _test_permissions(self, subject: str, url: str, permissions: Sequence[str]) -> frozenset[str]:
-        def granted(body: dict[str, Any]) -> frozenset[str]:
-            return frozenset(permissions) & frozenset(body.get("permissions") or ())
-
         # The test itself needs no permission; a refusal has other reasons, which its words tell.
-        json = {"permissions": list(permissions)}
-        return self._send(subject, Call.READ, "POST", url, granted, json=json, grant_help="")
+        with _errors(subject, Call.READ, grant_help=""):
+            granted = self._send("POST", url, json={"permissions": list(permissions)}).get("permissions") or ()
+            return frozenset(permissions) & frozenset(granted)
 
     def get_reservation(self, *, project: str, zone: str, name: str) -> Reservation:
         """Return a reservation of any project; with an empty one, of that of the cluster."""
-        project = project or self._cluster.project
-        path = f"{quote(project, safe=':')}/zones/{quote(zone, safe='')}/reservations/{quote(name, safe='')}"
-        subject, url = f"get of reservation {name!r} in {zone}", f"{self._compute_projects_url}/{path}"
-        return self._read(subject, url, translate.reservation_of, grant_help="", values=(name,))
+        project = quote(project or self._cluster.project, safe=":")
+        with _errors(f"get of reservation {name!r} in {zone}", Call.READ, grant_help="", values=(name,)):
+            path = f"{project}/zones/{quote(zone, safe='')}/reservations/{quote(name, safe='')}"
+            return translate.reservation_of(self._send("GET", f"{self._compute_projects_url}/{path}"))
 
-    def _pool_url(self, name: PoolName) -> str:
-        return f"{self._cluster_url}/nodePools/{quote(name, safe='')}"
+    def _pool_path(self, name: PoolName) -> str:
+        return f"{self._cluster.path}/nodePools/{_checked(name)}"
 
-    def _read(self, subject: str, url: str, parse: Callable[[dict[str, Any]], _T], **options: Any) -> _T:
-        return self._send(subject, Call.READ, "GET", url, parse, **options)
+    def _ask(
+        self, method: Callable[..., Any], *, mask: Sequence[str] = (), seconds: float = _READ_SECONDS, **request: Any
+    ) -> tuple[Message, Json]:
+        """Call a method of the library once; return the raw message of its response, and the JSON of that."""
+        metadata = [(_FIELD_MASK_HEADER, ",".join(mask))] if mask else ()
+        response = method(**request, retry=None, timeout=seconds, metadata=metadata)
+        return type(response).pb(response), self._session.take_body()
 
-    def _send(
-        self,
-        subject: str,
-        call: Call,
-        method: str,
-        url: str,
-        parse: Callable[[dict[str, Any]], _T],
-        *,
-        json: dict[str, Any] | None = None,
-        mask: Sequence[str] = (),
-        seconds: float = _READ_SECONDS,
-        grant_help: str = GRANT_HELP,
-        values: Sequence[str] = (),
-    ) -> _T:
-        """Send one request, and read its answer; raise GkeError where either fails."""
-        headers = {_FIELD_MASK_HEADER: ",".join(mask)} if mask else {}
-        timeout = seconds if call is Call.READ else _CHANGE_SECONDS
-        try:
-            response = self._session.request(method, url, headers=headers, json=json, timeout=timeout)
-            return parse(_object_of(response.content))
-        except _ERRORS as error:
-            raise to_gke_error(error, subject, call=call, grant_help=grant_help, values=values) from error
+    def _send(self, method: str, url: str, *, json: Json | None = None, seconds: float = _READ_SECONDS) -> Json:
+        """Send a request that the library has no REST method for; return the JSON of its response."""
+        self._session.request(method, url, json=json, timeout=seconds)
+        return self._session.take_body()
 
 
-def _object_of(body: bytes) -> dict[str, Any]:
+def _library_client(session: ApiSession, url: str) -> container_v1.ClusterManagerClient:
+    """Return the library's client on a session of ours."""
+    scheme, _, host = url.partition("://")
+    user_agent = str(session.headers["User-Agent"])
+    info = ClientInfo(user_agent=user_agent, gapic_version=container_v1.__version__, grpc_version=None)  # type: ignore[no-untyped-call]
+    transport = ClusterManagerRestTransport(
+        credentials=session.credentials, host=host, url_scheme=scheme, client_info=info
+    )
+    # No argument sets the session. The transport's own follows redirects, renews credentials twice, repeats token
+    # requests for minutes, keeps 10 connections, and uses proxies for addresses of this machine.
+    transport.close()  # type: ignore[no-untyped-call]
+    transport._session = session  # noqa: SLF001
+    transport._prep_wrapped_messages(info)  # type: ignore[no-untyped-call] # noqa: SLF001
+    return container_v1.ClusterManagerClient(transport=transport, client_info=info)
+
+
+@contextmanager
+def _errors(subject: str, call: Call, grant_help: str = GRANT_HELP, *, values: Sequence[str] = ()) -> Iterator[None]:
+    """Raise GkeError for each failure of the call in this block; the arguments are those of `to_gke_error`."""
     try:
-        answer = json.loads(body)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise ValueError("The answer is not a JSON object; is GKE_ENDPOINT the address of GKE?")  # noqa: TRY004 - not ours
-    return answer
+        yield
+    except _ERRORS as error:
+        raise to_gke_error(error, subject, call=call, grant_help=grant_help, values=values) from error
 
 
-def _name_of_operation(body: dict[str, Any]) -> OperationName:
-    return OperationName(str(body.get("name", "")))
+def _pools_one_by_one(body: Json) -> Iterator[NodePool]:
+    """Yield the node pools of a list; a pool that the library rejects keeps its name and has status UNKNOWN."""
+    bodies = body.get("nodePools")
+    if not isinstance(bodies, list):
+        raise ValueError(f"nodePools is {bodies!r:.100}")  # noqa: TRY004 - GKE's mistake, not a caller's
+    for each in bodies:
+        if isinstance(each, dict) and each.get("name"):
+            pool = container_v1.NodePool.pb(container_v1.NodePool())
+            try:
+                json_format.ParseDict(each, pool, ignore_unknown_fields=True)
+                yield translate.node_pool_of(pool, each)
+            except json_format.Error:
+                yield NodePool(name=PoolName(str(each["name"])), status=PoolStatus.UNKNOWN)
+
+
+def _checked(name: str) -> str:
+    """Return the name of a pool or operation. Raises GkeError, NOT_FOUND, for a name that none can have."""
+    if not _NAME.fullmatch(name):
+        raise GkeError(Failure(kind=FailureKind.NOT_FOUND, message="GKE has no such names."), f"call for {name!r}")
+    return name
 
 
 def default_credentials() -> auth_credentials.Credentials:
-    """Find the application-default credentials; raise GkeError, with what to do, where there are none."""
-    try:
+    """Find the application-default credentials; raise GkeError, with what to do, if there are none."""
+    with _errors("start of the GKE client", Call.READ):
         return find_credentials()
-    except auth_exceptions.GoogleAuthError as error:
-        raise to_gke_error(error, "start of the GKE client", call=Call.READ) from error

@@ -1,4 +1,4 @@
-"""What GKE's texts and codes mean, beyond what all of Google's APIs share (`provisioner.google.errors`). Pure."""
+"""Classifies GKE's texts and codes, in addition to those of all Google APIs (`provisioner.google.errors`). Pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from provisioner.slices.supplier import SupplierError
 
 
 class GkeError(SupplierError):
-    """The one exception of the cloud boundary; its message is GKE's own, with what to do where that is known."""
+    """The only exception of the GKE client; its message is GKE's own, with what to do if that is known."""
 
     def __init__(self, failure: Failure, subject: str = "", *, code: int = 0) -> None:
         super().__init__(failure, subject)
-        #: The HTTP status of the answer; 0 where there was none.
+        #: HTTP status of the response; 0 if there was none.
         self.code = code
 
 
@@ -47,9 +47,10 @@ _TABLE = Table(
     )
 )
 
-#: What the codes of google.rpc.Code mean, in the order of their numbers from 1 on, for texts that say nothing.
+_FAILED_PRECONDITION = 9
+#: Meanings of the codes of google.rpc.Code, in the order of their numbers from 1 on, for texts that no rule matches.
 _RPC_CODES: Mapping[str, FailureKind] = {
-    "CANCELLED": FailureKind.UNAVAILABLE,  # by someone else; the next round asks again
+    "CANCELLED": FailureKind.UNAVAILABLE,  # by another client; the next round repeats the call
     "UNKNOWN": FailureKind.UNAVAILABLE,
     "INVALID_ARGUMENT": FailureKind.INVALID,
     "DEADLINE_EXCEEDED": FailureKind.UNAVAILABLE,
@@ -57,7 +58,7 @@ _RPC_CODES: Mapping[str, FailureKind] = {
     "ALREADY_EXISTS": FailureKind.ALREADY_EXISTS,
     "PERMISSION_DENIED": FailureKind.PERMISSION,  # persistent for GKE's autoscaler
     "RESOURCE_EXHAUSTED": FailureKind.QUOTA,  # persistent for GKE's autoscaler
-    "FAILED_PRECONDITION": FailureKind.INVALID,  # one that does not pass by itself
+    "FAILED_PRECONDITION": FailureKind.INVALID,  # unless its text says that it passes
     "ABORTED": FailureKind.UNAVAILABLE,
     "OUT_OF_RANGE": FailureKind.INVALID,
     "UNIMPLEMENTED": FailureKind.INVALID,
@@ -66,21 +67,19 @@ _RPC_CODES: Mapping[str, FailureKind] = {
     "DATA_LOSS": FailureKind.UNAVAILABLE,
     "UNAUTHENTICATED": FailureKind.PERMISSION,  # persistent for GKE's autoscaler
 }
-#: The numbers of those that this release knows.
-RPC_NUMBERS = {name: number for number, name in enumerate(_RPC_CODES, start=1)}
-_KINDS_BY_NUMBER = dict(enumerate(_RPC_CODES.values(), start=1))
+_KINDS_BY_CODE = dict(enumerate(_RPC_CODES.values(), start=1))
 
 
 def classify_message(code: int | None, text: str, values: Iterable[str] = ()) -> FailureKind:
-    """Return the kind of a failed operation or node pool; `code` is a google.rpc.Code where there is one.
+    """Return the kind of a failed operation or node pool; `code` is a google.rpc.Code, 0 or None if there is none.
 
-    `values` are what the request or the pool says of itself: words of users, which decide nothing.
+    `values` are the texts of the request or pool that may be words of users: they do not decide the kind.
     """
     text = _without(text, values)
     kind = _TABLE.kind_of_text(text)
-    if kind is None and code == RPC_NUMBERS["FAILED_PRECONDITION"] and PASSING.search(text):
+    if kind is None and code == _FAILED_PRECONDITION and PASSING.search(text):
         return FailureKind.OPERATION_IN_THE_WAY
-    return kind or _KINDS_BY_NUMBER.get(code or 0, FailureKind.UNAVAILABLE)
+    return kind or _KINDS_BY_CODE.get(code or 0, FailureKind.UNAVAILABLE)
 
 
 def _without(text: str, values: Iterable[str]) -> str:
@@ -93,7 +92,7 @@ _MISSING = re.compile(r"not (be )?found|not exist|not ready", re.IGNORECASE)
 
 
 def blames(failure: Failure, name: str) -> bool:
-    """Whether a create was refused in words that name something which it refers to."""
+    """Return whether a create was rejected with a text that has the name of a resource that it refers to."""
     return failure.kind is FailureKind.INVALID and mentions(failure.message, name)
 
 
@@ -103,5 +102,5 @@ def says_missing(failure: Failure, name: str) -> bool:
 
 
 def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> FailureKind:
-    """Return what an error answer means for a call; `values` are what that said in words of users."""
+    """Return the kind of an error response to a call; `values` are the texts of the call that may be words of users."""
     return _TABLE.kind_of_answer(replace(answer, message=_without(answer.message, values)), call)

@@ -1,16 +1,19 @@
-"""Between GKE's JSON and our types, field by field. Nothing here calls anybody.
+"""Converts GKE's messages into the provisioner's types, and requests into GKE's JSON. Pure.
 
-A word that this release does not know, of an enum that GKE has extended, is neither an error nor a warning.
+Readers take a raw protobuf message and the JSON that it was parsed from. The JSON has the words of enum values that the
+installed release of Google's library does not know; such a word is neither an error nor a warning. This module imports
+no library of Google, so commands that work offline can use it.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from itertools import chain, repeat
+from typing import Any
 
 from provisioner import constants
 from provisioner.model.capacity import (
@@ -27,64 +30,36 @@ from provisioner.model.capacity import (
     WorkloadPolicy,
     Zone,
 )
-from provisioner.slices.suppliers.gke.errors import RPC_NUMBERS, classify_message
+from provisioner.slices.suppliers.gke.errors import classify_message
 from provisioner.slices.suppliers.gke.rules import slice_topology
 
-#: Exactly what a NodePool is made from, and what GKE may repeat of it in the words for its failure.
+#: The fields that `NodePool` is read from, and fields whose values GKE may repeat in the text of a failure.
 NODE_POOL_FIELDS = (
-    "name",
-    "status",
-    "statusMessage",
-    "conditions",
-    "config.labels",
-    "config.taints",
-    "config.machineType",
-    "config.diskType",
-    "config.spot",
-    "config.flexStart",
-    "config.reservationAffinity",
-    "initialNodeCount",
-    "autoscaling.enabled",
-    "autoscaling.maxNodeCount",
-    "locations",
-    "placementPolicy",
-    "config.serviceAccount",
+    "name", "status", "statusMessage", "conditions", "config.labels", "config.taints", "config.machineType",
+    "config.diskType", "config.spot", "config.flexStart", "config.reservationAffinity", "initialNodeCount",
+    "autoscaling.enabled", "autoscaling.maxNodeCount", "locations", "placementPolicy", "config.serviceAccount",
     "networkConfig.additionalNodeNetworkConfigs",
-)
+)  # fmt: skip
 LIST_FIELDS = tuple(f"nodePools.{field}" for field in NODE_POOL_FIELDS)
 CLUSTER_FIELDS = (
-    "name",
-    "status",
-    "releaseChannel.channel",
-    "masterAuth.clusterCaCertificate",
-    "instanceGroupUrls",
-    "nodePools.name",
-    "nodePools.instanceGroupUrls",
-    "nodePools.config.workloadMetadataConfig.mode",
-    "autopilot.enabled",
-    "autoscaling.enableNodeAutoprovisioning",
-    "autoscaling.resourceLimits",
+    "name", "status", "releaseChannel.channel", "masterAuth.clusterCaCertificate", "instanceGroupUrls",
+    "nodePools.name", "nodePools.instanceGroupUrls", "nodePools.config.workloadMetadataConfig.mode",
+    "autopilot.enabled", "autoscaling.enableNodeAutoprovisioning", "autoscaling.resourceLimits",
     "workloadIdentityConfig.workloadPool",
-)
+)  # fmt: skip
 
-_T = TypeVar("_T")
 Json = Mapping[str, Any]
-#: What lists and maps are that GKE leaves out.
-_LIST: list[Any] = []
-_MAP: dict[str, str] = {}
+#: A raw message of protobuf; protobuf has no types for its fields.
+Message = Any
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
-_EFFECTS = {
-    "NoSchedule": "NO_SCHEDULE",
-    "PreferNoSchedule": "PREFER_NO_SCHEDULE",
-    "NoExecute": "NO_EXECUTE",
-}
+_EFFECTS = {"NoSchedule": "NO_SCHEDULE", "PreferNoSchedule": "PREFER_NO_SCHEDULE", "NoExecute": "NO_EXECUTE"}
 _EFFECT_NAMES = {word: name for name, word in _EFFECTS.items()}
 _FAILED = frozenset({PoolStatus.ERROR, PoolStatus.RUNNING_WITH_ERROR})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The cluster that the client is bound to, as far as it helps to recognise it."""
+    """The facts of the cluster that identify it and that a start is checked by."""
 
     name: str
     #: GKE's own word: RUNNING, RECONCILING, DEGRADED, ...; empty when it says nothing we know.
@@ -97,121 +72,101 @@ class Cluster:
     instance_group_urls: tuple[str, ...] = ()
     #: GKE makes and deletes the nodes itself, and takes no node pools from others.
     autopilot: bool = False
-    #: Resources with "tpu" in their names that node auto-provisioning may buy; empty where it is off or buys none.
+    #: Resources with "tpu" in their names that node auto-provisioning may create; empty if it is off.
     auto_provisioned_tpus: tuple[str, ...] = ()
-    #: PROJECT.svc.id.goog; empty where Workload Identity is off.
+    #: PROJECT.svc.id.goog; empty if Workload Identity is off.
     workload_pool: str = ""
-    #: Node pools whose pods have the permissions of their node all the same.
+    #: Node pools whose pods have the permissions of their node, because they do not use Workload Identity.
     pools_without_identity: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """A reservation of Compute Engine, as far as it is looked at."""
+    """Status and end of a reservation of Compute Engine."""
 
     #: Compute Engine's own word: CREATING, READY, UPDATING, DELETING, INVALID; empty when it says none.
     status: str = ""
-    #: When Compute Engine deletes it; None: never.
+    #: Time at which Compute Engine deletes the reservation; None if it never does.
     ends_at: datetime | None = None
 
 
-def _at(body: Json, path: str, absent: _T) -> _T:
-    """Return what is at a path; `absent` where GKE leaves it out. Raises ValueError where it is of another type."""
-    value: Any = body
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, dict) else value
-        if value is None:
-            return absent
-    if type(absent) is int and isinstance(value, str):
-        # An int64 is a text in JSON.
-        value = int(value)
-    if not isinstance(value, type(absent)):
-        raise ValueError(f"{path} is {value!r:.100}")  # noqa: TRY004 - GKE's mistake, not ours
-    return value
+def _word(message: Message, field: str, body: Json) -> str:
+    """Return the word of an enum field: the JSON's word if the library does not know it, empty if absent."""
+    descriptor = message.DESCRIPTOR.fields_by_name[field]
+    known, number = descriptor.enum_type.values_by_number, getattr(message, field)
+    if number:
+        return str(known[number].name) if number in known else str(number)
+    word = body.get(descriptor.json_name)
+    return word if isinstance(word, str) and word not in descriptor.enum_type.values_by_name else ""
 
 
-def node_pools_of(body: Json) -> tuple[NodePool, ...]:
-    """Return the node pools of a list. Raises ValueError."""
-    # A pool without a name could be neither matched nor deleted.
-    return tuple(
-        node_pool_of(each) for each in _at(body, "nodePools", _LIST) if isinstance(each, dict) and each.get("name")
-    )
+def _pairs(messages: Iterable[Message], bodies: object) -> Iterator[tuple[Message, Json]]:
+    """Yield each message of a list with its JSON, which is empty if it is not an object."""
+    objects = (body if isinstance(body, dict) else {} for body in (bodies if isinstance(bodies, list) else ()))
+    return zip(messages, chain(objects, repeat({})), strict=False)
 
 
-def node_pool_of(body: Json) -> NodePool:
-    """Return a node pool from its JSON; one that cannot be read keeps its name and gets status UNKNOWN."""
-    try:
-        return _node_pool(body)
-    except ValueError:
-        return NodePool(name=PoolName(str(body.get("name", ""))), status=PoolStatus.UNKNOWN)
+def node_pools_of(response: Message, body: Json) -> tuple[NodePool, ...]:
+    """Return the node pools of a list, without those that have no name: they could be neither matched nor deleted."""
+    return tuple(node_pool_of(*each) for each in _pairs(response.node_pools, body.get("nodePools")) if each[0].name)
 
 
-def _node_pool(body: Json) -> NodePool:
-    status = PoolStatus.__members__.get(_at(body, "status", ""), PoolStatus.UNKNOWN)
-    labels = _at(body, "config.labels", _MAP)
-    machine_type, policy_name = _at(body, "config.machineType", ""), _at(body, "placementPolicy.policyName", "")
-    reservation = _reservation(body)
-    autoscaled_to = _at(body, "autoscaling.maxNodeCount", 0) if _at(body, "autoscaling.enabled", absent=False) else 0
+def node_pool_of(pool: Message, body: Json) -> NodePool:
+    """Return a node pool."""
+    status = PoolStatus.__members__.get(_word(pool, "status", body), PoolStatus.UNKNOWN)
+    config, labels = pool.config, dict(pool.config.labels)
+    policy_name, affinity = pool.placement_policy.policy_name, config.reservation_affinity
+    # ANY_RESERVATION and the like name none.
+    reservation = affinity.values[0] if affinity.key == _RESERVATION_KEY and affinity.values else ""
     return NodePool(
-        name=PoolName(_at(body, "name", "")),
+        name=PoolName(pool.name),
         status=status,
-        failure=_pool_failure(body) if status in _FAILED else None,
+        failure=_pool_failure(pool, body) if status in _FAILED else None,
         labels=labels,
         taints=tuple(
-            Taint(key=key, value=value, effect=_EFFECT_NAMES.get(effect, "")) for key, value, effect in _taints(body)
+            Taint(key=taint.key, value=taint.value, effect=_EFFECT_NAMES.get(_word(taint, "effect", {}), ""))
+            for taint in config.taints
         ),
-        machine_type=machine_type,
-        hosts=max(autoscaled_to, _at(body, "initialNodeCount", 0)),
-        zones=tuple(map(Zone, _at(body, "locations", _LIST))),
+        machine_type=config.machine_type,
+        hosts=max(pool.autoscaling.max_node_count if pool.autoscaling.enabled else 0, pool.initial_node_count),
+        zones=tuple(map(Zone, pool.locations)),
         topology=slice_topology(
-            placement_topology=_at(body, "placementPolicy.tpuTopology", ""),
+            placement_topology=pool.placement_policy.tpu_topology,
             labels=labels,
             policy_name=policy_name,
-            machine_type=machine_type,
+            machine_type=config.machine_type,
         ),
-        capacity=_capacity_kind(body, reservation),
+        capacity=_capacity_kind(config, reservation),
         reservation=reservation,
         policy_name=policy_name,
-        disk_type=_at(body, "config.diskType", ""),
+        disk_type=config.disk_type,
     )
 
 
-def _taints(body: Json) -> list[tuple[str, str, str]]:
-    taints = _at(body, "config.taints", _LIST)
-    return [(_at(each, "key", ""), _at(each, "value", ""), _at(each, "effect", "")) for each in taints]
-
-
-def _reservation(body: Json) -> str:
-    values = _at(body, "config.reservationAffinity.values", _LIST)
-    # ANY_RESERVATION and the like name none.
-    named = _at(body, "config.reservationAffinity.key", "") == _RESERVATION_KEY
-    return str(values[0]) if named and values else ""
-
-
-def _capacity_kind(body: Json, reservation: str) -> CapacityKind:
+def _capacity_kind(config: Message, reservation: str) -> CapacityKind:
     if reservation:
         return CapacityKind.RESERVATION
-    if _at(body, "config.flexStart", absent=False):
+    if config.flex_start:
         return CapacityKind.FLEX_START
-    return CapacityKind.SPOT if _at(body, "config.spot", absent=False) else CapacityKind.ON_DEMAND
+    return CapacityKind.SPOT if config.spot else CapacityKind.ON_DEMAND
 
 
-def _pool_failure(body: Json) -> Failure:
-    code, text = _words_of_conditions(_at(body, "conditions", _LIST))
+def _pool_failure(pool: Message, body: Json) -> Failure:
+    code, text = _words_of_conditions(_pairs(pool.conditions, body.get("conditions")))
     # statusMessage is the deprecated form of the conditions, and often the fuller one.
-    text = _joined(_at(body, "statusMessage", ""), text)
-    if not text and code is None:
+    text = _joined(pool.status_message, text)
+    if not text and not code:
         return Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
-    return Failure(kind=classify_message(code, text, said_by(body)), message=text)
+    return Failure(kind=classify_message(code, text, said_by(pool)), message=text)
 
 
-def _words_of_conditions(conditions: Iterable[Json]) -> tuple[int | None, str]:
-    """Return the first canonical code, and all texts, each after its GKE code where that says something."""
-    canonical: int | None = None
+def _words_of_conditions(conditions: Iterable[tuple[Message, Json]]) -> tuple[int, str]:
+    """Return the first canonical code, 0 if none, and all texts, each after its GKE code if that adds something."""
+    canonical = 0
     texts: list[str] = []
-    for each in conditions:
-        canonical = canonical or RPC_NUMBERS.get(_at(each, "canonicalCode", ""))
-        name, message = _at(each, "code", ""), _at(each, "message", "")
+    for condition, body in conditions:
+        canonical = canonical or condition.canonical_code
+        name, message = _word(condition, "code", body), condition.message
         # Many messages begin with the code already.
         text = f"[{name}] {message}".strip() if name and name not in message else message
         if text and text not in texts:
@@ -220,27 +175,28 @@ def _words_of_conditions(conditions: Iterable[Json]) -> tuple[int | None, str]:
 
 
 def _joined(words: str, text: str) -> str:
-    """Put two texts one after the other, of which one may say all that the other does."""
+    """Join two texts with a space; return the longer text if it contains the other."""
     if words in text:
         return text
     return words if text in words else f"{words} {text}"
 
 
-def operation_of(body: Json, values: Iterable[str] = ()) -> Operation:
-    """Return an operation from its JSON, and from what its request said of itself (`said_by`). Raises ValueError."""
-    done = _at(body, "status", "") == "DONE"
-    failure = _operation_failure(body, values) if done else None
-    return Operation(name=OperationName(_at(body, "name", "")), done=done, failure=failure)
+def operation_of(operation: Message, body: Json, values: Iterable[str] = ()) -> Operation:
+    """Return an operation; `values` are the words of users in the request that started it (`said_by`)."""
+    done = _word(operation, "status", body) == "DONE"
+    failure = _operation_failure(operation, body, values) if done else None
+    return Operation(name=OperationName(operation.name), done=done, failure=failure)
 
 
-def _operation_failure(body: Json, values: Iterable[str]) -> Failure | None:
+def _operation_failure(operation: Message, body: Json, values: Iterable[str]) -> Failure | None:
     # `error` replaces the three others, which older answers still use instead of it.
-    conditions = (*_at(body, "clusterConditions", _LIST), *_at(body, "nodepoolConditions", _LIST))
-    code, text = _words_of_conditions(conditions)
-    code = _at(body, "error.code", 0) or code
-    for words in (_at(body, "statusMessage", ""), _at(body, "error.message", "")):
+    of_cluster = _pairs(operation.cluster_conditions, body.get("clusterConditions"))
+    of_pool = _pairs(operation.nodepool_conditions, body.get("nodepoolConditions"))
+    code, text = _words_of_conditions((*of_cluster, *of_pool))
+    code = operation.error.code or code
+    for words in (operation.status_message, operation.error.message):
         text = _joined(words, text)
-    if not text and code is None:
+    if not text and not code:
         return None
     return Failure(
         kind=classify_message(code, text, values),
@@ -248,44 +204,37 @@ def _operation_failure(body: Json, values: Iterable[str]) -> Failure | None:
     )
 
 
-def cluster_of(body: Json) -> Cluster:
-    """Return the cluster from its JSON. Raises ValueError."""
+def cluster_of(cluster: Message, body: Json) -> Cluster:
+    """Return the cluster."""
     try:
-        certificate = base64.b64decode(_at(body, "masterAuth.clusterCaCertificate", ""), validate=True)
+        certificate = base64.b64decode(cluster.master_auth.cluster_ca_certificate, validate=True)
     except binascii.Error:
         certificate = b""
-    pools = _at(body, "nodePools", _LIST)
-    groups = [url for pool in pools for url in _at(pool, "instanceGroupUrls", _LIST)]
+    groups = (url for pool in cluster.node_pools for url in pool.instance_group_urls)
+    channel = body.get("releaseChannel")
+    # For accelerators GKE has no auto-provisioning without a limit.
+    limits = cluster.autoscaling.resource_limits if cluster.autoscaling.enable_node_autoprovisioning else ()
     return Cluster(
-        name=_at(body, "name", ""),
-        status=_at(body, "status", ""),
-        release_channel=_at(body, "releaseChannel.channel", ""),
+        name=cluster.name,
+        status=_word(cluster, "status", body),
+        release_channel=_word(cluster.release_channel, "channel", channel if isinstance(channel, dict) else {}),
         ca_certificate_pem=certificate,
-        instance_group_urls=tuple(dict.fromkeys((*_at(body, "instanceGroupUrls", _LIST), *groups))),
-        autopilot=_at(body, "autopilot.enabled", absent=False),
-        auto_provisioned_tpus=_auto_provisioned_tpus(body),
-        workload_pool=_at(body, "workloadIdentityConfig.workloadPool", ""),
+        instance_group_urls=tuple(dict.fromkeys((*cluster.instance_group_urls, *groups))),
+        autopilot=cluster.autopilot.enabled,
+        auto_provisioned_tpus=tuple(
+            limit.resource_type for limit in limits if "tpu" in limit.resource_type and limit.maximum > 0
+        ),
+        workload_pool=cluster.workload_identity_config.workload_pool,
         pools_without_identity=tuple(
-            _at(pool, "name", "")
-            for pool in pools
-            if _at(pool, "config.workloadMetadataConfig.mode", "") != "GKE_METADATA"
+            pool.name
+            for pool in cluster.node_pools
+            if _word(pool.config.workload_metadata_config, "mode", {}) != "GKE_METADATA"
         ),
     )
 
 
-def _auto_provisioned_tpus(body: Json) -> tuple[str, ...]:
-    """Return the TPU resources with a limit above 0; for accelerators GKE has no auto-provisioning without a limit."""
-    if not _at(body, "autoscaling.enableNodeAutoprovisioning", absent=False):
-        return ()
-    limits = [
-        (_at(limit, "resourceType", ""), _at(limit, "maximum", 0))
-        for limit in _at(body, "autoscaling.resourceLimits", _LIST)
-    ]
-    return tuple(resource for resource, most in limits if "tpu" in resource and most > 0)
-
-
 def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str, Any]:
-    """Return what a create sends; fields with the API's absent value are left out."""
+    """Return the JSON body of a create, without fields that have the API's absent value."""
     late = request.capacity is CapacityKind.FLEX_START
     pool = {
         "name": request.name,
@@ -297,7 +246,7 @@ def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str
         "maxPodsConstraint": {"maxPodsPerNode": str(request.max_pods_per_node)},
         "locations": [request.zone],
         "upgradeSettings": {"strategy": "SHORT_LIVED"} if late else {"maxSurge": 1},
-        # The maximum counts by zone: of the total, GKE says that 0 is not a valid size of a slice.
+        # The maximum is by zone, because GKE rejects a total: "0 is not a valid size" of a slice.
         "autoscaling": {"enabled": True, "maxNodeCount": request.hosts, "locationPolicy": "ANY"} if late else {},
         "placementPolicy": _placement_json(request),
         "networkConfig": _given(
@@ -337,7 +286,7 @@ def _config_json(request: NodePoolRequest) -> dict[str, Any]:
         bootDiskKmsKey=request.boot_disk_kms_key,
         spot=request.capacity is CapacityKind.SPOT,
         enableConfidentialStorage=request.confidential_storage,
-        # A cache of images is read by image streaming alone.
+        # Only image streaming reads a cache of images.
         gcfsConfig={"enabled": True} if image else {},
         secondaryBootDisks=[{"diskImage": image, "mode": "CONTAINER_IMAGE_CACHE"}] if image else [],
         maxRunDuration=f"{request.max_run_seconds}s" if request.max_run_seconds else "",
@@ -361,50 +310,56 @@ def _host_maintenance_json(idle_seconds: int) -> dict[str, Any]:
 
 def _placement_json(request: NodePoolRequest) -> dict[str, Any]:
     if request.policy_name:
-        # With a workload policy the type stays unset: COMPACT beside it ends in a pool in ERROR.
+        # With a workload policy the type is unset, because COMPACT next to it leads to a pool in ERROR.
         return {"policyName": request.policy_name}
     topology = request.placement_topology
     return {"type": "COMPACT", "tpuTopology": topology} if topology else {}
 
 
 def _given(**values: Any) -> dict[str, Any]:
-    """Leave out what has the absent value of its type."""
+    """Return the fields whose values are not the absent value of their type."""
     return {key: value for key, value in values.items() if value}
 
 
-def said_by(pool: Json) -> tuple[str, ...]:
-    """Return all that a node pool, as it is asked for or listed, says in words that may be a user's."""
-    config, images = _at(pool, "config", _MAP), _at(pool, "config.secondaryBootDisks", _LIST)
-    labels, networks = _at(pool, "config.labels", _MAP), _at(pool, "networkConfig.additionalNodeNetworkConfigs", _LIST)
+def said_by(pool: Message) -> tuple[str, ...]:
+    """Return all texts of a node pool, requested or listed, that may be words of a user."""
+    config, labels, networks = pool.config, pool.config.labels, pool.network_config.additional_node_network_configs
     return (
-        _at(pool, "name", ""),
-        *_at(pool, "locations", _LIST),
-        _at(pool, "placementPolicy.policyName", ""),
-        *(_at(config, field, "") for field in ("machineType", "diskType", "serviceAccount", "bootDiskKmsKey")),
-        *(_at(each, "diskImage", "") for each in images),
-        *_at(pool, "config.reservationAffinity.values", _LIST),
-        *_at(pool, "config.tags", _LIST),
+        pool.name,
+        *pool.locations,
+        pool.placement_policy.policy_name,
+        *(config.machine_type, config.disk_type, config.service_account, config.boot_disk_kms_key),
+        *(disk.disk_image for disk in config.secondary_boot_disks),
+        *config.reservation_affinity.values,
+        *config.tags,
         *labels,
         *labels.values(),
-        *(part for key, value, _ in _taints(pool) for part in (key, value)),
-        *(_at(one, part, "") for one in networks for part in ("network", "subnetwork")),
+        *(part for taint in config.taints for part in (taint.key, taint.value)),
+        *(part for network in networks for part in (network.network, network.subnetwork)),
     )
 
 
+def _text(body: Any, *path: str) -> str:
+    """Return the text at a path of Compute Engine's JSON, empty if absent."""
+    for key in path:
+        body = body.get(key) if isinstance(body, dict) else None
+    return "" if body is None else str(body)
+
+
 def workload_policy_of(body: Json) -> WorkloadPolicy:
-    """Return a resource policy from its JSON; one that is no workload policy has neither type nor topology."""
+    """Return a resource policy from its JSON; type and topology are empty if it is no workload policy."""
     return WorkloadPolicy(
-        name=_at(body, "name", ""),
-        type=_at(body, "workloadPolicy.type", ""),
-        topology=_at(body, "workloadPolicy.acceleratorTopology", ""),
-        status=_at(body, "status", ""),
+        name=_text(body, "name"),
+        type=_text(body, "workloadPolicy", "type"),
+        topology=_text(body, "workloadPolicy", "acceleratorTopology"),
+        status=_text(body, "status"),
     )
 
 
 def reservation_of(body: Json) -> Reservation:
-    """Read a reservation. Raises ValueError."""
-    end = _at(body, "deleteAtTime", "")
+    """Return a reservation from its JSON. Raises ValueError."""
+    end = _text(body, "deleteAtTime")
     return Reservation(
-        status=_at(body, "status", ""),
+        status=_text(body, "status"),
         ends_at=datetime.fromisoformat(end).astimezone(UTC) if end else None,
     )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -17,8 +20,10 @@ import requests
 from google.auth import credentials as auth_credentials
 from google.auth import exceptions as auth_exceptions
 from google.auth.transport import requests as auth_requests
-from google.cloud import container_v1
+from google.cloud import container_v1, container_v1beta1
+from google.protobuf import json_format
 
+import provisioner
 from provisioner import constants
 from provisioner.google.session import ApiSession
 from provisioner.model.capacity import (
@@ -43,7 +48,7 @@ from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 from tests.support.clock import FakeClock
 from tests.support.gke import CLUSTER_NAME
-from tests.support.recording_server import Answer, RecordingServer, google_error
+from tests.support.recording_server import Answer, Recorded, RecordingServer, google_error
 
 CLUSTER_PATH = "/v1/projects/p/locations/us-east5/clusters/c"
 
@@ -243,12 +248,23 @@ def test_create_sends_exactly_this(
     server.answer = Answer(body={"name": "operation-1-a", "status": "RUNNING", "operationType": "CREATE_NODE_POOL"})
     assert client.create_node_pool(request_) == "operation-1-a"
     [sent] = server.requests
-    path = f"{CLUSTER_PATH}/nodePools".replace("/v1/", "/v1beta1/" if request_.idle_maintenance_seconds else "/v1/")
+    version = "v1beta1" if request_.idle_maintenance_seconds else "v1"
+    path = f"{CLUSTER_PATH}/nodePools".replace("/v1/", f"/{version}/")
     assert (sent.method, sent.path.partition("?")[0]) == ("POST", path)
-    # `parent` repeats the path, as Google's own client sends it.
-    assert {key: value for key, value in sent.json.items() if key != "parent"} == {"nodePool": want}
+    api = container_v1beta1 if version == "v1beta1" else container_v1
+    # The library sends enums of requests as numbers.
+    message = json_format.ParseDict(sent.json["nodePool"], api.NodePool.pb(api.NodePool()))
+    assert json_format.MessageToDict(message) == want
     assert sent.headers["user-agent"].startswith("tpu-provisioner/")
     assert "authorization" not in sent.headers
+
+
+def test_calls_of_the_library_name_the_provisioner(server: RecordingServer, client: GkeClient) -> None:
+    client.list_node_pools()
+    [sent] = server.requests
+    assert sent.headers["user-agent"] == f"tpu-provisioner/{provisioner.__version__}"
+    names = sent.headers["x-goog-api-client"].split()
+    assert {f"tpu-provisioner/{provisioner.__version__}", f"gapic/{container_v1.__version__}"} < set(names)
 
 
 FULL_POOL = {
@@ -363,10 +379,162 @@ def test_failed_pools_are_read(
     assert (pool.status, pool.failure) == (PoolStatus.ERROR, Failure(kind=kind, message=words))
 
 
-def test_bad_pool_does_not_hide_the_others(server: RecordingServer, client: GkeClient) -> None:
-    bad = {"name": "bad", "status": "RUNNING", "initialNodeCount": {"what": "is this"}}
-    server.answer = Answer(body={"nodePools": [bad, "text", {"status": "RUNNING"}, FULL_POOL]})
-    assert client.list_node_pools() == (NodePool(name=PoolName("bad"), status=PoolStatus.UNKNOWN), FULL)
+@pytest.mark.parametrize(
+    "field",
+    [
+        pytest.param({"initialNodeCount": {"what": "is this"}}, id="a count that is an object"),
+        pytest.param({"config": {"labels": {"k": 1}}}, id="a label that is a number"),
+        pytest.param({"conditions": [None]}, id="a condition that is null"),
+        pytest.param({"statusMessage": ["a"]}, id="a message that is a list"),
+    ],
+)
+def test_unreadable_pool_is_unknown_and_does_not_hide_the_others(
+    server: RecordingServer, client: GkeClient, field: dict[str, Any]
+) -> None:
+    """The library rejects the whole list because of one such field."""
+    bad = {"name": "bad", "status": "RUNNING", **field}
+    unknown = NodePool(name=PoolName("bad"), status=PoolStatus.UNKNOWN)
+    new = {"name": "b", "status": "ERROR", "conditions": [{"code": "NEW_STOCKOUT", "message": "none"}]}
+    server.answer = Answer(body={"nodePools": [bad, "text", None, {"status": "RUNNING"}, new, FULL_POOL]})
+    first, second, third = client.list_node_pools()
+    assert (first, third) == (unknown, FULL)
+    assert second.failure == Failure(kind=FailureKind.UNAVAILABLE, message="[NEW_STOCKOUT] none")
+    assert len(server.requests) == 1
+    server.answer = Answer(body=bad)
+    assert client.get_node_pool(PoolName("bad")) == unknown
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"name": "b", "status": "ERROR", "config": "odd", "conditions": ["odd"]},
+        {"name": "b", "status": "ERROR", "config": [], "conditions": None},
+    ],
+)
+def test_texts_in_place_of_objects_are_read_as_absent(
+    server: RecordingServer, client: GkeClient, body: dict[str, Any]
+) -> None:
+    pool = read_everywhere(server, client, body)
+    assert pool.failure == Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
+
+
+# --- Words of enums that the installed release of the library does not know ---
+
+
+def test_words_of_enums_are_requested(server: RecordingServer, client: GkeClient) -> None:
+    """The library requests numbers, which have no text if the library does not know them."""
+    for call in (client.list_node_pools, client.get_cluster, lambda: client.get_operation(OperationName("o"))):
+        call()
+    client.get_node_pool(PoolName("a"))
+    client.delete_node_pool(PoolName("a"))
+    client.create_node_pool(SMALLEST)
+    assert {each.query["$alt"] for each in server.requests} == {"json"}
+    assert len(server.requests) == 6
+
+
+#: Codes that are not in the library's enum, and the kinds that their texts mean.
+NEW_CODES = [
+    ("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", FailureKind.STOCKOUT),
+    ("RESERVATION_CAPACITY_EXCEEDED", FailureKind.STOCKOUT),
+    ("REGION_QUOTA_EXCEEDED", FailureKind.QUOTA),
+    ("IP_SPACE_EXHAUSTED", FailureKind.QUOTA),
+    ("MOON_IS_DOWN", FailureKind.UNAVAILABLE),
+]
+
+
+@pytest.mark.parametrize(("code", "kind"), NEW_CODES)
+def test_code_that_the_library_does_not_know_keeps_its_text(
+    server: RecordingServer, client: GkeClient, code: str, kind: FailureKind
+) -> None:
+    assert code not in container_v1.StatusCondition.Code.__members__
+    condition, want = {"code": code, "message": "later"}, Failure(kind=kind, message=f"[{code}] later")
+    pool = read_everywhere(server, client, {"name": "b", "status": "ERROR", "conditions": [condition]})
+    assert pool.failure == want
+    for field in ("clusterConditions", "nodepoolConditions"):
+        server.answer = Answer(body={"name": "o", "status": "DONE", field: [condition]})
+        assert client.get_operation(OperationName("o")).failure == want
+
+
+def test_conditions_keep_their_own_codes(server: RecordingServer, client: GkeClient) -> None:
+    conditions = [{"code": "GCE_STOCKOUT"}, {"message": "b"}, {"code": "NEW", "message": "c"}]
+    pool = read_everywhere(server, client, {"name": "b", "status": "ERROR", "conditions": conditions})
+    assert pool.failure is not None
+    assert pool.failure.message == "[GCE_STOCKOUT] b [NEW] c"
+
+
+def test_numbers_of_enums_are_read(server: RecordingServer, client: GkeClient) -> None:
+    """A server may send numbers, though words are requested."""
+    condition = {"code": 1, "canonicalCode": 8, "message": "a"}
+    taint = {"key": "t", "effect": 1}
+    body = {"name": "b", "status": 6, "conditions": [condition, {"code": 77, "message": "c"}]}
+    pool = read_everywhere(server, client, {**body, "config": {"taints": [taint]}})
+    assert pool.failure == Failure(kind=FailureKind.STOCKOUT, message="[GCE_STOCKOUT] a [77] c")
+    assert (pool.status, pool.taints) == (PoolStatus.ERROR, (Taint(key="t", effect="NoSchedule"),))
+    assert read_everywhere(server, client, {"name": "b", "status": 77}).status is PoolStatus.UNKNOWN
+
+
+@pytest.mark.parametrize(("word", "want"), [("GLACIAL", "GLACIAL"), (77, "77"), ("UNSPECIFIED", ""), (None, "")])
+def test_channel_that_the_library_does_not_know_is_a_channel(
+    server: RecordingServer, client: GkeClient, word: object, want: str
+) -> None:
+    """On any channel GKE rejects pools without auto-upgrade."""
+    server.answer = Answer(body={"name": "c", "status": word, "releaseChannel": {"channel": word}})
+    cluster = client.get_cluster()
+    assert (cluster.release_channel, cluster.status) == (want, want or ("UNSPECIFIED" if word else ""))
+
+
+def test_threads_do_not_mix_their_responses(server: RecordingServer, client: GkeClient) -> None:
+    """The JSON of a response is kept for the thread that sent the request."""
+    released = threading.Event()
+
+    def answer(request: Recorded) -> Answer:
+        code = request.path.partition("?")[0].rpartition("/")[2]
+        body = {"name": code, "status": "DONE", "clusterConditions": [{"code": code}]}
+        return Answer(body=body, wait_for=released if code == "SLOW" else None)
+
+    server.answer = answer
+    with ThreadPoolExecutor(1) as executor:
+        slow = executor.submit(client.get_operation, OperationName("SLOW"))
+        failures = [client.get_operation(OperationName(f"FAST_{number}")).failure for number in range(3)]
+        released.set()
+        failures.append(slow.result().failure)
+    messages = [failure.message for failure in failures if failure is not None]
+    assert messages == ["[FAST_0]", "[FAST_1]", "[FAST_2]", "[SLOW]"]
+
+
+# --- Names in paths ---
+
+NAMED_CALLS: list[tuple[Callable[[GkeClient, str], object], str]] = [
+    (lambda gke, name: gke.get_node_pool(PoolName(name)), f"{CLUSTER_PATH}/nodePools/"),
+    (lambda gke, name: gke.delete_node_pool(PoolName(name)), f"{CLUSTER_PATH}/nodePools/"),
+    (
+        lambda gke, name: gke.get_operation(OperationName(name)),
+        "/v1/projects/p/locations/us-east5/operations/",
+    ),
+]
+NAMED = pytest.mark.parametrize(("call", "path"), NAMED_CALLS, ids=["get", "delete", "operation"])
+
+
+@NAMED
+@pytest.mark.parametrize("name", ["a", "A-1_b", "operation-1700000000000-0123"])
+def test_name_is_the_last_segment_of_the_path(
+    server: RecordingServer, client: GkeClient, call: Callable[[GkeClient, str], object], path: str, name: str
+) -> None:
+    call(client, name)
+    [sent] = server.requests
+    assert sent.path.partition("?")[0] == path + name
+
+
+@NAMED
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "w/../x", "a?b=c", "a#b", "a%2Fb", "a:b", "a*b", "ä", "a\n"])
+def test_name_that_gke_does_not_give_is_not_sent_and_not_found(
+    server: RecordingServer, client: GkeClient, call: Callable[[GkeClient, str], object], path: str, name: str
+) -> None:
+    """A delete of the pool ".." would go to the path of the cluster, and one of "a?b" to that of the pool "a"."""
+    with pytest.raises(GkeError, match=re.escape(f"call for {name!r}: GKE has no such names.")) as caught:
+        call(client, name)
+    assert caught.value.failure.kind is FailureKind.NOT_FOUND
+    assert server.requests == []
 
 
 def test_empty_list(server: RecordingServer, client: GkeClient) -> None:
@@ -374,9 +542,13 @@ def test_empty_list(server: RecordingServer, client: GkeClient) -> None:
     assert client.list_node_pools() == ()
 
 
-@pytest.mark.parametrize("body", [b"<html>hello</html>", [], {"nodePools": "many"}, b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "body", [b"<html>hello</html>", b"[]", b"", b"null", b'"text"', b"1", {"nodePools": "many"}, b"\xff\xfe"]
+)
 def test_answer_that_is_no_list_is_a_failure(server: RecordingServer, client: GkeClient, body: object) -> None:
-    """A good status with a strange body is never taken for an empty list."""
+    """The library takes some of them for an empty list, which would mean that all pools are gone."""
+    server.answer = Answer(body={"nodePools": [FULL_POOL]})
+    client.list_node_pools()
     server.answer = Answer(body=body)
     with pytest.raises(GkeError, match="list of node pools of cluster 'c'") as caught:
         client.list_node_pools()
@@ -580,7 +752,14 @@ METHODS = ("list", "get", "create", "delete", "operation", "cluster", "policy", 
             id="a page instead of JSON",
         ),
         pytest.param(
+            Answer(body=[]), FailureKind.UNAVAILABLE, FailureKind.UNKNOWN_OUTCOME, id="a list instead of an object"
+        ),
+        pytest.param(
             google_error(403, "PERMISSION_DENIED", "no"), FailureKind.PERMISSION, FailureKind.PERMISSION, id="a 403"
+        ),
+        # By default, the library repeats reads after it.
+        pytest.param(
+            google_error(503, "UNAVAILABLE", "no"), FailureKind.UNAVAILABLE, FailureKind.UNKNOWN_OUTCOME, id="a 503"
         ),
     ],
 )
@@ -632,7 +811,7 @@ def test_each_call_has_its_time_out(
     monkeypatch.setattr(ApiSession, "request", request)
     with pytest.raises(GkeError):
         call(client)
-    # The library takes off what it took itself.
+    # The library subtracts the time that it took itself.
     assert seen == pytest.approx([seconds], abs=1.0)
 
 
@@ -781,9 +960,26 @@ def test_without_endpoint_it_is_gke_with_default_credentials(monkeypatch: pytest
         warnings.simplefilter("error")
         client = GkeClient(replace(CLUSTER_NAME, location="l"))
     assert asked == [("https://www.googleapis.com/auth/cloud-platform",)]
-    assert client._cluster_url.startswith("https://container.googleapis.com/v1/projects/")
+    assert client._gke.transport.host == "https://container.googleapis.com"
     assert client._policies_url == "https://compute.googleapis.com/compute/v1/projects/p/regions/l/resourcePolicies"
     client.close()
+
+
+def test_endpoint_may_have_a_path(server: RecordingServer) -> None:
+    client = GkeClient(CLUSTER_NAME, endpoint=f"{server.url}/gke/")
+    client.list_node_pools()
+    client.create_node_pool(replace(SMALLEST, idle_maintenance_seconds=600))
+    client.close()
+    assert [each.path.partition("?")[0] for each in server.requests] == [
+        f"/gke{CLUSTER_PATH}/nodePools",
+        f"/gke{CLUSTER_PATH}/nodePools".replace("/v1/", "/v1beta1/"),
+    ]
+
+
+def test_setting_that_the_library_rejects_is_an_error_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_API_USE_MTLS_ENDPOINT", "perhaps")
+    with pytest.raises(GkeError, match=r"^start of the GKE client: .*GOOGLE_API_USE_MTLS_ENDPOINT"):
+        GkeClient(CLUSTER_NAME, endpoint="http://127.0.0.1:9")
 
 
 def test_change_is_not_repeated_after_a_connection_went_stale(server: RecordingServer, client: GkeClient) -> None:

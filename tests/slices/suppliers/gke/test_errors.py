@@ -8,12 +8,15 @@ import ssl
 import pytest
 import requests
 import urllib3.exceptions
+from google.api_core import exceptions as api
 from google.auth import exceptions as auth
+from google.cloud import container_v1
+from google.protobuf import json_format
 
 from provisioner.google import failures
 from provisioner.google.errors import Call
-from provisioner.google.failures import SDK_ERRORS
 from provisioner.model.capacity import Failure, FailureKind, Network, NodePoolRequest, PoolName, Zone
+from provisioner.slices.suppliers.gke import client
 from provisioner.slices.suppliers.gke.client import to_gke_error
 from provisioner.slices.suppliers.gke.errors import GkeError, classify_message, says_missing
 from provisioner.slices.suppliers.gke.translate import create_request_json, said_by
@@ -138,7 +141,11 @@ REQUEST = NodePoolRequest(
         Network(network="quota-not-exceeded", subnetwork="projects/p/regions/r/subnetworks/INVALID_QUOTA"),
     ),
 )
-SAID = said_by(create_request_json("", REQUEST)["nodePool"])
+SAID = said_by(
+    json_format.ParseDict(
+        create_request_json("", REQUEST), container_v1.CreateNodePoolRequest.pb(container_v1.CreateNodePoolRequest())
+    ).node_pool
+)
 STEERED = [
     pytest.param("Network 'quota-not-exceeded' is not right.", id="a network"),
     pytest.param("The resource projects/p/global/networks/GCE_STOCKOUT is odd.", id="a label key in a path"),
@@ -269,12 +276,21 @@ def test_answer(
     reason: str,
     want: FailureKind | tuple[FailureKind, FailureKind, FailureKind],
 ) -> None:
-    got = tuple(
-        to_gke_error(google(code, status, message, reason), "it", call=call).failure
-        for call in (Call.READ, Call.CREATE, Call.DELETE)
-    )
-    assert tuple(one.kind for one in got) == (want if isinstance(want, tuple) else (want,) * 3)
-    assert all(one.message.startswith(message) for one in got)
+    error = google(code, status, message, reason)
+    # The library's own exception of the same response means the same.
+    for raised in (error, api.from_http_status(code, "other words", response=error.response)):
+        got = tuple(to_gke_error(raised, "it", call=call).failure for call in (Call.READ, Call.CREATE, Call.DELETE))
+        assert tuple(one.kind for one in got) == (want if isinstance(want, tuple) else (want,) * 3)
+        assert all(one.message.startswith(message) for one in got)
+
+
+def test_exception_of_the_library_without_a_response_maps_by_code_and_text() -> None:
+    for call, want in ((Call.READ, K.NOT_FOUND), (Call.CREATE, K.INVALID)):
+        assert to_gke_error(api.NotFound("no such pool"), "it", call=call).failure == Failure(
+            kind=want, message="no such pool"
+        )
+    error = to_gke_error(api.ResourceExhausted(_TOO_MANY), "it", call=Call.CREATE)
+    assert (error.failure.kind, error.code) == (K.TOO_MANY_OPERATIONS, 429)
 
 
 @pytest.mark.parametrize(
@@ -441,18 +457,27 @@ def _tree(base: type[Exception]) -> list[type[Exception]]:
     return [base, *(sub for child in base.__subclasses__() for sub in _tree(child))]
 
 
-_BASES = (auth.GoogleAuthError, requests.RequestException, urllib3.exceptions.HTTPError)
-_CLASSES = sorted({one for base in _BASES for one in _tree(base)}, key=lambda one: (one.__module__, one.__name__))
+_BASES = (api.GoogleAPIError, auth.GoogleAuthError, requests.RequestException, urllib3.exceptions.HTTPError)
+#: All classes of google.api_core's module, and of the others those below their bases.
+_FOUND = {
+    *(one for one in vars(api).values() if isinstance(one, type) and issubclass(one, Exception)),
+    *(one for base in _BASES for one in _tree(base)),
+}
+_CLASSES = sorted(_FOUND, key=lambda one: (one.__module__, one.__name__))
 
 
 @pytest.mark.parametrize("kind", _CLASSES, ids=lambda one: f"{one.__module__}.{one.__name__}")
 @pytest.mark.parametrize("call", Call)
 def test_every_exception_of_the_libraries_maps(kind: type[Exception], call: Call) -> None:
-    assert issubclass(kind, SDK_ERRORS)
+    assert issubclass(kind, client._ERRORS)
     # Without the constructors, whose arguments differ, but with what those of call errors set.
     error = kind.__new__(kind)
     Exception.__init__(error, "message")
-    wanted = {"response": None, "_retryable": False, "length": b"1", "partial": 0, "expected": 1}
+    wanted = {"_retryable": False, "length": b"1", "partial": 0, "expected": 1, "_response": None}
+    if isinstance(error, requests.RequestException):
+        wanted["response"] = None
+    if isinstance(error, api.GoogleAPIError):
+        wanted |= {"message": "message", "_cause": None, "_errors": [], "_details": [], "_error_info": None}
     for name, value in wanted.items():
         error.__dict__.setdefault(name, value)
     mapped = to_gke_error(error, "it", call=call)
@@ -462,8 +487,8 @@ def test_every_exception_of_the_libraries_maps(kind: type[Exception], call: Call
 
 
 def test_enough_classes_were_found() -> None:
-    assert len(_CLASSES) > 60
-    assert {auth.RefreshError, requests.ReadTimeout} <= set(_CLASSES)
+    assert len(_CLASSES) > 100
+    assert {api.ServiceUnavailable, api.RetryError, auth.RefreshError, requests.ReadTimeout} <= set(_CLASSES)
 
 
 def test_the_status_of_an_answer_is_kept() -> None:

@@ -1,0 +1,407 @@
+"""The provisioner and the admission policies of placement together: each group of pods runs on the pool of its own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.kube.errors import ClusterError
+from provisioner.kube.protocol import collection_path, object_path
+from provisioner.model.placement import FREE, MARKS, labels_of, slice_key
+from provisioner.workloads import LEADER_WORKER_SET, PLAIN_JOB
+from rehearsal.demos import Rehearsal
+from rehearsal.demos.story import is_ready
+from rehearsal.simulators.gke.faults import Fault, FaultKind
+from tests.e2e.kit import EXCLUSIVE, Ground, await_round, has_mutating_policies, jobset, placement_policies
+from tests.support.objects import Json, pod_spec, raw_job, raw_lws
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not has_mutating_policies(), reason="MutatingAdmissionPolicy needs Kubernetes 1.36"),
+]
+
+_RESTARTS = 10
+#: Longer than any test.
+_LONG = "3600s"
+_TOLERATES_ALL = [{"operator": "Exists"}]
+
+
+@pytest.fixture(scope="module")
+def policies(rehearsal: Rehearsal) -> Iterator[None]:
+    """Have the policies of placement in force."""
+    with placement_policies(rehearsal):
+        yield
+
+
+@pytest.fixture
+def assigned(alone: Ground, policies: None) -> Ground:
+    """Give a namespace whose pods are marked, without a provisioner."""
+    alone.assign()
+    return alone
+
+
+def train(ground: Ground, name: str, *, hosts: int = 2, exclusive: bool = True, **pod: Any) -> Json:
+    """Return a JobSet of slices of v4 hosts whose pods run longer than the test."""
+    slices = pod.pop("slices", 1)
+    topology = {2: "2x2x2", 4: "2x2x4"}[hosts]
+    options = {"topology": topology, "replicas": slices, "parallelism": hosts, "run_for": pod.pop("run_for", _LONG)}
+    options["max_restarts"] = pod.pop("max_restarts", 2 * _RESTARTS)
+    options["annotations"] = pod.pop("annotations", {})
+    body = jobset(name, ground.namespace, **options)
+    if not exclusive:
+        del body["metadata"]["annotations"][EXCLUSIVE]
+    template = body["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    template |= {"terminationGracePeriodSeconds": 1, **pod}
+    return body
+
+
+def running(ground: Ground, **labels: str) -> list[Json]:
+    """Return the pods with these labels that run and are not being deleted."""
+    return [
+        pod
+        for pod in ground.pods()
+        if pod["status"].get("phase") == "Running"
+        and "deletionTimestamp" not in pod["metadata"]
+        and labels.items() <= pod["metadata"].get("labels", {}).items()
+    ]
+
+
+def bound(ground: Ground, name: str) -> list[Json]:
+    """Return the pods of a JobSet that are bound to a node."""
+    return [pod for pod in ground.pods_of(name) if pod["spec"].get("nodeName")]
+
+
+def nodes_of(pods: list[Json]) -> dict[str, frozenset[str]]:
+    """Return the nodes of pods by the key of their group."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for pod in pods:
+        found[slice_key(pod["metadata"]["labels"])].add(pod["spec"]["nodeName"])
+    return {key: frozenset(names) for key, names in found.items()}
+
+
+def marks_of_nodes(ground: Ground) -> dict[str, dict[str, str]]:
+    """Return the labels of assignment of each node with chips."""
+    return {
+        node["metadata"]["name"]: {key: value for key, value in node["metadata"]["labels"].items() if key in MARKS}
+        for node in ground.nodes()
+        if constants.NODE_POOL in node["metadata"]["labels"]
+    }
+
+
+def assert_each_on_a_pool_of_its_own(ground: Ground, *, slices: int) -> None:
+    """All pods of a group run on all nodes of one pool, which is assigned to the group."""
+    pool_of = {node["metadata"]["name"]: node["metadata"]["labels"].get(constants.NODE_POOL) for node in ground.nodes()}
+    nodes_of_pool: dict[str, set[str]] = defaultdict(set)
+    for name, pool in pool_of.items():
+        nodes_of_pool[str(pool)].add(name)
+    groups, labels = nodes_of(running(ground)), marks_of_nodes(ground)
+    pools = {key: {pool_of[name] for name in names} for key, names in groups.items()}
+    assert len(groups) == slices, pools
+    assert all(len(names) == 1 for names in pools.values()), pools
+    assert len(set().union(*pools.values())) == slices, pools
+    for key, names in groups.items():
+        (pool,) = pools[key]
+        assert names == nodes_of_pool[str(pool)]
+        assert [labels[name] for name in names] == [labels_of(key, ground.namespace)] * len(names)
+
+
+def remove(ground: Ground, pod: Json, *, at_once: bool = False) -> None:
+    """Delete a pod, as a failing host does; `at_once` as the controller manager does it for a node that is gone."""
+    path = object_path("pods", pod["metadata"]["name"], namespace=ground.namespace)
+    ground.api.delete(path + ("?gracePeriodSeconds=0" if at_once else ""))
+
+
+def post_pod(ground: Ground, namespace: str, name: str, spec: Json, **metadata: Any) -> None:
+    """Create a pod of no workload."""
+    body = {"metadata": {"name": name, **metadata}, "spec": spec}
+    ground.api.post(collection_path("pods", namespace=namespace), body)
+
+
+def await_rival(ground: Ground, name: str) -> None:
+    """Wait until a JobSet waits for a limit."""
+    ground.wait(lambda: constants.LIMIT_REACHED in ground.reasons("Pod", f"{name}-"), f"{name} waits for a limit")
+
+
+# --- Without the policies: this test is the first of the file, because the other tests share the policies ---
+
+
+def test_pods_from_before_the_policies_keep_their_pools(alone: Ground, rehearsal: Rehearsal) -> None:
+    """Without the policies, each slice gets a pool as well; with them, the slice returns to the pool that it had."""
+    alone.assign()
+    alone.provisioner()
+    alone.post(train(alone, "before", slices=2))
+    alone.wait(lambda: len(running(alone)) == 4, "the pods run")
+    before = nodes_of(running(alone))
+    assert len(alone.pools()) == 2
+    assert set(map(len, marks_of_nodes(alone).values())) == {0}
+    alone.apply("brief", run_for="1s")
+    alone.await_completed("brief")
+    with placement_policies(rehearsal):
+        alone.post(train(alone, "after", exclusive=False))
+        alone.wait(lambda: len(running(alone)) == 6, "the marked pods run also")
+        groups = nodes_of(running(alone))
+        labels = marks_of_nodes(alone)
+        (after,) = groups.keys() - before.keys()
+        assert groups == {**before, after: groups[after]}
+        for key, names in groups.items():
+            want = labels_of(key, alone.namespace) if key == after else {}
+            assert [labels[name] for name in names] == [want] * 2
+        # A restart replaces the pods by marked pods.
+        remove(alone, running(alone, **{constants.JOBSET_NAME: "before"})[0])
+        alone.wait(lambda: alone.restarts("before") == 1 and len(running(alone)) == 6, "the pods run again")
+        assert nodes_of(running(alone)) == groups
+        assert_each_on_a_pool_of_its_own(alone, slices=3)
+        # Three slices, and the brief JobSet.
+        assert alone.accepted("nodePools.create") == 4
+
+
+# --- With the policies ---
+
+
+def test_equal_jobsets_that_start_together_never_share_a_pool(assigned: Ground) -> None:
+    """Without assignment, the pods of JobSets without exclusive placement spread over the pools of each other."""
+    assigned.provisioner()
+    for name, slices, exclusive in (("a", 1, False), ("b", 2, False), ("c", 1, True), ("d", 2, True)):
+        assigned.post(train(assigned, name, hosts=4, slices=slices, exclusive=exclusive))
+    assigned.wait(lambda: len(running(assigned)) == 24, "all pods run")
+    assert_each_on_a_pool_of_its_own(assigned, slices=6)
+    assert len(assigned.pools()) == assigned.accepted("nodePools.create") == 6
+
+
+def test_jobsets_that_restart_keep_their_nodes_beside_a_rival(assigned: Ground) -> None:
+    """The rival fits each of the pools, which have no pods during a restart."""
+    assigned.provisioner(environment={"MAX_CHIPS": "32"})
+    owners = {"exclusive": True, "spread": False}
+    for name, exclusive in owners.items():
+        assigned.post(train(assigned, name, slices=2, exclusive=exclusive))
+    assigned.wait(lambda: len(running(assigned)) == 8, "the owners run")
+    before = nodes_of(running(assigned))
+    assigned.post(train(assigned, "rival", exclusive=False))
+    await_rival(assigned, "rival")
+    for restart in range(1, _RESTARTS + 1):
+        pods = {name: running(assigned, **{constants.JOBSET_NAME: name})[restart % 4] for name in owners}
+        for pod in pods.values():
+            remove(assigned, pod)
+        attempt = {"jobset.sigs.k8s.io/restart-attempt": str(restart)}
+        assigned.wait(
+            lambda attempt=attempt: len(running(assigned, **attempt)) == 8, f"all pods run after restart {restart}"
+        )
+        assert nodes_of(running(assigned)) == before
+    assert [assigned.restarts(name) for name in owners] == [_RESTARTS] * 2
+    assert bound(assigned, "rival") == []
+    assert assigned.accepted("nodePools.create") == 4
+    # The rival gets the first pool that is no longer needed.
+    assigned.delete("spread")
+    assigned.wait(lambda: len(running(assigned, **{constants.JOBSET_NAME: "rival"})) == 2, "the rival runs")
+    assert_each_on_a_pool_of_its_own(assigned, slices=3)
+    assert assigned.accepted("nodePools.create") == 4
+
+
+@pytest.mark.usefixtures("leaderworkersets")
+def test_groups_and_jobs_that_restart_keep_their_nodes_beside_a_rival(assigned: Ground) -> None:
+    """No annotation separates the groups of the LeaderWorkerSet."""
+    assigned.provisioner(environment={"MAX_CHIPS": "24", "SERVE_JOBS": "true"})
+    namespace, pod = assigned.namespace, pod_spec(terminationGracePeriodSeconds=1)
+    lws = raw_lws("serve", namespace=namespace, uid="", pod=pod, metadata={"annotations": {}})
+    assigned.api.post(collection_path("leaderworkersets", namespace=namespace, root=LEADER_WORKER_SET.root), lws)
+    job = raw_job(namespace=namespace, uid="", pod=pod, spec={"backoffLimit": 6})
+    job["spec"]["template"]["metadata"] = train(assigned, "any")["spec"]["replicatedJobs"][0]["template"]["spec"][
+        "template"
+    ]["metadata"]
+    uid = assigned.api.post(collection_path("jobs", namespace=namespace, root=PLAIN_JOB.root), job)["metadata"]["uid"]
+    assigned.wait(lambda: len(running(assigned)) == 6, "both groups and the Job run")
+    assert_each_on_a_pool_of_its_own(assigned, slices=3)
+    before = nodes_of(running(assigned))
+    assert sorted(key[:2] for key in before) == ["b-", "l-", "l-"]
+    assert f"b-{uid}" in before
+    assigned.post(train(assigned, "rival", exclusive=False))
+    await_rival(assigned, "rival")
+    (of_job, _) = running(assigned, **{constants.CONTROLLER_UID: uid})
+    remove(assigned, of_job)
+    for restart in range(_RESTARTS):
+        old = {each["metadata"]["uid"] for each in running(assigned, **{constants.LWS_NAME: "serve"})}
+        for group in range(2):
+            index = {constants.LWS_NAME: "serve", "leaderworkerset.sigs.k8s.io/worker-index": str(restart % 2)}
+            index["leaderworkerset.sigs.k8s.io/group-index"] = str(group)
+            (each,) = running(assigned, **index)
+            remove(assigned, each)
+
+        def recreated(old: set[str] = old) -> bool:
+            new = {each["metadata"]["uid"] for each in running(assigned, **{constants.LWS_NAME: "serve"})}
+            return len(new) == 4 and not new & old
+
+        assigned.wait(recreated, f"both groups run after restart {restart}")
+        found = nodes_of(running(assigned, **{constants.LWS_NAME: "serve"}))
+        assert found == {key: names for key, names in before.items() if key != f"b-{uid}"}
+    assigned.wait(lambda: len(running(assigned, **{constants.CONTROLLER_UID: uid})) == 2, "the Job runs again")
+    assert nodes_of(running(assigned)) == before
+    assert bound(assigned, "rival") == []
+    assert assigned.accepted("nodePools.create") == 3
+
+
+def test_pods_that_start_together_are_bound_once_all_their_pools_are_ready(assigned: Ground) -> None:
+    """The device plugin of one of six nodes reports its chips late."""
+    assigned.provisioner()
+    assigned.gke.inject(Fault(kind=FaultKind.NODES_WITHOUT_CHIPS, hosts=1, count=1))
+    annotations = {constants.ALL_OR_NOTHING: "true"}
+    assigned.post(train(assigned, "together", slices=3, exclusive=False, annotations=annotations))
+    assigned.wait(lambda: _held(assigned) == 2, "two of three pools are held")
+    await_round(assigned.provisioners[0], assigned.api, after=datetime.now(UTC))
+    assert sum(map(is_ready, assigned.nodes())) == 6
+    assert list(marks_of_nodes(assigned).values()) == [dict(FREE)] * 6
+    assert bound(assigned, "together") == []
+    (late,) = [
+        node["metadata"]["name"]
+        for node in assigned.nodes()
+        if constants.TPU_RESOURCE not in node["status"]["allocatable"]
+    ]
+    chips = {"status": {key: {constants.TPU_RESOURCE: "4"} for key in ("capacity", "allocatable")}}
+    assigned.api.patch(f"{object_path('nodes', late)}/status", chips)
+    assigned.wait(lambda: len(running(assigned)) == 6, "all pods run")
+    assert_each_on_a_pool_of_its_own(assigned, slices=3)
+    assert assigned.accepted("nodePools.create") == 3
+
+
+def _held(ground: Ground) -> int:
+    """Return the number of slices whose pools are held."""
+    held = [event for event in ground.events("Pod") if event["reason"] == constants.HELD_FOR_OTHERS]
+    return len({event["involvedObject"]["name"] for event in held})
+
+
+_DAEMON: Mapping[str, Any] = {
+    "containers": [{"name": "main", "image": "none"}],
+    "nodeSelector": {constants.TPU_ACCELERATOR: "tpu-v4-podslice"},
+    "tolerations": [{"key": constants.TPU_RESOURCE, "operator": "Exists"}],
+}
+
+
+@pytest.fixture
+def daemons(assigned: Ground) -> Iterator[None]:
+    """Have a DaemonSet that tolerates the taint of TPU nodes."""
+    template = {"metadata": {"labels": {"app": "monitor"}}, "spec": dict(_DAEMON)}
+    spec = {"selector": {"matchLabels": {"app": "monitor"}}, "template": template}
+    path, root = "daemonsets", "/apis/apps/v1"
+    body = {"metadata": {"name": "monitor"}, "spec": spec}
+    assigned.api.post(collection_path(path, namespace=assigned.namespace, root=root), body)
+    yield
+    assigned.api.delete(object_path(path, "monitor", namespace=assigned.namespace, root=root))
+
+
+@pytest.fixture
+def urgent(assigned: Ground) -> Iterator[str]:
+    """Give a PriorityClass."""
+    name, root = f"urgent-{assigned.namespace}", "/apis/scheduling.k8s.io/v1"
+    body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1000}
+    assigned.api.post(collection_path("priorityclasses", root=root), body)
+    yield name
+    assigned.api.delete(object_path("priorityclasses", name, root=root))
+
+
+@pytest.mark.usefixtures("daemons")
+def test_freed_pool_goes_to_the_first_in_the_line_and_to_no_intruder(assigned: Ground, urgent: str) -> None:
+    """Intruders belong to no workload, tolerate everything, and have the labels of the pod whose node they want."""
+    assigned.provisioner(environment={"MAX_CHIPS": "8", "NODEPOOL_DELETION_DELAY": "5s"})
+    assigned.post(train(assigned, "owner"))
+    assigned.wait(lambda: len(running(assigned, **{constants.JOBSET_NAME: "owner"})) == 2, "the owner runs")
+    owner = running(assigned, **{constants.JOBSET_NAME: "owner"})
+    (nodes,) = nodes_of(owner).values()
+    intruders = _intrude(assigned, owner[0])
+    assigned.post(train(assigned, "older", exclusive=False))
+    await_rival(assigned, "older")
+    assigned.post(train(assigned, "younger", exclusive=False, priorityClassName=urgent))
+    await_rival(assigned, "younger")
+    # The scheduler preempts no pods of other slices: their nodes do not match.
+    assert len(running(assigned, **{constants.JOBSET_NAME: "owner"})) == 2
+    for before, after in (("owner", "younger"), ("younger", "older")):
+        assigned.delete(before)
+        assigned.wait(
+            lambda after=after: len(running(assigned, **{constants.JOBSET_NAME: after})) == 2, f"{after} runs"
+        )
+        assert list(nodes_of(running(assigned, **{constants.JOBSET_NAME: after})).values()) == [nodes]
+        assert after == "older" or bound(assigned, "older") == []
+    monitored = [pod["spec"]["nodeName"] for pod in running(assigned, app="monitor")]
+    assert sorted(monitored) == sorted(nodes)
+    assigned.delete("older")
+    # No pool is kept or created for an intruder.
+    assigned.await_gone()
+    assert assigned.accepted("nodePools.create") == 1
+    for namespace, name in intruders:
+        pod = assigned.api.get(object_path("pods", name, namespace=namespace))
+        assert "nodeName" not in pod["spec"], name
+
+
+def _intrude(ground: Ground, victim: Json) -> list[tuple[str, str]]:
+    """Create pods that want the nodes of a victim, in three namespaces; return their namespaces and names."""
+    labels = victim["metadata"]["labels"]
+    shown = {"labels": labels, "annotations": victim["metadata"]["annotations"]}
+    spec = pod_spec(tolerations=_TOLERATES_ALL)
+    found = []
+    for name, namespace_labels in (("open", {}), ("labelled", {constants.PLACEMENT: constants.PLACEMENT_ASSIGN})):
+        namespace = f"{ground.namespace}-{name}"
+        ground.rehearsal.create_namespace(namespace, labels=namespace_labels)
+        accounts = collection_path("serviceaccounts", namespace=namespace)
+        ground.wait(lambda path=accounts: ground.rehearsal.objects(path), f"{namespace} has a service account")
+        post_pod(ground, namespace, "same-labels", spec, **shown)
+        post_pod(ground, namespace, "bare", spec)
+        found += [(namespace, "same-labels"), (namespace, "bare")]
+        forged = pod_spec(tolerations=_TOLERATES_ALL)
+        forged["nodeSelector"] |= labels_of(slice_key(labels), ground.namespace)
+        with pytest.raises(ClusterError, match="tpu-provisioner-placement-guard"):
+            post_pod(ground, namespace, "forged", forged)
+    post_pod(ground, ground.namespace, "bare", spec)
+    found.append((ground.namespace, "bare"))
+    return found
+
+
+def test_assignment_survives_restarts_edited_labels_and_recreated_nodes(assigned: Ground) -> None:
+    """The pool was created for another JobSet, so that a recreated node begins with the labels of that JobSet."""
+    environment = {"MAX_CHIPS": "8", "NODEPOOL_DELETION_DELAY": "60s"}
+    process = assigned.provisioner(environment=environment)
+    assigned.gke.set(repair_seconds=1.0)
+    assigned.post(train(assigned, "first", run_for="1s"))
+    assigned.await_completed("first")
+    assigned.post(train(assigned, "second", exclusive=False))
+    assigned.wait(lambda: len(running(assigned)) == 2, "the second JobSet runs")
+    assert_each_on_a_pool_of_its_own(assigned, slices=1)
+    (body,) = assigned.sent().values()
+    ((key, nodes),) = nodes_of(running(assigned)).items()
+    assert body["config"]["labels"][constants.SLICE] not in (key, constants.SLICE_FREE)
+    assigned.post(train(assigned, "rival", exclusive=False))
+    await_rival(assigned, "rival")
+    want = {name: labels_of(key, assigned.namespace) for name in nodes}
+    uids = {pod["metadata"]["uid"] for pod in running(assigned)}
+
+    # A new process.
+    assert process.stop() == 0
+    process = assigned.provisioner(environment=environment)
+    await_round(process, assigned.api, after=datetime.now(UTC))
+    assert marks_of_nodes(assigned) == want
+
+    # Labels that are edited.
+    for edited in (
+        {constants.SLICE: "j-of-nobody"},
+        dict.fromkeys(MARKS),
+        dict(FREE),
+        {constants.SLICE_NAMESPACE: "other"},
+    ):
+        assigned.api.patch(object_path("nodes", min(nodes)), {"metadata": {"labels": edited}})
+        assigned.wait(lambda: marks_of_nodes(assigned) == want, f"the labels are restored after {edited}")
+    assert {pod["metadata"]["uid"] for pod in running(assigned)} == uids
+
+    # A node that is recreated.
+    (victim, _) = running(assigned)
+    assigned.api.delete(object_path("nodes", victim["spec"]["nodeName"]))
+    remove(assigned, victim, at_once=True)
+    attempt = {"jobset.sigs.k8s.io/restart-attempt": "1"}
+    assigned.wait(lambda: len(running(assigned, **attempt)) == 2, "the pods of the second attempt run")
+    assert nodes_of(running(assigned)) == {key: nodes}
+    assert marks_of_nodes(assigned) == want
+    assert bound(assigned, "rival") == []
+    assert assigned.accepted("nodePools.create") == 1
+    assert assigned.accepted("nodePools.delete") == 0
