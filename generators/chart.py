@@ -107,8 +107,9 @@ def _schema() -> dict[str, Any]:
             "global": {**_FREE, "description": "Not used: Helm passes it to every chart of an umbrella chart."},
             "settings": {
                 "type": "object",
-                "description": "Environment variables of the controller; see docs/settings.md. A changed one restarts "
-                "the pods, and a pod keeps the values that it started with.",
+                "description": "Environment variables of the controller; see docs/settings.md. The defaults are the "
+                "limits of a new overlay. A changed one restarts the pods, and a pod keeps the values that it started "
+                "with.",
                 "additionalProperties": False,
                 "properties": {
                     option.variable: property_of(option) for option in OPTIONS if option.variable not in OF_THE_POD
@@ -161,7 +162,8 @@ def _schema() -> dict[str, Any]:
             },
             "priorityClassName": {
                 **_TEXT,
-                "description": "An existing PriorityClass; empty: the chart creates its own.",
+                "description": "An existing PriorityClass. Empty: the chart creates its own, which only pods of the "
+                "release's namespace may name.",
             },
             "podMonitor": _closed(
                 enabled={**_FLAG, "description": "Scraping by the Prometheus operator, pod by pod."},
@@ -205,7 +207,7 @@ def _schema() -> dict[str, Any]:
                     **_FLAG,
                     "description": "Limit the permission to patch nodes: only cordon, remove the provisioner's own "
                     "taint from, and label with their slice, nodes of its own pools; likewise for the controller of "
-                    "TPUNodeGroups.",
+                    "TPUNodeGroups and the TPU device plugin.",
                 }
             ),
             "placement": _closed(
@@ -274,8 +276,9 @@ def _nodegroups() -> dict[str, Any]:
         enabled={
             **_FLAG,
             "description": "The controller of TPUNodeGroups, for clusters that run on Compute Engine without GKE; see "
-            "docs/node-groups.md. Without the provisioner of node pools, also set `replicas` to 0.",
+            "docs/node-groups.md.",
         },
+        only={**_FLAG, "description": "The controller of TPUNodeGroups without the provisioner of node pools."},
         crds={
             **_FLAG,
             "description": "The definitions of its kinds; `helm uninstall` leaves them, and so all groups, in place.",
@@ -290,6 +293,11 @@ def _nodegroups() -> dict[str, Any]:
             **_TEXT,
             "description": "A Secret with Google credentials in key.json; empty: those of the machine that the pod "
             "runs on.",
+        },
+        devicePluginReadsPods={
+            **_FLAG,
+            "description": "The TPU device plugin may read the pods of all namespaces, as with "
+            "gke-labs/tpu-operator; see docs/security.md.",
         },
         resources={**_FREE, "description": "Requests and limits of this controller."},
         nodeSelector={**_MAP, "description": "Which nodes this controller runs on."},
@@ -345,6 +353,7 @@ def _partitions_schema() -> dict[str, Any]:
             nodeSelector=_MAP,
             tolerations=_LIST,
             affinity=_FREE,
+            priorityClassName=_TEXT,
             podMonitor=_closed(enabled=_FLAG, labels=_MAP, interval=_INTERVAL),
             podMonitoring=_closed(enabled=_FLAG, interval=_INTERVAL),
             prometheusRule=_closed(enabled=_FLAG, labels=_MAP, runbooks=_TEXT),

@@ -7,6 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -14,10 +15,10 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from provisioner import constants
-from provisioner.cli.frame import Remote, RemoteError
+from provisioner.cli.frame import NotInstalledError, Remote, RemoteError, UnreachableError
 from provisioner.cli.output import plain
 from provisioner.kube.api import connect
-from provisioner.kube.errors import ClusterError, Forbidden, KubeconfigError, NotFound
+from provisioner.kube.errors import ClusterError, Forbidden, KubeconfigError, NotFound, Unavailable
 from provisioner.kube.lease import holder_of, pod_of
 from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.partitions import board as partitions_board
@@ -34,8 +35,48 @@ _MOST_BYTES = 64 * 1024 * 1024
 _SELECTOR = "app.kubernetes.io/name=tpu-provisioner,app.kubernetes.io/component=controller"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Documents:
+    """Documents of the controllers that run. At least one is not None."""
+
+    #: None if the controller of slices is not installed or does not answer.
+    slices: Document | None
+    #: None if the controller of IPU partitions is not installed, may not be asked, or does not answer.
+    partitions: partitions_board.Document | None = None
+    #: Failure of an installed controller; empty if each one has answered.
+    problem: str = ""
+
+
+def documents(remote: Remote) -> Documents:
+    """Ask the controller of slices, then that of IPU partitions.
+
+    Raises the RemoteError of the first if the second is not installed or fails too.
+    """
+    try:
+        slices = board(remote)
+    except UnreachableError:
+        raise
+    except RemoteError as error:
+        return _without_slices(remote, error)
+    try:
+        return Documents(slices=slices, partitions=partitions(remote))
+    except RemoteError as error:
+        return Documents(slices=slices, problem=str(error))
+
+
+def _without_slices(remote: Remote, failure: RemoteError) -> Documents:
+    installed = not isinstance(failure, NotInstalledError)
+    try:
+        found = partitions(remote)
+    except RemoteError as error:
+        raise (failure if installed else error) from None
+    if found is None:
+        raise failure
+    return Documents(slices=None, partitions=found, problem=str(failure) if installed else "")
+
+
 def board(remote: Remote) -> Document:
-    """Return what the controller shows now; raise RemoteError."""
+    """Return the document of the controller of slices. Raises RemoteError."""
     return _converted(_ask(remote, _BOARD), Document, "the controller's answer")
 
 
@@ -51,7 +92,7 @@ def settings(remote: Remote) -> dict[str, str]:
 
 
 def partitions(remote: Remote) -> partitions_board.Document | None:
-    """Return what the controller of IPU partitions shows now; None where there is none; raise RemoteError."""
+    """Return the document of the controller of IPU partitions, None if it is not installed. Raises RemoteError."""
     raw = _ask_partitions(remote, partitions_board.PATH)
     what = "what the controller of partitions answers"
     return None if raw is None else _converted(raw, partitions_board.Document, what)
@@ -138,8 +179,16 @@ def _by_proxy(remote: Remote, api: Api, pod: str, path: str) -> Any:
 
 
 def _holder(remote: Remote, api: Api, lease: str) -> str:
-    """Return the pod that leads; empty where no Lease names one."""
-    return pod_of(holder_of(api, lease, namespace=remote.namespace)[0])
+    """Return the pod that leads, empty if no Lease names one. Raises UnreachableError if there is no API server."""
+    try:
+        return pod_of(holder_of(api, lease, namespace=remote.namespace)[0])
+    except Unavailable as error:
+        if error.status:
+            raise
+        raise UnreachableError(
+            f"the API server does not respond: {error}. Check the network, and the context of the kubeconfig: "
+            "`kubectl config current-context`"
+        ) from error
 
 
 def _any_pod(remote: Remote, api: Api) -> str:
@@ -147,7 +196,7 @@ def _any_pod(remote: Remote, api: Api) -> str:
     pods = api.list_page(path, {"labelSelector": _SELECTOR}).items
     running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
     if not running:
-        raise RemoteError(
+        raise NotInstalledError(
             f"no controller runs in namespace {remote.namespace}: no running pod has the labels {_SELECTOR}. Name "
             f"another namespace with --controller-namespace, or use {_port_forward(remote)}."
         )
@@ -173,12 +222,17 @@ def _by_address(remote: Remote, path: str, *, absent_ok: bool = False) -> Any:
             body = answer.read(_MOST_BYTES)
         return json.loads(body)
     except urllib.error.HTTPError as error:
+        # The error keeps the connection open, and is kept as the cause of the raised error.
+        error.close()
         if absent_ok and error.code == HTTPStatus.NOT_FOUND:
             return None
-        raise RemoteError(f"{url} cannot be read: {error}") from error
+        kind = NotInstalledError if error.code == HTTPStatus.NOT_FOUND else RemoteError
+        raise kind(f"{url} cannot be read: {error}") from error
     except urllib.error.URLError as error:
         forward = _port_forward(remote, urlsplit(address).port)
-        raise RemoteError(f"{url} cannot be read: {error.reason}. To reach the controller, use {forward}.") from error
+        raise UnreachableError(
+            f"{url} cannot be read: {error.reason}. To reach the controller, use {forward}."
+        ) from error
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         # Whatever answers there need not be a controller, nor speak HTTP.
         raise RemoteError(f"{url} cannot be read: {error}") from error

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import click
 
 from provisioner.cli import ipus
-from provisioner.cli.asking import attention, board, partitions, view_of, view_problem
-from provisioner.cli.frame import FORMATS, Command, Remote, RemoteError, format_option, remote_options
+from provisioner.cli.asking import attention, board, documents, view_of, view_problem
+from provisioner.cli.frame import FORMATS, Command, Remote, format_option, remote_options
 from provisioner.cli.output import ExitCode, aligned, plain, show, terminal_width, wrapped, write
 from provisioner.slices.board import Document
 from provisioner.slices.view.explain import Explanation, explain, moment
@@ -32,35 +32,37 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
     """Say why a workload, slice, pod or node pool waits, runs or is deleted.
 
     One line first: why, since when, what happens next. Then the evidence. KIND is jobset, lws, raycluster, job,
-    slice, pod or pool. Of pods that ask for IPUs it says the same.
+    slice, pod or pool. Pods that request IPUs are explained as well.
     """
-    of_ipus = None if form in FORMATS else partitions(remote)
-    told = [] if of_ipus is None else list(ipus.explain(of_ipus, name, namespace))
-    # What was looked for may be among them.
-    left_out = [] if of_ipus is None or told else list(ipus.left_out(of_ipus))
-    try:
-        document = board(remote)
-    except RemoteError:
-        # There may be the other controller alone.
-        if not told:
-            print("".join(f"{line}\n" for line in left_out), end="", file=sys.stderr)
-            raise
-        print("\n".join(told))
-        return ExitCode.OK
-    found = explanations(document, name, namespace)
     if form in FORMATS:
+        document = board(remote)
+        found = explanations(document, name, namespace)
         view_of(document)
         write([*found], form)
         return ExitCode.OK if found else ExitCode.ERROR
-    shown = [*attention(document), *told]
-    shown += [line for each in found for line in lines(each)]
-    if shown:
+    asked = documents(remote)
+    problems = [plain(f"ATTENTION: {asked.problem}")] if asked.problem else []
+    explained: list[str] = []
+    missing: list[str] = []
+    if asked.partitions is not None:
+        explained += ipus.explain(asked.partitions, name, namespace)
+    if asked.slices is not None:
+        problems += attention(asked.slices)
+        found = explanations(asked.slices, name, namespace)
+        explained += [line for each in found for line in lines(each)]
+        missing += nothing_found(asked.slices, name, namespace)
+    elif not asked.problem:
+        missing.append(f"tpu-provisioner: the controller of IPU partitions knows no pod or partition {name!r}")
+    if problems or explained:
         width = terminal_width()
-        show("\n".join(part for line in shown for part in wrapped(line, width)))
-    if not found and not told:
-        print("\n".join((*nothing_found(document, name, namespace), *left_out)), file=sys.stderr)
-        return ExitCode.ERROR
-    return ExitCode.OK
+        show("\n".join(part for line in (*problems, *explained) for part in wrapped(line, width)))
+    if explained:
+        return ExitCode.OK
+    if asked.partitions is not None:
+        # The pod may be among those that the document leaves out.
+        missing += ipus.left_out(asked.partitions)
+    print("".join(f"{line}\n" for line in missing), end="", file=sys.stderr)
+    return ExitCode.ERROR
 
 
 def explanations(document: Document, name: str, namespace: str) -> list[Explanation]:

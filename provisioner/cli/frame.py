@@ -150,6 +150,14 @@ class RemoteError(UserError):
     """The controller cannot be asked, in words for the user."""
 
 
+class UnreachableError(RemoteError):
+    """The API server or the address of `--server` does not respond, so no controller can be asked."""
+
+
+class NotInstalledError(RemoteError):
+    """The controller does not run in the namespace, or the address of `--server` belongs to another controller."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
     """Where the controller is."""

@@ -73,17 +73,17 @@ def command(namespace: str, *, state: str | None, watch: bool, form: str | None,
 
 
 def _lines(remote: Remote, namespace: str, state: str, *, wide: bool) -> list[str]:
-    """Write what controllers there are, that of slices and that of IPU partitions."""
+    """Return the lines of the controllers that are installed: slices, then IPU partitions, which have no `state`."""
     width = terminal_width()
-    partitions = None if state else asking.partitions(remote)
-    shown = [] if partitions is None else list(ipus.page(partitions, namespace, width=width))
-    try:
-        return [*page(asking.board(remote), namespace, state, wide=wide, width=width), *([""] if shown else []), *shown]
-    except RemoteError:
-        # There may be the other one alone.
-        if not shown:
-            raise
-        return shown
+    found = asking.Documents(slices=asking.board(remote)) if state else asking.documents(remote)
+    lines: list[str] = []
+    if found.problem:
+        lines += wrapped(plain(f"ATTENTION: {found.problem}"), width)
+    if found.slices is not None:
+        lines += page(found.slices, namespace, state, wide=wide, width=width)
+    if found.partitions is not None:
+        lines += [*([""] if lines else []), *ipus.page(found.partitions, namespace, width=width)]
+    return lines
 
 
 def page(

@@ -17,6 +17,7 @@ from provisioner.cli import gc, main, status
 from provisioner.cli.explain import explanations, lines
 from provisioner.model.capacity import FailureKind
 from provisioner.model.wording import clock
+from provisioner.partitions import board as partitions_board
 from provisioner.settings.forms import parse_prices
 from provisioner.slices.board import Board, Document
 from provisioner.slices.view.explain import for_how_long
@@ -362,6 +363,102 @@ def test_a_controller_that_cannot_be_asked_is_told_with_what_to_do(
         wire.answer(what, answer)
     assert run("status", "--kubeconfig", str(write_kubeconfig(tmp_path / "config", wire.url))) == 1
     assert words in capsys.readouterr().err
+
+
+_LEASE_OF_PARTITIONS = f"{_LEASE}-partitions"
+_OF_PARTITIONS = f"GET {_PODS}/p:8081/proxy{partitions_board.PATH}"
+_NOT_FOUND = Answer(status=404, body=b'{"kind":"Status","reason":"NotFound"}')
+_NO_ROUTE = Answer(status=503, body=b'{"kind":"Status","message":"no route"}')
+_NO_PODS = Answer(body=b'{"metadata":{"resourceVersion":"1"},"items":[]}')
+
+
+def _led_by(pod: str) -> Answer:
+    return Answer(body=json.dumps({"spec": {"holderIdentity": pod}}).encode())
+
+
+def _partitions_body() -> Answer:
+    board = partitions_board.Board(release="test", identity="p", now=lambda: NOW)
+    return Answer(body=board.page().make().body)
+
+
+@pytest.mark.parametrize("command", [("status",), ("explain", "train")], ids=["status", "explain"])
+def test_unreachable_api_server_is_reported_without_other_products(
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Users of slices searched for a controller of partitions that their cluster did not have."""
+    kubeconfig = write_kubeconfig(tmp_path / "config", "http://127.0.0.1:1")
+    assert run(*command, "--kubeconfig", str(kubeconfig)) == 1
+    error = capsys.readouterr().err
+    assert "the API server does not respond: " in error
+    assert "can't be reached" in error
+    assert "kubectl config current-context" in error
+    assert "partitions" not in error
+    assert "IPU" not in error
+
+
+_SLICES_LEAD = {f"GET {_LEASE}": _led_by("s")}
+_PARTITIONS_LEAD = {f"GET {_LEASE_OF_PARTITIONS}": _led_by("p")}
+_SLICES_FAIL = {**_SLICES_LEAD, f"GET {_PODS}/s:8081/proxy{_BOARD}": _NO_ROUTE}
+_SLICES_ABSENT = {f"GET {_LEASE}": _NOT_FOUND, f"GET {_PODS}": _NO_PODS}
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "shown", "hidden"),
+    [
+        pytest.param(
+            {**_SLICES_LEAD, f"GET {_PODS}/s:8081/proxy{_BOARD}": None, **_PARTITIONS_LEAD, _OF_PARTITIONS: _NO_ROUTE},
+            0, ("train-slice-0", "ATTENTION: the controller of partitions"), "",
+            id="slices answer, partitions do not",
+        ),
+        pytest.param(
+            {**_SLICES_FAIL, **_PARTITIONS_LEAD, _OF_PARTITIONS: _partitions_body()},
+            0, ("ATTENTION: the controller in namespace", "IPU partitions: nothing has been decided yet"), "",
+            id="partitions answer, slices do not",
+        ),
+        pytest.param(
+            {**_SLICES_ABSENT, **_PARTITIONS_LEAD, _OF_PARTITIONS: _partitions_body()},
+            0, ("IPU partitions: nothing has been decided yet",), "no controller runs",
+            id="only partitions are installed",
+        ),
+        pytest.param(
+            {**_SLICES_ABSENT, **_PARTITIONS_LEAD, _OF_PARTITIONS: _NO_ROUTE},
+            1, ("the controller of partitions",), "no controller runs",
+            id="only partitions are installed and do not answer",
+        ),
+        pytest.param(
+            {**_SLICES_FAIL, **_PARTITIONS_LEAD, _OF_PARTITIONS: _NO_ROUTE},
+            1, ("the controller in namespace", "Is it running?"), "partitions", id="neither answers",
+        ),
+        pytest.param(_SLICES_ABSENT, 1, ("no controller runs",), "partitions", id="nothing is installed"),
+    ],
+)  # fmt: skip
+def test_status_names_products_only_if_they_are_installed(
+    wire: WireServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    answers: dict[str, Answer | None],
+    code: int,
+    shown: tuple[str, ...],
+    hidden: str,
+) -> None:
+    for what, answer in answers.items():
+        wire.answer(what, answer or Answer(body=body_of(World(make_jobset("train")))))
+    assert run("status", "--kubeconfig", str(write_kubeconfig(tmp_path / "config", wire.url))) == code
+    printed = "".join(capsys.readouterr())
+    assert all(part in printed for part in shown), printed
+    assert not hidden or hidden not in printed
+
+
+def test_explain_of_an_unknown_pod_names_the_controller_that_is_installed(
+    wire: WireServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for what, answer in {**_SLICES_ABSENT, **_PARTITIONS_LEAD, _OF_PARTITIONS: _partitions_body()}.items():
+        wire.answer(what, answer)
+    kubeconfig = str(write_kubeconfig(tmp_path / "config", wire.url))
+    assert run("explain", "train", "--kubeconfig", kubeconfig) == 1
+    error = capsys.readouterr().err
+    assert "the controller of IPU partitions knows no pod or partition 'train'" in error
+    assert "google.com/tpu" not in error
 
 
 def test_plan_with_the_settings_of_the_running_controller(

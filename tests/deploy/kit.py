@@ -165,11 +165,22 @@ def container_of(documents: list[dict[str, Any]], deployment: str = DEPLOYMENT) 
 
 
 def kubeconfig_of_service_account(
-    rehearsal: Rehearsal, path: Path, *, server: str = "", name: str = SERVICE_ACCOUNT
+    rehearsal: Rehearsal,
+    path: Path,
+    *,
+    server: str = "",
+    name: str = SERVICE_ACCOUNT,
+    namespace: str = NAMESPACE,
+    pod: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a kubeconfig that holds nothing but a fresh token of an installed ServiceAccount."""
-    account = object_path("serviceaccounts", name, namespace=NAMESPACE)
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    """Write a kubeconfig with no credentials but a new token of an installed ServiceAccount.
+
+    With the metadata of a pod, the token is bound to it, as kubelets request tokens for the containers of pods.
+    """
+    account = object_path("serviceaccounts", name, namespace=namespace)
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]} if pod else None
+    spec = {"boundObjectRef": bound} if bound else {}
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
     token = rehearsal.api.post(f"{account}/token", asked)["status"]["token"]
     authority = base64.b64encode(rehearsal.cluster._credentials.authority_pem).decode()
     cluster = {"server": server or rehearsal.cluster.server_url, "certificate-authority-data": authority}

@@ -15,10 +15,11 @@ import provisioner
 from generators import chart, chart_schema
 from provisioner.settings import OPTIONS, Option, SettingsError, read_settings
 from provisioner.settings.nodegroups import OPTIONS as NODE_GROUP_OPTIONS
+from provisioner.settings.partitions import OPTIONS as PARTITION_OPTIONS
 from provisioner.slices.preflight.in_kubernetes import rights_used
 from rehearsal.demos import Rehearsal
 from tests.deploy import tools
-from tests.deploy.kit import NAMESPACE, bare, container_of, only, rights
+from tests.deploy.kit import DEPLOY, NAMESPACE, bare, container_of, environment_of, only, rights
 from tests.support.settings import settings as make_settings
 
 pytestmark = pytest.mark.e2e
@@ -102,8 +103,9 @@ def test_the_same_objects_as_the_base(installed: list[dict[str, Any]], tmp_path:
     by_kustomize = bare(each for each in installed if each["kind"] not in ("Namespace", "ConfigMap"))
     by_helm = _template(_IMAGE)
     assert bare(each for each in by_helm if each["kind"] != "ConfigMap") == by_kustomize
-    # The chart's settings stand among these; here it has none.
-    assert {each["name"] for each in container_of(by_helm)["env"]} == chart.OF_THE_POD
+    # The chart's settings are among these.
+    limits = yaml.safe_load((chart.CHART / "values.yaml").read_text(encoding="utf-8"))["settings"]
+    assert {each["name"] for each in container_of(by_helm)["env"]} == chart.OF_THE_POD | limits.keys()
 
 
 @pytest.mark.parametrize(
@@ -132,6 +134,47 @@ def test_a_cluster_without_gke_gets_the_rights_on_node_groups(tmp_path: Path) ->
         found[namespace] = only(documents, "NetworkPolicy")["spec"]["egress"]
     ports = [port["port"] for rule in found["slices"] for port in rule["ports"]]
     assert (6443 in ports, len(ports)) == (True, 6)
+
+
+#: Settings that name or describe the cluster of an installation; the rest of the examples are limits.
+_OF_CLUSTERS = frozenset(
+    {
+        "ALLOWED_PROJECTS", "API_SERVER_ADDRESS", "GCP_CLUSTER", "GCP_CLUSTER_LOCATION", "GCP_NODE_SERVICE_ACCOUNT",
+        "GCP_PROJECT_ID", "GCP_ZONE", "IPU_INJECTION", "POD_NAME", "POD_NAMESPACE", "SERVED_NAMESPACES", "VIPU_SERVERS",
+    }
+)  # fmt: skip
+_EXAMPLES: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "slices": ("example-cluster", "tpu-provisioner", {}, "tpu-provisioner"),
+    "slices beside node groups": (
+        "example-cluster", "tpu-provisioner", {"nodegroups": {"enabled": True}}, "tpu-provisioner",
+    ),
+    "node groups": (
+        "self-managed-cluster", "tpu-provisioner", {"nodegroups": {"only": True}}, "tpu-provisioner-nodegroups",
+    ),
+    "partitions": ("ipu-cluster", "ipu-partitions", {"vipuServerAddr": "vipu.example"}, "test-ipu-partitions"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("example", "name", "values", "deployment"), _EXAMPLES.values(), ids=_EXAMPLES)
+def test_chart_and_example_start_with_the_same_limits(
+    example: str, name: str, values: dict[str, Any], deployment: str
+) -> None:
+    """Spending is bounded however the provisioner is installed."""
+    lines = (DEPLOY / "example-project" / example / "settings.env").read_text(encoding="utf-8").splitlines()
+    written = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    documents = tools.template(DEPLOY / "charts" / name, {**_IMAGE, **values}, namespace=NAMESPACE)
+    # The default of LARGEST_PARTITION is the limit of the example.
+    defaults = {option.variable: option.default for option in PARTITION_OPTIONS if name == "ipu-partitions"}
+    limits = {key: value for key, value in written.items() if key not in _OF_CLUSTERS and defaults.get(key) != value}
+    assert limits
+    rendered = environment_of(documents, deployment)
+    assert {key: value for key, value in rendered.items() if key not in _OF_CLUSTERS} == limits
+
+
+def test_an_empty_setting_removes_a_limit_of_the_chart() -> None:
+    documents = _template({**_IMAGE, "settings": {**_REQUIRED, "MAX_CHIPS": "", "ALLOWED_NETWORKS": ""}})
+    read = read_settings(environment_of(documents))
+    assert (read.max_chips, read.allowed_networks, read.allowed_reservations) == (None, None, ())
 
 
 def test_full_values(installed: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -182,11 +225,13 @@ def test_placement_follows_the_values_and_the_apis_of_the_cluster(tmp_path: Path
         documents = tools.template(chart.CHART, {**_IMAGE, **values}, namespace=NAMESPACE, **options)
         return {each["metadata"]["name"] for each in documents if each["kind"] in _POLICIES}
 
-    guards = {"tpu-provisioner-node-guard", "tpu-provisioner-placement-guard"}
+    always = {"tpu-provisioner-node-guard", "tpu-provisioner-priority"}
+    guards = {*always, "tpu-provisioner-placement-guard"}
     assert names({}) == {*guards, "tpu-provisioner-placement"}
     assert names({}, apis=()) == guards
-    assert names({"placement": {"enabled": False}}) == {"tpu-provisioner-node-guard"}
-    assert names({"webhook": {"only": True}}) == set()
+    assert names({"placement": {"enabled": False}}) == always
+    assert names({"webhook": {"only": True}}) == {"tpu-provisioner-webhook-priority"}
+    assert not {name for name in names({"nodegroups": {"only": True}}) if "placement" in name}
 
 
 def test_all_namespaces_are_assigned_by_a_value_as_by_the_component(tmp_path: Path) -> None:

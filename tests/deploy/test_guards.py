@@ -1,6 +1,7 @@
-"""What the policies on nodes, pods and Secrets let our controllers change, beyond what RBAC can say.
+"""Tests which changes of nodes, pods and Secrets the admission policies allow, on a real API server.
 
-That rights suffice and each is used: test_rights.py, test_partition_rights.py, tests/e2e/test_node_groups.py.
+That rights suffice and each is used: test_rights.py, test_partition_rights.py, tests/e2e/test_node_groups.py. That each
+account has its policy: test_tenants.py.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,13 +18,13 @@ from provisioner import constants
 from provisioner.kube.errors import NotFound
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.placement import FREE, MARKS, labels_of
-from provisioner.nodegroups import app
+from provisioner.nodegroups import app, device_plugin
 from provisioner.nodegroups.api import names as of_groups
 from provisioner.nodegroups.planning.nodes import TPU_TAINT
 from provisioner.partitions import names as of_partitions
 from rehearsal.demos import Rehearsal, RehearsalError
 from rehearsal.demos.world import wait_for
-from tests.deploy.kit import DEPLOY, NAMESPACE, SERVICE_ACCOUNT
+from tests.deploy.kit import DEPLOY, NAMESPACE, SERVICE_ACCOUNT, kubeconfig_of_service_account
 from tests.e2e.kit import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.e2e
@@ -31,12 +33,22 @@ Json = dict[str, Any]
 #: What becomes of an object's metadata and spec, or of its taints.
 Change = Json | Callable[[list[Json]], list[Json]]
 
+#: Flags of kubectl for requests by an account.
 _PROVISIONER, _NODE_GROUPS, _PARTITIONS = (
-    f"--as=system:serviceaccount:{NAMESPACE}:{name}"
+    (f"--as=system:serviceaccount:{NAMESPACE}:{name}",)
     for name in (SERVICE_ACCOUNT, app.LEASE_NAME, of_partitions.LEASE_NAME)
 )
+_PLUGIN_ACCOUNT = "tpu-device-plugin-sa"
+_NODE_OF_TOKEN = "authentication.kubernetes.io/node-name"
+_PLUGIN_WITHOUT_NODE = (f"--as=system:serviceaccount:{device_plugin.NAMESPACE}:{_PLUGIN_ACCOUNT}",)
+_PLUGIN, _PLUGIN_ELSEWHERE = (
+    (*_PLUGIN_WITHOUT_NODE, f"--as-user-extra={_NODE_OF_TOKEN}={node}") for node in ("guarded", "other")
+)
+#: Beginning of the message of each policy.
+_DENIED = "denied request: tpu-"
 _MANIFESTS = (
     ("-k", str(DEPLOY / "nodegroups" / "rbac")),
+    ("-k", str(DEPLOY / "nodegroups" / "device-plugin")),
     *(("-f", str(DEPLOY / "partitions" / f"{name}.yaml")) for name in ("service-account", "cluster-role", "pod-guard")),
 )
 
@@ -131,6 +143,34 @@ _OF_NODE_GROUPS: dict[str, tuple[Json, Change, bool]] = {
     "puts it in the place of no other": (_MACHINE, lambda taints: [_TPU_TAINT], False),
 }
 
+_CHIPS: Json = {"status": {"capacity": {"google.com/tpu": "4"}, "allocatable": {"google.com/tpu": "4"}}}
+_OF_TENANT: Json = {**_MACHINE, "metadata": {"labels": {of_groups.TRUSTED_NAMESPACE: "tenant", "kept": "yes"}}}
+_OF_PLUGIN: dict[str, tuple[Json, Change, bool]] = {
+    "sets chips of its node": (_OF_TENANT, _CHIPS, True),
+    "sets a label of its node": (_OF_TENANT, _labelled("cloud.google.com/gke-tpu-topology", "2x2"), True),
+    "sets an annotation of its node": (_OF_TENANT, _annotated("a", "b"), True),
+    "gives its node to no other tenant": (_OF_TENANT, _labelled(of_groups.TRUSTED_NAMESPACE, "victim"), False),
+    "gives its node to no other tenant by its status": (
+        _OF_TENANT, {**_CHIPS, **_labelled(of_groups.TRUSTED_NAMESPACE, "victim")}, False,
+    ),
+    "removes no trusted label": (_OF_TENANT, _labelled(of_groups.TRUSTED_NAMESPACE, None), False),
+    "adds no trusted label": (_MACHINE, _labelled("node-restriction.kubernetes.io/a", "b"), False),
+    "makes its node no control plane": (_OF_TENANT, _labelled("node-role.kubernetes.io/control-plane", ""), False),
+    "sets no label of k8s.io": (_OF_TENANT, _labelled("kops.k8s.io/instancegroup", "a"), False),
+    "cordons no node": (_NODE, {"spec": {"unschedulable": True}}, False),
+    "undoes no cordon": (_OF_TENANT, {"spec": {"unschedulable": False}}, False),
+    "adds no taint": (_OF_TENANT, lambda taints: [*taints, _OTHER], False),
+    "removes no taint": (_OF_TENANT, lambda taints: [], False),
+    "sets no finalizer": (_OF_TENANT, _FINALIZER, False),
+    "sets no owner": (_OF_TENANT, {"metadata": {"ownerReferences": [_OWNER]}}, False),
+}  # fmt: skip
+_OF_PLUGIN_ELSEWHERE: dict[str, tuple[Json, Change, bool]] = {
+    "sets no chips": (_OF_TENANT, _CHIPS, False),
+    "sets no label": (_OF_TENANT, _labelled("a", "b"), False),
+    "sets no annotation": (_OF_TENANT, _annotated("a", "b"), False),
+    "adds no taint": (_OF_TENANT, lambda taints: [*taints, _OTHER], False),
+}
+
 _GATE, _OTHER_GATE = {"name": of_partitions.SCHEDULING_GATE}, {"name": "a.example/b"}
 _POD: Json = {
     "metadata": {},
@@ -176,6 +216,9 @@ _CASES = [
         ("the provisioner", _PROVISIONER, _OF_PROVISIONER),
         ("node groups", _NODE_GROUPS, _OF_NODE_GROUPS),
         ("partitions", _PARTITIONS, _OF_PARTITIONS),
+        ("the device plugin", _PLUGIN, _OF_PLUGIN),
+        ("the device plugin of another node", _PLUGIN_ELSEWHERE, _OF_PLUGIN_ELSEWHERE),
+        ("a token without a node", _PLUGIN_WITHOUT_NODE, _OF_PLUGIN_ELSEWHERE),
     )
     for what, case in cases.items()
 ]
@@ -187,12 +230,10 @@ def _guarded(rehearsal: Rehearsal, installed: list[Json]) -> Iterator[Rehearsal]
     for manifest in _MANIFESTS:
         rehearsal.kubectl("apply", "--server-side", *manifest)
     # Policies and roles are known to the API server some time after they are there.
-    for account, given in ((_NODE_GROUPS, _MACHINE), (_PARTITIONS, _POD)):
+    for account, given in ((_NODE_GROUPS, _MACHINE), (_PARTITIONS, _POD), (_PLUGIN_ELSEWHERE, _MACHINE)):
         change = _annotated("tried", uuid.uuid4().hex)
         wait_for(
-            lambda account=account, given=given, change=change: (
-                "tpu-provisioner may" in _refusal(rehearsal, account, given, change)
-            ),
+            lambda account=account, given=given, change=change: _DENIED in _refusal(rehearsal, account, given, change),
             f"the policy on {account} is in force",
             PATIENCE_SECONDS,
         )
@@ -201,8 +242,8 @@ def _guarded(rehearsal: Rehearsal, installed: list[Json]) -> Iterator[Rehearsal]
         rehearsal.kubectl("delete", *manifest)
 
 
-def _refusal(rehearsal: Rehearsal, account: str, given: Json, change: Change) -> str:
-    """Create a node, or a pod where it has containers; change it as an account, and delete it; say what is refused."""
+def _refusal(rehearsal: Rehearsal, account: tuple[str, ...], given: Json, change: Change) -> str:
+    """Create a node or a pod, change it as an account, and delete it; return the message of the rejection, if any."""
     is_pod = "containers" in given["spec"]
     kind, where = ("pod", {"namespace": "default"}) if is_pod else ("node", {})
     path = object_path(f"{kind}s", "guarded", **where)
@@ -219,7 +260,10 @@ def _refusal(rehearsal: Rehearsal, account: str, given: Json, change: Change) ->
                 version = {"resourceVersion": raw["metadata"]["resourceVersion"]}
                 patch = {"metadata": version, "spec": {"taints": change(raw["spec"]["taints"])}}
             try:
-                rehearsal.kubectl("patch", kind, "guarded", "--type=merge", f"--patch={json.dumps(patch)}", account)
+                part = ("--subresource=status",) if "status" in patch else ()
+                rehearsal.kubectl(
+                    "patch", kind, "guarded", "--type=merge", f"--patch={json.dumps(patch)}", *part, *account
+                )
             except RehearsalError as refused:
                 if "the object has been modified" not in str(refused):
                     return str(refused)
@@ -230,12 +274,40 @@ def _refusal(rehearsal: Rehearsal, account: str, given: Json, change: Change) ->
 
 
 @pytest.mark.parametrize(("account", "given", "change", "want_allowed"), _CASES)
-def test_what_a_controller_changes(
-    account: str, given: Json, change: Change, want_allowed: bool, guarded: Rehearsal
+def test_account_can_make_only_the_changes_of_its_policy(
+    account: tuple[str, ...], given: Json, change: Change, want_allowed: bool, guarded: Rehearsal
 ) -> None:
-    """Of nodes and pods of its own what it has to, and nothing else."""
     refusal = _refusal(guarded, account, given, change)
-    assert (refusal == "") if want_allowed else ("tpu-provisioner may" in refusal), refusal
+    assert (refusal == "") if want_allowed else (_DENIED in refusal), refusal
+
+
+def test_token_of_the_device_plugin_names_the_node_of_its_pod(guarded: Rehearsal, tmp_path: Path) -> None:
+    """The policy relies on it; a tenant who is root on a node reads this token from a file."""
+    for name in ("own", "foreign"):
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": _MACHINE["spec"]}
+        guarded.api.post(collection_path("nodes"), body)
+    where = {"namespace": device_plugin.NAMESPACE}
+    spec = {"nodeName": "own", "serviceAccountName": _PLUGIN_ACCOUNT, "containers": _POD["spec"]["containers"]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plugin"}, "spec": spec}
+    made = guarded.api.post(collection_path("pods", **where), pod)
+    try:
+        kubeconfig = kubeconfig_of_service_account(
+            guarded, tmp_path / "kubeconfig", name=_PLUGIN_ACCOUNT, pod=made["metadata"], **where
+        )
+
+        def patch(node: str, change: Json, *part: str) -> None:
+            flags = ("--type=merge", f"--patch={json.dumps(change)}", *part, f"--kubeconfig={kubeconfig}")
+            guarded.kubectl("patch", "node", node, *flags)
+
+        patch("own", _CHIPS, "--subresource=status")
+        with pytest.raises(RehearsalError, match="may change only the node that its pod runs on"):
+            patch("foreign", _CHIPS, "--subresource=status")
+        with pytest.raises(RehearsalError, match="may change neither the spec of its node"):
+            patch("own", {"spec": {"unschedulable": False}})
+    finally:
+        guarded.kubectl("delete", "pod", "plugin", "--namespace=kube-system", "--force", "--grace-period=0")
+        for name in ("own", "foreign"):
+            guarded.api.delete(object_path("nodes", name))
 
 
 def test_deletes_of_nodes(guarded: Rehearsal) -> None:
@@ -244,7 +316,7 @@ def test_deletes_of_nodes(guarded: Rehearsal) -> None:
         metadata = {"name": "guarded", "labels": labels}
         body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": _MACHINE["spec"]}
         guarded.api.post(collection_path("nodes"), body)
-        delete = ("delete", "node", "guarded", _NODE_GROUPS)
+        delete = ("delete", "node", "guarded", *_NODE_GROUPS)
         if labels:
             with pytest.raises(RehearsalError, match="not of the control plane"):
                 guarded.kubectl(*delete)
@@ -262,10 +334,10 @@ def test_secrets_that_are_no_tokens_of_groups(change: Json, guarded: Rehearsal) 
     token = {"metadata": {"name": "trial", "labels": labels}, "type": "bootstrap.kubernetes.io/token"}
     secret = {"apiVersion": "v1", "kind": "Secret", **token, **change}
     with pytest.raises(RehearsalError, match="only bootstrap tokens of groups"):
-        guarded.kubectl("create", "--namespace=kube-system", "-f", "-", _NODE_GROUPS, stdin=json.dumps(secret))
+        guarded.kubectl("create", "--namespace=kube-system", "-f", "-", *_NODE_GROUPS, stdin=json.dumps(secret))
     guarded.api.post(collection_path("secrets", namespace="kube-system"), secret)
     try:
         with pytest.raises(RehearsalError, match="only bootstrap tokens of groups"):
-            guarded.kubectl("delete", "secret", "trial", "--namespace=kube-system", _NODE_GROUPS)
+            guarded.kubectl("delete", "secret", "trial", "--namespace=kube-system", *_NODE_GROUPS)
     finally:
         guarded.api.delete(object_path("secrets", "trial", namespace="kube-system"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, REPOSITORY, bare, container_of, example, key_of, only
 from tests.deploy.mainjob import uninstalled
 from tests.deploy.pages import read_blocks
+
+Json = dict[str, Any]
 
 _FOLDER = DEPLOY / "nodegroups"
 _NAME = app.LEASE_NAME
@@ -146,13 +149,52 @@ def test_the_chart_where_the_definitions_are_there_already(
         assert install("--take-ownership") == install("--set=nodegroups.crds=false") == ""
 
 
+_PRODUCTS: dict[str, tuple[Json, set[str]]] = {
+    "both": ({"nodegroups": {"enabled": True}}, {"slices", "nodegroups"}),
+    "node groups": ({"nodegroups": {"only": True}}, {"nodegroups"}),
+    "node groups and webhook": (
+        {"nodegroups": {"only": True}, "webhook": {"enabled": True}}, {"nodegroups", "webhook"},
+    ),
+    "node groups and webhook by two switches": (
+        {"nodegroups": {"only": True}, "webhook": {"only": True}}, {"nodegroups", "webhook"},
+    ),
+    "webhook": ({"webhook": {"only": True}}, {"webhook"}),
+}  # fmt: skip
+_OF_PRODUCTS = {"slices": "tpu-provisioner", "nodegroups": _NAME, "webhook": "tpu-provisioner-webhook"}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("values", "products"), _PRODUCTS.values(), ids=_PRODUCTS)
+def test_chart_creates_only_the_objects_of_the_selected_products(
+    values: Json, products: set[str], written: list[dict[str, Any]], installed: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """And its notes name no Deployment that it does not create."""
+    made = {key_of(each) for each in _template({**_VALUES, "nodegroups": {}, **values})}
+    deployments = {name for kind, name in made if kind == "Deployment"}
+    assert deployments == {_OF_PRODUCTS[product] for product in products}
+    of_slices = {key_of(each) for each in installed if each["kind"] not in ("Namespace", "ConfigMap")}
+    for product, objects in (("slices", of_slices), ("nodegroups", {key_of(each) for each in written})):
+        assert made & objects == (objects if product in products else set())
+    notes = tools.notes(chart.CHART, {**_VALUES, "nodegroups": {}, **values}, tmp_path)
+    assert set(re.findall(r"deployment/([-a-z]+)", notes)) == deployments
+    assert ("drain" in notes) is ("slices" in products)
+
+
+@pytest.mark.e2e
+def test_notes_start_the_provisioner_before_they_drain_it(tmp_path: Path) -> None:
+    """With replicas=0 there is no pod in which to run `drain`."""
+    notes = tools.notes(chart.CHART, {**_VALUES, "replicas": 0}, tmp_path)
+    assert "Wait until it has proven" not in notes
+    assert notes.index("scale deployment/tpu-provisioner --replicas=1") < notes.index("tpu-provisioner drain")
+
+
 @pytest.mark.e2e
 def test_values_of_the_chart() -> None:
     """Each gets where it belongs; settings of the provisioner do not."""
     values = {
-        "enabled": True,
         "crds": False,
         "replicas": 2,
+        "only": True,
         "settings": {"ALLOWED_PROJECTS": "project-a, project-b", "GCE_CALLS_PER_SECOND": 5, "LOG_LEVEL": "debug"},
         "nodeSelector": {"a": "b"},
         "tolerations": [],
@@ -161,7 +203,7 @@ def test_values_of_the_chart() -> None:
     }
     settings = {"GCP_PROJECT_ID": "project-a", "MAX_CHIPS": 8, "LOG_LEVEL": "info", "SERVED_NAMESPACES": "x"}
     documents = _template(
-        {**_VALUES, "nodegroups": values, "settings": settings, "priorityClassName": "platform", "replicas": 0},
+        {**_VALUES, "nodegroups": values, "settings": settings, "priorityClassName": "platform"},
     )
     assert "CustomResourceDefinition" not in {each["kind"] for each in documents}
     assert not [each for each in documents if each["kind"] == "PriorityClass"]
@@ -176,5 +218,6 @@ def test_values_of_the_chart() -> None:
         "LOG_LEVEL": "debug",
         "ALLOWED_PROJECTS": "project-a, project-b",
         "GCE_CALLS_PER_SECOND": "5",
+        "MAX_MACHINES_PER_NAMESPACE": "64",
     }
     assert read_options(NodeGroupSettings, environment).projects == ("project-a", "project-b")

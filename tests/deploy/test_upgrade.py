@@ -319,11 +319,22 @@ def test_from_kustomize_to_helm(
         store = HintsStore(rehearsal.api, NAMESPACE)
         store.load()
         assert store.save({"kept": "yes"})
+        # The overlay's settings become values.
+        reader.run("over", 0)
+        written = reader.folder / "deploy" / PROJECT / CLUSTER / "settings.env"
+        text = written.read_text(encoding="utf-8").replace("MAX_CHIPS=256", "MAX_CHIPS=512")
+        written.write_text(f"{text}CHIP_HOUR_PRICES=tpu-v6e-slice=3, *=1\n", encoding="utf-8")
         assert "successfully rolled out" in reader.run("takeover")
         container = _pod_template(rehearsal)["spec"]["containers"][0]
         assert container["image"] == reader.environment["IMG"]
         assert "envFrom" not in container
-        assert {"name": "GCP_PROJECT_ID", "value": PROJECT} in container["env"]
+        settings = {each["name"]: each.get("value") for each in container["env"]}
+        assert {
+            "GCP_PROJECT_ID": PROJECT,
+            "MAX_CHIPS": "512",
+            "ALLOWED_NETWORKS": "none",
+            "CHIP_HOUR_PRICES": "tpu-v6e-slice=3, *=1",
+        }.items() <= settings.items()
         # As the running controller does, and Helm has to find its own marks afterwards.
         assert store.save({"kept": "still"})
         metadata = rehearsal.api.get(hints)["metadata"]

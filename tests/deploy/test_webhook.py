@@ -155,6 +155,15 @@ def test_cert_manager_takes_the_place_of_own_certificates(with_cert_manager: _Do
 # --- the chart --------------------------------------------------------------------------------------------------------
 
 
+#: Limits of the chart's values, as in the example of an overlay (test_chart.py).
+_LIMITS = {
+    "MAX_CHIPS": "256",
+    **dict.fromkeys(
+        ("ALLOWED_RESERVATIONS", "ALLOWED_SERVICE_ACCOUNTS", "ALLOWED_NETWORKS", "ALLOWED_LABEL_KEYS"), "none"
+    ),
+}
+
+
 def _rendered(
     *, apis: tuple[str, ...] = (tools.MUTATING_POLICIES,), placement: Json | None = None, **values: Any
 ) -> _Documents:
@@ -246,7 +255,7 @@ def test_the_values_of_the_chart() -> None:
         "INJECT": "all",
         "INJECT_TOPOLOGY": "true",
         "LOG_LEVEL": "debug",
-        "MAX_CHIPS": "256",
+        **_LIMITS,
     }
     assert only(documents, "MutatingWebhookConfiguration")["webhooks"][0]["failurePolicy"] == "Fail"
     schema = json.loads((chart.CHART / "values.schema.json").read_text(encoding="utf-8"))
@@ -283,9 +292,9 @@ def _image_of(folder: Path) -> str:
 def test_a_value_of_the_chart_installs_the_server_alone(component: _Documents) -> None:
     """The same objects; its warnings, which are about node pools, are off unless they are set."""
     assert bare(_alone()) == bare(component)
-    assert environment_of(_alone(), _NAME) == {"VALIDATION": "off"}
+    assert environment_of(_alone(), _NAME) == {"VALIDATION": "off", **_LIMITS}
     documents = _alone(webhook={"only": True, "settings": {"VALIDATION": "warn"}})
-    assert environment_of(documents, _NAME) == {"VALIDATION": "warn"}
+    assert environment_of(documents, _NAME) == {"VALIDATION": "warn", **_LIMITS}
 
 
 #: What `helm show values` prints of gke-tpu-env-injector's chart 0.3.1, without the image's name.

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ _PACKAGES = {
     "actionlint": "github.com/rhysd/actionlint/cmd/actionlint",
     "hclfmt": "github.com/hashicorp/hcl/v2/cmd/hclfmt",
     "helm": "helm.sh/helm/v3/cmd/helm",
+    "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform",
     "kustomize": "sigs.k8s.io/kustomize/kustomize/v5",
     "promtool": "github.com/prometheus/prometheus/cmd/promtool",
 }
@@ -81,6 +83,16 @@ def template(
 ) -> list[dict[str, Any]]:
     """Return the objects of a chart; raise ValueError with what helm says where it refuses the values."""
     return documents(_rendered(chart, json.dumps(values), release, namespace, tuple(apis)))
+
+
+def notes(chart: Path, values: Mapping[str, Any], folder: Path) -> str:
+    """Return the text that helm prints after an installation, rendered in a copy of the chart in an empty folder."""
+    copied = Path(shutil.copytree(chart, folder / chart.name))
+    # `helm template` leaves the text out, and `helm install --dry-run` needs a cluster.
+    text = '{kind: Notes, text: {{ include (print $.Template.BasePath "/NOTES.txt") . | toJson }}}'
+    (copied / "templates" / "notes.yaml").write_text(text, encoding="utf-8")
+    (found,) = [each["text"] for each in template(copied, values, namespace="system") if each["kind"] == "Notes"]
+    return str(found)
 
 
 @functools.cache

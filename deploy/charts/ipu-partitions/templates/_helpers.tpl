@@ -80,6 +80,7 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 # On SIGTERM calls in progress get 22 s and the last Events 2 s.
 terminationGracePeriodSeconds: 30
+priorityClassName: {{ .root.Values.priorityClassName | default (include "ipu-partitions.fullname" .root) }}
 enableServiceLinks: false
 {{- with .root.Values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}

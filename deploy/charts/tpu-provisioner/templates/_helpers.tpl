@@ -31,6 +31,16 @@ app.kubernetes.io/component: controller
 {{- end }}
 {{- end }}
 
+{{- /* Not empty if the provisioner of node pools is installed. */ -}}
+{{- define "tpu-provisioner.with-slices" -}}
+{{- if not (or .Values.webhook.only .Values.nodegroups.only) }}true{{ end -}}
+{{- end }}
+
+{{- /* Not empty if the controller of TPUNodeGroups is installed. */ -}}
+{{- define "tpu-provisioner.with-nodegroups" -}}
+{{- if or .Values.nodegroups.enabled .Values.nodegroups.only }}true{{ end -}}
+{{- end }}
+
 {{- /* Not empty where the webhook server is installed. With webhook.only, the values of gke-tpu-env-injector's chart are
 taken under their old names; those without a counterpart are refused. */ -}}
 {{- define "tpu-provisioner.with-webhook" -}}
@@ -80,13 +90,13 @@ taken under their old names; those without a counterpart are refused. */ -}}
 
 {{- /* Not empty if a policy marks pods. */ -}}
 {{- define "tpu-provisioner.with-placement-policy" -}}
-{{- if and .Values.placement.enabled (not .Values.webhook.only)
+{{- if and .Values.placement.enabled (include "tpu-provisioner.with-slices" .)
   (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy") }}true{{ end -}}
 {{- end }}
 
 {{- /* Not empty if the webhook server marks pods, because the cluster cannot have the policy. */ -}}
 {{- define "tpu-provisioner.with-placement-webhook" -}}
-{{- if and .Values.placement.enabled .Values.webhook.enabled (not .Values.webhook.only)
+{{- if and .Values.placement.enabled .Values.webhook.enabled (include "tpu-provisioner.with-slices" .)
   (not (include "tpu-provisioner.with-placement-policy" .)) }}true{{ end -}}
 {{- end }}
 

@@ -1,0 +1,230 @@
+"""Tests overlays and charts as GitOps controllers use them: schemas, repeatable renderings, no drift after a sync.
+
+Flux, and Argo CD with server-side diff, send the manifest as a server-side apply with dry run, and compare the result
+with the live object; so does `_drift`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from generators import overlay
+from provisioner import constants
+from provisioner.kube.protocol import object_path
+from rehearsal.demos import Rehearsal
+from tests.deploy import schemas, tools
+from tests.deploy.kit import DEPLOY, NAMESPACE, VALUES, copy_of_deploy, enable_component, example, key_of
+
+pytestmark = pytest.mark.e2e
+
+Json = dict[str, Any]
+_IMAGE = {"image": {"repository": "registry.example/controller"}}
+_MONITORING = {"podMonitor": {"enabled": True}, "podMonitoring": {"enabled": True}, "prometheusRule": {"enabled": True}}
+_EXAMPLES = ("self-managed-cluster", "ipu-cluster", "webhook-cluster")
+_CHARTS: dict[str, tuple[str, Json]] = {
+    "the chart": ("tpu-provisioner", _IMAGE),
+    "the chart with all products": (
+        "tpu-provisioner",
+        {
+            **_IMAGE,
+            **_MONITORING,
+            "replicas": 2,
+            "nodegroups": {"enabled": True, "credentialsSecret": "credentials"},
+            "webhook": {"enabled": True, "partitions": {"enabled": True}},
+            "dashboards": {"enabled": True},
+        },
+    ),
+    "the chart with cert-manager": (
+        "tpu-provisioner", {**_IMAGE, "webhook": {"enabled": True, "certManager": {"enabled": True}}},
+    ),
+    "the chart for PROVIDER=gce": (
+        "tpu-provisioner",
+        {**_IMAGE, "settings": {"PROVIDER": "gce", "NODE_GROUP_IMAGES": "*=projects/p/global/images/i"}},
+    ),
+    "the chart without the provisioner": ("tpu-provisioner", {**_IMAGE, "nodegroups": {"only": True}}),
+    "the chart with the webhook only": ("tpu-provisioner", {**_IMAGE, "webhook": {"only": True}}),
+    "the chart of partitions": (
+        "ipu-partitions", {**_IMAGE, **_MONITORING, "vipuServerAddr": "vipu.example", "dashboards": {"enabled": True}},
+    ),
+    "the chart of partitions with TLS": (
+        "ipu-partitions", {**_IMAGE, "vipuServers": "a:1,b:2", "tls": {"secretName": "tls", "plainHttp": False}},
+    ),
+}  # fmt: skip
+_OVERLAYS = ("the overlay", "the overlay with all components", *_EXAMPLES, "the definitions")
+
+
+def _render(name: str, folder: Path) -> list[Json]:
+    """Return the objects of a rendering, made in an empty folder without any cache."""
+    if name in _CHARTS:
+        chart, values = _CHARTS[name]
+        (folder / "values.json").write_text(json.dumps(values), encoding="utf-8")
+        cluster = ("--kube-version=1.30.0", f"--api-versions={tools.MUTATING_POLICIES}")
+        flags = (*cluster, f"--namespace={NAMESPACE}", f"--values={folder / 'values.json'}")
+        return tools.documents(tools.run("helm", "template", "test", str(DEPLOY / "charts" / chart), *flags))
+    if name in _EXAMPLES:
+        built = example(folder, name)
+    elif name == "the definitions":
+        built = DEPLOY / "nodegroups" / "crds"
+    else:
+        built = overlay.make_overlay(copy_of_deploy(folder), VALUES)
+        if name == "the overlay with all components":
+            for component in (DEPLOY / "components").iterdir():
+                # The template enables placement; partitions-tls is for the example with partitions.
+                if not component.name.startswith("workload-identity") and component.name not in (
+                    "partitions-tls",
+                    "placement",
+                ):
+                    enable_component(built, component.name)
+    return tools.documents(tools.run("kustomize", "build", str(built)))
+
+
+@pytest.fixture(name="rendered", scope="module", params=[*_OVERLAYS, *_CHARTS])
+def _rendered(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[list[Json], list[Json]]:
+    """Return the objects of a rendering, made twice."""
+    first, second = (_render(request.param, tmp_path_factory.mktemp("rendered")) for _ in range(2))
+    return first, second
+
+
+def test_rendering_is_repeatable_and_each_object_is_unique(rendered: tuple[list[Json], list[Json]]) -> None:
+    """A random value, such as a certificate or a password, would change the objects with each sync."""
+    first, second = rendered
+    assert first == second
+    keys = Counter((*key_of(each), each["metadata"].get("namespace")) for each in first)
+    assert [key for key, count in keys.items() if count > 1] == []
+
+
+def _without_value(value: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths of fields without a value; the API server drops them, so they differ from the live object."""
+    if value is None:
+        yield path
+    elif isinstance(value, Mapping):
+        if not value and path.endswith(("annotations", "labels")):
+            yield path
+        for key, part in value.items():
+            yield from _without_value(part, f"{path}.{key}")
+    elif isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from _without_value(part, f"{path}[{number}]")
+
+
+def test_no_field_is_without_a_value(rendered: tuple[list[Json], list[Json]]) -> None:
+    assert [(key_of(each), path) for each in rendered[0] for path in _without_value(each)] == []
+
+
+@pytest.fixture(name="locations", scope="module")
+def _locations(rehearsal: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the location of the schemas of the API server."""
+    folder = tmp_path_factory.mktemp("schemas")
+    schemas.write_schemas(rehearsal.api.get("/openapi/v2"), folder)
+    return f"{folder}/{schemas.LOCATION}"
+
+
+def test_kubeconform_accepts_each_object(
+    rendered: tuple[list[Json], list[Json]], locations: str, tmp_path: Path
+) -> None:
+    """The kinds of operators are in the API server without their fields."""
+    path = tmp_path / "objects.yaml"
+    path.write_text(yaml.safe_dump_all(rendered[0]), encoding="utf-8")
+    printed = tools.run(
+        "kubeconform", "-strict", "-summary", "-output=json", f"-schema-location={locations}", str(path)
+    )
+    summary = json.loads(printed)["summary"]
+    assert summary == {"valid": len(rendered[0]), "invalid": 0, "errors": 0, "skipped": 0}
+
+
+def test_kubeconform_rejects_an_unknown_field(locations: str, tmp_path: Path) -> None:
+    """Otherwise the test above could not fail."""
+    path = tmp_path / "object.yaml"
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "a"}, "rulez": []}
+    path.write_text(yaml.safe_dump(role), encoding="utf-8")
+    with pytest.raises(AssertionError, match="additional properties 'rulez' not allowed"):
+        tools.run("kubeconform", "-strict", f"-schema-location={locations}", str(path))
+
+
+# --- no drift
+
+
+@pytest.fixture(name="synced", scope="module")
+def _synced(
+    rendered: tuple[list[Json], list[Json]], rehearsal: Rehearsal, installed: list[Json]
+) -> Iterator[list[Json]]:
+    """Apply a rendering as a GitOps controller does, and write as the provisioner does; return the objects."""
+    documents = rendered[0]
+    namespaces = [each for each in documents if each["kind"] == "Namespace"]
+    kept = {key_of(each) for each in installed}
+    for part in (namespaces, [each for each in documents if each not in namespaces]):
+        if part:
+            _apply(rehearsal, part)
+    _write_as_controllers(rehearsal, documents, "eWVz")
+    yield documents
+    _write_as_controllers(rehearsal, documents, None)
+    left = [each for each in documents if key_of(each) not in kept and each["kind"] != "CustomResourceDefinition"]
+    if left:
+        rehearsal.kubectl("delete", "--ignore-not-found", "--wait=false", "-f", "-", stdin=yaml.safe_dump_all(left))
+    rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=yaml.safe_dump_all(installed))
+
+
+def _apply(rehearsal: Rehearsal, documents: list[Json], *flags: str) -> list[Json]:
+    """Send a server-side apply; return the objects of the answer."""
+    command = ("apply", "--server-side", "--force-conflicts", "-f", "-", "-o", "json")
+    answer = json.loads(rehearsal.kubectl(*command, *flags, stdin=yaml.safe_dump_all(documents)))
+    items: list[Json] = answer["items"] if answer["kind"] == "List" else [answer]
+    return items
+
+
+def _write_as_controllers(rehearsal: Rehearsal, documents: list[Json], value: str | None) -> None:
+    """Write or remove the fields that the provisioner and the webhook server write into objects of the manifests."""
+    for each in documents:
+        kind, name = key_of(each)
+        if kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+            path = object_path(f"{kind.lower()}s", name, root="/apis/admissionregistration.k8s.io/v1")
+            live = rehearsal.api.get(path)
+            for hook in live["webhooks"]:
+                hook["clientConfig"]["caBundle"] = value
+            rehearsal.api.patch(path, {"webhooks": live["webhooks"]})
+        elif name in (constants.HINTS_CONFIGMAP_NAME, "tpu-provisioner-webhook-certificates"):
+            plural = "configmaps" if kind == "ConfigMap" else "secrets"
+            rehearsal.api.patch(object_path(plural, name, namespace=NAMESPACE), {"data": {"kept": value}})
+
+
+_OF_SERVER = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp")
+
+
+def _comparable(raw: Json) -> Json:
+    metadata = {key: value for key, value in raw["metadata"].items() if key not in _OF_SERVER}
+    return {**{key: value for key, value in raw.items() if key != "status"}, "metadata": metadata}
+
+
+def _drift(rehearsal: Rehearsal, documents: list[Json]) -> list[tuple[Json, Json]]:
+    """Return live objects that another sync would change, with the result."""
+    command = ("get", "-o", "json", "-f", "-")
+    answer = json.loads(rehearsal.kubectl(*command, stdin=yaml.safe_dump_all(documents)))
+    live = answer["items"] if answer["kind"] == "List" else [answer]
+    planned = _apply(rehearsal, documents, "--dry-run=server")
+    assert [key_of(each) for each in live] == [key_of(each) for each in planned] == [key_of(each) for each in documents]
+    pairs = [(_comparable(before), _comparable(after)) for before, after in zip(live, planned, strict=True)]
+    return [(before, after) for before, after in pairs if before != after]
+
+
+def test_second_sync_changes_nothing(rehearsal: Rehearsal, synced: list[Json]) -> None:
+    """Also none of the fields that the controllers write."""
+    assert _drift(rehearsal, synced) == []
+
+
+def test_a_change_by_hand_is_drift(rehearsal: Rehearsal, installed: list[Json]) -> None:
+    """Otherwise the test above could not fail."""
+    _apply(rehearsal, installed)
+    patch = {"spec": {"replicas": 3}}
+    rehearsal.api.patch(object_path("deployments", "tpu-provisioner", namespace=NAMESPACE, root="/apis/apps/v1"), patch)
+    (changed,) = _drift(rehearsal, installed)
+    assert [each["spec"]["replicas"] for each in changed] == [3, 1]
+    rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=yaml.safe_dump_all(installed))

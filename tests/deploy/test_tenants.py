@@ -1,0 +1,340 @@
+"""Tests which tenants can use each object that the manifests and charts create.
+
+A tenant administers one namespace, may be root on the TPU nodes of its TPUNodeGroups, and has no other rights. A kind
+that is not listed here fails the tests: its author has to decide which tenants may use it, and test the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from provisioner.kube.protocol import collection_path
+from rehearsal.demos import Rehearsal, RehearsalError
+from rehearsal.demos.world import wait_for
+from tests.deploy import tools
+from tests.deploy.kit import DEPLOY, NAMESPACE, key_of
+from tests.e2e.kit import PATIENCE_SECONDS
+
+Json = dict[str, Any]
+
+_IPU_NAMESPACE = "ipus"
+_CHARTS: dict[str, Json] = {
+    "tpu-provisioner": {
+        "image": {"repository": "registry.example/it"},
+        "nodegroups": {"enabled": True},
+        "webhook": {"enabled": True, "partitions": {"enabled": True}},
+        "dashboards": {"enabled": True},
+        "podMonitor": {"enabled": True},
+        "podMonitoring": {"enabled": True},
+        "prometheusRule": {"enabled": True},
+    },
+    "ipu-partitions": {"image": {"repository": "registry.example/it"}, "vipuServerAddr": "vipu.example"},
+}
+_COMPONENTS = (
+    "placement",
+    "webhook",
+    "webhook-partitions",
+    "pod-monitor",
+    "pod-monitoring",
+    "prometheus-rule",
+    "dashboards",
+)
+
+
+def _manifests(folder: Path) -> list[Json]:
+    return tools.built(folder, *_COMPONENTS, resources=("base", "nodegroups", "nodegroups/crds", "partitions"))
+
+
+def _rendered(chart: str, namespace: str = NAMESPACE) -> list[Json]:
+    return tools.template(DEPLOY / "charts" / chart, _CHARTS[chart], release="ipu", namespace=namespace)
+
+
+@pytest.fixture(name="documents", scope="module", params=["manifests", *_CHARTS])
+def _documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Json]:
+    """Return the objects of all products: those of the manifests, or those of a chart."""
+    folder = tmp_path_factory.mktemp("tenants")
+    return _manifests(folder) if request.param == "manifests" else _rendered(request.param)
+
+
+#: Namespaces of administrators. In the last two are only rights and the account of the device plugin.
+_OF_ADMINISTRATORS = (NAMESPACE, "kube-system", "kube-public")
+#: Namespaced kinds: tenants have no rights in the namespaces of administrators.
+_NAMESPACED = frozenset(
+    {
+        "ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "PodMonitoring",
+        "PrometheusRule", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount",
+    }
+)  # fmt: skip
+#: Cluster-wide kinds whose objects act on requests of tenants, but that no tenant can name in a request.
+_ACTING = frozenset(
+    {
+        "ClusterRole", "ClusterRoleBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding",
+        "MutatingWebhookConfiguration", "Namespace", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+        "ValidatingWebhookConfiguration",
+    }
+)  # fmt: skip
+#: Cluster-wide kinds whose objects each tenant can name in a request: each has a test below.
+_NAMED = frozenset({"PriorityClass", "CustomResourceDefinition"})
+
+
+def test_each_kind_has_a_rule_for_tenants(documents: list[Json]) -> None:
+    for each in documents:
+        kind, namespace = each["kind"], each["metadata"].get("namespace")
+        assert kind in (_ACTING | _NAMED if namespace is None else _NAMESPACED), key_of(each)
+        assert namespace in (None, *_OF_ADMINISTRATORS), key_of(each)
+        if namespace not in (None, NAMESPACE):
+            assert kind in ("Role", "RoleBinding", "ServiceAccount"), key_of(each)
+
+
+def _policies(documents: list[Json]) -> Iterator[Json]:
+    """Yield the specifications of the policies that deny."""
+    bound = {
+        each["spec"]["policyName"]
+        for each in documents
+        if each["kind"] == "ValidatingAdmissionPolicyBinding" and each["spec"]["validationActions"] == ["Deny"]
+    }
+    for each in documents:
+        if each["kind"] == "ValidatingAdmissionPolicy" and each["metadata"]["name"] in bound:
+            assert each["spec"]["failurePolicy"] == "Fail"
+            yield each["spec"]
+
+
+def _covers(policy: Json, condition: str, resource: str, operation: str) -> bool:
+    rules = policy["matchConstraints"]["resourceRules"]
+    return [each["expression"] for each in policy["matchConditions"]] == [condition] and any(
+        "" in rule["apiGroups"] and resource in rule["resources"] and operation in rule["operations"] for rule in rules
+    )
+
+
+def test_each_priority_class_is_for_the_namespace_of_the_installation(documents: list[Json]) -> None:
+    """Otherwise each tenant can preempt pods of other tenants by it."""
+    classes = [each for each in documents if each["kind"] == "PriorityClass"]
+    assert classes
+    used = {each["spec"]["template"]["spec"]["priorityClassName"] for each in documents if each["kind"] == "Deployment"}
+    assert used == {each["metadata"]["name"] for each in classes}
+    for each in classes:
+        assert not each.get("globalDefault")
+        condition = f'object.spec.?priorityClassName.orValue("") == "{each["metadata"]["name"]}"'
+        (policy,) = [policy for policy in _policies(documents) if _covers(policy, condition, "pods", "CREATE")]
+        (validation,) = policy["validations"]
+        assert validation["expression"] == f'request.namespace == "{NAMESPACE}"'
+
+
+def test_no_role_adds_to_the_rights_of_tenants(documents: list[Json]) -> None:
+    """The roles admin, edit and view, which tenants have, collect the rules of roles with a label."""
+    for each in documents:
+        if each["kind"] in ("ClusterRole", "Role"):
+            assert not [key for key in each["metadata"].get("labels", {}) if "aggregate-to" in key], key_of(each)
+            assert "aggregationRule" not in each
+
+
+def test_rights_are_only_for_accounts_of_the_installation_and_for_machines(documents: list[Json]) -> None:
+    accounts = {
+        (each["metadata"]["namespace"], each["metadata"]["name"])
+        for each in documents
+        if each["kind"] == "ServiceAccount"
+    }
+    assert {name for namespace, name in accounts if namespace != NAMESPACE} <= {"tpu-device-plugin-sa"}
+    for each in documents:
+        for subject in each.get("subjects", ()) if each["kind"].endswith("RoleBinding") else ():
+            if subject["kind"] == "Group":
+                # Machines of TPUNodeGroups, until they have joined.
+                assert subject["name"] == "system:bootstrappers:tpu-provisioner:node-groups"
+            else:
+                assert (subject["namespace"], subject["name"]) in accounts
+
+
+#: Rights to write outside of the namespace of the installation that no policy limits. docs/security.md lists them.
+_WITHOUT_POLICY = {
+    ("", "events", "create"): "Events are information.",
+    ("", "events", "patch"): "Events are information.",
+    ("", "pods/eviction", "create"): "PodDisruptionBudgets limit it.",
+    ("authentication.k8s.io", "tokenreviews", "create"): "It stores nothing.",
+    ("authorization.k8s.io", "subjectaccessreviews", "create"): "It stores nothing.",
+    ("autoscaling.x-k8s.io", "capacitybuffers/status", "patch"): "The status reports what the owner has.",
+    ("autoscaling.x-k8s.io", "provisioningrequests/status", "patch"): "The status reports what the owner has.",
+    ("certificates.k8s.io", "certificatesigningrequests", "create"): "A request without approval has no effect.",
+    ("certificates.k8s.io", "certificatesigningrequests/approval", "patch"): "The right to approve is for one signer.",
+    ("tpu.google.com", "*", "*"): "They are the controller's own kinds.",
+}
+_OPERATIONS = {"create": "CREATE", "update": "UPDATE", "patch": "UPDATE", "delete": "DELETE"}
+_READS = frozenset({"get", "list", "watch"})
+
+
+def _rights_to_write(documents: list[Json]) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """Yield users with rights to write outside of the namespace of the installation that are not limited by name."""
+    rules = {
+        (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]): each["rules"]
+        for each in documents
+        if each["kind"] in ("ClusterRole", "Role")
+    }
+    for each in documents:
+        namespace = each["metadata"].get("namespace")
+        if each["kind"] not in ("ClusterRoleBinding", "RoleBinding") or namespace == NAMESPACE:
+            continue
+        for subject in each["subjects"]:
+            user = f"system:serviceaccount:{subject.get('namespace')}:{subject['name']}"
+            for rule in rules[each["roleRef"]["kind"], namespace, each["roleRef"]["name"]]:
+                if "resourceNames" not in rule:
+                    yield from (
+                        (user, (group, resource, verb))
+                        for group in rule["apiGroups"]
+                        for resource in rule["resources"]
+                        for verb in rule["verbs"]
+                        if verb not in _READS
+                    )
+
+
+def test_each_right_to_write_shared_objects_has_a_policy(documents: list[Json], request: pytest.FixtureRequest) -> None:
+    """RBAC grants "patch nodes" only for all nodes; tokens of some of these accounts are on machines of tenants."""
+    policies = list(_policies(documents))
+    unlimited = set()
+    for user, right in _rights_to_write(documents):
+        group, resource, verb = right
+        condition = f'request.userInfo.username == "{user}"'
+        if not any(
+            group == "" and _covers(policy, condition, resource, _OPERATIONS.get(verb, verb)) for policy in policies
+        ):
+            unlimited.add((group, "*", "*") if group == "tpu.google.com" else right)
+    assert unlimited <= _WITHOUT_POLICY.keys()
+    if request.node.callspec.params["documents"] == "manifests":
+        assert unlimited == _WITHOUT_POLICY.keys()
+
+
+# --- on a real API server
+
+
+#: Kinds that grant or limit rights.
+_OF_RIGHTS = frozenset(
+    {
+        "ClusterRole", "ClusterRoleBinding", "PriorityClass", "Role", "RoleBinding", "ServiceAccount",
+        "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
+    }
+)  # fmt: skip
+
+
+@pytest.fixture(name="tenant", scope="module")
+def _tenant(
+    rehearsal: Rehearsal, installed: list[Json], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Rehearsal, list[Json]]]:
+    """Install all rights; return the cluster and all objects. User "tenant" administers namespace "tenant"."""
+    # The chart tpu-provisioner creates the same objects as the manifests.
+    documents = [*_manifests(tmp_path_factory.mktemp("all")), *_rendered("ipu-partitions", _IPU_NAMESPACE)]
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "tenant", "namespace": "tenant"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "tenant"}],
+    }
+    own = ("tenant", _IPU_NAMESPACE)
+    for name in own:
+        rehearsal.kubectl("create", "namespace", name)
+    # Other tests need the objects of the fixture `installed` after this one.
+    kept = {key_of(each) for each in installed}
+    applied = [each for each in documents if each["kind"] in _OF_RIGHTS and key_of(each) not in kept]
+    text = yaml.safe_dump_all([*applied, binding])
+    rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=text)
+    for name in _classes(documents):
+        wait_for(
+            lambda name=name: _refusal(rehearsal, name), f"the policy on class {name} is in force", PATIENCE_SECONDS
+        )
+    yield rehearsal, documents
+    rehearsal.kubectl("delete", "--wait=false", "-f", "-", stdin=text)
+    rehearsal.kubectl("delete", "namespace", "--wait=false", *own)
+
+
+def _classes(documents: list[Json]) -> list[str]:
+    return [each["metadata"]["name"] for each in documents if each["kind"] == "PriorityClass"]
+
+
+def _refusal(rehearsal: Rehearsal, priority_class: str, namespace: str = "tenant") -> str:
+    """Return the message with which a pod is rejected; empty if the pod would be created."""
+    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    spec = {
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{"name": "main", "image": "none", "securityContext": security}],
+    }
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod", "namespace": namespace}}
+    body = yaml.safe_dump({**pod, "spec": {**spec, "priorityClassName": priority_class} if priority_class else spec})
+    flags = ("--as=tenant",) if namespace == "tenant" else ()
+    try:
+        rehearsal.kubectl("create", "--dry-run=server", "-f", "-", *flags, stdin=body)
+    except RehearsalError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.e2e
+def test_tenant_can_use_no_priority_class_of_the_installation(tenant: tuple[Rehearsal, list[Json]]) -> None:
+    rehearsal, documents = tenant
+    assert _refusal(rehearsal, "") == ""
+    classes = _classes(documents)
+    assert len(classes) == 5
+    for name in classes:
+        own, other = (_IPU_NAMESPACE, NAMESPACE) if name.startswith("ipu") else (NAMESPACE, _IPU_NAMESPACE)
+        message = f"PriorityClass {name} is only for pods of namespace {own}; name another class in priorityClassName"
+        assert message in _refusal(rehearsal, name)
+        assert message in _refusal(rehearsal, name, other)
+        assert _refusal(rehearsal, name, own) == ""
+
+
+@pytest.mark.e2e
+def test_tenant_can_read_and_write_no_object_of_the_installation(tenant: tuple[Rehearsal, list[Json]]) -> None:
+    """A tenant with the role admin in its namespace; also no object of the installation's kinds in that namespace."""
+    rehearsal, documents = tenant
+    resources = _Resources(rehearsal)
+    allowed = []
+    for each in documents:
+        group, resource = resources.of(each)
+        namespace, name = each["metadata"].get("namespace", ""), each["metadata"]["name"]
+        allowed += [
+            (each["kind"], name, verb)
+            for verb in ("get", "create", "patch", "delete")
+            if _may(rehearsal, verb, group, resource, namespace, name)
+        ]
+        if each["kind"] == "CustomResourceDefinition":
+            assert each["spec"]["scope"] == "Namespaced"
+            kind = each["spec"]["names"]["plural"]
+            allowed += [
+                (kind, "*", verb)
+                for verb in ("get", "create", "patch", "delete")
+                if _may(rehearsal, verb, each["spec"]["group"], kind, "tenant", "")
+            ]
+    assert allowed == []
+    # The check itself recognizes a right.
+    assert _may(rehearsal, "create", "", "pods", "tenant", "")
+
+
+class _Resources:
+    """Names of resources by kind, from the API server. Used by one thread."""
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self._rehearsal = rehearsal
+        self._by_version: dict[str, Mapping[str, str]] = {}
+
+    def of(self, document: Json) -> tuple[str, str]:
+        """Return the group and the plural name."""
+        version = document["apiVersion"]
+        if version not in self._by_version:
+            root = "/apis" if "/" in version else "/api"
+            served = self._rehearsal.api.get(f"{root}/{version}")["resources"]
+            self._by_version[version] = {each["kind"]: each["name"] for each in served if "/" not in each["name"]}
+        return version.rpartition("/")[0], self._by_version[version][document["kind"]]
+
+
+def _may(rehearsal: Rehearsal, verb: str, group: str, resource: str, namespace: str, name: str) -> bool:
+    attributes = {"verb": verb, "group": group, "resource": resource, "namespace": namespace, "name": name}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": "tenant", "groups": ["system:authenticated"], "resourceAttributes": attributes},
+    }
+    path = collection_path("subjectaccessreviews", root="/apis/authorization.k8s.io/v1")
+    return bool(rehearsal.api.post(path, review)["status"]["allowed"])
