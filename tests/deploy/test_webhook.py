@@ -538,6 +538,8 @@ def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: 
     jobset = raw_jobset(
         "set", namespace=namespace, uid="", job="w", replicas=2, parallelism=4,
         pod=template["spec"], pod_metadata={"labels": _ASKING},
+        # With exclusive placement the followers are created only once their leader is scheduled.
+        metadata={"annotations": None},
     )  # fmt: skip
     path = {
         "StatefulSet": collection_path("statefulsets", namespace=namespace, root="/apis/apps/v1"),

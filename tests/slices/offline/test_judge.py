@@ -56,7 +56,7 @@ def test_errors_come_first() -> None:
         pytest.param({"max_pools_per_jobset": 7}, 9, "and train has 7", id="pools"),
         pytest.param({"max_creates_per_hour": 3}, 9, "and 3 were created", id="creates"),
         pytest.param({"pause_creation": True}, 9, "PAUSE_CREATION is set", id="a pause"),
-        pytest.param({"max_chips": 40, "all_or_nothing": True}, 6, "start together: MAX_CHIPS allows", id="all or nothing"),
+        pytest.param({"max_chips": 40, "all_or_nothing": True}, 6, "together: MAX_CHIPS allows", id="all or nothing"),
     ],
 )
 def test_limits_count_all_slices(changes: dict[str, Any], replicas: int, words: str) -> None:
