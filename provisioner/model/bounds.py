@@ -54,6 +54,9 @@ NETWORK_TAGS = 64
 SCOPES = 64
 #: Addresses of resources; those of Compute Engine have about 200 characters.
 RESOURCE_ADDRESS = 1024
+#: Characters of a kubelet's certificate request in base64: one with an RSA key of 4,096 bits and the longest name of a
+#: node has about 2,800. A bootstrap token lets a machine send requests of 1 MB, which take 0.5 s to parse.
+CERTIFICATE_REQUEST = 4096
 #: Conditions of one object, and moments at which a slice was recreated.
 CONDITIONS = 16
 RECREATIONS = 100

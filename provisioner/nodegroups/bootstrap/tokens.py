@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from provisioner.kube import fields
+from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 
 NAMESPACE = "kube-system"
@@ -188,17 +189,22 @@ class Request:
 
 
 def parse_request(raw: object) -> Request | None:
-    """Read a CertificateSigningRequest; None for one that is never approved here, or not any more. Never raises."""
+    """Read a CertificateSigningRequest. Return None if this controller never approves it. Never raises.
+
+    The certificate request itself is parsed last and only if it is short, because any bootstrap token can send others.
+    """
     body = fields.mapping(raw)
     metadata, spec, status = (fields.mapping(body.get(part)) for part in ("metadata", "spec", "status"))
     name, uid, user = (fields.name(each) for each in (metadata.get("name"), metadata.get("uid"), spec.get("username")))
-    groups, usages = spec.get("groups"), spec.get("usages")
+    groups, usages, request = spec.get("groups"), spec.get("usages"), fields.text(spec.get("request"))
     if not (name and uid and isinstance(groups, list) and isinstance(usages, list)) or GROUP not in groups:
         return None
     is_open = not status.get("conditions") and not status.get("certificate")
-    kubelets = spec.get("signerName") == SIGNER and set(map(str, usages)) in _USAGES
-    node = _node_of(spec.get("request"))
-    if not (is_open and kubelets and node and user.startswith(_BOOTSTRAP_USER)):
+    kubelets = spec.get("signerName") == SIGNER and set(map(str, usages[: len(_USAGES[1]) + 1])) in _USAGES
+    if not (is_open and kubelets and user.startswith(_BOOTSTRAP_USER) and len(request) <= bounds.CERTIFICATE_REQUEST):
+        return None
+    node = _node_of(request)
+    if not node:
         return None
     return Request(
         name=name,
@@ -226,10 +232,10 @@ def approval_patch(uid: str, resource_version: str) -> dict[str, Any]:
     return {"metadata": {"uid": uid, "resourceVersion": resource_version}, "status": {"conditions": [condition]}}
 
 
-def _node_of(request: object) -> str:
-    """Return the node that a request in base64 names; empty where it is not just what a kubelet asks for."""
+def _node_of(request: str) -> str:
+    """Return the node that a request in base64 names, empty if it contains more than a kubelet requests."""
     try:
-        pem = base64.b64decode(fields.text(request), validate=True)
+        pem = base64.b64decode(request, validate=True)
         asked = x509.load_pem_x509_csr(pem)
         subject = {each.oid: each.value for each in asked.subject}
         whole = len(subject) == len(asked.subject) and subject.keys() == {_NAME, _ORGANIZATION}
