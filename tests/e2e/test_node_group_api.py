@@ -197,6 +197,13 @@ RULES: Mapping[Kind, Rules] = {
                 ("projects/", "https://example.com/projects/"),
             )
         ],
+        "must be an IPv4 address or a host name; the port goes into controlPlanePort": [
+            (without(GROUP, bootstrapKubernetes={"controlPlaneIP": broken}), GROUP)
+            for broken in ("10.128.0.9:443", "fd20:0:0:1::9", "[fd20::9]")
+        ],
+        'must be a minor version of Kubernetes such as "1.31"': [
+            (without(GROUP, bootstrapKubernetes={"version": broken}), GROUP) for broken in ("1.33.4", "v1.33", "1")
+        ],
         "controlPlanePort must be given with controlPlaneIP only": [
             (
                 without(GROUP, bootstrapKubernetes={"controlPlanePort": 443}),
@@ -256,7 +263,8 @@ def _rules(schema: Mapping[str, Any]) -> Iterator[str]:
 def test_no_rule_is_left_out(kind: Kind) -> None:
     """Every rule of every kind is tried below, and every rule that is tried is there."""
     schema = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    tried = {*RULES.get(kind, ()), "spec is missing", "Compute Engine accepts no other"}
+    # Patterns are tried with the bounds (`_values`).
+    tried = {*RULES.get(kind, ()), "spec is missing", "Compute Engine accepts no other", "must be a", "must be the "}
     tried |= {words for _, _, words in CHANGES} if kind is Kind.TPU_NODE_GROUP else {"spec cannot be changed; create"}
     rules = list(_rules(schema))
     assert [message for message in rules if not any(words in message for words in tried)] == []

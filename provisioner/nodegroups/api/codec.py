@@ -35,7 +35,7 @@ class Text(_Form):
     most: int = bounds.OBJECT_NAME
     #: The whole text's form in the syntax that Go and Python share, without anchors; empty for any.
     pattern: str = ""
-    #: What a text of that form is, for docs/node-group-fields.md: "a zone such as us-central1-c".
+    #: Noun phrase for a text of that form, for error messages and docs/node-group-fields.md.
     meaning: str = ""
     #: The only texts that are valid; empty for any.
     choices: tuple[str, ...] = ()

@@ -187,7 +187,9 @@ def _text(form: Text) -> Json:
     if form.least:
         written["minLength"] = form.least
     if form.pattern:
-        written["pattern"] = f"^{form.pattern}$"
+        # The API server shows a pattern as it is, and this message instead.
+        valid = {"rule": f"self.matches(r'^{form.pattern}$')", "message": f"must be {form.meaning}"}
+        written["x-kubernetes-validations"] = [valid]
     return written
 
 

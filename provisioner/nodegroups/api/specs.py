@@ -222,7 +222,7 @@ class BootstrapConfig:
             about="The minor version of Kubernetes, such as 1.31. Default: that of the cluster.",
             most=8,
             pattern="(1\\.[0-9]{1,3})?",
-            meaning="a minor version of Kubernetes such as 1.31",
+            meaning='a minor version of Kubernetes such as "1.31"',
         ),
     ] = ""
     control_plane_ip: Annotated[
@@ -230,8 +230,8 @@ class BootstrapConfig:
         Text(
             about="Address of the API server. Default: the one that the cluster publishes.",
             most=bounds.OBJECT_NAME,
-            pattern="[A-Za-z0-9.:-]*",
-            meaning="an address of an API server",
+            pattern="[A-Za-z0-9.-]*",
+            meaning="an IPv4 address or a host name; the port goes into controlPlanePort",
         ),
         "controlPlaneIP",
     ] = ""

@@ -42,7 +42,7 @@ def problem_of(group: TpuNodeGroup, round_: Round) -> str:
     missing = [
         words
         for words, known in (
-            ("the address of the API server (set bootstrapKubernetes.controlPlaneIP)", join.api_server),
+            ("an IPv4 address or name of the API server (set API_SERVER_ADDRESS)", join.api_server),
             ("its certificate authority (ConfigMap kube-root-ca.crt in kube-system)", join.ca_hash),
             ("the version of Kubernetes (set bootstrapKubernetes.version)", join.kubernetes_version),
         )
