@@ -103,14 +103,9 @@ class Gate:
             raise KeptError(f"unfinished pods {what}are on its machines: {listed}")
 
     def _blocking_pods(self, proof: Proof, node: str) -> list[Pod]:
-        now = self.clock()
-        all_count = proof.deadline is not None and now < proof.deadline
         query = {"fieldSelector": f"spec.nodeName={node},{UNFINISHED}"}
-        return [
-            pod
-            for pod in list_all(self.api, collection_path("pods"), query, parse_pod)
-            if (pod.chips > 0 or all_count) and pod.keeps_machine(now)
-        ]
+        pods = list_all(self.api, collection_path("pods"), query, parse_pod)
+        return [pod for pod in pods if pod.keeps_machine(self.clock(), proof.deadline_for(pod.namespace))]
 
     def _strangers(self, proof: Proof, known: Collection[tuple[str, str]]) -> list[str]:
         """Name the nodes that are open by now, or not those whose pods were looked at."""

@@ -100,8 +100,8 @@ class NodeGroupSettings:
         "DRAIN_TIMEOUT",
         forms.go_duration_seconds,
         "1h",
-        "How long pods without chips keep the machines of a TPUNodeGroup that is deleted. Unfinished pods with "
-        "chips keep them without limit.",
+        "How long pods without chips keep the machines of a TPUNodeGroup that is deleted; pods of other namespaces, "
+        "and pods on a slice that lacks machines, at most 1m. Unfinished pods with chips keep them without limit.",
     )
     api_server: str = _option(
         "API_SERVER_ADDRESS",

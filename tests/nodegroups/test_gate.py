@@ -98,6 +98,11 @@ def _nothing(_: World) -> None: ...
             {"deadline": datetime(2026, 1, 1, 0, 16, tzinfo=UTC)},
             id="a pod without chips after the deadline",
         ),
+        pytest.param(
+            lambda world: world.put_pod(chips=0, metadata={"namespace": "other"}),
+            {"deadline": datetime(2026, 1, 1, 0, 17, tzinfo=UTC)},
+            id="a pod without chips of another namespace",
+        ),
         pytest.param(lambda world: world.put_pod("elsewhere"), {}, id="a pod on another node"),
         pytest.param(lambda world: world.put_pod(status={"phase": "Succeeded"}), {}, id="a pod that has ended"),
         pytest.param(
@@ -176,6 +181,12 @@ def test_what_keeps_no_group(world: World, change: Callable[[World], None], proo
             {"deadline": datetime(2026, 1, 1, 0, 17, tzinfo=UTC)},
             "unfinished pods are on its machines: research/train-0 on m-0",
             id="a pod without chips before the deadline",
+        ),
+        pytest.param(
+            lambda world: world.put_pod(chips=0, metadata={"namespace": "other"}),
+            {"deadline_of_others": datetime(2026, 1, 1, 0, 17, tzinfo=UTC)},
+            "unfinished pods are on its machines: other/train-0 on m-0",
+            id="a pod without chips of another namespace before its deadline",
         ),
         pytest.param(
             lambda world: world.put_pod(metadata={"deletionTimestamp": "2026-01-01T00:17:00Z"}),

@@ -108,11 +108,10 @@ class Insert(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What has to be read live, right before a managed instance group is deleted with its machines.
+    """What the gate reads live, right before a managed instance group is deleted with its machines.
 
-    The child is there with this UID and is being deleted; every node of these machines, and every ready node that
-    carries the group's labels, is unschedulable; no pod on them that asks for chips, and before a deadline no other, is
-    unfinished and within its grace.
+    The child exists with this UID and is being deleted. Every node of these machines, and every ready node with the
+    group's labels, is unschedulable. No unfinished pod within its grace period keeps them (`Pod.keeps_machine`).
     """
 
     namespace: str
@@ -122,10 +121,15 @@ class Proof:
     group_labels: Mapping[str, str] = field(default_factory=dict)
     #: What the provider ids of all its machines have before their suffix; a labelled node of another does not count.
     place: str = ""
-    #: Until then pods without chips keep the machines, too.
+    #: Pods without chips of the child's namespace, and of other namespaces, keep the machines until then. None: never.
     deadline: datetime | None = None
+    deadline_of_others: datetime | None = None
     #: Of all machines that may run: their nodes may lack the labels.
     provider_ids: frozenset[str] = frozenset()
+
+    def deadline_for(self, namespace: str) -> datetime | None:
+        """Return the deadline for pods without chips of a namespace."""
+        return self.deadline if namespace == self.namespace else self.deadline_of_others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ A group that is BULK gets all its machines at once or none: while there is no ca
 takes, and Compute Engine says at each check what it lacked. That is told, and is no failure.
 
 Before it is deleted with its machines its nodes are cordoned by spec.unschedulable, which unlike a bare taint stays,
-and the pods on them are asked to leave. Those without chips keep the machines until a deadline. Those with chips always
-do, unless they have outlived their grace: a disruption budget that protects them, or a user who wants the machines
-gone, decides. Right before the delete all of it is read live (`actions.Proof`).
+and the pods on them are evicted. Pods with chips keep the machines until their grace period ends. Pods without chips do
+so until a deadline, which is short for pods of other namespaces and if the slice can do no work anyway. Right before
+the delete all of it is read live (`actions.Proof`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from provisioner.model import waits
 from provisioner.model.capacity import FailureKind
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.specs import SizePolicyMode
 from provisioner.nodegroups.api.statuses import Condition, ConditionType, Reason, condition_of, created, not_ready
-from provisioner.nodegroups.api.types import Child, ManagedInstanceGroup
+from provisioner.nodegroups.api.types import Child, ManagedInstanceGroup, TpuNodeGroup
 from provisioner.nodegroups.compute.records import Manager
 from provisioner.nodegroups.planning.actions import EvictPod, Insert, ListMachines, PatchNode, Proof, target_of
 from provisioner.nodegroups.planning.memory import INSERT, LIST, LONG_AGO, ResourceMemory
 from provisioner.nodegroups.planning.nodes import Fleet, fleet_of, running
 from provisioner.nodegroups.planning.ownership import is_ours, names_others, not_served
+from provisioner.nodegroups.planning.repair import recreating
 from provisioner.nodegroups.planning.resource import difference
 from provisioner.nodegroups.planning.round import NOTHING, Node, Round, Step, later, merged, to_write, want
 
@@ -40,6 +42,8 @@ _LONG_SECONDS = 3600.0
 _LATEST_AFTER_LONG_SECONDS = 300.0
 #: Machines are listed again while pods leave.
 _LIST_WHILE_DRAINED_SECONDS = 30.0
+#: Time in seconds for which pods without chips keep machines that are not their namespace's, or of a broken slice.
+_SHORT_DRAIN_SECONDS = 60.0
 #: A group that waits for capacity has no machines to list.
 _LIST_PLACEHOLDERS_SECONDS = 30.0
 #: Failures that last until somebody does something.
@@ -112,7 +116,18 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
     nodes = running(fleet, labels, place, round_)
     step = want(known, LIST, listing, fleet.asked_at + timedelta(seconds=_LIST_WHILE_DRAINED_SECONDS), round_)
     step += merged(to_write(_cordon(node, labels), node.resource_version) for node in nodes if not node.unschedulable)
-    deadline = waits.after(manager.meta.deleted_at or round_.now, round_.settings.drain_seconds)
+    began_at, seconds = manager.meta.deleted_at or round_.now, round_.settings.drain_seconds
+    short = waits.after(began_at, min(seconds, _SHORT_DRAIN_SECONDS))
+    proof = Proof(
+        namespace=manager.meta.namespace,
+        name=manager.meta.name,
+        uid=manager.meta.uid,
+        group_labels=labels,
+        provider_ids=frozenset(member.machine.provider_id for member in fleet.members if member.runs),
+        place=place,
+        deadline=short if _is_broken(manager, fleet, group) else waits.after(began_at, seconds),
+        deadline_of_others=short,
+    )
     waiting = []
     for node in nodes:
         for pod in round_.pods.get(node.name, ()):
@@ -121,10 +136,11 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
             if node.unschedulable and pod.deletion_deadline is None:
                 # Evicted means that somebody deletes it, which shows.
                 step += to_write(EvictPod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
-            if pod.keeps_machine(round_.now) and (pod.chips > 0 or round_.now < deadline):
+            deadline = proof.deadline_for(pod.namespace)
+            if pod.keeps_machine(round_.now, deadline):
                 waiting.append(pod)
-                until = pod.deletion_deadline if pod.chips else min(pod.deletion_deadline or deadline, deadline)
-                step += Step(moments=(until,)) if until is not None else NOTHING
+                ends = (pod.deletion_deadline, None if pod.chips else deadline)
+                step += Step(moments=tuple(moment for moment in ends if moment is not None))
     if waiting:
         listed = sorted(f"{pod.namespace}/{pod.name} on {pod.node}" for pod in waiting)
         words = f"unfinished pods keep its machines: {first_of(listed)}"
@@ -133,16 +149,15 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
         return _draining(words, step)
     if any(not node.unschedulable for node in nodes):
         return _draining("its nodes are being cordoned", step)
-    proof = Proof(
-        namespace=manager.meta.namespace,
-        name=manager.meta.name,
-        uid=manager.meta.uid,
-        group_labels=labels,
-        provider_ids=frozenset(member.machine.provider_id for member in fleet.members if member.runs),
-        place=place,
-        deadline=deadline,
-    )
     return proof, step
+
+
+def _is_broken(manager: ManagedInstanceGroup, fleet: Fleet, group: TpuNodeGroup | None) -> bool:
+    """Whether the machines can do no work: they are recreated, or one of a slice is gone."""
+    if group is not None and recreating(group):
+        return True
+    whole = len(fleet.members) >= manager.spec.target_size and all(member.runs for member in fleet.members)
+    return manager.spec.effective_mode is SizePolicyMode.BULK and not whole
 
 
 def _draining(message: str, step: Step) -> tuple[Condition, Step]:

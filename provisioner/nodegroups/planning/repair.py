@@ -201,6 +201,4 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round) -> str:
 
 def _works(running: Iterable[Node], round_: Round) -> bool:
     """Whether pods with chips run on the machines: they may go on with the chips that they have."""
-    return any(
-        pod.chips > 0 and pod.keeps_machine(round_.now) for node in running for pod in round_.pods.get(node.name, ())
-    )
+    return any(pod.keeps_machine(round_.now) for node in running for pod in round_.pods.get(node.name, ()))

@@ -75,10 +75,11 @@ class Pod:
     #: Of a DaemonSet or a mirror of a static pod: it ends with its node, and cannot be evicted in a way that helps.
     bound_to_node: bool = False
 
-    def keeps_machine(self, now: datetime) -> bool:
-        """Whether it needs its machine: it has neither ended nor outlived its grace, and does not end with its node."""
+    def keeps_machine(self, now: datetime, deadline: datetime | None = None) -> bool:
+        """Whether it needs its machine: it runs within its grace period and, if it has no chips, before the deadline."""
         over = self.deletion_deadline is not None and self.deletion_deadline <= now
-        return not self.finished and not self.bound_to_node and not over
+        in_time = self.chips > 0 or (deadline is not None and now < deadline)
+        return in_time and not (over or self.finished or self.bound_to_node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from provisioner.nodegroups.compute.records import ManagedInstance, Scope, Templ
 from provisioner.nodegroups.planning.actions import SetFinalizers
 from provisioner.nodegroups.planning.group import differs as child_differs
 from provisioner.nodegroups.planning.group import instance_template
-from provisioner.nodegroups.planning.round import Node
+from provisioner.nodegroups.planning.round import Node, Pod
 from rehearsal.simulators.compute.api import PERMISSIONS
 from rehearsal.simulators.compute.records import Loss, MachineView
 from tests.nodegroups.simulation.cloud import ZONE
@@ -51,6 +51,43 @@ def test_pods_without_chips_keep_the_machines_until_the_deadline() -> None:
     world.delete_group("train")
     took = world.wait_until(lambda: not world.machines("train"), within_seconds=3 * SETTINGS.drain_seconds)
     assert SETTINGS.drain_seconds - 10 < took < SETTINGS.drain_seconds + 5
+
+
+@pytest.mark.parametrize(
+    ("namespace", "lost", "limit_seconds"),
+    [
+        pytest.param("evil", False, 70.0, id="of another namespace"),
+        pytest.param("evil", True, 520.0, id="of another namespace on a broken slice"),
+        pytest.param("default", True, 520.0, id="of the group's namespace on a broken slice"),
+    ],
+)
+def test_pod_without_chips_keeps_machines_that_it_has_no_claim_to_for_a_minute(
+    namespace: str,
+    lost: bool,  # noqa: FBT001
+    limit_seconds: float,
+) -> None:
+    """A tenant's pod with a disruption budget kept the slice of another tenant for an hour."""
+    world = ready_world(topology="2x4")
+    first, second = world.machines("train")
+    world.kube.add_pod(Pod(namespace=namespace, name="squatter", uid="s", node=second.name, chips=0))
+    world.kube.protected.add("squatter")
+    if lost:
+        world.cloud.lose(first, Loss.PREEMPTED)
+        world.wait_until(lambda: not world.is_ready("train"))
+        world.wait_until(lambda: world.is_ready("train"), within_seconds=limit_seconds)
+    else:
+        world.delete_group("train")
+        world.wait_until(lambda: not world.machines("train"), within_seconds=limit_seconds)
+
+
+def test_deleted_slice_with_a_lost_machine_is_kept_for_a_minute() -> None:
+    """Without the machine, pods of its own namespace can do no work either."""
+    world = ready_world(topology="2x4")
+    world.kube.protected.update(world.run_pods("train", chips=0))
+    world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
+    world.wait(60.0)
+    world.delete_group("train")
+    world.wait_until(lambda: not world.machines("train"), within_seconds=120.0)
 
 
 def test_a_child_that_shows_up_after_its_turn_goes_too() -> None:

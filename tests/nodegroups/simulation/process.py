@@ -195,9 +195,8 @@ class Process:
         if any(not node.unschedulable for node in nodes):
             return "a node is not cordoned"
         on, now = {node.name for node in nodes}, self.stage.wall()
-        all_count = proof.deadline is not None and now < proof.deadline
         for pod in self.kube.all("Pod"):
-            if pod.node in on and (pod.chips or all_count) and pod.keeps_machine(now):
+            if pod.node in on and pod.keeps_machine(now, proof.deadline_for(pod.namespace)):
                 return f"pod {pod.name} is on node {pod.node}"
         return ""
 
