@@ -127,7 +127,7 @@ def build(
     )
     loop = Loop(
         settings=planning_settings(settings, plugin),
-        watches=make_watches(api, replica.wake.set),
+        watches=make_watches(api, replica.wake.set, served=settings.namespaces),
         cluster=ClusterReader(
             api=api,
             clock=clock,

@@ -87,8 +87,14 @@ class Watches:
         }
 
 
-def make_watches(api: Api, on_change: Callable[[], None], *, options: WatchOptions = WATCH_DEFAULTS) -> Watches:
-    """Make the list-watches; they are not started yet."""
+def make_watches(
+    api: Api,
+    on_change: Callable[[], None],
+    *,
+    served: tuple[str, ...] = (),
+    options: WatchOptions = WATCH_DEFAULTS,
+) -> Watches:
+    """Create the list-watches without starting them. `served` are the served namespaces, empty for all."""
 
     def watch(
         name: str,
@@ -100,7 +106,7 @@ def make_watches(api: Api, on_change: Callable[[], None], *, options: WatchOptio
         return ListWatch(api, made, parse=parse, quiet=quiet, on_change=on_change, options=options)
 
     def of_kind(record: type[R]) -> Watch[R]:
-        read = functools.partial(parse, record)
+        read = functools.partial(parse, record, served=served)
         return watch(record.kind.plural, read, root=reading.API_ROOT, install_hint=_INSTALL_HINT)
 
     nodes: Watch[Node] = watch("nodes", lambda raw: _node_seen(raw, nodes, pods), _differ_by_version_alone)

@@ -161,17 +161,26 @@ def _config_rules(kind: Kind) -> Rules:
     }
 
 
-def _with_metadata(*lengths: int) -> Json:
-    metadata = {f"key-{number}": "x" * length for number, length in enumerate(lengths)}
+def _with_metadata(*lengths: int, text: str = "x") -> Json:
+    metadata = {f"key-{number}": text * length for number, length in enumerate(lengths)}
     return without(GROUP, instanceConfig={**CONFIG, "metadata": metadata})
 
 
 RULES: Mapping[Kind, Rules] = {
-    Kind.INSTANCE_TEMPLATE: _config_rules(Kind.INSTANCE_TEMPLATE),
+    Kind.INSTANCE_TEMPLATE: {
+        **_config_rules(Kind.INSTANCE_TEMPLATE),
+        "all values of metadata together have at most 524,288 bytes": [
+            tuple(
+                without(TEMPLATE, metadata={"a": "x" * 262_144, "b": "\N{GRINNING FACE}" * count})
+                for count in (65_537, 65_536)
+            ),
+        ],
+    },
     Kind.TPU_NODE_GROUP: {
         **_config_rules(Kind.TPU_NODE_GROUP),
-        "all values of metadata together have at most 262,144 characters": [
+        "all values of metadata together have at most 262,144 bytes": [
             (_with_metadata(200_000, 62_145), _with_metadata(200_000, 62_144)),
+            (_with_metadata(65_536, 1, text="\N{GRINNING FACE}"), _with_metadata(65_536, text="\N{GRINNING FACE}")),
         ],
         "targetSizePolicyMode must be INDIVIDUAL when nodeCount is 1 or less": [
             (without(GROUP, nodeCount=1), without(GROUP, nodeCount=1, targetSizePolicyMode="INDIVIDUAL")),

@@ -63,6 +63,11 @@ def _address(about: str) -> Text:
     return Text(about=about, most=bounds.RESOURCE_ADDRESS, pattern=_ADDRESS, meaning="a name or an address of Google's")
 
 
+def _bytes_of_metadata(config: str) -> str:
+    values = f"{config}.metadata.map(key, size(bytes({config}.metadata[key])))"
+    return f"(has({config}.metadata) ? {values}.sum() : 0)"
+
+
 @declared("A service account and the scopes of its tokens.", required=("email", "scopes"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAccount:
@@ -271,9 +276,8 @@ class BootstrapConfig:
             field="instanceTemplateURI",
         ),
         Rule(
-            cel="!has(self.instanceConfig) || !has(self.instanceConfig.metadata) || self.instanceConfig.metadata.map("
-            f"key, size(self.instanceConfig.metadata[key])).sum() <= {bounds.METADATA_VALUE}",
-            message=f"all values of metadata together have at most {bounds.METADATA_VALUE:,} characters",
+            cel=f"!has(self.instanceConfig) || {_bytes_of_metadata('self.instanceConfig')} <= {bounds.METADATA_VALUE}",
+            message=f"all values of metadata together have at most {bounds.METADATA_VALUE:,} bytes",
             field="instanceConfig",
         ),
     ),
@@ -371,7 +375,17 @@ class TemplateDisk:
     ] = True
 
 
-@declared("The instance template that is wanted. It cannot be changed in Compute Engine.", all_fixed=True)
+@declared(
+    "The instance template that is wanted. It cannot be changed in Compute Engine.",
+    all_fixed=True,
+    rules=(
+        Rule(
+            cel=f"{_bytes_of_metadata('self')} <= {bounds.TEMPLATE_METADATA}",
+            message=f"all values of metadata together have at most {bounds.TEMPLATE_METADATA:,} bytes",
+            field="metadata",
+        ),
+    ),
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceTemplateSpec:
     """An instance template of Compute Engine."""

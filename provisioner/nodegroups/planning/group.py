@@ -108,13 +108,12 @@ def _refusal(group: TpuNodeGroup, round_: Round) -> Condition | None:
 
 def _problem_of_script(group: TpuNodeGroup, round_: Round) -> str:
     users = users_script(group)
-    whole = with_users_script(round_.settings.startup_script, users)
-    if not users or len(whole) <= bounds.METADATA_VALUE:
+    whole, size = bounds.size(with_users_script(round_.settings.startup_script, users)), bounds.size(users)
+    if not users or whole <= bounds.METADATA_VALUE:
         return ""
-    room = len(users) - (len(whole) - bounds.METADATA_VALUE)
     return (
-        f"instanceConfig.metadata: startup-script has {len(users)} characters; with the script with which machines "
-        f"join, at most {room} fit"
+        f"instanceConfig.metadata: startup-script has {size} bytes; with the script with which machines join, at most "
+        f"{size - (whole - bounds.METADATA_VALUE)} fit"
     )
 
 

@@ -162,7 +162,9 @@ def test_containerd_uses_systemd_cgroups_with_any_default(machine: Machine, line
     machine.containerd_options(lines)
     machine.boot()
     options = [
-        line.strip() for line in (machine.root / "etc/containerd/config.toml").read_text().splitlines() if "Systemd" in line
+        line.strip()
+        for line in (machine.root / "etc/containerd/config.toml").read_text().splitlines()
+        if "Systemd" in line
     ]
     assert [line for line in options if not line.startswith("#")] == ["SystemdCgroup = true"]
     assert "systemctl restart containerd" in machine.calls
