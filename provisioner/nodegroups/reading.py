@@ -6,6 +6,7 @@ where a guess would be dangerous: an identity, a count of chips, a time of delet
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from provisioner import constants
@@ -34,6 +35,8 @@ _READ_LABELS = frozenset(
     }
 )
 _MACHINE = "gce://"
+#: A kubelet with nothing new reports every 2.5 to 7.5 minutes, and Kubernetes finds it silent within another minute.
+_SILENCE = timedelta(minutes=10)
 #: What a pod's last controller is where the pod ends with its node.
 _OF_NODE = frozenset({"DaemonSet", "Node"})
 _MIRROR = "kubernetes.io/config.mirror"
@@ -53,7 +56,9 @@ def parse_node(raw: object) -> Node:
     )
     labels = fields.mapping(metadata.get("labels"))
     conditions = fields.mappings(status.get("conditions"))
-    ready = {fields.name(each.get("status")) for each in conditions if each.get("type") == "Ready"}
+    ready = next((each for each in conditions if each.get("type") == "Ready"), {})
+    reported, found = (fields.parse_timestamp(ready.get(f"last{what}Time")) for what in ("Heartbeat", "Transition"))
+    was_silent = reported is not None and found is not None and found - reported > _SILENCE
     return Node(
         name=name,
         uid=uid,
@@ -63,7 +68,8 @@ def parse_node(raw: object) -> Node:
         # All of them: whoever adds one writes the others.
         taints=tuple(taint_of(taint) for taint in fields.mappings(spec.get("taints"))),
         unschedulable=spec.get("unschedulable") is True,
-        ready="True" in ready,
+        ready=ready.get("status") == "True",
+        silent=ready.get("status") == "Unknown" and was_silent,
         capacity_chips=capacity,
         allocatable_chips=allocatable,
     )

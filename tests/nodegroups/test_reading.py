@@ -72,6 +72,24 @@ def test_which_nodes_may_be_of_a_group(raw: dict[str, Any], want: bool) -> None:
     assert may_be_of_a_group(parse_node(raw)) is want
 
 
+@pytest.mark.parametrize(
+    ("condition", "want"),
+    [
+        pytest.param({}, True, id="found silent after more than ten minutes"),
+        pytest.param({"lastTransitionTime": "2026-01-01T00:10:00Z"}, False, id="found silent within ten minutes"),
+        pytest.param({"status": "False"}, False, id="reported by its kubelet as not ready"),
+        pytest.param({"status": "True"}, False, id="ready"),
+        pytest.param({"lastHeartbeatTime": None}, False, id="without a report"),
+        pytest.param({"lastTransitionTime": 7}, False, id="unreadable"),
+    ],
+)
+def test_node_is_silent_only_if_its_kubelet_had_not_reported_for_long(condition: dict[str, Any], want: bool) -> None:
+    """A kubelet that fails is found within eight minutes of its last report, unless the control plane was away."""
+    times = {"lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:10:01Z"}
+    raw = raw_machine_node("m-0", status={"conditions": [{"type": "Ready", "status": "Unknown", **times, **condition}]})
+    assert parse_node(raw).silent is want
+
+
 @pytest.mark.parametrize("metadata", [{"name": ""}, {"uid": None}], ids=["without a name", "without a uid"])
 def test_a_node_without_identity_is_malformed(metadata: dict[str, Any]) -> None:
     """Nobody could tell which it is."""

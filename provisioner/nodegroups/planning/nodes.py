@@ -15,7 +15,7 @@ from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNode
 from provisioner.nodegroups.compute.records import NO_ACTION, ManagedInstance
 from provisioner.nodegroups.planning.actions import DeleteNode, PatchNode
 from provisioner.nodegroups.planning.ownership import is_ours
-from provisioner.nodegroups.planning.round import Node, Round, Step, merged, to_write
+from provisioner.nodegroups.planning.round import Node, Round, Step, merged, silent_node, to_write
 
 #: Keeps pods without chips off the nodes; GKE's nodes with TPUs have the same.
 TPU_TAINT = Taint(key=TPU_RESOURCE, value="present", effect="NoSchedule")
@@ -98,13 +98,10 @@ def running(fleet: Fleet, labels: Mapping[str, str], place: str, round_: Round) 
     return tuple(found[name] for name in sorted(found))
 
 
-def unlisted(group: TpuNodeGroup, fleet: Fleet, round_: Round) -> tuple[Node, ...]:
-    """Return the nodes with the labels of a group whose machines are not among those that are listed."""
-    listed, place = {member.machine.provider_id for member in fleet.members}, place_of(group)
-    labelled = round_.labelled.get((group.meta.namespace, group.meta.name), ())
-    return tuple(
-        node for node in labelled if names.manager_of(node.provider_id) == place and node.provider_id not in listed
-    )
+def labelled(group: TpuNodeGroup, round_: Round) -> tuple[Node, ...]:
+    """Return the nodes with the labels of a group that are called as its machines."""
+    found, place = round_.labelled.get((group.meta.namespace, group.meta.name), ()), place_of(group)
+    return tuple(node for node in found if names.manager_of(node.provider_id) == place)
 
 
 def fleet_of(manager: ManagedInstanceGroup, round_: Round, chips: int | None = None) -> Fleet | None:
@@ -243,11 +240,13 @@ def left_over(
     ready may be that of a machine which is not listed yet, and so may any node where fewer than `count` are listed,
     unless it is among those that are `lost` for good (`repair.lost_for_good`).
     """
-    place = place_of(group)
+    place, own = place_of(group), labelled(group, round_)
+    if fleet is not None and silent_node(own):
+        return ()
     known = {} if fleet is None else {member.machine.provider_id: member.machine for member in fleet.members}
     whole = fleet is None or len(known) >= count
     key = (group.meta.namespace, group.meta.name)
-    found = {node.name: node for node in round_.labelled.get(key, ())}
+    found = {node.name: node for node in own}
     machines = {machine.name for machine in group.status.machines}
     for machine in machines | {token.machine for token in round_.tokens.get(key, ())}:
         node = round_.nodes.get(provider_id(group, machine))

@@ -22,7 +22,7 @@ from provisioner.nodegroups.compute.records import NO_ACTION, Manager
 from provisioner.nodegroups.planning import joining, nodes
 from provisioner.nodegroups.planning.memory import Lost
 from provisioner.nodegroups.planning.nodes import Fleet, Member, provider_id
-from provisioner.nodegroups.planning.round import Node, Round, was_whole, zone_of
+from provisioner.nodegroups.planning.round import Node, Round, silent_node, was_whole, zone_of
 
 #: What the limit on slices that are recreated counts.
 DAY_SECONDS = 86_400.0
@@ -72,16 +72,20 @@ def find_loss(
     # Those that report lack chips alone, or a place on the list.
     reports = {member.machine.name: member.reports for member, _ in lost}
     if missing:
-        unlisted = {node.name: node.ready for node in nodes.unlisted(group, fleet, round_)}
+        listed = {member.machine.provider_id for member in fleet.members}
+        unlisted = {node.name: node.ready for node in nodes.labelled(group, round_) if node.provider_id not in listed}
         reports |= {"": sum(unlisted.values()) >= missing, **unlisted}
     loss = Loss(words=words, machines=len(lost) + missing, lost=_remembered(group, reports, round_))
     if not (shape.one_slice or shape.node_count == 1):
         return loss
-    in_doubt = zone_of(provider_id(group, "")) in round_.doubtful_zones
-    if in_doubt and not missing and all(member.doubtful for member, _ in lost):
+    doubt = silent_node(nodes.labelled(group, round_))
+    doubt = f". The slice is not recreated: {doubt}" if doubt else ""
+    if zone_of(provider_id(group, "")) in round_.doubtful_zones:
+        doubt = _DOUBTFUL_ZONE
+    if doubt and not missing and all(member.doubtful for member, _ in lost):
         # Pods may run on the machines all the same. Once the others report, it has its whole time to do so, too.
         seen_now = {name: Lost(since=round_.now, stopped_since=round_.now) for name in loss.lost}
-        return replace(loss, lost=seen_now, note=_DOUBTFUL_ZONE)
+        return replace(loss, lost=seen_now, note=doubt)
     works = _works(running, round_)
     since = [each.stopped_since if works else each.since for each in loss.lost.values()]
     first = min((moment for moment in since if moment is not None), default=None)

@@ -43,6 +43,8 @@ class Node:
     unschedulable: bool = False
     #: Its condition Ready is True.
     ready: bool = False
+    #: Whether its kubelet had not reported for a long time when Kubernetes found it not ready (`silent_node`).
+    silent: bool = False
     #: google.com/tpu in status.capacity and in status.allocatable.
     capacity_chips: int = 0
     allocatable_chips: int = 0
@@ -52,6 +54,21 @@ class Node:
         """Whether it has its machine's name, short or with a domain: a kubelet may give any provider id."""
         machine = self.provider_id.rpartition("/")[2]
         return self.name == machine or self.name.startswith(f"{machine}.")
+
+
+def silent_node(nodes: Iterable[Node]) -> str:
+    """Explain why the kubelets of a group may report to another control plane. Empty if there is no doubt.
+
+    A control plane that was restored from a backup has the nodes of the original, whose kubelets do not report to it.
+    """
+    nodes = tuple(nodes)
+    found = next((node.name for node in nodes if node.silent), "")
+    if not found or any(node.ready for node in nodes):
+        return ""
+    return (
+        f"no node of the group reports, and {found} had not reported for ten minutes when it was found not ready: its "
+        "machine may work for another control plane with the same backup. If not, delete the node"
+    )
 
 
 def zone_of(provider_id: str) -> str:
@@ -76,7 +93,7 @@ class Pod:
     bound_to_node: bool = False
 
     def keeps_machine(self, now: datetime, deadline: datetime | None = None) -> bool:
-        """Whether it needs its machine: it runs within its grace period and, if it has no chips, before the deadline."""
+        """Whether it runs within its grace period and, if it has no chips, before the deadline."""
         over = self.deletion_deadline is not None and self.deletion_deadline <= now
         in_time = self.chips > 0 or (deadline is not None and now < deadline)
         return in_time and not (over or self.finished or self.bound_to_node)

@@ -63,7 +63,7 @@ def test_pods_without_chips_keep_the_machines_until_the_deadline() -> None:
 )
 def test_pod_without_chips_keeps_machines_that_it_has_no_claim_to_for_a_minute(
     namespace: str,
-    lost: bool,  # noqa: FBT001
+    lost: bool,
     limit_seconds: float,
 ) -> None:
     """A tenant's pod with a disruption budget kept the slice of another tenant for an hour."""

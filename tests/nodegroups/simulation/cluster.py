@@ -332,8 +332,13 @@ class Kube:
         if pod.name in self.protected:
             raise Declined(WriteFailure.NOT_NOW)
         if pod.deletion_deadline is None:
-            self._put(key, replace(pod, deletion_deadline=self.stage.wall() + timedelta(seconds=30)))
+            self.evict(pod, grace=timedelta(seconds=30))
             self.stage.after(self.stage.rng.uniform(1.0, 30.0), lambda: self._end_pod(key))
+
+    def evict(self, pod: Pod, *, grace: timedelta) -> None:
+        """Mark a pod as deleted."""
+        key = ("Pod", pod.namespace, pod.name)
+        self._put(key, replace(pod, deletion_deadline=self.stage.wall() + grace))
 
     def _end_pod(self, key: Key) -> None:
         pod = self.objects.get(key)
