@@ -36,6 +36,7 @@ _FAILURES = frozenset(
         Reason.INSTANCES_CREATION_FAILED,
         Reason.INVALID_SPEC,
         Reason.NOT_ALLOWED,
+        Reason.RECONCILE_ERROR,
     }
 )
 _TYPES = {

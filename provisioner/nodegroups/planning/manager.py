@@ -84,7 +84,14 @@ def _condition(child: ManagedInstanceGroup, resource: Manager, fleet: Fleet | No
         if not member.machine.has_machine
         for failure in member.machine.failures
     )
-    bulk = resource.bulk
+    bulk, size, wanted = resource.bulk, resource.target_size, child.spec.target_size
+    if size != wanted:
+        change = f"resize --size={wanted}" if size < wanted else "delete-instances --instances=MACHINE"
+        message = (
+            f"the managed instance group was resized from {wanted} to {size} machines. Undo that: gcloud compute "
+            f"instance-groups managed {change} --zone={child.spec.location} {child.meta.name}"
+        )
+        return not_ready(Reason.RECONCILE_ERROR, message)
     if bulk is not None and bulk.failures and (bulk.in_progress or not resource.is_stable):
         said = "; ".join(dict.fromkeys(failure.message for failure in bulk.failures[:_MOST_FAILURES]))
         return not_ready(

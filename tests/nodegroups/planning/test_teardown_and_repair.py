@@ -90,6 +90,32 @@ def test_deleted_slice_with_a_lost_machine_is_kept_for_a_minute() -> None:
     world.wait_until(lambda: not world.machines("train"), within_seconds=120.0)
 
 
+@pytest.mark.parametrize(
+    ("size", "reason", "advice"),
+    [
+        pytest.param(3, Reason.RECONCILE_ERROR, "delete-instances --instances=MACHINE", id="enlarged"),
+        pytest.param(1, Reason.NODE_LOST, "resize --size=2", id="reduced"),
+    ],
+)
+def test_managed_instance_group_that_was_resized_is_reported_until_that_is_undone(
+    size: int, reason: Reason, advice: str
+) -> None:
+    """The message had been "2 of 1 nodes are ready"."""
+    world = ready_world(topology="2x2", node_count=2)
+    (group,) = world.cloud.groups()
+    world.cloud.resize(group, size)
+    world.wait(1200.0)
+    assert world.reason("train") == reason
+    (manager,) = world.kube.all(Kind.MANAGED_INSTANCE_GROUP)
+    ready = condition_of(manager.status.conditions, ConditionType.READY)
+    assert ready is not None
+    assert f"was resized from 2 to {size} machines" in ready.message
+    assert f"gcloud compute instance-groups managed {advice} --zone=us-central1-b {group.name}" in ready.message
+    assert Reason.RECONCILE_ERROR in {event.reason for event in world.process.events if event.warning}
+    world.cloud.resize(group, 2)
+    world.wait_until(lambda: world.is_ready("train"), within_seconds=1800.0)
+
+
 def test_a_child_that_shows_up_after_its_turn_goes_too() -> None:
     """One that was being created when the group was deleted would keep the template, and so the group, for ever."""
     world = ready_world(topology="2x4")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from provisioner.model.capacity import FailureKind
@@ -14,7 +15,7 @@ from provisioner.nodegroups.planning.actions import Call, Delete, Result, Target
 from rehearsal.simulators.compute.api import Api
 from rehearsal.simulators.compute.faults import Fault, FaultKind
 from rehearsal.simulators.compute.model import World
-from rehearsal.simulators.compute.records import Loss, MachineView, Resource
+from rehearsal.simulators.compute.records import Action, Group, Loss, MachineView, Member, Resource
 from rehearsal.simulators.compute.settings import ComputeSettings
 from tests.support.compute import Wire
 from tests.support.simulations.stage import Stage
@@ -109,6 +110,38 @@ class Cloud:
         """Take a machine away."""
         self.stage.fault(loss.value, machine.name)
         self.world.lose(machine.name, loss)
+
+    def groups(self) -> list[Group]:
+        """List the managed instance groups that exist and are not being deleted."""
+        found = (each for each in self.resources() if isinstance(each, Group))
+        return [group for group in found if group.is_ready and group.deleting is None]
+
+    def resize(self, group: Group, size: int, member: Member | None = None) -> None:
+        """Let a user resize a managed instance group; `member` is the first whose machine is deleted."""
+        self.stage.fault("resized", f"{group.name} from {group.size} to {size}")
+        with self.world.moment() as now:
+            group.size = size
+            group.body["targetSize"] = size
+            staying = [each for each in group.members if each.action is not Action.DELETING]
+            first = sorted(staying, key=lambda each: each is not member)
+            self.world._life.remove(group, first[: max(0, len(staying) - size)], now)
+            self.world._life.fill(group, now)
+
+    def recreate(self, group: Group, member: Member) -> None:
+        """Let a user recreate a machine under its name."""
+        self.stage.fault("recreated", member.name)
+        with self.world.moment() as now:
+            self.world._life.recreate(group, [member], now)
+
+    def drop(self, group: Group) -> None:
+        """Let a user delete a managed instance group."""
+        self.stage.fault("managed instance group deleted", group.name)
+        self._foreign += 1
+        scope = records.Scope(project=group.scope.project, zone=group.scope.location)
+        with contextlib.suppress(ComputeError):
+            self.client.delete(
+                records.Manager, scope, group.name, request_id=f"00000000-0000-4000-8000-{self._foreign:012d}"
+            )
 
     def forget_operations_after(self, seconds: float) -> None:
         """Forget operations so soon after their end."""
