@@ -150,6 +150,12 @@ def _config_rules(kind: Kind) -> Rules:
         "ProvisioningModel must be RESERVATION_BOUND when reservation is specified": [
             (spec(provisioningModel="SPOT"), spec("provisioningModel")),
         ],
+        "reservationAffinity must not be given with reservation": [
+            (
+                spec(reservationAffinity="NO_RESERVATION"),
+                spec("reservation", "provisioningModel", reservationAffinity="NO_RESERVATION", secureBoot=True),
+            ),
+        ],
         "maxRunDurationSeconds must be given with provisioningModel FLEX_START, and only then": [
             (spec("reservation", **flex), spec("reservation", **flex, maxRunDurationSeconds=600)),
             (spec("reservation", **standard, maxRunDurationSeconds=600), spec("reservation", **standard)),

@@ -113,6 +113,11 @@ class ServiceAccount:
             field="provisioningModel",
         ),
         Rule(
+            cel="!has(self.reservationAffinity) || !has(self.reservation) || self.reservation == ''",
+            message="reservationAffinity must not be given with reservation",
+            field="reservationAffinity",
+        ),
+        Rule(
             cel="has(self.maxRunDurationSeconds) == (has(self.provisioningModel) && "
             "self.provisioningModel == 'FLEX_START')",
             message="maxRunDurationSeconds must be given with provisioningModel FLEX_START, and only then",
@@ -151,6 +156,14 @@ class InstanceConfig:
             "and only then."
         ),
     ] = ""
+    reservation_affinity: Annotated[
+        str,
+        choice(
+            "Whether machines without reservation use reservations that match. Default: NO_RESERVATION with FLEX_START, "
+            "else ANY_RESERVATION.",
+            ("ANY_RESERVATION", "NO_RESERVATION"),
+        ),
+    ] = ""
     max_run_duration_seconds: Annotated[
         int | None,
         Whole(
@@ -166,6 +179,9 @@ class InstanceConfig:
         "bootDiskSizeGB",
     ] = None
     disk_type: Annotated[str, _address("Type of the boot disk, such as hyperdisk-balanced.")] = ""
+    secure_boot: Annotated[
+        bool, Flag(about="Whether machines run only signed boot software and drivers; the image must support it.")
+    ] = False
     subnetwork: Annotated[str, _address("The subnetwork of the machines, by its name or its path.")] = "default"
     service_accounts: Annotated[
         tuple[ServiceAccount, ...],

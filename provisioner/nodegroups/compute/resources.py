@@ -50,13 +50,12 @@ def policy_body(policy: records.ResourcePolicy) -> dict[str, Any]:
 
 def template_body(template: records.Template) -> dict[str, Any]:
     """Return the body of an instance template's insert."""
-    config, affinity = template.config, None
+    config = template.config
+    # As for flex-start on GKE, which otherwise could use a reservation that matches.
+    default = "NO_RESERVATION" if template.provisioning_model == ProvisioningModel.FLEX_START else ""
+    affinity: dict[str, Any] = _body(consumeReservationType=config.reservation_affinity or default)
     if config.reservation:
-        values = [config.reservation]
-        affinity = {"consumeReservationType": _SPECIFIC, "key": _RESERVATION_KEY, "values": values}
-    elif template.provisioning_model == ProvisioningModel.FLEX_START:
-        # As for flex-start on GKE: else capacity of a reservation that matches could be taken.
-        affinity = {"consumeReservationType": "NO_RESERVATION"}
+        affinity = {"consumeReservationType": _SPECIFIC, "key": _RESERVATION_KEY, "values": [config.reservation]}
     seconds, disk = config.max_run_duration_seconds, _disk_body(config)
     properties = _body(
         machineType=template.machine_type,
@@ -71,6 +70,7 @@ def template_body(template: records.Template) -> dict[str, Any]:
         reservationAffinity=affinity,
         # Without an access configuration: no external address.
         networkInterfaces=[{"subnetwork": config.subnetwork}] if config.subnetwork else None,
+        shieldedInstanceConfig=_body(enableSecureBoot=config.secure_boot or None),
         tags={"items": sorted(config.network_tags)} if config.network_tags else None,
         serviceAccounts=[{"email": each.email, "scopes": list(each.scopes)} for each in config.service_accounts],
     )

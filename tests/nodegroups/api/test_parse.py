@@ -307,6 +307,7 @@ def _without_empty(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     kept = {key: _without_empty(each) for key, each in value.items()}
+    kept = {key: each for key, each in kept.items() if (key, each) != ("secureBoot", False)}
     return {key: each for key, each in kept.items() if key == "bootstrapKubernetes" or each not in ("", [], {})}
 
 
