@@ -11,7 +11,7 @@ from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute import records
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.compute.records import ComputeError
-from provisioner.nodegroups.planning.actions import Call, Delete, Result, Target
+from provisioner.nodegroups.planning.actions import Call, Delete, ListMachines, Result, Target
 from rehearsal.simulators.compute.api import Api
 from rehearsal.simulators.compute.faults import Fault, FaultKind
 from rehearsal.simulators.compute.model import World
@@ -55,6 +55,8 @@ class Cloud:
         self._seen: dict[str, MachineView] = {}
         self._failing: dict[Kind, Fault] = {}
         self._foreign = 0
+        #: Probability that a list of machines lacks some.
+        self.partial_chance = 0.0
         #: Called with a machine that runs now, and with one that does no more.
         self.on_running: Callable[[MachineView], None] = lambda _machine: None
         self.on_stopped: Callable[[MachineView], None] = lambda _machine: None
@@ -67,7 +69,11 @@ class Cloud:
         """Carry a call out. Raises ComputeError."""
         if isinstance(call, Delete):
             self._tell_of_delete(call.target)
-        return act._exchange(self.client, call)[1]()
+        result = act._exchange(self.client, call)[1]()
+        if isinstance(call, ListMachines) and self.stage.chance(self.partial_chance):
+            self.stage.fault("partial list", call.target.name)
+            return tuple(each for each in result if self.stage.chance(0.5))
+        return result
 
     # --- what there is
 
