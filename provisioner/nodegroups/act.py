@@ -1,7 +1,4 @@
-"""Acting: sends what was decided, and hands the answers back to the loop.
-
-Nothing here waits for an operation: a call is submitted, and later rounds see how it went.
-"""
+"""Carries plans out and returns the answers to the loop. Never waits for an operation."""
 
 from __future__ import annotations
 

@@ -1,14 +1,10 @@
-"""The way to the delete of a managed instance group: all that was decided on caches is read live, right before it.
+"""Reads live what a decision on caches assumed, right before a managed instance group is deleted with its machines.
 
-A group is deleted with its machines, and whatever runs on them ends. So its object has to be there and on its way out,
-its nodes have to be closed for new pods, and no pod that asks for chips may be unfinished on them, nor any other before
-the deadline that these have. Between the last look and the delete none can be bound that asks for chips: the nodes are
-closed, and a node that registers after that look has no chips before its device plugin runs, by which time the delete
-has reached Compute Engine.
+Its object is being deleted, its nodes are cordoned, and no pod keeps them. After the last look no pod with chips can be
+bound: a node that registers later has no chips before its device plugin runs, 13 s later.
 
-Nodes are found by what the API server can select, since it does not know providerIDs: those that carry the group's
-labels, and those with TPUs that carry no group's. A machine whose node has neither label yet is looked for under the
-machine's own name; it shows no chips, because the device plugin runs on nodes with the label of TPUs alone.
+The API server does not select nodes by providerID. So the gate lists nodes with the labels of the group and TPU nodes
+without labels of any group, and reads other nodes by the names of the machines; those have no device plugin yet.
 """
 
 from __future__ import annotations

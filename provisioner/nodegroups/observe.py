@@ -1,12 +1,10 @@
-"""Observing: the caches of Kubernetes and what is known of the cluster, put together into a snapshot.
+"""Caches of Kubernetes and facts about the cluster, put together into a snapshot.
 
-- Of Secrets, only bootstrap tokens that carry the labels of a group are asked for.
-- Nodes cannot be selected by their providerID: all are watched, and those that are no machines of Compute Engine and
-  carry no labels of ours are dropped as they come. A report of a kubelet that changes nothing wakes nobody.
-- Pods cannot be selected by many nodes. Asked for are those that are bound, unfinished and of no DaemonSet (which are
-  most pods of a cluster of many nodes); kept are those that ask for chips, are let on nodes with TPUs, or are on a node
-  of a group. So the memory depends on what may run on TPU nodes, not on the size of the cluster. When a node gets its
-  labels after pods, pods are listed anew.
+- Secrets: only bootstrap tokens with the labels of a group are listed.
+- Nodes: all are watched, because the API server does not select by providerID, and nodes of other kinds are dropped.
+- Pods: bound, unfinished pods without those of DaemonSets are listed. Kept are pods with chips, pods that tolerate TPU
+  nodes, and pods on nodes of groups, so that memory depends on TPU nodes only. A node that gets its labels after its
+  pods were seen lists pods again.
 """
 
 from __future__ import annotations
@@ -88,19 +86,12 @@ class Watches:
 
 
 def make_watches(
-    api: Api,
-    on_change: Callable[[], None],
-    *,
-    served: tuple[str, ...] = (),
-    options: WatchOptions = WATCH_DEFAULTS,
+    api: Api, on_change: Callable[[], None], *, served: tuple[str, ...] = (), options: WatchOptions = WATCH_DEFAULTS
 ) -> Watches:
     """Create the list-watches without starting them. `served` are the served namespaces, empty for all."""
 
     def watch(
-        name: str,
-        parse: Callable[[object], T | None],
-        quiet: Callable[[T, T], bool] | None = None,
-        **collection: Any,
+        name: str, parse: Callable[[object], T | None], quiet: Callable[[T, T], bool] | None = None, **collection: Any
     ) -> ListWatch[T]:
         made = Collection(name=name, resource=name, **collection)
         return ListWatch(api, made, parse=parse, quiet=quiet, on_change=on_change, options=options)

@@ -1,7 +1,6 @@
-"""Turn raw JSON of nodes, pods and the device plugin's DaemonSet into records, for caches and for live reads.
+"""Reads nodes, pods and the DaemonSet of the device plugin from JSON. Raises only MalformedObject.
 
-Total: whatever JSON comes in, a record or MalformedObject comes out. A field of a wrong type counts as absent, except
-where a guess would be dangerous: an identity, a count of chips, a time of deletion.
+A field of another type counts as absent, except for an identity, a count of chips and a time of deletion.
 """
 
 from __future__ import annotations

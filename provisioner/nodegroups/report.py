@@ -1,8 +1,4 @@
-"""Telling people: Events on their objects, log lines, metrics. Nothing here decides anything.
-
-An Event that tells of a change of status is written once the status is: one that was refused, and is proposed again,
-tells nothing.
-"""
+"""Writes Events, log lines and metrics. Decides nothing. An Event about a status is written after the status."""
 
 from __future__ import annotations
 
@@ -138,10 +134,7 @@ class Reporter:
         else:
             _log.info("node_group.changed", reason=event.reason, message=event.message, **said)
         self.recorder.emit(
-            event.object,
-            kind="Warning" if event.warning else "Normal",
-            reason=event.reason,
-            message=event.message,
+            event.object, kind="Warning" if event.warning else "Normal", reason=event.reason, message=event.message
         )
 
     def _measure(self, memory: Memory, snapshot: Snapshot) -> None:

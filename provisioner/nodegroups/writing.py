@@ -1,7 +1,4 @@
-"""Writes to Kubernetes, one exchange or two each, with what they presuppose. Raises ClusterError and nothing else.
-
-Each may be sent again: what is to go and is not there has gone, what is to be made and is there was made.
-"""
+"""Writes to Kubernetes, each in one or two exchanges with its preconditions. Idempotent; raises only ClusterError."""
 
 from __future__ import annotations
 

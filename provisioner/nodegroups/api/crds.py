@@ -52,26 +52,17 @@ SHOWN: Mapping[Kind, Shown] = {
     Kind.WORKLOAD_POLICY: Shown(
         about="A workload policy of Compute Engine: how machines are wired. A TPUNodeGroup creates its own.",
         short_name="tpol",
-        columns=(
-            _column("Topology", ".spec.acceleratorTopology", "Chips along each axis of a slice."),
-            *_STATE,
-        ),
+        columns=(_column("Topology", ".spec.acceleratorTopology", "Chips along each axis of a slice."), *_STATE),
     ),
     Kind.INSTANCE_TEMPLATE: Shown(
         about="An instance template of Compute Engine: what each machine is. A TPUNodeGroup creates its own.",
         short_name="ttmpl",
-        columns=(
-            _column("Machine-Type", ".spec.machineType", "Compute Engine's machine type."),
-            *_STATE,
-        ),
+        columns=(_column("Machine-Type", ".spec.machineType", "Compute Engine's machine type."), *_STATE),
     ),
     Kind.MANAGED_INSTANCE_GROUP: Shown(
         about="A managed instance group of Compute Engine: the machines. A TPUNodeGroup creates its own.",
         short_name="tmig",
-        columns=(
-            _column("Size", ".spec.targetSize", "Machines that are wanted.", kind="integer"),
-            *_STATE,
-        ),
+        columns=(_column("Size", ".spec.targetSize", "Machines that are wanted.", kind="integer"), *_STATE),
     ),
 }
 

@@ -1,7 +1,6 @@
-"""Between the JSON of the four kinds and their records: objects that are read, children to create, patches.
+"""Reads and writes the JSON of the four kinds. Objects of earlier definitions may lack fields.
 
-Objects of earlier definitions may lack fields. Specs are written with the defaults that the API server would add, so
-that a child that is as it should be reads equal to what it was made from.
+Specs are written with the defaults of the API server, so that a child reads equal to what it was made from.
 """
 
 from __future__ import annotations

@@ -16,11 +16,7 @@ from provisioner.nodegroups.api.statuses import OperationType
 from provisioner.nodegroups.api.types import Kind, ObjectMeta
 
 # --- children ---
-_SUFFIXES = {
-    Kind.WORKLOAD_POLICY: "policy",
-    Kind.INSTANCE_TEMPLATE: "template",
-    Kind.MANAGED_INSTANCE_GROUP: "mig",
-}
+_SUFFIXES = {Kind.WORKLOAD_POLICY: "policy", Kind.INSTANCE_TEMPLATE: "template", Kind.MANAGED_INSTANCE_GROUP: "mig"}
 _HASH_DIGITS = 8
 #: Longest name of a resource in Compute Engine.
 RESOURCE_NAME = 63

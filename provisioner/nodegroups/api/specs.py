@@ -159,8 +159,8 @@ class InstanceConfig:
     reservation_affinity: Annotated[
         str,
         choice(
-            "Whether machines without reservation use reservations that match. Default: NO_RESERVATION with FLEX_START, "
-            "else ANY_RESERVATION.",
+            "Whether machines without reservation use others that match. Default: NO_RESERVATION with FLEX_START, else "
+            "ANY_RESERVATION.",
             ("ANY_RESERVATION", "NO_RESERVATION"),
         ),
     ] = ""
@@ -257,8 +257,7 @@ class BootstrapConfig:
         "controlPlaneIP",
     ] = ""
     control_plane_port: Annotated[
-        int | None,
-        Whole(about="Port of the API server at controlPlaneIP. Default: 6443.", least=1, most=65_535),
+        int | None, Whole(about="Port of the API server at controlPlaneIP. Default: 6443.", least=1, most=65_535)
     ] = None
 
 
@@ -316,21 +315,13 @@ class TpuNodeGroupSpec:
     instance_config: InstanceConfig | None = None
     node_count: Annotated[
         int | None,
-        Whole(
-            about="Number of machines. Default: that of the topology, else 1.",
-            least=1,
-            most=bounds.GROUP_NODES,
-        ),
+        Whole(about="Number of machines. Default: that of the topology, else 1.", least=1, most=bounds.GROUP_NODES),
     ] = None
     min_node_count: Annotated[
         int, Whole(about="Has no effect: a slice has all its machines or none.", most=bounds.GROUP_NODES, default=0)
     ] = 0
     accelerator_connection_mode: Annotated[
-        str,
-        choice(
-            "How the chips are connected. static is the same as STATIC.",
-            ("STATIC", "static"),
-        ),
+        str, choice("How the chips are connected. static is the same as STATIC.", ("STATIC", "static"))
     ] = "STATIC"
     topology: Annotated[
         str,

@@ -1,8 +1,7 @@
-"""What machines are told by their metadata: how to join the cluster, and the startup script. Pure.
+"""The metadata of machines: how to join the cluster, and the startup script. Pure.
 
-All items are written at once, with the fingerprint of what was read; keys that are not ours stay as they are. Whatever
-may change while machines run (version, address, token) is in items of its own and not in the script: a template cannot
-be changed.
+A write has all items, with the fingerprint of the last reading. What may change while machines run (version, address,
+token) is in separate items and not in the script, because a template cannot be changed.
 """
 
 from __future__ import annotations

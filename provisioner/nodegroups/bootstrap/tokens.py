@@ -1,10 +1,8 @@
-"""Bootstrap tokens: one for each machine, as Secrets of kube-system, until the machine has joined. Pure.
+"""Bootstrap tokens: a Secret of kube-system for each machine that has not joined. Pure.
 
-A token lives for 30 minutes. While its machine has not joined, another one is made before it expires, and takes its
-place in the machine's metadata; the old one ends by itself, so that a join which is under way is not cut off.
-
-Tokens carry a group of their own, whose certificates of kubelets nothing else approves: each machine's own is approved
-here, while its token counts. With kubeadm's group, whoever writes a machine's startup script could become any node.
+A token lives for 30 minutes and is replaced before. The old one expires on its own, so that no join is interrupted.
+Certificates of their group are approved by this controller only, for the machine of the token: with the group of
+kubeadm, a user who writes the startup script of a machine could become any node.
 """
 
 from __future__ import annotations

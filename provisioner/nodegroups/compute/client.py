@@ -216,11 +216,7 @@ class ComputeClient:
     def get_operation(self, scope: records.Scope, name: OperationName) -> records.Operation:
         """Implement `Compute.get_operation`."""
         return self._get(
-            scope,
-            _OPERATIONS,
-            name,
-            resources.OPERATION_FIELDS,
-            lambda body: resources.operation_of(body, scope),
+            scope, _OPERATIONS, name, resources.OPERATION_FIELDS, lambda body: resources.operation_of(body, scope)
         )
 
     # --- one call each

@@ -1,19 +1,14 @@
-"""What Compute Engine has and is asked for, and how (`Compute`). Frozen; knows nothing of JSON.
+"""The resources of Compute Engine as frozen records, and the protocol `Compute` for calls. Knows no JSON.
 
-One record says both what an insert asks for and what a get returns: fields below `# --- only asked for` and
-`# --- only read` are empty in the other. Statuses, actions and modes are texts as Google spells them, so that a new one
-fails nothing. What a caller of `Compute` can rely on:
+One record is used for inserts and for reads; a field below `# --- only asked for` or `# --- only read` is empty in the
+other. Statuses and modes are texts, so that a new one fails nothing. What callers of `Compute` can rely on:
 
-- Every method is one short exchange (the pages of a list count as one), may be called from many threads, never waits
-  for an operation, never tries again, and raises `ComputeError` and nothing else.
-- **Idempotent by request id.** The same changing call sent again with its request id changes nothing more, and answers
-  with the operation of the first, for as long as Google remembers it (some minutes at least; not documented).
-- **Idempotent by name.** An insert of a name that is there ends in ALREADY_EXISTS and changes nothing: whose it is, its
-  description says. A delete of a name that is not there ends in NOT_FOUND.
-- **UNKNOWN_OUTCOME**: a changing call was lost on its way, and may have its effect, also later. After every other
-  failure nothing was changed.
-- INVALID and PERMISSION: this request will not be taken as it is, until somebody changes something.
-- OPERATION_IN_THE_WAY passes by itself: something else is under way on the resource, or it is still used by another.
+- A method is one exchange (or one list), thread-safe, never waits for an operation, never retries, and raises only
+  `ComputeError`.
+- A change with the same request id has one effect, and returns the operation of the first, for at least some minutes.
+- An insert of an existing name ends in ALREADY_EXISTS, a delete of a name that does not exist in NOT_FOUND.
+- UNKNOWN_OUTCOME: the change was lost on its way and may take effect, also later. Other failures changed nothing.
+- INVALID and PERMISSION last until a user changes something. OPERATION_IN_THE_WAY passes.
 """
 
 from __future__ import annotations
@@ -236,11 +231,7 @@ def parse_link(url: str) -> Link | None:
         return None
     location, kind = found["location"] or "", found["kind"]
     in_zone = kind == "zones" or (kind == "locations" and _ZONE.fullmatch(location) is not None)
-    scope = Scope(
-        project=found["project"],
-        region="" if in_zone else location,
-        zone=location if in_zone else "",
-    )
+    scope = Scope(project=found["project"], region="" if in_zone else location, zone=location if in_zone else "")
     return Link(scope=scope, collection=found["collection"], name=found["name"])
 
 

@@ -227,8 +227,7 @@ def _bulk_of(raw: object) -> records.BulkOperation | None:
         return None
     check = fields.mapping(raw.get("lastProgressCheck"))
     return records.BulkOperation(
-        in_progress=raw.get("inProgress") is True,
-        failures=_failures_of(check.get("error"), ""),
+        in_progress=raw.get("inProgress") is True, failures=_failures_of(check.get("error"), "")
     )
 
 

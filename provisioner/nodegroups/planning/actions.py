@@ -1,8 +1,7 @@
-"""What a plan asks for: calls to Compute Engine and writes to Kubernetes, and their answers.
+"""Calls to Compute Engine and writes to Kubernetes, which a plan contains, and their answers.
 
-One action of a key is under way at a time; the key of a write names the object that is written. Whoever carries it out
-answers it exactly once, whatever happens. A write may be sent again: what it comes to is the same. NotFound of what is
-to go counts as done, and so does AlreadyExists of what is to be made.
+At most one action of a key is in flight; the key of a write names its object. Each action is answered exactly once.
+Writes are idempotent: NotFound of a delete and AlreadyExists of a create count as done.
 """
 
 from __future__ import annotations
@@ -20,13 +19,7 @@ from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import Answered, AnsweredCall
 from provisioner.nodegroups.api.statuses import OperationType, ResourceStatus, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, Record, WorkloadPolicy
-from provisioner.nodegroups.compute.records import (
-    Instance,
-    ManagedInstance,
-    Operation,
-    Resource,
-    Scope,
-)
+from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Operation, Resource, Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,10 +81,7 @@ def report(sightings: Sightings, round_: Round) -> Step:
     resolved = sightings.shape
     if resolved is not None:
         status = replace(
-            status,
-            topology=resolved.topology,
-            node_count=resolved.node_count,
-            target_size_policy_mode=resolved.mode,
+            status, topology=resolved.topology, node_count=resolved.node_count, target_size_policy_mode=resolved.mode
         )
     step = events.propose(group, status, (*_of_children(sightings), ready), now)
     loss, fleet = sightings.loss, sightings.fleet

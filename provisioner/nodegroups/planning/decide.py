@@ -1,13 +1,10 @@
-"""The decision: from one snapshot of the world, and what was read of Compute Engine, to a plan. Pure.
+"""Decides what to do, from a snapshot of the cluster and what was read of Compute Engine. Pure, and level-triggered.
 
-Level-triggered: it can be repeated, skipped or cut short anywhere, and the next one still does the right thing. A group
-is decided on together with its children, and apart from all others: a mistake of ours costs these their turn alone.
-Nothing of them is forgotten meanwhile, and each round tries again.
+A group is decided on together with its children, and separately from others: an exception in one does not affect them.
 
-Compute Engine counts the calls of a project by sort, region and minute. What is due is made at once as long as that
-stays within the pace; the rest waits for its turn: changes first, of these whole resources before single machines, and
-of each sort whatever has been due for longest, by turns of the namespaces, and of the groups whose machines are
-changed: many objects of one delay nobody else's.
+Compute Engine counts the calls of a project by sort, region and minute. Calls wait for their pace: changes are first,
+those of whole resources before those of machines, then calls that have been due for longest. Namespaces, and groups
+whose machines are changed, take turns.
 """
 
 from __future__ import annotations
@@ -73,17 +70,10 @@ class Plan:
     wake_at: datetime | None = None
 
 
-def decide(
-    snapshot: Snapshot,
-    memory: Memory,
-    settings: PlanningSettings,
-    now: datetime,
-) -> Plan:
-    """Decide what to do.
+def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
+    """Decide what to do. Nothing is decided if the snapshot is not synced or the cluster is unknown.
 
-    Where the snapshot is not to be trusted, or does not say which cluster this is, nothing is decided, and nothing is
-    forgotten but since when machines are lost, which may be well meanwhile: what is made without a whole mark could
-    never be told from what others made.
+    A resource without a whole mark could not be told from those of others. Lost machines may be well in the meantime.
     """
     if snapshot.not_synced or not snapshot.cluster.uid:
         return Plan(memory=replace(memory, lost={}))

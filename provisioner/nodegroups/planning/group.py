@@ -1,11 +1,9 @@
-"""A group: its children, what it says of them and of its nodes, what its nodes carry, and how it goes.
+"""A group: its children, its status, the labels of its nodes, and its deletion.
 
-Children are made in order, each as soon as what it refers to is there; what there is of them is taken from their
-status. A child whose specification is not as it should be (a new startup script, somebody's edit) is recreated with the
-slice, since Compute Engine changes none of these resources, and until then the group says so.
+Each child is created when the resources that it names exist. A child that differs from what this release creates is
+recreated with the slice, because Compute Engine changes none of these resources.
 
-It goes in this order: machines, template, policy, nodes and tokens, device plugin. A finalizer is removed when nothing
-of its step is left, so that it goes on after a crash at any line.
+Deletion order: machines, template, policy, nodes and tokens, device plugin. Each step ends with its finalizer.
 """
 
 from __future__ import annotations
@@ -229,9 +227,7 @@ def workload_policy(group: TpuNodeGroup, shape: GroupShape) -> WorkloadPolicy | 
     if not shape.one_slice:
         return None
     spec = WorkloadPolicySpec(
-        project=group.spec.project,
-        region=region_of(group.spec.node_location),
-        accelerator_topology=shape.topology,
+        project=group.spec.project, region=region_of(group.spec.node_location), accelerator_topology=shape.topology
     )
     return WorkloadPolicy(meta=_meta(group, Kind.WORKLOAD_POLICY), spec=spec)
 

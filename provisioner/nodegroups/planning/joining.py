@@ -1,8 +1,6 @@
-"""Machines that are to join the cluster: each gets a token of its own in its metadata, as long as it has no node.
+"""Machines that join the cluster: each gets a token in its metadata until it has a node.
 
-Once a machine has joined, the Secret of its token is deleted, so that the token in the metadata is worthless. The
-Secret stays until the node has got its labels: until then it stands for a node that could not be found by them, over
-any restart.
+The Secret of a token is deleted when the node has its labels. Until then it identifies the node, also after a restart.
 """
 
 from __future__ import annotations

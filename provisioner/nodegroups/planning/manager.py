@@ -1,12 +1,10 @@
-"""Managed instance groups: the machines. Zonal.
+"""Managed instance groups, which are the machines. Zonal.
 
-A group that is BULK gets all its machines at once or none: while there is no capacity it waits, for as long as it
-takes, and Compute Engine says at each check what it lacked. That is told, and is no failure.
+A BULK group gets all its machines at the same time or none. While there is no capacity it waits, which is no failure.
 
-Before it is deleted with its machines its nodes are cordoned by spec.unschedulable, which unlike a bare taint stays,
-and the pods on them are evicted. Pods with chips keep the machines until their grace period ends. Pods without chips do
-so until a deadline, which is short for pods of other namespaces and if the slice can do no work anyway. Right before
-the delete all of it is read live (`actions.Proof`).
+Before a group is deleted, its nodes are cordoned by spec.unschedulable, which remains unlike a taint, and its pods are
+evicted. Pods with chips keep the machines until their grace period ends, others until a deadline, which is short in
+other namespaces and on slices that can do no work. The gate proves all of it live (`actions.Proof`).
 """
 
 from __future__ import annotations
@@ -95,8 +93,7 @@ def _condition(child: ManagedInstanceGroup, resource: Manager, fleet: Fleet | No
     if bulk is not None and bulk.failures and (bulk.in_progress or not resource.is_stable):
         said = "; ".join(dict.fromkeys(failure.message for failure in bulk.failures[:_MOST_FAILURES]))
         return not_ready(
-            Reason.INSTANCES_CREATION_FAILED,
-            f"waiting for capacity{_since(resource.created_at)}, Google says: {said}",
+            Reason.INSTANCES_CREATION_FAILED, f"waiting for capacity{_since(resource.created_at)}, Google says: {said}"
         )
     if failures:
         name, failure = failures[0]
@@ -178,11 +175,10 @@ def _cordon(node: Node, labels: dict[str, str]) -> PatchNode:
 
 
 def machines_before(round_: Round) -> dict[str, int]:
-    """Count, for each managed instance group by its UID, the machines of its namespace whose turn is before its own.
+    """Return, by UID of a managed instance group, the number of machines of its namespace that are before its own.
 
-    First are those that are made, as read of Compute Engine: people may write any status. Then those of slices that are
-    recreated, and then others, by the age of their groups. What Compute Engine refuses, or a policy or template that it
-    needs, has its turn after all others, first what was refused first, and what cannot be made has none.
+    Existing ones are first, as read of Compute Engine, then recreated slices, then others by age. Those that Compute
+    Engine rejects are last, earlier rejected ones before others. Those that cannot be created do not count.
     """
     limit = round_.settings.machines_per_namespace
     anew = {uid: group for uid, group in round_.groups.items() if group.status.recreated_at and not group.meta.deleting}

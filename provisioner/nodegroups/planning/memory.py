@@ -1,8 +1,7 @@
-"""What is remembered between rounds, and what answers teach.
+"""What is remembered between rounds, and what answers change in it. Pure.
 
-The truth is in Compute Engine and in the objects' status. This is what was last read of the one, and what the caches of
-the other do not show yet. Losing all of it is safe: it is read again, and requests have the same ids. A failure delays
-this call for this object alone, and nothing is given up.
+The truth is in Compute Engine and in the status of objects, so losing all of it is safe: requests keep their ids. A
+failure delays this call for this object only.
 """
 
 from __future__ import annotations

@@ -234,11 +234,9 @@ def left_over(
 ) -> tuple[Node, ...]:
     """List the nodes of a group whose machines are gone.
 
-    They are known by their labels; until they have got these, by the tokens with which they joined, which stay as long,
-    and by the machines in the group's status.
-    `fleet` None stands for a group without a managed instance group: all its machines are gone. Else a node that is
-    ready may be that of a machine which is not listed yet, and so may any node where fewer than `count` are listed,
-    unless it is among those that are `lost` for good (`repair.lost_for_good`).
+    They are known by labels, tokens, or the machines in the status. `fleet` is None if all machines are gone. Otherwise
+    the machine of a node may not be listed yet: if the node is ready, or if fewer than `count` machines are listed and
+    the node is not `lost` for good (`repair.lost_for_good`).
     """
     place, own = place_of(group), labelled(group, round_)
     if fleet is not None and silent_node(own):

@@ -1,8 +1,7 @@
-"""When a slice is recreated: a machine of it is lost for too long, and the others can do nothing without it.
+"""When a slice is recreated: one of its machines has been lost for too long, and the others can do no work without it.
 
-All machines are recreated together, by deleting the managed instance group and making another of the same name. The
-group's status says so before anything is deleted (reason Recreating), and says otherwise before anything is made again:
-so a managed instance group that is there while the status says Recreating is always the old one.
+The managed instance group is deleted and created again under its name. The status has the reason Recreating before
+anything is deleted, and another one before anything is created: with that reason the group is always the old one.
 """
 
 from __future__ import annotations
