@@ -166,17 +166,18 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, round_: R
     """Return the changes after which all nodes carry their labels, the worker index among them, and the taint."""
     shared, indices = labels_of(group, shape), worker_indices(shape, fleet)
     tokens = round_.tokens.get((group.meta.namespace, group.meta.name), ())
-    joining = {(token.machine, token.machine_id) for token in tokens}
     changes = []
     for member in fleet.members:
         node, machine = member.node, member.machine
         if node is None:
             continue
         wanted = {**shared, names.TRUSTED_NAMESPACE: group.meta.namespace}
-        certain = node.ready or (machine.name, machine.id) in joining
-        if group.spec.bootstrap_kubernetes is not None and machine.id and certain:
-            # Another node may be that of an earlier machine. Other images may join again as the node that is there.
-            wanted[names.MACHINE_ID] = machine.id
+        if group.spec.bootstrap_kubernetes is not None and machine.id:
+            # Other images may join again as the node that exists. A node that is not ready, and has only a token of an
+            # earlier machine, is the node of that one, which was lost before it had its labels.
+            joined = [token.machine_id for token in tokens if token.machine == machine.name]
+            number = machine.id if node.ready or machine.id in joined else next(iter(joined), "")
+            wanted |= {names.MACHINE_ID: number} if number else {}
         if node.name in indices:
             wanted[names.WORKER_INDEX] = str(indices[node.name])
         missing = {key: value for key, value in wanted.items() if node.labels.get(key) != value}

@@ -372,6 +372,20 @@ def test_a_machine_that_compute_engine_creates_again_joins_again(meanwhile: str)
     world.check_tokens_gone()
 
 
+def test_machine_that_is_recreated_before_its_node_has_labels_joins_again() -> None:
+    """The node was taken for that of the new machine, which got no token."""
+    world = World()
+    world.kube.refused_nodes = True
+    world.kube.create_group(make_group("train", topology="2x2", node_count=2))
+    world.wait_until(lambda: len(world.kube.all("Node")) == 2)
+    lost = world.machines("train")[0]
+    world.cloud.lose(lost, Loss.PREEMPTED)
+    world.wait(60.0)
+    world.kube.refused_nodes = False
+    world.wait_until(lambda: world.is_ready("train"))
+    assert lost.number not in {machine.number for machine in world.machines("train")}
+
+
 def test_a_machine_that_is_created_again_while_its_group_is_deleted_holds_nothing_up() -> None:
     """The node of the earlier machine of its name is cordoned as well, which the gate wants."""
     world = ready_world(topology="2x2", node_count=2)
