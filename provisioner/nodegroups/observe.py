@@ -23,7 +23,6 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from provisioner import constants
 from provisioner.kube import fields
 from provisioner.kube.errors import NotFound
 from provisioner.kube.live import Rereading, read_cluster_uid
@@ -155,7 +154,7 @@ def _has_come_to_a_group(node: Node, before: Node | None) -> bool:
     if before is not None and before.uid == node.uid:
         return names.GROUP_NAME not in before.labels
     # One that registers with the taint has none but those that are kept anyway.
-    return all(taint.key != constants.TPU_RESOURCE for taint in node.taints)
+    return not node.tainted
 
 
 def _differ_by_version_alone(before: Node, after: Node) -> bool:

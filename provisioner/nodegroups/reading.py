@@ -10,7 +10,6 @@ from typing import Any
 
 from provisioner import constants
 from provisioner.kube import fields, podspec
-from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import API_VERSION
@@ -33,6 +32,9 @@ _READ_LABELS = frozenset(
         names.MACHINE_ID,
     }
 )
+#: Keeps pods without chips off the nodes; TPU nodes of GKE have the same.
+TPU_TAINT = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
+_TAINT = (TPU_TAINT["key"], TPU_TAINT["effect"])
 _MACHINE = "gce://"
 #: A kubelet with nothing new reports every 2.5 to 7.5 minutes, and Kubernetes finds it silent within another minute.
 _SILENCE = timedelta(minutes=10)
@@ -64,20 +66,13 @@ def parse_node(raw: object) -> Node:
         resource_version=fields.name(metadata.get("resourceVersion")),
         provider_id=fields.name(spec.get("providerID")),
         labels={key: fields.name(labels[key]) for key in sorted(_READ_LABELS & labels.keys())},
-        # All of them: whoever adds one writes the others.
-        taints=tuple(taint_of(taint) for taint in fields.mappings(spec.get("taints"))),
+        tainted=any((each.get("key"), each.get("effect")) == _TAINT for each in fields.mappings(spec.get("taints"))),
         unschedulable=spec.get("unschedulable") is True,
         ready=ready.get("status") == "True",
         silent=ready.get("status") == "Unknown" and was_silent,
         capacity_chips=capacity,
         allocatable_chips=allocatable,
     )
-
-
-def taint_of(raw: dict[str, Any]) -> Taint:
-    """Read one taint of a node, without the time at which it was set."""
-    key, value, effect = (fields.name(raw.get(part)) for part in ("key", "value", "effect"))
-    return Taint(key=key, value=value, effect=effect)
 
 
 def may_be_of_a_group(node: Node) -> bool:

@@ -13,13 +13,12 @@ from provisioner import constants
 from provisioner.kube import fields
 from provisioner.kube.errors import Conflict, Invalid, NotFound
 from provisioner.kube.protocol import Api, Timeouts, collection_path, object_path
-from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import documents, names
 from provisioner.nodegroups.api.types import Child, Record
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.planning import actions
-from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT, taint_of
+from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT, TPU_TAINT
 
 #: A write takes no longer than this, and is not begun with less of the lease left.
 WRITE_SECONDS = 10.0
@@ -100,8 +99,10 @@ class Writer:
         if what.labels:
             patch["metadata"]["labels"] = dict(what.labels)
         spec: dict[str, Any] = {"unschedulable": True} if what.cordon else {}
-        if what.taints is not None:
-            spec["taints"] = _taints(self.api.get(path, timeouts=_SHORT_TIMEOUTS), what.taints)
+        if what.taint:
+            # A node that got it in the meantime has another resource version.
+            node = fields.mapping(self.api.get(path, timeouts=_SHORT_TIMEOUTS).get("spec"))
+            spec["taints"] = [*fields.mappings(node.get("taints")), TPU_TAINT]
         if spec:
             patch["spec"] = spec
         # A merge patch: with a strategic one a taint that is to go would stay.
@@ -148,14 +149,3 @@ class Writer:
 
 def _path(record: Record) -> str:
     return object_path(record.kind.plural, record.meta.name, namespace=record.meta.namespace, root=API_ROOT)
-
-
-def _taints(node: Mapping[str, Any], wanted: tuple[Taint, ...]) -> list[dict[str, Any]]:
-    """Return the taints as they are to be; those that are there keep the time at which they were set."""
-    there = {taint_of(raw): raw for raw in fields.mappings(fields.mapping(node.get("spec")).get("taints"))}
-    return [there.get(taint) or _taint(taint) for taint in wanted]
-
-
-def _taint(taint: Taint) -> dict[str, Any]:
-    value = {"value": taint.value} if taint.value else {}
-    return {"key": taint.key, **value, "effect": taint.effect}

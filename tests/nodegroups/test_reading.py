@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from provisioner import constants
 from provisioner.kube.fields import MalformedObject
-from provisioner.model.capacity import Taint
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.planning.round import DevicePlugin, Node
@@ -23,7 +22,7 @@ from provisioner.nodegroups.reading import (
     parse_pod,
     tolerates_tpu_nodes,
 )
-from tests.support.nodegroup_world import LABELS, TAINT, provider_id, raw_machine_node, raw_pod_on
+from tests.support.nodegroup_world import LABELS, provider_id, raw_machine_node, raw_pod_on
 
 TPU = constants.TPU_RESOURCE
 
@@ -37,7 +36,7 @@ def test_a_node_of_a_machine() -> None:
         resource_version="7",
         provider_id=provider_id("m-0"),
         labels={**LABELS, names.WORKER_INDEX: "0"},
-        taints=(Taint(**TAINT),),
+        tainted=True,
         unschedulable=True,
         ready=True,
         capacity_chips=4,

@@ -14,7 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from provisioner.model.capacity import OperationName, Taint
+from provisioner.model.capacity import OperationName
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import Answered, AnsweredCall
 from provisioner.nodegroups.api.statuses import OperationType, ResourceStatus, TpuNodeGroupStatus
@@ -248,8 +248,8 @@ class PatchNode(_OfObject):
     resource_version: str
     #: Those to be set; the others stay.
     labels: Mapping[str, str]
-    #: All of them as they are to be; None: they stay.
-    taints: tuple[Taint, ...] | None = None
+    #: Whether to add the taint of TPU nodes.
+    taint: bool = False
     #: Set spec.unschedulable; it is never cleared.
     cordon: bool = False
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from provisioner.constants import TPU_RESOURCE
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.specs import ProvisioningModel
@@ -159,7 +160,7 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
 def _unmarked(changes: Sequence[PatchNode], round_: Round) -> Condition:
     """Say that nodes lack labels or the taint: pods that go by a worker's index would not find it."""
     first = changes[0]
-    lacks = [*sorted(first.labels), *([nodes.TPU_TAINT.key] if first.taints is not None else [])]
+    lacks = [*sorted(first.labels), *([TPU_RESOURCE] if first.taint else [])]
     more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
     words = f"node {first.name}{more} does not have {', '.join(lacks)} yet"
     why = round_.refused(first)

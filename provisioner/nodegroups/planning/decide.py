@@ -209,19 +209,19 @@ def _choose(
 
 
 def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory) -> list[Proposed]:
-    """Leave out creates of tokens that are too many. The groups take turns: a large one leaves others theirs."""
+    """Leave out creates of tokens that are too many. Namespaces take turns, and in each of them its groups."""
     creating = sum(
         isinstance(each.write, actions.CreateToken) and each.answered_at is None for each in memory.writes.values()
     )
-    turns: Counter[tuple[str, str]] = Counter()
-    queue = []
-    for each in chosen:
-        if isinstance(each.write, actions.CreateToken):
-            group = (each.write.namespace, each.write.name)
-            queue.append((turns[group], group, each.write.key))
-            turns[group] += 1
-    room = max(0, tokens.MOST - len(snapshot.tokens) - creating)
-    late = {key for _, _, key in sorted(queue)[room:]}
+    queue = [each.write for each in chosen if isinstance(each.write, actions.CreateToken)]
+    for party in ("name", "namespace"):
+        turns: Counter[str] = Counter()
+        ranks = {}
+        for write in queue:
+            whose = f"{write.namespace}/{write.name}" if party == "name" else write.namespace
+            ranks[write.key], turns[whose] = turns[whose], turns[whose] + 1
+        queue.sort(key=lambda write: ranks[write.key])
+    late = {write.key for write in queue[max(0, tokens.MOST - len(snapshot.tokens) - creating) :]}
     return [each for each in chosen if each.write.key not in late]
 
 

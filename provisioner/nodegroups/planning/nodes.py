@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from provisioner.constants import TPU_RESOURCE
-from provisioner.model.capacity import FailureKind, Taint
+from provisioner.model.capacity import FailureKind
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.statuses import STARTING_OR_RUNNING
@@ -17,8 +16,6 @@ from provisioner.nodegroups.planning.actions import DeleteNode, PatchNode
 from provisioner.nodegroups.planning.ownership import is_ours
 from provisioner.nodegroups.planning.round import Node, Round, Step, merged, silent_node, to_write
 
-#: Keeps pods without chips off the nodes; GKE's nodes with TPUs have the same.
-TPU_TAINT = Taint(key=TPU_RESOURCE, value="present", effect="NoSchedule")
 #: Statuses of machines that have stopped: nothing runs on them.
 STOPPED = frozenset({"TERMINATED", "STOPPED", "SUSPENDED"})
 _RUNNING = "RUNNING"
@@ -181,14 +178,13 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, round_: R
         if node.name in indices:
             wanted[names.WORKER_INDEX] = str(indices[node.name])
         missing = {key: value for key, value in wanted.items() if node.labels.get(key) != value}
-        tainted = any((taint.key, taint.effect) == (TPU_TAINT.key, TPU_TAINT.effect) for taint in node.taints)
-        if missing or not tainted:
+        if missing or not node.tainted:
             change = PatchNode(
                 name=node.name,
                 uid=node.uid,
                 resource_version=node.resource_version,
                 labels=missing,
-                taints=None if tainted else (*node.taints, TPU_TAINT),
+                taint=not node.tainted,
             )
             changes.append(change)
     return tuple(changes)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from provisioner.model import waits
-from provisioner.model.capacity import Taint
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.statuses import STARTING_OR_RUNNING, ConditionType, Reason, condition_of, is_true
@@ -38,7 +37,8 @@ class Node:
     #: As gce://PROJECT/ZONE/INSTANCE.
     provider_id: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[Taint, ...] = ()
+    #: It has the taint of TPU nodes. Others are not kept: the metadata of a machine may have 262,144 bytes of them.
+    tainted: bool = False
     #: spec.unschedulable.
     unschedulable: bool = False
     #: Its condition Ready is True.

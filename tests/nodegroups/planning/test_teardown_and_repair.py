@@ -312,7 +312,7 @@ def test_a_group_is_ready_when_all_nodes_have_their_labels_and_the_taint() -> No
     assert sorted(node.labels[names.WORKER_INDEX] for node in nodes) == ["0", "1"]
     told = [event.reason for event in world.process.events if event.object.kind == Kind.TPU_NODE_GROUP]
     assert told.count("Provisioned") == 1
-    world.kube.change_node(nodes[0].name, taints=())
+    world.kube.change_node(nodes[0].name, tainted=False)
     world.wait_until(lambda: not world.is_ready("train"), within_seconds=10.0, step_seconds=0.01)
     world.wait_until(lambda: world.is_ready("train"), within_seconds=60.0)
     world.kube.change_node(nodes[1].name, labels={**nodes[1].labels, names.WORKER_INDEX: "2"})

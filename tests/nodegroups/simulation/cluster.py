@@ -322,7 +322,7 @@ class Kube:
             replace(
                 node,
                 labels={**node.labels, **write.labels},
-                taints=node.taints if write.taints is None else write.taints,
+                tainted=node.tainted or write.taint,
                 unschedulable=node.unschedulable or write.cordon,
             ),
         )
