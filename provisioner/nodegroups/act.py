@@ -182,6 +182,8 @@ def _exchange(compute: Compute, call: actions.Call) -> tuple[str, Callable[[], a
     match call:
         case actions.Read():
             return f"get_{word}", lambda: compute.get(sort, scope, name)
+        case actions.ListManagers():
+            return "list_managers", lambda: compute.list_managers(scope)
         case actions.ListMachines():
             return "list_managed_instances", lambda: compute.list_managed_instances(scope, name)
         case actions.Insert():

@@ -46,9 +46,7 @@ _INSTALL_HINT = "install the definitions of node groups"
 _OF_A_DAEMON_SET = "pod-template-generation"
 #: What is known of the cluster is read again so often.
 _REREAD_SECONDS = 600.0
-#: The loop waits for these reads.
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
-#: ConfigMaps: (namespace, name).
 _ROOT_CA = ("kube-system", "kube-root-ca.crt")
 _CLUSTER_INFO = ("kube-public", "cluster-info")
 _HTTPS_PORT = 443
@@ -182,7 +180,6 @@ class ClusterReader(Rereading):
     #: What settings say instead of the cluster; empty where they do not.
     api_server: str = ""
     kubernetes_version: str = ""
-    #: None until the first success.
     cluster: Cluster | None = None
 
     def due_in_seconds(self, now: datetime) -> float:

@@ -15,7 +15,6 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import API_VERSION
 from provisioner.nodegroups.planning.round import DevicePlugin, Node, Pod
 
-#: Where the four kinds, and DaemonSets, live.
 API_ROOT = f"/apis/{API_VERSION}"
 APPS_ROOT = "/apis/apps/v1"
 #: Labels of nodes that are read; each machine has some twenty more.
@@ -38,7 +37,6 @@ _TAINT = (TPU_TAINT["key"], TPU_TAINT["effect"])
 _MACHINE = "gce://"
 #: A kubelet with nothing new reports every 2.5 to 7.5 minutes, and Kubernetes finds it silent within another minute.
 _SILENCE = timedelta(minutes=10)
-#: What a pod's last controller is where the pod ends with its node.
 _OF_NODE = frozenset({"DaemonSet", "Node"})
 _MIRROR = "kubernetes.io/config.mirror"
 

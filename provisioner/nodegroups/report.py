@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -12,7 +13,7 @@ from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import TpuNodeGroup
-from provisioner.nodegroups.compute.records import Operation
+from provisioner.nodegroups.compute.records import Manager, Operation
 from provisioner.nodegroups.metrics import DONE, UNKNOWN, Metrics
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.decide import Crashed, Plan
@@ -22,7 +23,6 @@ from provisioner.runtime.repeats import Lasting, Repeats, place_of
 
 _log = structlog.get_logger(__name__)
 
-#: Failures of changes that end by themselves within seconds.
 _PASSING = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.ALREADY_EXISTS})
 #: What the condition of a group may say in a label.
 _REASONS = frozenset(Reason)
@@ -36,7 +36,6 @@ class Reporter:
     metrics: Metrics
     #: What is done is not done, and only the actor says what that would be.
     dry_run: bool = False
-    #: By the key of the write that they tell of.
     _held: dict[str, tuple[actions.Event, ...]] = field(default_factory=dict)
     _lasting: Lasting = field(default_factory=Lasting)
     _repeats: Repeats = field(default_factory=Repeats)
@@ -47,7 +46,16 @@ class Reporter:
             self._tell_crash(crashed)
         if not self.dry_run:
             self._tell_events(plan)
+        self._tell_strays(plan.strays)
         self._measure(plan.memory, snapshot)
+
+    def _tell_strays(self, strays: tuple[Manager, ...] | None) -> None:
+        if strays is None:
+            return
+        self.metrics.strays.set(len(strays))
+        for url, description in ((stray.url, stray.description) for stray in strays):
+            said = {"resource": url, "description": description}
+            self._lasting.fails(url, description, functools.partial(_log.warning, "resource.orphaned", **said))
 
     def _tell_events(self, plan: Plan) -> None:
         statuses = {write.record.meta.uid: write.key for write in plan.writes if isinstance(write, actions.PatchStatus)}

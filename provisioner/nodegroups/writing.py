@@ -42,7 +42,6 @@ class Writer:
     """Writes to one API server; may be called from many threads."""
 
     api: Api
-    #: As `device_plugin.manifest` makes it; empty: it is not our job, and no plan has it applied.
     device_plugin: Mapping[str, Any] = field(default_factory=dict)
     draw_token: Callable[[], str] = draw_token
 

@@ -83,7 +83,6 @@ class Rule:
     #: In the Common Expression Language, of `self`.
     cel: str
     message: str
-    #: The field that is wrong where one is.
     field: str = ""
 
 
@@ -96,7 +95,6 @@ class Struct(_Form):
     rules: tuple[Rule, ...] = ()
     #: Whether each field stays as it is, and absent where it is absent.
     fixed: bool = False
-    #: Whether all of it stays as it is.
     all_fixed: bool = False
 
 
@@ -128,7 +126,6 @@ class _Part:
     read: Callable[[Any], Any]
 
 
-#: Each without its fields.
 _CLASSES: dict[type, Struct] = {}
 
 

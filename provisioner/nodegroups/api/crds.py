@@ -22,9 +22,7 @@ def _column(name: str, path: str, about: str, *, kind: str = "string", wide: boo
 class Shown:
     """How a kind is called and shown."""
 
-    #: In a sentence.
     about: str
-    #: As kubectl knows it.
     short_name: str
     columns: tuple[Json, ...]
 

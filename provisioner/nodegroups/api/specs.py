@@ -35,7 +35,6 @@ class ProvisioningModel(StrEnum):
     STANDARD = "STANDARD"
     SPOT = "SPOT"
     RESERVATION_BOUND = "RESERVATION_BOUND"
-    #: Not in gke-labs/tpu-operator.
     FLEX_START = "FLEX_START"
 
 

@@ -154,7 +154,6 @@ def _decoded(raw: object) -> str:
 
 
 SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
-#: Where requests live.
 CERTIFICATES_ROOT = "/apis/certificates.k8s.io/v1"
 _BOOTSTRAP_USER = "system:bootstrap:"
 _NODE_USER = "system:node:"
@@ -180,9 +179,7 @@ class Request:
     name: str
     uid: str
     resource_version: str = ""
-    #: Name of the token's Secret.
     token: str
-    #: The node whose kubelet it is to be.
     node: str
 
 

@@ -28,7 +28,6 @@ TERMINATE = "TERMINATE"
 STOP = "STOP"
 DELETE = "DELETE"
 
-#: The status of a resource policy that may be used.
 READY = "READY"
 #: The status of a machine with TPUs that waits for capacity, for hours with flex-start.
 PENDING = "PENDING"
@@ -59,7 +58,6 @@ class ResourcePolicy:
     """A workload policy, which gives the machines of a group the topology of one slice. Regional."""
 
     name: str
-    #: The mark of ownership.
     description: str = ""
     #: Empty for a resource policy of another sort.
     type: str = HIGH_THROUGHPUT
@@ -72,7 +70,6 @@ class ResourcePolicy:
     url: str = ""
 
 
-#: Of a template that was read.
 _NO_CONFIG = InstanceConfig(machine_type="", subnetwork="")
 
 
@@ -81,7 +78,6 @@ class Template:
     """An instance template: what each machine of a group is. Global, or regional where a user names one."""
 
     name: str
-    #: The mark of ownership.
     description: str = ""
     machine_type: str
     #: STANDARD, SPOT, RESERVATION_BOUND, FLEX_START; empty where it says none.
@@ -118,9 +114,7 @@ class Manager:
     """A managed instance group: as many machines of one template as it is asked for. Zonal."""
 
     name: str
-    #: The mark of ownership.
     description: str = ""
-    #: URL of the template.
     template: str
     target_size: int
     #: BULK or INDIVIDUAL; empty where it says none, which is INDIVIDUAL.
@@ -151,13 +145,11 @@ class ManagedInstance:
     """A machine that a group has or tries to have."""
 
     name: str
-    #: The project and the zone that it is in.
     scope: Scope
     #: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED, ...; empty: a placeholder without a machine.
     status: str = ""
     #: What the group does with it: NONE, CREATING, RECREATING, DELETING, VERIFYING, ...
     action: str = NO_ACTION
-    #: What the last attempt to create or delete it ran into.
     failures: tuple[Failure, ...] = ()
     #: Google's own number: another one under the same name is another machine. Empty for a placeholder.
     id: str = ""
@@ -181,7 +173,6 @@ class Instance:
     #: Items of its metadata, and the fingerprint that a change of them has to carry.
     items: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
-    #: Google's own number: another one under the same name is another machine.
     id: str = ""
 
 
@@ -195,7 +186,6 @@ class Operation:
     failure: Failure | None = None
 
 
-#: Of resources, zones and regions.
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 #: Project ids, those of a domain too, and project numbers.
 _PROJECT = re.compile(r"(?:[a-z0-9][-.a-z0-9]{0,62}:)?[a-z0-9][-a-z0-9]{0,62}")
@@ -205,7 +195,6 @@ _PATH = re.compile(
     r"(?:global|(?P<kind>zones|regions|locations)/(?P<location>[^/]+))/(?P<collection>[A-Za-z]+)/(?P<name>[^/?#]+))$"
 )
 REGION = re.compile(r"[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}")
-#: A zone is its region and one letter.
 _ZONE = re.compile(r".+-[a-z]")
 
 
@@ -214,7 +203,6 @@ class Link:
     """What a URL points to."""
 
     scope: Scope
-    #: Such as instanceTemplates.
     collection: str
     name: str
 
@@ -288,6 +276,10 @@ class Compute(Protocol):
 
     def delete(self, sort: type[Resource], scope: Scope, name: str, *, request_id: str) -> Operation:
         """Submit the deletion of a resource, of a group with its machines; OPERATION_IN_THE_WAY: it is used."""
+        ...
+
+    def list_managers(self, scope: Scope) -> tuple[Manager, ...]:
+        """Return the managed instance groups of all zones of a project that have a mark, of any cluster."""
         ...
 
     def list_managed_instances(self, scope: Scope, name: str) -> tuple[ManagedInstance, ...]:

@@ -22,6 +22,9 @@ MANAGER_FIELDS = (
     "name,description,selfLink,creationTimestamp,instanceTemplate,targetSize,targetSizePolicy/mode,"
     "resourcePolicies/workloadPolicy,status/isStable,status/bulkInstanceOperation"
 )
+#: Filter for resources with a mark of ownership (`names.Mark`).
+MARKED = 'description eq "tpu-provisioner: .*"'
+MANAGERS_FIELDS = "items,nextPageToken"
 MANAGED_INSTANCES_FIELDS = (
     "managedInstances/name,managedInstances/instance,managedInstances/id,managedInstances/instanceStatus,"
     "managedInstances/currentAction,managedInstances/lastAttempt,nextPageToken"
@@ -32,11 +35,7 @@ OPERATION_FIELDS = "name,status,operationType,targetLink,error,httpErrorStatusCo
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 _SPECIFIC = "SPECIFIC_RESERVATION"
 _DONE = "DONE"
-#: Longer numbers are none that Google gives.
 _MOST_DIGITS = 20
-
-
-# --- Bodies -------------------------------------------------------------------------------------------------
 
 
 def policy_body(policy: records.ResourcePolicy) -> dict[str, Any]:
@@ -80,7 +79,6 @@ def template_body(template: records.Template) -> dict[str, Any]:
 def manager_body(manager: records.Manager) -> dict[str, Any]:
     """Return the body of a managed instance group's insert."""
     return {
-        # 0 is a size, too.
         "targetSize": manager.target_size,
         **_body(
             name=manager.name,
@@ -164,6 +162,14 @@ def manager_of(raw: object) -> records.Manager:
         created_at=fields.parse_timestamp(body.get("creationTimestamp")),
         url=fields.text(body.get("selfLink")),
     )
+
+
+def managers_of(raw: object) -> tuple[tuple[records.Manager, ...], str]:
+    """Read a page of the managed instance groups of all zones, and the token of the next page."""
+    body = fields.mapping(raw)
+    zones = map(fields.mapping, fields.mapping(body.get("items")).values())
+    found = [manager_of(each) for zone in zones for each in fields.mappings(zone.get("instanceGroupManagers"))]
+    return tuple(found), fields.text(body.get("nextPageToken"))
 
 
 def managed_instances_of(raw: object, scope: records.Scope) -> tuple[tuple[records.ManagedInstance, ...], str]:

@@ -19,7 +19,7 @@ from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import Answered, AnsweredCall
 from provisioner.nodegroups.api.statuses import OperationType, ResourceStatus, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, Record, WorkloadPolicy
-from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Operation, Resource, Scope
+from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Manager, Operation, Resource, Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,6 @@ class Target:
 
     #: UID of the child that stands for it, or of the group that names a template of its user's.
     uid: str
-    #: Of that object.
     namespace: str
     kind: Kind
     scope: Scope
@@ -83,6 +82,13 @@ class Read(_OfTarget):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListManagers(_OfTarget):
+    """`list_managers`, of the project of the target. The answer has a tuple of Manager."""
+
+    sort: ClassVar[Sort] = Sort.LIST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListMachines(_OfTarget):
     """`list_managed_instances`. The answer has a tuple of ManagedInstance, None where there is no such group."""
 
@@ -132,7 +138,6 @@ class Delete(_OfTarget):
     sort: ClassVar[Sort] = Sort.CHANGE
     attempt: int
     request_id: str
-    #: None: nothing has to be proven first.
     proof: Proof | None = None
 
 
@@ -174,15 +179,14 @@ class SetMetadata(_OfTarget):
         return (self.machine,)
 
 
-Call = Read | ListMachines | Insert | Delete | Poll | ReadMachines | SetMetadata
-Result = Resource | tuple[ManagedInstance, ...] | tuple[Instance, ...] | Operation
+Call = Read | ListManagers | ListMachines | Insert | Delete | Poll | ReadMachines | SetMetadata
+Result = Resource | tuple[Manager, ...] | tuple[ManagedInstance, ...] | tuple[Instance, ...] | Operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAnswer(AnsweredCall[Call]):
     """How a call ended. `result` None without failure: what was asked for is not there (NOT_FOUND)."""
 
-    #: A `Result` as the call says.
     result: Any = None
     #: Google's own wish, None for none.
     retry_after_seconds: float | None = None
@@ -246,11 +250,9 @@ class PatchNode(_OfObject):
 
     kind: ClassVar[str] = "Node"
     resource_version: str
-    #: Those to be set; the others stay.
     labels: Mapping[str, str]
     #: Whether to add the taint of TPU nodes.
     taint: bool = False
-    #: Set spec.unschedulable; it is never cleared.
     cordon: bool = False
 
 
@@ -279,7 +281,6 @@ class EvictPod:
 class CreateToken:
     """Draw a token for one machine, and create its Secret with the labels of the group."""
 
-    #: Of the group.
     namespace: str
     name: str
     machine: str

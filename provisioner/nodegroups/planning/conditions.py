@@ -55,13 +55,10 @@ class Sightings:
     #: What its machines are to be; without a shape nothing can be made of them.
     shape: GroupShape | None = None
     model: ProvisioningModel = ProvisioningModel.STANDARD
-    #: Why it is not served.
     refusal: Condition | None = None
-    #: Of a template that its user names.
     external_url: str = ""
     problem_of_template: str = ""
     children: Mapping[Kind, Child] = field(default_factory=dict)
-    #: Kinds of children that it needs.
     needed: tuple[Kind, ...] = ()
     #: What is not as it should be and waits for the slice to be recreated, or for what the cluster does not say.
     notes: tuple[str, ...] = ()

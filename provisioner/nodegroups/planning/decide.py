@@ -20,8 +20,8 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of, not_ready
 from provisioner.nodegroups.api.types import Child, Record, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import tokens
-from provisioner.nodegroups.compute.records import region_of
-from provisioner.nodegroups.planning import actions, events, group, joining
+from provisioner.nodegroups.compute.records import Manager, region_of
+from provisioner.nodegroups.planning import actions, events, group, joining, strays
 from provisioner.nodegroups.planning.child import step_of as child_step
 from provisioner.nodegroups.planning.manager import machines_before
 from provisioner.nodegroups.planning.memory import (
@@ -66,6 +66,8 @@ class Plan:
     writes: tuple[actions.Write, ...] = ()
     events: tuple[actions.Event, ...] = ()
     crashed: tuple[Crashed, ...] = ()
+    #: Managed instance groups with a mark of this cluster and no object. None if they were not listed just now.
+    strays: tuple[Manager, ...] | None = None
     #: When to decide again at the latest, without any event; None: whenever something happens.
     wake_at: datetime | None = None
 
@@ -86,9 +88,10 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
         round_ = replace(round_, machines_before=machines_before(round_))
     concluded = {unit[0].meta.uid: _attempt(unit, round_) for unit in _units_of(round_)}
     resources = {each.meta.uid: round_.known(each) for each in (*snapshot.groups, *snapshot.children)}
-    step = merged(
-        (_apply_device_plugin(round_), joining.approvals(round_), *(each.step for each in concluded.values()))
-    )
+    projects = strays.known(round_)
+    resources |= {target.uid: known for target, known in projects.items()}
+    shared = (_apply_device_plugin(round_), joining.approvals(round_), strays.look(projects, round_))
+    step = merged((*shared, *(each.step for each in concluded.values())))
     proposed, later = _choose(step.writes, snapshot, memory, now)
     memory = replace(
         memory,
@@ -108,6 +111,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
         writes=tuple(each.write for each in proposed),
         events=tuple(event for each in proposed for event in each.events),
         crashed=tuple(each.crashed for each in concluded.values() if each.crashed is not None),
+        strays=strays.find(projects, round_),
         wake_at=min((moment for moment in moments if moment > now), default=None),
     )
 
@@ -118,7 +122,6 @@ class _Concluded:
 
     step: Step
     lost: Mapping[str, Lost]
-    #: None: it was decided on.
     crashed: Crashed | None = None
 
 
@@ -277,7 +280,6 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
         memory=replace(
             memory,
             calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in chosen}},
-            # One that is full is as good as none.
             pace={bucket: Pace(spare=left, at=now) for bucket, left in spare.items() if left < most},
         ),
         calls=tuple(chosen),

@@ -89,7 +89,6 @@ def join_machines(
         is_free = round_.nodes.get(provider_id(group, key[0])) is None
         starts = free[key].machine.status in STARTING_OR_RUNNING
         if is_free and starts and can_join:
-            # A new one shows by its name.
             own = ",".join(token.name for token in found if (token.machine, token.machine_id) == key)
             steps.append(to_write(_token_for(group, key, round_), own))
     for token in plan.delete:

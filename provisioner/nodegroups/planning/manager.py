@@ -44,11 +44,9 @@ _LIST_WHILE_DRAINED_SECONDS = 30.0
 _SHORT_DRAIN_SECONDS = 60.0
 #: A group that waits for capacity has no machines to list.
 _LIST_PLACEHOLDERS_SECONDS = 30.0
-#: Failures that last until somebody does something.
 _REFUSALS = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 #: Reasons of a group for which nothing is made, until somebody changes it or the settings.
 _NOT_SERVED = (Reason.NOT_ALLOWED, Reason.INVALID_SPEC)
-#: How many of Google's words a message has.
 _MOST_FAILURES = 2
 _LATE = datetime.max.replace(tzinfo=UTC)
 
@@ -115,7 +113,6 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
         return _draining("its machines are being listed", step)
     group = round_.parent_of(manager)
     labels = {} if group is None else names.group_labels(group.meta)
-    # What the provider ids of all its machines have before their suffix.
     place = f"gce://{manager.spec.project}/{manager.spec.location}/{manager.meta.name}"
     nodes = running(fleet, labels, place, round_)
     step = want(known, LIST, listing, fleet.asked_at + timedelta(seconds=_LIST_WHILE_DRAINED_SECONDS), round_)
@@ -267,7 +264,6 @@ def _again_seconds(resource: Manager, fleet: Fleet | None, now: datetime) -> flo
     if age > _LONG_SECONDS and resource.is_stable:
         return _LATEST_AFTER_LONG_SECONDS
     if whole:
-        # Their nodes are awaited, and show by themselves.
         return _LATEST_SECONDS
     return min(_LATEST_SECONDS, max(_SOONEST_SECONDS, age * _SHARE_OF_AGE))
 

@@ -19,9 +19,7 @@ from provisioner.nodegroups.planning.round import Node, Round, Step, merged, sil
 #: Statuses of machines that have stopped: nothing runs on them.
 STOPPED = frozenset({"TERMINATED", "STOPPED", "SUSPENDED"})
 _RUNNING = "RUNNING"
-#: Failures that last until somebody does something.
 _REFUSALS = frozenset({FailureKind.PERMISSION, FailureKind.INVALID})
-#: Statuses of machines that are about to.
 _STOPPING = frozenset({"STOPPING", "SUSPENDING", "DEPROVISIONING", "PENDING_STOP"})
 
 
@@ -64,7 +62,6 @@ class Member:
 class Fleet:
     """All machines that are known, by name."""
 
-    #: When they were asked for.
     asked_at: datetime
     members: tuple[Member, ...] = ()
 

@@ -17,7 +17,6 @@ from provisioner.nodegroups.api.types import Child, Kind, ManagedInstanceGroup, 
 from provisioner.nodegroups.compute.records import REGION, Resource
 from provisioner.nodegroups.planning.round import Round
 
-#: Google's images for everybody.
 _PUBLIC_IMAGES = frozenset(
     {"cos-cloud", "debian-cloud", "deeplearning-platform-release", "ubuntu-os-accelerator-images", "ubuntu-os-cloud"}
 )

@@ -39,7 +39,6 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     #: It has the taint of TPU nodes. Others are not kept: the metadata of a machine may have 262,144 bytes of them.
     tainted: bool = False
-    #: spec.unschedulable.
     unschedulable: bool = False
     #: Its condition Ready is True.
     ready: bool = False
@@ -112,13 +111,11 @@ class DevicePlugin:
 class Cluster:
     """What machines have to know of the cluster; a text that could not be found out is empty."""
 
-    #: UID of the namespace kube-system.
     uid: str
     #: As "sha256:<hex>", of the CA that signs the API server's certificate.
     ca_hash: str = ""
     #: HOST:PORT that machines reach the API server at.
     api_server: str = ""
-    #: As "1.31".
     kubernetes_version: str = ""
 
 
@@ -134,11 +131,9 @@ class Snapshot:
     nodes: tuple[Node, ...] = ()
     #: Those on these nodes that may need them: unfinished, and not such as end with their node.
     pods: tuple[Pod, ...] = ()
-    #: All Secrets that carry the labels of a group.
     tokens: tuple[Token, ...] = ()
     #: Open requests of kubelets that came with one of these.
     requests: tuple[Request, ...] = ()
-    #: None: there is no such DaemonSet.
     device_plugin: DevicePlugin | None = None
     #: Keys of calls and writes that are being sent, or have been answered and the answer not read (`Call.key`).
     live: frozenset[str] = frozenset()

@@ -86,6 +86,7 @@ def test_google_knows_every_field_that_is_sent(body: dict[str, Any], kind: Any) 
         (resources.POLICY_FIELDS, compute_v1.ResourcePolicy),
         (resources.TEMPLATE_FIELDS, compute_v1.InstanceTemplate),
         (resources.MANAGER_FIELDS, compute_v1.InstanceGroupManager),
+        (resources.MANAGERS_FIELDS, compute_v1.InstanceGroupManagerAggregatedList),
         (resources.MANAGED_INSTANCES_FIELDS, compute_v1.InstanceGroupManagersListManagedInstancesResponse),
         (resources.INSTANCES_FIELDS, compute_v1.InstanceList),
         (resources.OPERATION_FIELDS, compute_v1.Operation),

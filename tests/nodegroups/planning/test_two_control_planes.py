@@ -11,6 +11,7 @@ import pytest
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.planning import decide as deciding
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.cluster import Kube
 from tests.nodegroups.simulation.process import Process
@@ -66,6 +67,33 @@ class Worlds:
 def worlds() -> Worlds:
     """Two control planes from one backup."""
     return Worlds.begin()
+
+
+def test_managed_instance_group_without_an_object_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restore of an earlier etcd forgets groups that were created since, whose machines cost money."""
+    world = World()
+    found: list[tuple[str, ...] | None] = []
+    decide = deciding.decide
+
+    def recording(*arguments: Any) -> deciding.Plan:
+        plan = decide(*arguments)
+        found.append(plan.strays and tuple(each.name for each in plan.strays))
+        return plan
+
+    monkeypatch.setattr(deciding, "decide", recording)
+    before = dict(world.kube.objects)
+    world.make("train", "other", topology="2x2")
+    world.wait(7200.0)
+    assert set(found) == {None, ()}
+    (stray,) = (group.name for group in world.cloud.groups() if group.name.startswith("train-"))
+    for key in [key for key in world.kube.objects if key[2].startswith("train") and key not in before]:
+        world.kube.objects.pop(key)
+    world.restart()
+    world.wait(10.0)
+    assert set(found) == {None, (), (stray,)}
+    world.wait(7200.0)
+    assert found.count((stray,)) < 100
+    assert [group.name for group in world.cloud.groups() if group.name == stray] == [stray]
 
 
 def test_copy_recreates_no_slice_whose_nodes_report_to_the_original(worlds: Worlds) -> None:
