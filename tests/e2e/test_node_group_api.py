@@ -5,7 +5,7 @@ Nothing else checks objects: what the API server takes has to be read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import requests
 
 from generators import crds
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.model import bounds
 from provisioner.nodegroups.api import codec, documents, names
 from provisioner.nodegroups.api.codec import Array, Flag, Form, Map, Moment, Struct, Text, Whole
 from provisioner.nodegroups.api.crds import SPECS, crd
@@ -423,6 +424,69 @@ def test_what_the_api_server_takes_can_be_read(kind: Kind, server: Server) -> No
             parse(RECORDS[kind], answer.json())
             taken += 1
     assert taken >= len(SPECS[kind].fields)
+
+
+def _of_size(field: str, value: object) -> Json:
+    return without(GROUP, instanceConfig={**CONFIG, field: value})
+
+
+#: The bounds of docs/security.md: each with a spec that has this many.
+BOUNDS: Mapping[str, tuple[int, Callable[[int], Json]]] = {
+    "machines": (
+        bounds.GROUP_NODES,
+        lambda count: without(GROUP, "topology", nodeCount=count, targetSizePolicyMode="INDIVIDUAL"),
+    ),
+    "entries of metadata": (
+        bounds.METADATA_ENTRIES,
+        lambda count: _of_size("metadata", {f"k{index}": "x" for index in range(count)}),
+    ),
+    "network tags": (bounds.NETWORK_TAGS, lambda count: _of_size("networkTags", [f"t{each}" for each in range(count)])),
+    "scopes": (
+        bounds.SCOPES,
+        lambda count: _of_size("serviceAccounts", [{"email": "default", "scopes": ["https://s"] * count}]),
+    ),
+    "characters of an address": (bounds.RESOURCE_ADDRESS, lambda count: _of_size("image", "x" * count)),
+}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", BOUNDS)
+def test_spec_is_accepted_only_within_a_bound(name: str, server: Server) -> None:
+    bound, make = BOUNDS[name]
+    assert server.create(Kind.TPU_NODE_GROUP, make(bound)).status_code == 201
+    assert server.create(Kind.TPU_NODE_GROUP, make(bound + 1)).status_code == 422
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("bound", "make"),
+    [
+        pytest.param(
+            bounds.CONDITIONS,
+            lambda count: {
+                "conditions": [
+                    {
+                        "type": f"Type{index}",
+                        "status": "True",
+                        "reason": "R",
+                        "message": "",
+                        "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    }
+                    for index in range(count)
+                ]
+            },
+            id="conditions",
+        ),
+        pytest.param(
+            bounds.RECREATIONS, lambda count: {"recreations": ["2026-01-01T00:00:00Z"] * count}, id="recreations"
+        ),
+    ],
+)
+def test_status_is_accepted_only_within_a_bound(bound: int, make: Callable[[int], Json], server: Server) -> None:
+    made = server.create(Kind.TPU_NODE_GROUP, GROUP, name=f"bound-{bound}", dry=False).json()
+    path = f"{server.path(Kind.TPU_NODE_GROUP, f'bound-{bound}')}/status?dryRun=All"
+    for count, code in ((bound, 200), (bound + 1, 422)):
+        assert server.kube.call("PUT", path, {**made, "status": make(count)}).status_code == code
 
 
 @pytest.mark.e2e

@@ -57,7 +57,7 @@ class Worlds:
 
     @property
     def message(self) -> str:
-        """What the copy says of the group."""
+        """Reason and message of the group's condition Ready in the copy."""
         group = self.copy.group("train")
         ready = condition_of(group.status.conditions, ConditionType.READY) if group is not None else None
         return f"{ready.reason}: {ready.message}" if ready is not None else ""
@@ -107,7 +107,7 @@ def test_copy_recreates_no_slice_whose_nodes_report_to_the_original(worlds: Worl
 
 
 def test_copy_deletes_no_slice_that_the_original_recreates(worlds: Worlds) -> None:
-    """Its nodes are those of machines that do not exist any more, and have other names than the new ones."""
+    """The copy has nodes of the old machines only, and the new machines have other names."""
     worlds.world.wait(120.0)
     worlds.world.kube.finish_pods(*(pod.name for pod in worlds.world.kube.all("Pod")))
     worlds.world.cloud.lose(worlds.world.machines("train")[0], Loss.PREEMPTED)
