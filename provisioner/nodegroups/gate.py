@@ -24,7 +24,8 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.types import ManagedInstanceGroup
 from provisioner.nodegroups.planning.actions import Proof
-from provisioner.nodegroups.planning.round import Node, Pod, silent_node
+from provisioner.nodegroups.planning.nodes import silent_node
+from provisioner.nodegroups.planning.round import Node, Pod
 from provisioner.nodegroups.reading import API_ROOT, parse_node, parse_pod
 from provisioner.runtime.parallel import ForEach, one_by_one
 
@@ -46,7 +47,7 @@ class Gate:
         """Prove all that a delete depends on."""
         self._refuse_unless_deleted(proof)
         selected = self._selected(proof)
-        if proof.provider_ids and (doubt := silent_node(node for node in selected if _is_of(node, proof))):
+        if doubt := silent_node(node for node in selected if _is_of(node, proof)):
             raise KeptError(doubt)
         nodes = self._nodes(proof, selected)
         for node in nodes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -53,9 +52,11 @@ class Reporter:
         if strays is None:
             return
         self.metrics.strays.set(len(strays))
-        for url, description in ((stray.url, stray.description) for stray in strays):
-            said = {"resource": url, "description": description}
-            self._lasting.fails(url, description, functools.partial(_log.warning, "resource.orphaned", **said))
+        for stray in strays:
+            self._tell_stray(stray.url, stray.description)
+
+    def _tell_stray(self, resource: str, mark: str) -> None:
+        self._lasting.fails(resource, mark, lambda: _log.warning("resource.orphaned", resource=resource, mark=mark))
 
     def _tell_events(self, plan: Plan) -> None:
         statuses = {write.record.meta.uid: write.key for write in plan.writes if isinstance(write, actions.PatchStatus)}

@@ -186,7 +186,7 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
             message = f"all machines are recreated: {own.message}"
     elif manager is None:
         failed = _failed(sightings)
-        words = failed.message if failed is not None else f"node {old[0].name} still exists"
+        words = failed.message if failed is not None else nodes.silent_node(old) or f"node {old[0].name} still exists"
         message = f"all machines are recreated: {words}"
     return not_ready(Reason.RECREATING, message), group.status
 

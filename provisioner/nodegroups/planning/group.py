@@ -184,7 +184,7 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
     # Without machines a child that is out of date can be recreated.
     old = nodes.left_over(group, None, round_) if manager is None else ()
     # Their names may come again, and a node that a new machine takes over must not be deleted.
-    step = nodes.remove(old)
+    step = nodes.remove(() if nodes.silent_node(old) else old)
     for kind, child in wanted.items():
         there = found.get(kind)
         if there is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,7 +14,7 @@ from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNode
 from provisioner.nodegroups.compute.records import NO_ACTION, ManagedInstance
 from provisioner.nodegroups.planning.actions import DeleteNode, PatchNode
 from provisioner.nodegroups.planning.ownership import is_ours
-from provisioner.nodegroups.planning.round import Node, Round, Step, merged, silent_node, to_write
+from provisioner.nodegroups.planning.round import Node, Round, Step, merged, to_write
 
 #: Statuses of machines that have stopped: nothing runs on them.
 STOPPED = frozenset({"TERMINATED", "STOPPED", "SUSPENDED"})
@@ -90,6 +90,21 @@ def running(fleet: Fleet, labels: Mapping[str, str], place: str, round_: Round) 
         if names.manager_of(node.provider_id) == place and node.ready:
             found.setdefault(node.name, node)
     return tuple(found[name] for name in sorted(found))
+
+
+def silent_node(nodes: Iterable[Node]) -> str:
+    """Explain why the kubelets of a group may report to another control plane. Empty if there is no doubt.
+
+    A control plane that was restored from a backup has the nodes of the original, whose kubelets do not report to it.
+    """
+    nodes = tuple(nodes)
+    found = next((node.name for node in nodes if node.silent), "")
+    if not found or any(node.ready for node in nodes):
+        return ""
+    return (
+        f"no node of the group reports, and {found} had not reported for ten minutes when it was found not ready: its "
+        "machine may work for another control plane with the same backup. If not, delete the node"
+    )
 
 
 def labelled(group: TpuNodeGroup, round_: Round) -> tuple[Node, ...]:

@@ -21,7 +21,7 @@ from provisioner.nodegroups.compute.records import NO_ACTION, Manager
 from provisioner.nodegroups.planning import joining, nodes
 from provisioner.nodegroups.planning.memory import Lost
 from provisioner.nodegroups.planning.nodes import Fleet, Member, provider_id
-from provisioner.nodegroups.planning.round import Node, Round, silent_node, was_whole, zone_of
+from provisioner.nodegroups.planning.round import Node, Round, was_whole, zone_of
 
 #: What the limit on slices that are recreated counts.
 DAY_SECONDS = 86_400.0
@@ -77,7 +77,7 @@ def find_loss(
     loss = Loss(words=words, machines=len(lost) + missing, lost=_remembered(group, reports, round_))
     if not (shape.one_slice or shape.node_count == 1):
         return loss
-    doubt = silent_node(nodes.labelled(group, round_))
+    doubt = nodes.silent_node(nodes.labelled(group, round_))
     doubt = f". The slice is not recreated: {doubt}" if doubt else ""
     if zone_of(provider_id(group, "")) in round_.doubtful_zones:
         doubt = _DOUBTFUL_ZONE

@@ -55,21 +55,6 @@ class Node:
         return self.name == machine or self.name.startswith(f"{machine}.")
 
 
-def silent_node(nodes: Iterable[Node]) -> str:
-    """Explain why the kubelets of a group may report to another control plane. Empty if there is no doubt.
-
-    A control plane that was restored from a backup has the nodes of the original, whose kubelets do not report to it.
-    """
-    nodes = tuple(nodes)
-    found = next((node.name for node in nodes if node.silent), "")
-    if not found or any(node.ready for node in nodes):
-        return ""
-    return (
-        f"no node of the group reports, and {found} had not reported for ten minutes when it was found not ready: its "
-        "machine may work for another control plane with the same backup. If not, delete the node"
-    )
-
-
 def zone_of(provider_id: str) -> str:
     """Return the project and the zone of a machine, as gce://PROJECT/ZONE."""
     return provider_id.rpartition("/")[0]

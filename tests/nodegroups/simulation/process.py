@@ -25,7 +25,8 @@ from provisioner.nodegroups.planning.actions import (
 )
 from provisioner.nodegroups.planning.decide import Crashed
 from provisioner.nodegroups.planning.memory import Memory
-from provisioner.nodegroups.planning.round import PlanningSettings, silent_node
+from provisioner.nodegroups.planning.nodes import silent_node
+from provisioner.nodegroups.planning.round import PlanningSettings
 from tests.nodegroups.simulation.cloud import Cloud
 from tests.nodegroups.simulation.cluster import Declined, Kube
 from tests.support.simulations.stage import Stage
@@ -192,7 +193,7 @@ class Process:
         if found is None or not found.meta.deleting:
             return "it is not being deleted"
         of_group = [node for node in self.kube.all("Node") if gate._is_of(node, proof)]
-        if proof.provider_ids and silent_node(of_group):
+        if silent_node(of_group):
             return silent_node(of_group)
         nodes = [node for node in self.kube.all("Node") if gate._counts(node, proof)]
         if any(not node.unschedulable for node in nodes):
