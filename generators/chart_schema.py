@@ -145,7 +145,7 @@ _VPC = forms._NETWORK.pattern.replace(choices.PROJECT.pattern, _OWN_PROJECT)  # 
 _NETWORK = rf"{_VPC}\s*:\s*{forms._SUBNETWORK.pattern}"  # noqa: SLF001 - as above
 _PORT = rf"(?::{whole(1, forms.HIGHEST_PORT)})?"
 _HOST = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?)*"
-_API_SERVER = f"{forms.HOST}{_PORT}"
+_API_SERVER = f"{nodegroups._HOST}{_PORT}"  # noqa: SLF001 - as above
 _ACCELERATOR = "|".join((*ACCELERATORS, GENERATION_LABEL.pattern))
 _PRICE = (
     rf"(?:(?:{_ACCELERATOR}|\*)(?:/(?:{'|'.join(kind.value for kind in CapacityKind)}))?"

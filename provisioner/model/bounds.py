@@ -46,14 +46,22 @@ JOBSET = 262_144
 # --- a TPUNodeGroup and its children ---
 #: Machines: the largest slice has 2,304 hosts.
 GROUP_NODES = 2304
-#: Entries of metadata, and characters of one, and of all of a group: Compute Engine takes 262,144 of one.
-METADATA_ENTRIES = 256
+#: Characters of all finalizers of an object: those of the provisioner have fewer than 200.
+FINALIZERS = 4096
+#: Entries of metadata: with more, the API server does not accept the rule that counts the bytes of all values.
+METADATA_ENTRIES = 64
+#: Bytes of one value of metadata, and of all values of a group: Compute Engine takes 262,144 of one. A template has the
+#: startup script of the provisioner in addition.
 METADATA_VALUE = 262_144
+TEMPLATE_METADATA = 2 * METADATA_VALUE
 #: Network tags: Compute Engine takes 64. Scopes of a service account: Google has a few hundred, and one is for all.
 NETWORK_TAGS = 64
 SCOPES = 64
 #: Addresses of resources; those of Compute Engine have about 200 characters.
 RESOURCE_ADDRESS = 1024
+#: Characters of a kubelet's certificate request in base64: one with an RSA key of 4,096 bits and the longest name of a
+#: node has about 2,800. A bootstrap token lets a machine send requests of 1 MB, which take 0.5 s to parse.
+CERTIFICATE_REQUEST = 4096
 #: Conditions of one object, and moments at which a slice was recreated.
 CONDITIONS = 16
 RECREATIONS = 100
@@ -105,6 +113,11 @@ COPIED_LABELS = 64
 def cut(text: str, most: int = QUOTED) -> str:
     """Return the beginning of a text that is longer than `most` characters, with an ellipsis in place of the rest."""
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def size(text: str) -> int:
+    """Return the number of bytes of a text in UTF-8."""
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def quoted(text: str) -> str:

@@ -1,7 +1,4 @@
-"""Acting: sends what was decided, and hands the answers back to the loop.
-
-Nothing here waits for an operation: a call is submitted, and later rounds see how it went.
-"""
+"""Carries plans out and returns the answers to the loop. Never waits for an operation."""
 
 from __future__ import annotations
 
@@ -185,6 +182,8 @@ def _exchange(compute: Compute, call: actions.Call) -> tuple[str, Callable[[], a
     match call:
         case actions.Read():
             return f"get_{word}", lambda: compute.get(sort, scope, name)
+        case actions.ListManagers():
+            return "list_managers", lambda: compute.list_managers(scope)
         case actions.ListMachines():
             return "list_managed_instances", lambda: compute.list_managed_instances(scope, name)
         case actions.Insert():

@@ -127,12 +127,9 @@ def build(
     )
     loop = Loop(
         settings=planning_settings(settings, plugin),
-        watches=make_watches(api, replica.wake.set),
+        watches=make_watches(api, replica.wake.set, served=settings.namespaces),
         cluster=ClusterReader(
-            api=api,
-            clock=clock,
-            api_server=settings.api_server,
-            kubernetes_version=settings.kubernetes_version,
+            api=api, clock=clock, api_server=settings.api_server, kubernetes_version=settings.kubernetes_version
         ),
         actor=actor,
         reporter=Reporter(recorder=replica.recorder, metrics=metrics, dry_run=settings.dry_run),

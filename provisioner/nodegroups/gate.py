@@ -1,21 +1,17 @@
-"""The way to the delete of a managed instance group: all that was decided on caches is read live, right before it.
+"""Reads live what a decision on caches assumed, right before a managed instance group is deleted with its machines.
 
-A group is deleted with its machines, and whatever runs on them ends. So its object has to be there and on its way out,
-its nodes have to be closed for new pods, and no pod that asks for chips may be unfinished on them, nor any other before
-the deadline that these have. Between the last look and the delete none can be bound that asks for chips: the nodes are
-closed, and a node that registers after that look has no chips before its device plugin runs, by which time the delete
-has reached Compute Engine.
+Its object is being deleted, its nodes are cordoned, and no pod keeps them. After the last look no pod with chips can be
+bound: a node that registers later has no chips before its device plugin runs, 13 s later.
 
-Nodes are found by what the API server can select, since it does not know providerIDs: those that carry the group's
-labels, and those with TPUs that carry no group's. A machine whose node has neither label yet is looked for under the
-machine's own name; it shows no chips, because the device plugin runs on nodes with the label of TPUs alone.
+The API server does not select nodes by providerID. So the gate lists nodes with the labels of the group and TPU nodes
+without labels of any group, and reads other nodes by the names of the machines; those have no device plugin yet.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -28,6 +24,7 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.types import ManagedInstanceGroup
 from provisioner.nodegroups.planning.actions import Proof
+from provisioner.nodegroups.planning.nodes import silent_node
 from provisioner.nodegroups.planning.round import Node, Pod
 from provisioner.nodegroups.reading import API_ROOT, parse_node, parse_pod
 from provisioner.runtime.parallel import ForEach, one_by_one
@@ -49,7 +46,10 @@ class Gate:
     def pass_through(self, proof: Proof) -> None:
         """Prove all that a delete depends on."""
         self._refuse_unless_deleted(proof)
-        nodes = self._nodes(proof)
+        selected = self._selected(proof)
+        if doubt := silent_node(node for node in selected if _is_of(node, proof)):
+            raise KeptError(doubt)
+        nodes = self._nodes(proof, selected)
         for node in nodes:
             if not node.unschedulable:
                 raise KeptError(f"node {node.name} is not cordoned")
@@ -69,9 +69,9 @@ class Gate:
         if not meta.deleting:
             raise KeptError(f"{kind} {meta} is not being deleted")
 
-    def _nodes(self, proof: Proof) -> list[Node]:
+    def _nodes(self, proof: Proof, selected: Iterable[Node]) -> list[Node]:
         """List the nodes that have to be closed and empty."""
-        nodes = {node.name: node for node in self._selected(proof)}
+        nodes = {node.name: node for node in selected if _counts(node, proof)}
         missing = proof.provider_ids - {node.provider_id for node in nodes.values()}
         for node in self.for_each(self._node_of_machine, sorted(missing)):
             if node is not None:
@@ -79,12 +79,12 @@ class Gate:
         return [node for _, node in sorted(nodes.items())]
 
     def _selected(self, proof: Proof) -> list[Node]:
-        """List the nodes of the group that the API server can select."""
+        """List the nodes that the API server can select, those of the group among them."""
         labelled = ",".join(f"{key}={value}" for key, value in sorted(proof.group_labels.items()))
         found: list[Node] = []
         for selector in filter(None, (labelled, _OF_NOBODY)):
             found += list_all(self.api, collection_path("nodes"), {"labelSelector": selector}, parse_node)
-        return [node for node in found if _counts(node, proof)]
+        return found
 
     def _node_of_machine(self, provider_id: str) -> Node | None:
         """Read the node that has the name of a machine; None where there is none, or it is another machine's."""
@@ -103,28 +103,22 @@ class Gate:
             raise KeptError(f"unfinished pods {what}are on its machines: {listed}")
 
     def _blocking_pods(self, proof: Proof, node: str) -> list[Pod]:
-        now = self.clock()
-        all_count = proof.deadline is not None and now < proof.deadline
         query = {"fieldSelector": f"spec.nodeName={node},{UNFINISHED}"}
-        return [
-            pod
-            for pod in list_all(self.api, collection_path("pods"), query, parse_pod)
-            if (pod.chips > 0 or all_count) and pod.keeps_machine(now)
-        ]
+        pods = list_all(self.api, collection_path("pods"), query, parse_pod)
+        return [pod for pod in pods if pod.keeps_machine(self.clock(), proof.deadline_for(pod.namespace))]
 
     def _strangers(self, proof: Proof, known: Collection[tuple[str, str]]) -> list[str]:
         """Name the nodes that are open by now, or not those whose pods were looked at."""
-        return [
-            node.name for node in self._selected(proof) if not node.unschedulable or (node.name, node.uid) not in known
-        ]
+        nodes = [node for node in self._selected(proof) if _counts(node, proof)]
+        return [node.name for node in nodes if not node.unschedulable or (node.name, node.uid) not in known]
 
 
 def _counts(node: Node, proof: Proof) -> bool:
-    """Whether a node that was selected is one of the group's on which something may be running."""
-    if not node.is_named_as_its_machine:
-        return False
-    if node.provider_id in proof.provider_ids:
-        return True
+    """Whether a node is one of the group's on which something may be running."""
+    return _is_of(node, proof) and (node.ready or node.provider_id in proof.provider_ids)
+
+
+def _is_of(node: Node, proof: Proof) -> bool:
     labelled = bool(proof.group_labels) and proof.group_labels.items() <= node.labels.items()
-    here = names.manager_of(node.provider_id) == proof.place
-    return labelled and here and node.ready
+    here = labelled and names.manager_of(node.provider_id) == proof.place
+    return node.is_named_as_its_machine and (here or node.provider_id in proof.provider_ids)

@@ -49,6 +49,10 @@ class Metrics(LoopMetrics):
         self.failing = registry.picture(
             "failing", "Resources whose last read, create or delete failed, by kind of failure.", "kind"
         )
+        self.strays = registry.gauge(
+            "orphans",
+            "Managed instance groups with a mark of this cluster and no object, at the last hourly list.",
+        )
         self.cluster_known = registry.gauge(
             "cluster_known", "1 when all that machines need to join the cluster is known."
         )

@@ -1,12 +1,10 @@
-"""Observing: the caches of Kubernetes and what is known of the cluster, put together into a snapshot.
+"""Caches of Kubernetes and facts about the cluster, put together into a snapshot.
 
-- Of Secrets, only bootstrap tokens that carry the labels of a group are asked for.
-- Nodes cannot be selected by their providerID: all are watched, and those that are no machines of Compute Engine and
-  carry no labels of ours are dropped as they come. A report of a kubelet that changes nothing wakes nobody.
-- Pods cannot be selected by many nodes. Asked for are those that are bound, unfinished and of no DaemonSet (which are
-  most pods of a cluster of many nodes); kept are those that ask for chips, are let on nodes with TPUs, or are on a node
-  of a group. So the memory depends on what may run on TPU nodes, not on the size of the cluster. When a node gets its
-  labels after pods, pods are listed anew.
+- Secrets: only bootstrap tokens with the labels of a group are listed.
+- Nodes: all are watched, because the API server does not select by providerID, and nodes of other kinds are dropped.
+- Pods: bound, unfinished pods without those of DaemonSets are listed. Kept are pods with chips, pods that tolerate TPU
+  nodes, and pods on nodes of groups, so that memory depends on TPU nodes only. A node that gets its labels after its
+  pods were seen lists pods again.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from provisioner import constants
 from provisioner.kube import fields
 from provisioner.kube.errors import NotFound
 from provisioner.kube.live import Rereading, read_cluster_uid
@@ -49,9 +46,7 @@ _INSTALL_HINT = "install the definitions of node groups"
 _OF_A_DAEMON_SET = "pod-template-generation"
 #: What is known of the cluster is read again so often.
 _REREAD_SECONDS = 600.0
-#: The loop waits for these reads.
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
-#: ConfigMaps: (namespace, name).
 _ROOT_CA = ("kube-system", "kube-root-ca.crt")
 _CLUSTER_INFO = ("kube-public", "cluster-info")
 _HTTPS_PORT = 443
@@ -87,20 +82,19 @@ class Watches:
         }
 
 
-def make_watches(api: Api, on_change: Callable[[], None], *, options: WatchOptions = WATCH_DEFAULTS) -> Watches:
-    """Make the list-watches; they are not started yet."""
+def make_watches(
+    api: Api, on_change: Callable[[], None], *, served: tuple[str, ...] = (), options: WatchOptions = WATCH_DEFAULTS
+) -> Watches:
+    """Create the list-watches without starting them. `served` are the served namespaces, empty for all."""
 
     def watch(
-        name: str,
-        parse: Callable[[object], T | None],
-        quiet: Callable[[T, T], bool] | None = None,
-        **collection: Any,
+        name: str, parse: Callable[[object], T | None], quiet: Callable[[T, T], bool] | None = None, **collection: Any
     ) -> ListWatch[T]:
         made = Collection(name=name, resource=name, **collection)
         return ListWatch(api, made, parse=parse, quiet=quiet, on_change=on_change, options=options)
 
     def of_kind(record: type[R]) -> Watch[R]:
-        read = functools.partial(parse, record)
+        read = functools.partial(parse, record, served=served)
         return watch(record.kind.plural, read, root=reading.API_ROOT, install_hint=_INSTALL_HINT)
 
     nodes: Watch[Node] = watch("nodes", lambda raw: _node_seen(raw, nodes, pods), _differ_by_version_alone)
@@ -158,7 +152,7 @@ def _has_come_to_a_group(node: Node, before: Node | None) -> bool:
     if before is not None and before.uid == node.uid:
         return names.GROUP_NAME not in before.labels
     # One that registers with the taint has none but those that are kept anyway.
-    return all(taint.key != constants.TPU_RESOURCE for taint in node.taints)
+    return not node.tainted
 
 
 def _differ_by_version_alone(before: Node, after: Node) -> bool:
@@ -186,7 +180,6 @@ class ClusterReader(Rereading):
     #: What settings say instead of the cluster; empty where they do not.
     api_server: str = ""
     kubernetes_version: str = ""
-    #: None until the first success.
     cluster: Cluster | None = None
 
     def due_in_seconds(self, now: datetime) -> float:

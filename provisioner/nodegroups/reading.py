@@ -1,22 +1,20 @@
-"""Turn raw JSON of nodes, pods and the device plugin's DaemonSet into records, for caches and for live reads.
+"""Reads nodes, pods and the DaemonSet of the device plugin from JSON. Raises only MalformedObject.
 
-Total: whatever JSON comes in, a record or MalformedObject comes out. A field of a wrong type counts as absent, except
-where a guess would be dangerous: an identity, a count of chips, a time of deletion.
+A field of another type counts as absent, except for an identity, a count of chips and a time of deletion.
 """
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from provisioner import constants
 from provisioner.kube import fields, podspec
-from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import API_VERSION
 from provisioner.nodegroups.planning.round import DevicePlugin, Node, Pod
 
-#: Where the four kinds, and DaemonSets, live.
 API_ROOT = f"/apis/{API_VERSION}"
 APPS_ROOT = "/apis/apps/v1"
 #: Labels of nodes that are read; each machine has some twenty more.
@@ -33,8 +31,12 @@ _READ_LABELS = frozenset(
         names.MACHINE_ID,
     }
 )
+#: Keeps pods without chips off the nodes; TPU nodes of GKE have the same.
+TPU_TAINT = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
+_TAINT = (TPU_TAINT["key"], TPU_TAINT["effect"])
 _MACHINE = "gce://"
-#: What a pod's last controller is where the pod ends with its node.
+#: A kubelet with nothing new reports every 2.5 to 7.5 minutes, and Kubernetes finds it silent within another minute.
+_SILENCE = timedelta(minutes=10)
 _OF_NODE = frozenset({"DaemonSet", "Node"})
 _MIRROR = "kubernetes.io/config.mirror"
 
@@ -53,26 +55,22 @@ def parse_node(raw: object) -> Node:
     )
     labels = fields.mapping(metadata.get("labels"))
     conditions = fields.mappings(status.get("conditions"))
-    ready = {fields.name(each.get("status")) for each in conditions if each.get("type") == "Ready"}
+    ready = next((each for each in conditions if each.get("type") == "Ready"), {})
+    reported, found = (fields.parse_timestamp(ready.get(f"last{what}Time")) for what in ("Heartbeat", "Transition"))
+    was_silent = reported is not None and found is not None and found - reported > _SILENCE
     return Node(
         name=name,
         uid=uid,
         resource_version=fields.name(metadata.get("resourceVersion")),
         provider_id=fields.name(spec.get("providerID")),
         labels={key: fields.name(labels[key]) for key in sorted(_READ_LABELS & labels.keys())},
-        # All of them: whoever adds one writes the others.
-        taints=tuple(taint_of(taint) for taint in fields.mappings(spec.get("taints"))),
+        tainted=any((each.get("key"), each.get("effect")) == _TAINT for each in fields.mappings(spec.get("taints"))),
         unschedulable=spec.get("unschedulable") is True,
-        ready="True" in ready,
+        ready=ready.get("status") == "True",
+        silent=ready.get("status") == "Unknown" and was_silent,
         capacity_chips=capacity,
         allocatable_chips=allocatable,
     )
-
-
-def taint_of(raw: dict[str, Any]) -> Taint:
-    """Read one taint of a node, without the time at which it was set."""
-    key, value, effect = (fields.name(raw.get(part)) for part in ("key", "value", "effect"))
-    return Taint(key=key, value=value, effect=effect)
 
 
 def may_be_of_a_group(node: Node) -> bool:

@@ -1,8 +1,4 @@
-"""Telling people: Events on their objects, log lines, metrics. Nothing here decides anything.
-
-An Event that tells of a change of status is written once the status is: one that was refused, and is proposed again,
-tells nothing.
-"""
+"""Writes Events, log lines and metrics. Decides nothing. An Event about a status is written after the status."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import TpuNodeGroup
-from provisioner.nodegroups.compute.records import Operation
+from provisioner.nodegroups.compute.records import Manager, Operation
 from provisioner.nodegroups.metrics import DONE, UNKNOWN, Metrics
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.decide import Crashed, Plan
@@ -26,7 +22,6 @@ from provisioner.runtime.repeats import Lasting, Repeats, place_of
 
 _log = structlog.get_logger(__name__)
 
-#: Failures of changes that end by themselves within seconds.
 _PASSING = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.ALREADY_EXISTS})
 #: What the condition of a group may say in a label.
 _REASONS = frozenset(Reason)
@@ -40,7 +35,6 @@ class Reporter:
     metrics: Metrics
     #: What is done is not done, and only the actor says what that would be.
     dry_run: bool = False
-    #: By the key of the write that they tell of.
     _held: dict[str, tuple[actions.Event, ...]] = field(default_factory=dict)
     _lasting: Lasting = field(default_factory=Lasting)
     _repeats: Repeats = field(default_factory=Repeats)
@@ -51,7 +45,18 @@ class Reporter:
             self._tell_crash(crashed)
         if not self.dry_run:
             self._tell_events(plan)
+        self._tell_strays(plan.strays)
         self._measure(plan.memory, snapshot)
+
+    def _tell_strays(self, strays: tuple[Manager, ...] | None) -> None:
+        if strays is None:
+            return
+        self.metrics.strays.set(len(strays))
+        for stray in strays:
+            self._tell_stray(stray.url, stray.description)
+
+    def _tell_stray(self, resource: str, mark: str) -> None:
+        self._lasting.fails(resource, mark, lambda: _log.warning("resource.orphaned", resource=resource, mark=mark))
 
     def _tell_events(self, plan: Plan) -> None:
         statuses = {write.record.meta.uid: write.key for write in plan.writes if isinstance(write, actions.PatchStatus)}
@@ -138,10 +143,7 @@ class Reporter:
         else:
             _log.info("node_group.changed", reason=event.reason, message=event.message, **said)
         self.recorder.emit(
-            event.object,
-            kind="Warning" if event.warning else "Normal",
-            reason=event.reason,
-            message=event.message,
+            event.object, kind="Warning" if event.warning else "Normal", reason=event.reason, message=event.message
         )
 
     def _measure(self, memory: Memory, snapshot: Snapshot) -> None:

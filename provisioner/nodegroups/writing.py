@@ -1,7 +1,4 @@
-"""Writes to Kubernetes, one exchange or two each, with what they presuppose. Raises ClusterError and nothing else.
-
-Each may be sent again: what is to go and is not there has gone, what is to be made and is there was made.
-"""
+"""Writes to Kubernetes, each in one or two exchanges with its preconditions. Idempotent; raises only ClusterError."""
 
 from __future__ import annotations
 
@@ -16,13 +13,12 @@ from provisioner import constants
 from provisioner.kube import fields
 from provisioner.kube.errors import Conflict, Invalid, NotFound
 from provisioner.kube.protocol import Api, Timeouts, collection_path, object_path
-from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import documents, names
 from provisioner.nodegroups.api.types import Child, Record
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.planning import actions
-from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT, taint_of
+from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT, TPU_TAINT
 
 #: A write takes no longer than this, and is not begun with less of the lease left.
 WRITE_SECONDS = 10.0
@@ -46,7 +42,6 @@ class Writer:
     """Writes to one API server; may be called from many threads."""
 
     api: Api
-    #: As `device_plugin.manifest` makes it; empty: it is not our job, and no plan has it applied.
     device_plugin: Mapping[str, Any] = field(default_factory=dict)
     draw_token: Callable[[], str] = draw_token
 
@@ -103,8 +98,10 @@ class Writer:
         if what.labels:
             patch["metadata"]["labels"] = dict(what.labels)
         spec: dict[str, Any] = {"unschedulable": True} if what.cordon else {}
-        if what.taints is not None:
-            spec["taints"] = _taints(self.api.get(path, timeouts=_SHORT_TIMEOUTS), what.taints)
+        if what.taint:
+            # A node that got it in the meantime has another resource version.
+            node = fields.mapping(self.api.get(path, timeouts=_SHORT_TIMEOUTS).get("spec"))
+            spec["taints"] = [*fields.mappings(node.get("taints")), TPU_TAINT]
         if spec:
             patch["spec"] = spec
         # A merge patch: with a strategic one a taint that is to go would stay.
@@ -151,14 +148,3 @@ class Writer:
 
 def _path(record: Record) -> str:
     return object_path(record.kind.plural, record.meta.name, namespace=record.meta.namespace, root=API_ROOT)
-
-
-def _taints(node: Mapping[str, Any], wanted: tuple[Taint, ...]) -> list[dict[str, Any]]:
-    """Return the taints as they are to be; those that are there keep the time at which they were set."""
-    there = {taint_of(raw): raw for raw in fields.mappings(fields.mapping(node.get("spec")).get("taints"))}
-    return [there.get(taint) or _taint(taint) for taint in wanted]
-
-
-def _taint(taint: Taint) -> dict[str, Any]:
-    value = {"value": taint.value} if taint.value else {}
-    return {"key": taint.key, **value, "effect": taint.effect}

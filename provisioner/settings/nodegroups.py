@@ -21,7 +21,9 @@ from provisioner.settings.option import (
 )
 
 _DEFAULT_PORT = 6443
-_ADDRESS = re.compile(rf"(?P<host>{forms.HOST})(:(?P<port>[0-9]{{1,5}}))?")
+#: Machines have IPv4 addresses only.
+_HOST = r"[A-Za-z0-9](?:[-.A-Za-z0-9]{0,252}[A-Za-z0-9])?"
+_ADDRESS = re.compile(rf"(?P<host>{_HOST})(:(?P<port>[0-9]{{1,5}}))?")
 _VERSION = re.compile(r"1\.[0-9]{1,3}")
 _IMAGE = re.compile(r"[a-z0-9][-A-Za-z0-9._/:@]{0,500}")
 _REPOSITORY = re.compile(r"https?://[A-Za-z0-9][-A-Za-z0-9.:/_]{0,500}")
@@ -32,7 +34,8 @@ def _address(text: str) -> str:
     match = _ADDRESS.fullmatch(text)
     if match is None or not 0 < int(match["port"] or _DEFAULT_PORT) <= forms.HIGHEST_PORT:
         raise ValueError(
-            'is not a host, or a host and a port, such as "10.128.0.2:6443"; put IPv6 addresses in brackets'
+            'is not an IPv4 address or name with or without a port, such as "10.128.0.2:6443"; machines have no IPv6 '
+            "addresses"
         )
     return f"{match['host']}:{match['port'] or _DEFAULT_PORT}"
 
@@ -97,15 +100,15 @@ class NodeGroupSettings:
         "DRAIN_TIMEOUT",
         forms.go_duration_seconds,
         "1h",
-        "How long pods without chips keep the machines of a TPUNodeGroup that is deleted. Unfinished pods with "
-        "chips keep them without limit.",
+        "How long pods without chips keep the machines of a TPUNodeGroup that is deleted; pods of other namespaces, "
+        "and pods on a slice that lacks machines, at most 1m. Unfinished pods with chips keep them without limit.",
     )
     api_server: str = _option(
         "API_SERVER_ADDRESS",
         _address,
         "",
-        "HOST:PORT at which machines reach the API server, e.g. 10.128.0.2:6443. Empty: that of the ConfigMap "
-        "cluster-info in kube-public.",
+        "HOST:PORT at which machines reach the API server over IPv4, e.g. 10.128.0.2:6443. Empty: that of the "
+        "ConfigMap cluster-info in kube-public.",
     )
     kubernetes_version: str = _option(
         "KUBERNETES_VERSION",

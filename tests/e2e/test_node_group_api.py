@@ -5,7 +5,7 @@ Nothing else checks objects: what the API server takes has to be read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import requests
 
 from generators import crds
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.model import bounds
 from provisioner.nodegroups.api import codec, documents, names
 from provisioner.nodegroups.api.codec import Array, Flag, Form, Map, Moment, Struct, Text, Whole
 from provisioner.nodegroups.api.crds import SPECS, crd
@@ -150,6 +151,12 @@ def _config_rules(kind: Kind) -> Rules:
         "ProvisioningModel must be RESERVATION_BOUND when reservation is specified": [
             (spec(provisioningModel="SPOT"), spec("provisioningModel")),
         ],
+        "reservationAffinity must not be given with reservation": [
+            (
+                spec(reservationAffinity="NO_RESERVATION"),
+                spec("reservation", "provisioningModel", reservationAffinity="NO_RESERVATION", secureBoot=True),
+            ),
+        ],
         "maxRunDurationSeconds must be given with provisioningModel FLEX_START, and only then": [
             (spec("reservation", **flex), spec("reservation", **flex, maxRunDurationSeconds=600)),
             (spec("reservation", **standard, maxRunDurationSeconds=600), spec("reservation", **standard)),
@@ -161,17 +168,26 @@ def _config_rules(kind: Kind) -> Rules:
     }
 
 
-def _with_metadata(*lengths: int) -> Json:
-    metadata = {f"key-{number}": "x" * length for number, length in enumerate(lengths)}
+def _with_metadata(*lengths: int, text: str = "x") -> Json:
+    metadata = {f"key-{number}": text * length for number, length in enumerate(lengths)}
     return without(GROUP, instanceConfig={**CONFIG, "metadata": metadata})
 
 
 RULES: Mapping[Kind, Rules] = {
-    Kind.INSTANCE_TEMPLATE: _config_rules(Kind.INSTANCE_TEMPLATE),
+    Kind.INSTANCE_TEMPLATE: {
+        **_config_rules(Kind.INSTANCE_TEMPLATE),
+        "all values of metadata together have at most 524,288 bytes": [
+            tuple(
+                without(TEMPLATE, metadata={"a": "x" * 262_144, "b": "\N{GRINNING FACE}" * count})
+                for count in (65_537, 65_536)
+            ),
+        ],
+    },
     Kind.TPU_NODE_GROUP: {
         **_config_rules(Kind.TPU_NODE_GROUP),
-        "all values of metadata together have at most 262,144 characters": [
+        "all values of metadata together have at most 262,144 bytes": [
             (_with_metadata(200_000, 62_145), _with_metadata(200_000, 62_144)),
+            (_with_metadata(65_536, 1, text="\N{GRINNING FACE}"), _with_metadata(65_536, text="\N{GRINNING FACE}")),
         ],
         "targetSizePolicyMode must be INDIVIDUAL when nodeCount is 1 or less": [
             (without(GROUP, nodeCount=1), without(GROUP, nodeCount=1, targetSizePolicyMode="INDIVIDUAL")),
@@ -196,6 +212,13 @@ RULES: Mapping[Kind, Rules] = {
                 ("mine", "mine/yours"),
                 ("projects/", "https://example.com/projects/"),
             )
+        ],
+        "must be an IPv4 address or a host name; the port goes into controlPlanePort": [
+            (without(GROUP, bootstrapKubernetes={"controlPlaneIP": broken}), GROUP)
+            for broken in ("10.128.0.9:443", "fd20:0:0:1::9", "[fd20::9]")
+        ],
+        'must be a minor version of Kubernetes such as "1.31"': [
+            (without(GROUP, bootstrapKubernetes={"version": broken}), GROUP) for broken in ("1.33.4", "v1.33", "1")
         ],
         "controlPlanePort must be given with controlPlaneIP only": [
             (
@@ -256,7 +279,8 @@ def _rules(schema: Mapping[str, Any]) -> Iterator[str]:
 def test_no_rule_is_left_out(kind: Kind) -> None:
     """Every rule of every kind is tried below, and every rule that is tried is there."""
     schema = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    tried = {*RULES.get(kind, ()), "spec is missing", "Compute Engine accepts no other"}
+    # Patterns are tried with the bounds (`_values`).
+    tried = {*RULES.get(kind, ()), "spec is missing", "Compute Engine accepts no other", "must be a", "must be the "}
     tried |= {words for _, _, words in CHANGES} if kind is Kind.TPU_NODE_GROUP else {"spec cannot be changed; create"}
     rules = list(_rules(schema))
     assert [message for message in rules if not any(words in message for words in tried)] == []
@@ -400,6 +424,69 @@ def test_what_the_api_server_takes_can_be_read(kind: Kind, server: Server) -> No
             parse(RECORDS[kind], answer.json())
             taken += 1
     assert taken >= len(SPECS[kind].fields)
+
+
+def _of_size(field: str, value: object) -> Json:
+    return without(GROUP, instanceConfig={**CONFIG, field: value})
+
+
+#: The bounds of docs/security.md: each with a spec that has this many.
+BOUNDS: Mapping[str, tuple[int, Callable[[int], Json]]] = {
+    "machines": (
+        bounds.GROUP_NODES,
+        lambda count: without(GROUP, "topology", nodeCount=count, targetSizePolicyMode="INDIVIDUAL"),
+    ),
+    "entries of metadata": (
+        bounds.METADATA_ENTRIES,
+        lambda count: _of_size("metadata", {f"k{index}": "x" for index in range(count)}),
+    ),
+    "network tags": (bounds.NETWORK_TAGS, lambda count: _of_size("networkTags", [f"t{each}" for each in range(count)])),
+    "scopes": (
+        bounds.SCOPES,
+        lambda count: _of_size("serviceAccounts", [{"email": "default", "scopes": ["https://s"] * count}]),
+    ),
+    "characters of an address": (bounds.RESOURCE_ADDRESS, lambda count: _of_size("image", "x" * count)),
+}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", BOUNDS)
+def test_spec_is_accepted_only_within_a_bound(name: str, server: Server) -> None:
+    bound, make = BOUNDS[name]
+    assert server.create(Kind.TPU_NODE_GROUP, make(bound)).status_code == 201
+    assert server.create(Kind.TPU_NODE_GROUP, make(bound + 1)).status_code == 422
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("bound", "make"),
+    [
+        pytest.param(
+            bounds.CONDITIONS,
+            lambda count: {
+                "conditions": [
+                    {
+                        "type": f"Type{index}",
+                        "status": "True",
+                        "reason": "R",
+                        "message": "",
+                        "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    }
+                    for index in range(count)
+                ]
+            },
+            id="conditions",
+        ),
+        pytest.param(
+            bounds.RECREATIONS, lambda count: {"recreations": ["2026-01-01T00:00:00Z"] * count}, id="recreations"
+        ),
+    ],
+)
+def test_status_is_accepted_only_within_a_bound(bound: int, make: Callable[[int], Json], server: Server) -> None:
+    made = server.create(Kind.TPU_NODE_GROUP, GROUP, name=f"bound-{bound}", dry=False).json()
+    path = f"{server.path(Kind.TPU_NODE_GROUP, f'bound-{bound}')}/status?dryRun=All"
+    for count, code in ((bound, 200), (bound + 1, 422)):
+        assert server.kube.call("PUT", path, {**made, "status": make(count)}).status_code == code
 
 
 @pytest.mark.e2e

@@ -13,6 +13,7 @@ import pytest
 from provisioner.controller import Addresses, Controller
 from provisioner.nodegroups import app
 from provisioner.nodegroups.act import Actor, DryActor
+from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap.metadata import startup_script
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.device_plugin import version_of
@@ -20,6 +21,7 @@ from provisioner.settings import read as read_options
 from provisioner.settings.nodegroups import NodeGroupSettings
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
+from tests.support.nodegroup_world import kind_path, raw_kind
 from tests.support.waiting import wait_for
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/tpu-provisioner-system/leases/tpu-provisioner-nodegroups"
@@ -143,6 +145,10 @@ def test_settings_become_what_decisions_go_by() -> None:
     assert loop.settings.device_plugin_version == version_of(plugin)
     assert loop.cluster.api_server == "lb.example.com:6443"
     assert loop.cluster.kubernetes_version == "1.30"
+    process.kube.put_object(kind_path(Kind.TPU_NODE_GROUP), raw_kind(Kind.TPU_NODE_GROUP))
+    loop.watches.groups.step()
+    (unserved,) = loop.watches.groups.records().values()
+    assert unserved.spec.instance_config is None
     process.end()
 
 

@@ -64,6 +64,20 @@ class World:
         self.kube.put_object(object_path("pods", "train-0", namespace=NAMESPACE), raw_pod_on(node, **parts))
 
 
+#: A node whose kubelet reports to another control plane, with which this one has a backup in common.
+SILENT = {
+    "type": "Ready",
+    "status": "Unknown",
+    "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+    "lastTransitionTime": "2026-01-01T01:00:00Z",
+}
+
+
+def _silence(world: World, *names: str) -> None:
+    for name in names:
+        world.put_node(name, status={"conditions": [SILENT]})
+
+
 @pytest.fixture
 def world() -> World:
     """A group that may go."""
@@ -97,6 +111,11 @@ def _nothing(_: World) -> None: ...
             lambda world: world.put_pod(chips=0),
             {"deadline": datetime(2026, 1, 1, 0, 16, tzinfo=UTC)},
             id="a pod without chips after the deadline",
+        ),
+        pytest.param(
+            lambda world: world.put_pod(chips=0, metadata={"namespace": "other"}),
+            {"deadline": datetime(2026, 1, 1, 0, 17, tzinfo=UTC)},
+            id="a pod without chips of another namespace",
         ),
         pytest.param(lambda world: world.put_pod("elsewhere"), {}, id="a pod on another node"),
         pytest.param(lambda world: world.put_pod(status={"phase": "Succeeded"}), {}, id="a pod that has ended"),
@@ -152,6 +171,7 @@ def _nothing(_: World) -> None: ...
         ),
         pytest.param(_nothing, {"group_labels": {}}, id="a managed instance group that belongs to no group"),
         pytest.param(_nothing, {"provider_ids": frozenset()}, id="a group without machines"),
+        pytest.param(lambda world: _silence(world, "m-0"), {}, id="a silent node beside one that reports"),
     ],
 )
 def test_what_keeps_no_group(world: World, change: Callable[[World], None], proof: dict[str, Any]) -> None:
@@ -178,6 +198,12 @@ def test_what_keeps_no_group(world: World, change: Callable[[World], None], proo
             id="a pod without chips before the deadline",
         ),
         pytest.param(
+            lambda world: world.put_pod(chips=0, metadata={"namespace": "other"}),
+            {"deadline_of_others": datetime(2026, 1, 1, 0, 17, tzinfo=UTC)},
+            "unfinished pods are on its machines: other/train-0 on m-0",
+            id="a pod without chips of another namespace before its deadline",
+        ),
+        pytest.param(
             lambda world: world.put_pod(metadata={"deletionTimestamp": "2026-01-01T00:17:00Z"}),
             {},
             "train-0",
@@ -186,6 +212,24 @@ def test_what_keeps_no_group(world: World, change: Callable[[World], None], proo
         pytest.param(lambda world: world.put_pod(status={}), {}, "train-0", id="a pod that says nothing of its phase"),
         pytest.param(
             lambda world: world.put_node("m-1", unschedulable=False), {}, "m-1 is not cordoned", id="an open node"
+        ),
+        pytest.param(
+            lambda world: _silence(world, "m-0", "m-1"),
+            {},
+            "m-0 had not reported for ten minutes",
+            id="nodes that report to another control plane",
+        ),
+        pytest.param(
+            lambda world: _silence(world, "m-0", "m-1"),
+            {"provider_ids": frozenset({provider_id("m-2")})},
+            "m-0 had not reported for ten minutes",
+            id="silent nodes of machines that another control plane has replaced",
+        ),
+        pytest.param(
+            lambda world: _silence(world, "m-0", "m-1"),
+            {"provider_ids": frozenset()},
+            "m-0 had not reported for ten minutes",
+            id="silent nodes while another control plane recreates the machines",
         ),
         pytest.param(
             lambda world: world.put_node("m-1", unschedulable=False, ready=False),

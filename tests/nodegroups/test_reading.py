@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from provisioner import constants
 from provisioner.kube.fields import MalformedObject
-from provisioner.model.capacity import Taint
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.planning.round import DevicePlugin, Node
@@ -23,7 +22,7 @@ from provisioner.nodegroups.reading import (
     parse_pod,
     tolerates_tpu_nodes,
 )
-from tests.support.nodegroup_world import LABELS, TAINT, provider_id, raw_machine_node, raw_pod_on
+from tests.support.nodegroup_world import LABELS, provider_id, raw_machine_node, raw_pod_on
 
 TPU = constants.TPU_RESOURCE
 
@@ -37,7 +36,7 @@ def test_a_node_of_a_machine() -> None:
         resource_version="7",
         provider_id=provider_id("m-0"),
         labels={**LABELS, names.WORKER_INDEX: "0"},
-        taints=(Taint(**TAINT),),
+        tainted=True,
         unschedulable=True,
         ready=True,
         capacity_chips=4,
@@ -70,6 +69,24 @@ def test_a_node_that_shows_nothing_is_not_ready_and_has_no_chips(status: dict[st
 def test_which_nodes_may_be_of_a_group(raw: dict[str, Any], want: bool) -> None:
     """The others are not kept."""
     assert may_be_of_a_group(parse_node(raw)) is want
+
+
+@pytest.mark.parametrize(
+    ("condition", "want"),
+    [
+        pytest.param({}, True, id="found silent after more than ten minutes"),
+        pytest.param({"lastTransitionTime": "2026-01-01T00:10:00Z"}, False, id="found silent within ten minutes"),
+        pytest.param({"status": "False"}, False, id="reported by its kubelet as not ready"),
+        pytest.param({"status": "True"}, False, id="ready"),
+        pytest.param({"lastHeartbeatTime": None}, False, id="without a report"),
+        pytest.param({"lastTransitionTime": 7}, False, id="unreadable"),
+    ],
+)
+def test_node_is_silent_only_if_its_kubelet_had_not_reported_for_long(condition: dict[str, Any], want: bool) -> None:
+    """A kubelet that fails is found within eight minutes of its last report, unless the control plane was away."""
+    times = {"lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:10:01Z"}
+    raw = raw_machine_node("m-0", status={"conditions": [{"type": "Ready", "status": "Unknown", **times, **condition}]})
+    assert parse_node(raw).silent is want
 
 
 @pytest.mark.parametrize("metadata", [{"name": ""}, {"uid": None}], ids=["without a name", "without a uid"])

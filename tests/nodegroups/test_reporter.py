@@ -15,7 +15,7 @@ from provisioner.nodegroups.act import would
 from provisioner.nodegroups.api.specs import TpuNodeGroupSpec
 from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, OperationType, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
-from provisioner.nodegroups.compute.records import Operation, Template
+from provisioner.nodegroups.compute.records import Manager, Operation, Template
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.planning.actions import (
     Call,
@@ -97,6 +97,20 @@ def operation(*, done: bool = False, failure: Failure | None = None) -> Operatio
 def refused(write: Write, failure: WriteFailure, message: str = "no") -> WriteAnswer:
     """Return the answer to a write that failed."""
     return WriteAnswer(write=write, at=NOW, failure=failure, message=message)
+
+
+def test_managed_instance_group_without_an_object_is_reported_once(reporter: Reporter) -> None:
+    """The metric keeps the number of the last list."""
+    stray = Manager(name="m", description="mark", url="https://compute/m", template="t", target_size=1)
+    snapshot = Snapshot(cluster=Cluster(uid="c"))
+    counts = []
+    with capture_logs() as logs:
+        for strays in ((stray,), None, (stray,), ()):
+            reporter.tell(Plan(memory=Memory(), strays=strays), snapshot)
+            lines = reporter.metrics.exposition().decode().splitlines()
+            counts += [line.split()[1] for line in lines if line.startswith("tpu_provisioner_nodegroups_orphans ")]
+    assert [(line["event"], line["resource"]) for line in logs] == [("resource.orphaned", "https://compute/m")]
+    assert counts == ["1.0", "1.0", "1.0", "0.0"]
 
 
 _STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="none left")

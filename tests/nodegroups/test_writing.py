@@ -13,7 +13,6 @@ from provisioner import constants
 from provisioner.kube.errors import Conflict, Invalid, NotFound
 from provisioner.kube.fields import format_time
 from provisioner.kube.protocol import object_path
-from provisioner.model.capacity import Taint
 from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.documents import parse
@@ -38,7 +37,6 @@ from provisioner.nodegroups.planning.actions import (
     SetFinalizers,
     Write,
 )
-from provisioner.nodegroups.reading import parse_node
 from provisioner.nodegroups.writing import Writer
 from tests.support.kube import FakeKube
 from tests.support.nodegroup_world import (
@@ -172,15 +170,13 @@ def test_labels_are_added_to_those_that_are_there(api: FakeKube) -> None:
     assert after["spec"] == raw["spec"]
 
 
-def test_taints_are_replaced_as_a_whole_and_keep_their_times(api: FakeKube) -> None:
-    """A taint that is there as it is to be stays as it is."""
+def test_taint_of_tpu_nodes_is_added_to_others_which_keep_their_times(api: FakeKube) -> None:
     since = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
     raw = put_node(api, spec={"taints": [since, {"key": "old", "value": "x", "effect": "NoSchedule"}]})
-    kept = next(each for each in parse_node(raw).taints if each.key != "old")
-    writer(api).write(patch_of(raw, taints=(kept, Taint(**TAINT))))
+    writer(api).write(patch_of(raw, taint=True))
     after = api.object(NODE)
     assert after is not None
-    assert after["spec"]["taints"] == [since, TAINT]
+    assert after["spec"]["taints"] == [*raw["spec"]["taints"], TAINT]
 
 
 def test_a_node_is_cordoned_on_what_was_seen(api: FakeKube) -> None:
@@ -190,7 +186,7 @@ def test_a_node_is_cordoned_on_what_was_seen(api: FakeKube) -> None:
     after = api.object(NODE)
     assert after is not None
     assert after["spec"]["unschedulable"] is True
-    for changes in ({"cordon": True}, {"taints": ()}, {"labels": LABELS}):
+    for changes in ({"cordon": True}, {"taint": True}, {"labels": LABELS}):
         with pytest.raises(Conflict):
             writer(api).write(patch_of(raw, **changes))
     assert api.object(NODE) == after

@@ -79,7 +79,13 @@ esac
 """,
 }
 _PACKAGES = {
-    "containerd": "echo '[runc]'; echo '  SystemdCgroup = false'\n",
+    # As version 1.7 prints it, without most of it. "$FAKE/containerd-lines" replaces the options of runc.
+    "containerd": """
+echo 'version = 2'
+echo '        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]'
+if [ -e "$FAKE/containerd-lines" ]; then cat "$FAKE/containerd-lines"; else echo '          SystemdCgroup = false'; fi
+echo '          ShimCgroup = ""'
+""",
     "conntrack": "",
     "kubelet": "",
     "kubectl": "",
@@ -162,6 +168,10 @@ class Machine:
     def lock_apt(self, times: int) -> None:
         """Let somebody else hold apt's lock for so many calls."""
         self._set("apt-locked", str(times))
+
+    def containerd_options(self, lines: str) -> None:
+        """Let these lines be the options of runc in containerd's default configuration."""
+        self._set("containerd-lines", lines)
 
     def fail_joins(self, times: int) -> None:
         """Let so many joins fail for no reason of the machine's."""

@@ -19,6 +19,7 @@ METHODS = frozenset(
         "instanceGroupManagers.get",
         "instanceGroupManagers.delete",
         "instanceGroupManagers.listManagedInstances",
+        "instanceGroupManagers.aggregatedList",
         "instances.list",
         "instances.setMetadata",
         "globalOperations.get",

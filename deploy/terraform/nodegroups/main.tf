@@ -60,6 +60,7 @@ resource "google_project_iam_custom_role" "controller" {
     "compute.instanceGroupManagers.create",
     "compute.instanceGroupManagers.delete",
     "compute.instanceGroupManagers.get",
+    "compute.instanceGroupManagers.list",
     "compute.instanceTemplates.create",
     "compute.instanceTemplates.delete",
     "compute.instanceTemplates.get",

@@ -35,7 +35,7 @@ class Text(_Form):
     most: int = bounds.OBJECT_NAME
     #: The whole text's form in the syntax that Go and Python share, without anchors; empty for any.
     pattern: str = ""
-    #: What a text of that form is, for docs/node-group-fields.md: "a zone such as us-central1-c".
+    #: Noun phrase for a text of that form, for error messages and docs/node-group-fields.md.
     meaning: str = ""
     #: The only texts that are valid; empty for any.
     choices: tuple[str, ...] = ()
@@ -83,7 +83,6 @@ class Rule:
     #: In the Common Expression Language, of `self`.
     cel: str
     message: str
-    #: The field that is wrong where one is.
     field: str = ""
 
 
@@ -96,7 +95,6 @@ class Struct(_Form):
     rules: tuple[Rule, ...] = ()
     #: Whether each field stays as it is, and absent where it is absent.
     fixed: bool = False
-    #: Whether all of it stays as it is.
     all_fixed: bool = False
 
 
@@ -128,7 +126,6 @@ class _Part:
     read: Callable[[Any], Any]
 
 
-#: Each without its fields.
 _CLASSES: dict[type, Struct] = {}
 
 

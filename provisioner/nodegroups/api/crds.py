@@ -22,9 +22,7 @@ def _column(name: str, path: str, about: str, *, kind: str = "string", wide: boo
 class Shown:
     """How a kind is called and shown."""
 
-    #: In a sentence.
     about: str
-    #: As kubectl knows it.
     short_name: str
     columns: tuple[Json, ...]
 
@@ -52,26 +50,17 @@ SHOWN: Mapping[Kind, Shown] = {
     Kind.WORKLOAD_POLICY: Shown(
         about="A workload policy of Compute Engine: how machines are wired. A TPUNodeGroup creates its own.",
         short_name="tpol",
-        columns=(
-            _column("Topology", ".spec.acceleratorTopology", "Chips along each axis of a slice."),
-            *_STATE,
-        ),
+        columns=(_column("Topology", ".spec.acceleratorTopology", "Chips along each axis of a slice."), *_STATE),
     ),
     Kind.INSTANCE_TEMPLATE: Shown(
         about="An instance template of Compute Engine: what each machine is. A TPUNodeGroup creates its own.",
         short_name="ttmpl",
-        columns=(
-            _column("Machine-Type", ".spec.machineType", "Compute Engine's machine type."),
-            *_STATE,
-        ),
+        columns=(_column("Machine-Type", ".spec.machineType", "Compute Engine's machine type."), *_STATE),
     ),
     Kind.MANAGED_INSTANCE_GROUP: Shown(
         about="A managed instance group of Compute Engine: the machines. A TPUNodeGroup creates its own.",
         short_name="tmig",
-        columns=(
-            _column("Size", ".spec.targetSize", "Machines that are wanted.", kind="integer"),
-            *_STATE,
-        ),
+        columns=(_column("Size", ".spec.targetSize", "Machines that are wanted.", kind="integer"), *_STATE),
     ),
 }
 
@@ -187,7 +176,9 @@ def _text(form: Text) -> Json:
     if form.least:
         written["minLength"] = form.least
     if form.pattern:
-        written["pattern"] = f"^{form.pattern}$"
+        # The API server shows a pattern as it is, and this message instead.
+        valid = {"rule": f"self.matches(r'^{form.pattern}$')", "message": f"must be {form.meaning}"}
+        written["x-kubernetes-validations"] = [valid]
     return written
 
 

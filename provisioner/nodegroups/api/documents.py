@@ -1,38 +1,51 @@
-"""Between the JSON of the four kinds and their records: objects that are read, children to create, patches.
+"""Reads and writes the JSON of the four kinds. Objects of earlier definitions may lack fields.
 
-Objects of earlier definitions may lack fields. Specs are written with the defaults that the API server would add, so
-that a child that is as it should be reads equal to what it was made from.
+Specs are written with the defaults of the API server, so that a child reads equal to what it was made from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.nodegroups.api import codec, names
 from provisioner.nodegroups.api.codec import Json
-from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
+from provisioner.nodegroups.api.statuses import ConditionType, ResourceStatus, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import API_VERSION, HINTS, Child, Kind, ObjectMeta, Record
 
 R = TypeVar("R", bound=Record)
 
 
-def parse(cls: type[R], raw: object) -> R:
-    """Read an object of a kind; MalformedObject where it cannot be told whose it is, or what it asks for."""
+def parse(cls: type[R], raw: object, *, served: Collection[str] = ()) -> R:
+    """Read an object of a kind. Raises MalformedObject if its identity or its spec cannot be read.
+
+    An object outside of the `served` namespaces (empty for all) is read without lists, objects and long texts: any
+    tenant can create many of them.
+    """
     whole, hints = fields.mapping(raw), HINTS[cls.kind]
     meta = _meta(cls.kind, fields.mapping(whole.get("metadata")))
+    spec, status = fields.mapping(whole.get("spec")), fields.mapping(whole.get("status"))
+    if served and meta.namespace not in served:
+        ready = [each for each in fields.mappings(status.get("conditions")) if each.get("type") == ConditionType.READY]
+        spec, status = _scalars(spec), {**_scalars(status), "conditions": [_scalars(each) for each in ready[:1]]}
     try:
-        spec = codec.read(hints["spec"], whole.get("spec"))
+        return cls(meta=meta, spec=codec.read(hints["spec"], spec), status=_status(status, hints["status"]))
     except (TypeError, ValueError) as error:
         raise fields.MalformedObject(f"{cls.kind} {meta}: spec: {error}") from error
-    return cls(meta=meta, spec=spec, status=_status(whole.get("status"), hints["status"]))
 
 
-def _status(raw: object, cls: Callable[..., Any]) -> Any:
-    """Read the status. The controller alone writes it: one that cannot be read is written anew."""
-    status = fields.mapping(raw)
+def _scalars(part: Json) -> Json:
+    return {
+        key: bounds.cut(value, bounds.CONDITION_MESSAGE) if isinstance(value, str) else value
+        for key, value in part.items()
+        if isinstance(value, str | int)
+    }
+
+
+def _status(status: Json, cls: Callable[..., Any]) -> Any:
+    """Read the status. Only the controller writes it, and replaces a status that it cannot read."""
     if "uri" in status:
         # Only of a ManagedInstanceGroup it is called url.
         status = {**status, "url": status["uri"]}
@@ -50,6 +63,11 @@ def _meta(kind: Kind, metadata: dict[str, Any]) -> ObjectMeta:
             "is invalid"
         )
     annotations = fields.mapping(metadata.get("annotations"))
+    finalizers = tuple(each for each in fields.sequence(metadata.get("finalizers")) if isinstance(each, str))
+    if sum(map(len, finalizers)) > bounds.FINALIZERS:
+        raise fields.MalformedObject(
+            f"{kind} {namespace}/{name}: finalizers have more than {bounds.FINALIZERS:,} characters; remove some"
+        )
     return ObjectMeta(
         namespace=namespace,
         name=name,
@@ -58,8 +76,8 @@ def _meta(kind: Kind, metadata: dict[str, Any]) -> ObjectMeta:
         resource_version=fields.name(metadata.get("resourceVersion")),
         created_at=fields.parse_timestamp(metadata.get("creationTimestamp")),
         deleted_at=fields.deletion_deadline(f"{kind} {namespace}/{name}", metadata),
-        # All of them, as they are: whoever takes one off writes the others.
-        finalizers=tuple(each for each in fields.sequence(metadata.get("finalizers")) if isinstance(each, str)),
+        # All of them: a write that removes one contains the others.
+        finalizers=finalizers,
         annotations={
             key: bounds.cut(annotations[key], bounds.ANNOTATION)
             for key in names.READ_ANNOTATIONS

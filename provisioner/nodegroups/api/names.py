@@ -16,11 +16,7 @@ from provisioner.nodegroups.api.statuses import OperationType
 from provisioner.nodegroups.api.types import Kind, ObjectMeta
 
 # --- children ---
-_SUFFIXES = {
-    Kind.WORKLOAD_POLICY: "policy",
-    Kind.INSTANCE_TEMPLATE: "template",
-    Kind.MANAGED_INSTANCE_GROUP: "mig",
-}
+_SUFFIXES = {Kind.WORKLOAD_POLICY: "policy", Kind.INSTANCE_TEMPLATE: "template", Kind.MANAGED_INSTANCE_GROUP: "mig"}
 _HASH_DIGITS = 8
 #: Longest name of a resource in Compute Engine.
 RESOURCE_NAME = 63
@@ -36,7 +32,6 @@ CLEANUP_POLICY = "tpu.google.com/cleanup-policy"
 CLEANUP_NODES = "tpu.google.com/cleanup-nodes"
 CLEANUP_DEVICE_PLUGIN = "tpu.google.com/cleanup-device-plugin"
 GROUP_FINALIZERS = (CLEANUP_MIG, CLEANUP_TEMPLATE, CLEANUP_POLICY, CLEANUP_NODES, CLEANUP_DEVICE_PLUGIN)
-#: Of children.
 CHILD_FINALIZERS = {
     Kind.WORKLOAD_POLICY: "tpu.google.com/workloadpolicy-cleanup",
     Kind.INSTANCE_TEMPLATE: "tpu.google.com/instancetemplate-cleanup",
@@ -136,7 +131,6 @@ class Mark:
     namespace: str
     name: str
     uid: str
-    #: UID of the namespace kube-system.
     cluster_uid: str
 
     def __str__(self) -> str:
@@ -171,7 +165,6 @@ def request_id(uid: str, operation: OperationType, attempt: int) -> str:
 # --- what kubelets register their nodes with: a node has it before any pod is bound to it ---
 #: KEY=VALUE, separated by commas. GKE's and gke-labs/tpu-operator's key.
 KUBE_LABELS = "kube-labels"
-#: KEY=VALUE:EFFECT, separated by commas.
 KUBE_TAINTS = "kube-taints"
 
 

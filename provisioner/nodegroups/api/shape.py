@@ -21,7 +21,6 @@ _OFFERED = tuple(
     for machine in offer.machine_types
     if machine.name.startswith(MACHINE_TYPE_PREFIXES)
 )
-#: How many valid values an error names.
 _SUGGESTIONS = 3
 
 
@@ -29,9 +28,7 @@ _SUGGESTIONS = 3
 class GroupShape:
     """What a group is made of: one slice of all machines (BULK), or machines that are a slice each."""
 
-    #: Value of `cloud.google.com/gke-tpu-accelerator`.
     accelerator: str
-    #: Of a slice.
     topology: str
     chips_per_machine: int
     node_count: int

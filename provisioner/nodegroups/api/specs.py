@@ -35,7 +35,6 @@ class ProvisioningModel(StrEnum):
     STANDARD = "STANDARD"
     SPOT = "SPOT"
     RESERVATION_BOUND = "RESERVATION_BOUND"
-    #: Not in gke-labs/tpu-operator.
     FLEX_START = "FLEX_START"
 
 
@@ -61,6 +60,11 @@ def _project(about: str) -> Text:
 
 def _address(about: str) -> Text:
     return Text(about=about, most=bounds.RESOURCE_ADDRESS, pattern=_ADDRESS, meaning="a name or an address of Google's")
+
+
+def _bytes_of_metadata(config: str) -> str:
+    values = f"{config}.metadata.map(key, size(bytes({config}.metadata[key])))"
+    return f"(has({config}.metadata) ? {values}.sum() : 0)"
 
 
 @declared("A service account and the scopes of its tokens.", required=("email", "scopes"))
@@ -108,6 +112,11 @@ class ServiceAccount:
             field="provisioningModel",
         ),
         Rule(
+            cel="!has(self.reservationAffinity) || !has(self.reservation) || self.reservation == ''",
+            message="reservationAffinity must not be given with reservation",
+            field="reservationAffinity",
+        ),
+        Rule(
             cel="has(self.maxRunDurationSeconds) == (has(self.provisioningModel) && "
             "self.provisioningModel == 'FLEX_START')",
             message="maxRunDurationSeconds must be given with provisioningModel FLEX_START, and only then",
@@ -146,6 +155,14 @@ class InstanceConfig:
             "and only then."
         ),
     ] = ""
+    reservation_affinity: Annotated[
+        str,
+        choice(
+            "Whether machines without reservation use others that match. Default: NO_RESERVATION with FLEX_START, else "
+            "ANY_RESERVATION.",
+            ("ANY_RESERVATION", "NO_RESERVATION"),
+        ),
+    ] = ""
     max_run_duration_seconds: Annotated[
         int | None,
         Whole(
@@ -161,6 +178,9 @@ class InstanceConfig:
         "bootDiskSizeGB",
     ] = None
     disk_type: Annotated[str, _address("Type of the boot disk, such as hyperdisk-balanced.")] = ""
+    secure_boot: Annotated[
+        bool, Flag(about="Whether machines run only signed boot software and drivers; the image must support it.")
+    ] = False
     subnetwork: Annotated[str, _address("The subnetwork of the machines, by its name or its path.")] = "default"
     service_accounts: Annotated[
         tuple[ServiceAccount, ...],
@@ -222,7 +242,7 @@ class BootstrapConfig:
             about="The minor version of Kubernetes, such as 1.31. Default: that of the cluster.",
             most=8,
             pattern="(1\\.[0-9]{1,3})?",
-            meaning="a minor version of Kubernetes such as 1.31",
+            meaning='a minor version of Kubernetes such as "1.31"',
         ),
     ] = ""
     control_plane_ip: Annotated[
@@ -230,14 +250,13 @@ class BootstrapConfig:
         Text(
             about="Address of the API server. Default: the one that the cluster publishes.",
             most=bounds.OBJECT_NAME,
-            pattern="[A-Za-z0-9.:-]*",
-            meaning="an address of an API server",
+            pattern="[A-Za-z0-9.-]*",
+            meaning="an IPv4 address or a host name; the port goes into controlPlanePort",
         ),
         "controlPlaneIP",
     ] = ""
     control_plane_port: Annotated[
-        int | None,
-        Whole(about="Port of the API server at controlPlaneIP. Default: 6443.", least=1, most=65_535),
+        int | None, Whole(about="Port of the API server at controlPlaneIP. Default: 6443.", least=1, most=65_535)
     ] = None
 
 
@@ -271,9 +290,8 @@ class BootstrapConfig:
             field="instanceTemplateURI",
         ),
         Rule(
-            cel="!has(self.instanceConfig) || !has(self.instanceConfig.metadata) || self.instanceConfig.metadata.map("
-            f"key, size(self.instanceConfig.metadata[key])).sum() <= {bounds.METADATA_VALUE}",
-            message=f"all values of metadata together have at most {bounds.METADATA_VALUE:,} characters",
+            cel=f"!has(self.instanceConfig) || {_bytes_of_metadata('self.instanceConfig')} <= {bounds.METADATA_VALUE}",
+            message=f"all values of metadata together have at most {bounds.METADATA_VALUE:,} bytes",
             field="instanceConfig",
         ),
     ),
@@ -296,21 +314,13 @@ class TpuNodeGroupSpec:
     instance_config: InstanceConfig | None = None
     node_count: Annotated[
         int | None,
-        Whole(
-            about="Number of machines. Default: that of the topology, else 1.",
-            least=1,
-            most=bounds.GROUP_NODES,
-        ),
+        Whole(about="Number of machines. Default: that of the topology, else 1.", least=1, most=bounds.GROUP_NODES),
     ] = None
     min_node_count: Annotated[
         int, Whole(about="Has no effect: a slice has all its machines or none.", most=bounds.GROUP_NODES, default=0)
     ] = 0
     accelerator_connection_mode: Annotated[
-        str,
-        choice(
-            "How the chips are connected. static is the same as STATIC.",
-            ("STATIC", "static"),
-        ),
+        str, choice("How the chips are connected. static is the same as STATIC.", ("STATIC", "static"))
     ] = "STATIC"
     topology: Annotated[
         str,
@@ -371,7 +381,17 @@ class TemplateDisk:
     ] = True
 
 
-@declared("The instance template that is wanted. It cannot be changed in Compute Engine.", all_fixed=True)
+@declared(
+    "The instance template that is wanted. It cannot be changed in Compute Engine.",
+    all_fixed=True,
+    rules=(
+        Rule(
+            cel=f"{_bytes_of_metadata('self')} <= {bounds.TEMPLATE_METADATA}",
+            message=f"all values of metadata together have at most {bounds.TEMPLATE_METADATA:,} bytes",
+            field="metadata",
+        ),
+    ),
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceTemplateSpec:
     """An instance template of Compute Engine."""

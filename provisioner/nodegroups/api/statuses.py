@@ -100,8 +100,7 @@ class Condition:
     #: None until `with_condition` puts it among an object's conditions.
     last_transition_time: Annotated[datetime | None, Moment(about="When the status last changed.")] = None
     observed_generation: Annotated[
-        int,
-        Whole(about="The generation of the object that the condition is based on.", most=LARGEST_GENERATION),
+        int, Whole(about="The generation of the object that the condition is based on.", most=LARGEST_GENERATION)
     ] = 0
 
 
@@ -144,10 +143,7 @@ def condition_of(conditions: tuple[Condition, ...], condition_type: str) -> Cond
 
 
 _CONDITIONS = Array(
-    about="Conditions, one entry for each type.",
-    items=struct_of(Condition),
-    most=bounds.CONDITIONS,
-    key="type",
+    about="Conditions, one entry for each type.", items=struct_of(Condition), most=bounds.CONDITIONS, key="type"
 )
 _OBSERVED_GENERATION = Whole(about="The generation of the object that the status is about.", most=LARGEST_GENERATION)
 _COUNT = bounds.GROUP_NODES
@@ -216,10 +212,7 @@ class Machine:
     """One machine of a group, as its status lists it."""
 
     name: Annotated[str, Text(about="Its name in Compute Engine.", most=63, least=1, meaning="the name of a machine")]
-    state: Annotated[
-        str,
-        Text(about="Its status in Compute Engine, or what the controller does with it.", most=63),
-    ] = ""
+    state: Annotated[str, Text(about="Its status in Compute Engine, or the action on it.", most=63)] = ""
     node: Annotated[str, Text(about="Its node; empty until it has joined.")] = ""
     ready: Annotated[bool, Flag(about="Whether the node is ready and shows all its chips.")] = False
     since: Annotated[datetime | None, Moment(about="When state, node or ready last changed.")] = None

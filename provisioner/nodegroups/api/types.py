@@ -50,7 +50,6 @@ class ObjectMeta:
     namespace: str
     name: str
     uid: str
-    #: Counts changes of spec.
     generation: int = 0
     resource_version: str = ""
     created_at: datetime | None = None
@@ -116,5 +115,4 @@ Record = TpuNodeGroup | Child
 RECORDS: Mapping[Kind, type[Record]] = {
     record.kind: record for record in (TpuNodeGroup, WorkloadPolicy, InstanceTemplate, ManagedInstanceGroup)
 }
-#: The types of their fields.
 HINTS = {kind: get_type_hints(record) for kind, record in RECORDS.items()}

@@ -1,15 +1,13 @@
-"""What machines are told by their metadata: how to join the cluster, and the startup script. Pure.
+"""The metadata of machines: how to join the cluster, and the startup script. Pure.
 
-All items are written at once, with the fingerprint of what was read; keys that are not ours stay as they are. Whatever
-may change while machines run (version, address, token) is in items of its own and not in the script: a template cannot
-be changed.
+A write has all items, with the fingerprint of the last reading. What may change while machines run (version, address,
+token) is in separate items and not in the script, because a template cannot be changed.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import ipaddress
 import re
 import shlex
 from collections.abc import Mapping
@@ -48,7 +46,7 @@ class Join:
     """What a machine needs to join."""
 
     token: str = field(repr=False)
-    #: HOST:PORT; an IPv6 address in brackets.
+    #: HOST:PORT.
     api_server: str
     #: sha256:HEX, several separated by commas.
     ca_hash: str
@@ -75,17 +73,8 @@ def changed_items(items: Mapping[str, str], *, labels: Mapping[str, str], join: 
 
 
 def api_server(host: str, port: int | None = None) -> str:
-    """Return HOST:PORT of an address that a user gives; an IPv6 address gets its brackets."""
-    host = host.removeprefix("[").removesuffix("]")
-    port = port or DEFAULT_PORT
-    if _HOST.fullmatch(host):
-        return f"{host}:{port}"
-    try:
-        address = ipaddress.IPv6Address(host)
-    except ValueError:
-        return ""
-    # One with a zone is of one machine alone.
-    return "" if address.scope_id else f"[{address}]:{port}"
+    """Return HOST:PORT, empty if the host is neither a name nor an IPv4 address: machines have no other addresses."""
+    return f"{host}:{port or DEFAULT_PORT}" if _HOST.fullmatch(host) else ""
 
 
 @functools.cache

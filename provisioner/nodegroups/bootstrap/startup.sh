@@ -98,25 +98,35 @@ install_runtime() {
   fi
 }
 
+# The default configuration of containerd 2.1.0 to 2.1.4 does not contain the key (containerd/containerd#12101).
 systemd_cgroups() {
-  containerd config default | sed 's/SystemdCgroup = false/SystemdCgroup = true/'
+  local config
+  config=$(containerd config default |
+    sed -e '/^[[:space:]]*SystemdCgroup =/d' -e '/containerd\.runtimes\.runc\.options]$/a\  SystemdCgroup = true')
+  grep -q '^[[:space:]]*SystemdCgroup = true' <<< "$config" || {
+    log "the default configuration of containerd has no options of runc; install another version of containerd"
+    return 1
+  }
+  echo "$config"
 }
 
 configure_runtime() {
   local config=$ROOT/etc/containerd/config.toml
-  if ! grep -qs 'SystemdCgroup = true' "$config"; then
+  if ! grep -qs '^[[:space:]]*SystemdCgroup = true' "$config"; then
     write "$config" systemd_cgroups && systemctl restart containerd || return 1
   fi
   systemctl enable --now containerd
 }
 
-# The packages of one minor version; those that the image brings will do.
+has_kubernetes() {
+  command -v kubelet > /dev/null && [[ $(kubeadm version --output short 2> /dev/null) == "v$1."* ]]
+}
+
+# Installs the packages of one minor version, unless the image contains them.
 install_kubernetes() {
   local version
   version=$(attribute kubeadm-kubernetes-version '1\.[0-9]{1,3}') || return 1
-  if command -v kubelet > /dev/null && [[ $(kubeadm version --output short 2> /dev/null) == "v$version."* ]]; then
-    return 0
-  fi
+  has_kubernetes "$version" && return 0
   local packages=$REPOSITORY/core:/stable:/v$version/deb
   write "$KEYRING" curl --silent --show-error --fail --location --max-time 60 "$packages/Release.key" || return 1
   write "$SOURCES" echo "deb [signed-by=${KEYRING#"$ROOT"}] $packages/ /" || return 1
@@ -124,6 +134,11 @@ install_kubernetes() {
   apt_get update || return 1
   apt_get install --yes --allow-change-held-packages --allow-downgrades kubelet kubeadm kubectl || return 1
   apt-mark hold kubelet kubeadm kubectl
+  hash -r
+  has_kubernetes "$version" || {
+    log "kubeadm is not of version $version although its package is installed; remove the other one from the image"
+    return 1
+  }
 }
 
 # The kubelet does not start with a label that is none, nor with one of Kubernetes' own domains that is not for it.
@@ -224,7 +239,7 @@ join() {
   zone=$(metadata instance/zone) || return 1
   name=$(metadata instance/name) || return 1
   version=$(attribute kubeadm-kubernetes-version '1\.[0-9]{1,3}') || return 1
-  address=$(attribute kubeadm-control-plane-ip '[][A-Za-z0-9.:-]+') || return 1
+  address=$(attribute kubeadm-control-plane-ip '[A-Za-z0-9.-]+') || return 1
   port=$(metadata instance/attributes/kubeadm-control-plane-port) || port=6443
   [[ $port =~ ^[0-9]{1,5}$ ]] || return 1
   hashes=$(attribute kubeadm-ca-hash 'sha256:[0-9a-f]{64}(,sha256:[0-9a-f]{64})*') || return 1

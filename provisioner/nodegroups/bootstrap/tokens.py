@@ -1,10 +1,8 @@
-"""Bootstrap tokens: one for each machine, as Secrets of kube-system, until the machine has joined. Pure.
+"""Bootstrap tokens: a Secret of kube-system for each machine that has not joined. Pure.
 
-A token lives for 30 minutes. While its machine has not joined, another one is made before it expires, and takes its
-place in the machine's metadata; the old one ends by itself, so that a join which is under way is not cut off.
-
-Tokens carry a group of their own, whose certificates of kubelets nothing else approves: each machine's own is approved
-here, while its token counts. With kubeadm's group, whoever writes a machine's startup script could become any node.
+A token lives for 30 minutes and is replaced before. The old one expires on its own, so that no join is interrupted.
+Certificates of their group are approved by this controller only, for the machine of the token: with the group of
+kubeadm, a user who writes the startup script of a machine could become any node.
 """
 
 from __future__ import annotations
@@ -23,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from provisioner.kube import fields
+from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 
 NAMESPACE = "kube-system"
@@ -155,7 +154,6 @@ def _decoded(raw: object) -> str:
 
 
 SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
-#: Where requests live.
 CERTIFICATES_ROOT = "/apis/certificates.k8s.io/v1"
 _BOOTSTRAP_USER = "system:bootstrap:"
 _NODE_USER = "system:node:"
@@ -181,24 +179,27 @@ class Request:
     name: str
     uid: str
     resource_version: str = ""
-    #: Name of the token's Secret.
     token: str
-    #: The node whose kubelet it is to be.
     node: str
 
 
 def parse_request(raw: object) -> Request | None:
-    """Read a CertificateSigningRequest; None for one that is never approved here, or not any more. Never raises."""
+    """Read a CertificateSigningRequest. Return None if this controller never approves it. Never raises.
+
+    The certificate request itself is parsed last and only if it is short, because any bootstrap token can send others.
+    """
     body = fields.mapping(raw)
     metadata, spec, status = (fields.mapping(body.get(part)) for part in ("metadata", "spec", "status"))
     name, uid, user = (fields.name(each) for each in (metadata.get("name"), metadata.get("uid"), spec.get("username")))
-    groups, usages = spec.get("groups"), spec.get("usages")
+    groups, usages, request = spec.get("groups"), spec.get("usages"), fields.text(spec.get("request"))
     if not (name and uid and isinstance(groups, list) and isinstance(usages, list)) or GROUP not in groups:
         return None
     is_open = not status.get("conditions") and not status.get("certificate")
-    kubelets = spec.get("signerName") == SIGNER and set(map(str, usages)) in _USAGES
-    node = _node_of(spec.get("request"))
-    if not (is_open and kubelets and node and user.startswith(_BOOTSTRAP_USER)):
+    kubelets = spec.get("signerName") == SIGNER and set(map(str, usages[: len(_USAGES[1]) + 1])) in _USAGES
+    if not (is_open and kubelets and user.startswith(_BOOTSTRAP_USER) and len(request) <= bounds.CERTIFICATE_REQUEST):
+        return None
+    node = _node_of(request)
+    if not node:
         return None
     return Request(
         name=name,
@@ -226,10 +227,10 @@ def approval_patch(uid: str, resource_version: str) -> dict[str, Any]:
     return {"metadata": {"uid": uid, "resourceVersion": resource_version}, "status": {"conditions": [condition]}}
 
 
-def _node_of(request: object) -> str:
-    """Return the node that a request in base64 names; empty where it is not just what a kubelet asks for."""
+def _node_of(request: str) -> str:
+    """Return the node that a request in base64 names, empty if it contains more than a kubelet requests."""
     try:
-        pem = base64.b64decode(fields.text(request), validate=True)
+        pem = base64.b64decode(request, validate=True)
         asked = x509.load_pem_x509_csr(pem)
         subject = {each.oid: each.value for each in asked.subject}
         whole = len(subject) == len(asked.subject) and subject.keys() == {_NAME, _ORGANIZATION}

@@ -26,7 +26,6 @@ from provisioner.nodegroups.compute import records, resources
 from provisioner.nodegroups.compute.errors import help_of, kind_of_answer
 
 COMPUTE_ADDRESS = "https://compute.googleapis.com"
-#: The option that names another address.
 ADDRESS_OPTION = "GCE_ENDPOINT"
 
 _POLICIES = "resourcePolicies"
@@ -70,7 +69,6 @@ _SORTS: Mapping[type[Any], _Sort] = {
         lambda manager: (manager.template, manager.policy),
     ),
 }
-#: As messages name them.
 _NOUNS = {
     _POLICIES: "resource policy",
     _TEMPLATES: "instance template",
@@ -161,6 +159,21 @@ class ComputeClient:
         path = self._path(scope, collection, name, subject, Call.DELETE)
         return self._change(subject, Call.DELETE, scope, "DELETE", path, request_id=request_id, said=(name,))
 
+    def list_managers(self, scope: records.Scope) -> tuple[records.Manager, ...]:
+        """Implement `Compute.list_managers`."""
+        subject = f"list of instance group managers of {scope.project!r}"
+        self._path(scope, _MANAGERS, "aggregated", subject, Call.READ)
+        path, params = f"projects/{scope.project}/aggregated/{_MANAGERS}", {"fields": resources.MANAGERS_FIELDS}
+        pages = self._pages(
+            subject,
+            lambda token: self._send(
+                "GET", path, {**params, "filter": resources.MARKED, **token}, seconds=_LIST_SECONDS
+            ),
+            resources.managers_of,
+            said=(),
+        )
+        return tuple(pages)
+
     def list_managed_instances(self, scope: records.Scope, name: str) -> tuple[records.ManagedInstance, ...]:
         """Implement `Compute.list_managed_instances`: POST, though it changes nothing."""
         subject = f"list of instances of instance group manager {name!r}"
@@ -216,11 +229,7 @@ class ComputeClient:
     def get_operation(self, scope: records.Scope, name: OperationName) -> records.Operation:
         """Implement `Compute.get_operation`."""
         return self._get(
-            scope,
-            _OPERATIONS,
-            name,
-            resources.OPERATION_FIELDS,
-            lambda body: resources.operation_of(body, scope),
+            scope, _OPERATIONS, name, resources.OPERATION_FIELDS, lambda body: resources.operation_of(body, scope)
         )
 
     # --- one call each
@@ -323,7 +332,6 @@ class ComputeClient:
         with self._reading:
             try:
                 body = json.loads(content)
-            # The second: a body of brackets alone.
             except (ValueError, RecursionError) as error:
                 raise _unreadable(subject, call, "The answer is not JSON.") from error
             if not isinstance(body, dict) or (named and fields.text(body.get("name")) != named):

@@ -1,7 +1,6 @@
-"""What Compute Engine's texts, reasons and codes mean, beyond what all of Google's APIs share. Pure.
+"""Meaning of the texts, reasons and codes of Compute Engine, beyond what all of Google's APIs share. Pure.
 
-A failure is the answer of a call, or is told of Compute Engine's own work, as a list of codes with texts. What users
-wrote is taken out of a text before it is read.
+Values that users wrote are removed from a text before it is read.
 """
 
 from __future__ import annotations
@@ -66,17 +65,8 @@ _WORK_KINDS: Mapping[FailureKind, tuple[str, ...]] = {
         "RESERVATION_CAPACITY_EXCEEDED",
         "RESERVATION_NOT_READY",
     ),
-    FailureKind.QUOTA: (
-        "QUOTA_EXCEEDED",
-        "LIMIT_EXCEEDED",
-        "IP_SPACE_EXHAUSTED",
-        "IP_SPACE_EXHAUSTED_WITH_DETAILS",
-    ),
-    _IN_THE_WAY: (
-        "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE",
-        "RESOURCE_NOT_READY",
-        "OPERATION_IN_PROGRESS",
-    ),
+    FailureKind.QUOTA: ("QUOTA_EXCEEDED", "LIMIT_EXCEEDED", "IP_SPACE_EXHAUSTED", "IP_SPACE_EXHAUSTED_WITH_DETAILS"),
+    _IN_THE_WAY: ("RESOURCE_IN_USE_BY_ANOTHER_RESOURCE", "RESOURCE_NOT_READY", "OPERATION_IN_PROGRESS"),
     FailureKind.UNAVAILABLE: (
         "RESOURCE_OPERATION_RATE_EXCEEDED",
         "RATE_LIMIT_EXCEEDED",

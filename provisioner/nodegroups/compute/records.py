@@ -1,19 +1,14 @@
-"""What Compute Engine has and is asked for, and how (`Compute`). Frozen; knows nothing of JSON.
+"""The resources of Compute Engine as frozen records, and the protocol `Compute` for calls. Knows no JSON.
 
-One record says both what an insert asks for and what a get returns: fields below `# --- only asked for` and
-`# --- only read` are empty in the other. Statuses, actions and modes are texts as Google spells them, so that a new one
-fails nothing. What a caller of `Compute` can rely on:
+One record is used for inserts and for reads; a field below `# --- only asked for` or `# --- only read` is empty in the
+other. Statuses and modes are texts, so that a new one fails nothing. What callers of `Compute` can rely on:
 
-- Every method is one short exchange (the pages of a list count as one), may be called from many threads, never waits
-  for an operation, never tries again, and raises `ComputeError` and nothing else.
-- **Idempotent by request id.** The same changing call sent again with its request id changes nothing more, and answers
-  with the operation of the first, for as long as Google remembers it (some minutes at least; not documented).
-- **Idempotent by name.** An insert of a name that is there ends in ALREADY_EXISTS and changes nothing: whose it is, its
-  description says. A delete of a name that is not there ends in NOT_FOUND.
-- **UNKNOWN_OUTCOME**: a changing call was lost on its way, and may have its effect, also later. After every other
-  failure nothing was changed.
-- INVALID and PERMISSION: this request will not be taken as it is, until somebody changes something.
-- OPERATION_IN_THE_WAY passes by itself: something else is under way on the resource, or it is still used by another.
+- A method is one exchange (or one list), thread-safe, never waits for an operation, never retries, and raises only
+  `ComputeError`.
+- A change with the same request id has one effect, and returns the operation of the first, for at least some minutes.
+- An insert of an existing name ends in ALREADY_EXISTS, a delete of a name that does not exist in NOT_FOUND.
+- UNKNOWN_OUTCOME: the change was lost on its way and may take effect, also later. Other failures changed nothing.
+- INVALID and PERMISSION last until a user changes something. OPERATION_IN_THE_WAY passes.
 """
 
 from __future__ import annotations
@@ -33,7 +28,6 @@ TERMINATE = "TERMINATE"
 STOP = "STOP"
 DELETE = "DELETE"
 
-#: The status of a resource policy that may be used.
 READY = "READY"
 #: The status of a machine with TPUs that waits for capacity, for hours with flex-start.
 PENDING = "PENDING"
@@ -64,7 +58,6 @@ class ResourcePolicy:
     """A workload policy, which gives the machines of a group the topology of one slice. Regional."""
 
     name: str
-    #: The mark of ownership.
     description: str = ""
     #: Empty for a resource policy of another sort.
     type: str = HIGH_THROUGHPUT
@@ -77,7 +70,6 @@ class ResourcePolicy:
     url: str = ""
 
 
-#: Of a template that was read.
 _NO_CONFIG = InstanceConfig(machine_type="", subnetwork="")
 
 
@@ -86,7 +78,6 @@ class Template:
     """An instance template: what each machine of a group is. Global, or regional where a user names one."""
 
     name: str
-    #: The mark of ownership.
     description: str = ""
     machine_type: str
     #: STANDARD, SPOT, RESERVATION_BOUND, FLEX_START; empty where it says none.
@@ -123,9 +114,7 @@ class Manager:
     """A managed instance group: as many machines of one template as it is asked for. Zonal."""
 
     name: str
-    #: The mark of ownership.
     description: str = ""
-    #: URL of the template.
     template: str
     target_size: int
     #: BULK or INDIVIDUAL; empty where it says none, which is INDIVIDUAL.
@@ -156,13 +145,11 @@ class ManagedInstance:
     """A machine that a group has or tries to have."""
 
     name: str
-    #: The project and the zone that it is in.
     scope: Scope
     #: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED, ...; empty: a placeholder without a machine.
     status: str = ""
     #: What the group does with it: NONE, CREATING, RECREATING, DELETING, VERIFYING, ...
     action: str = NO_ACTION
-    #: What the last attempt to create or delete it ran into.
     failures: tuple[Failure, ...] = ()
     #: Google's own number: another one under the same name is another machine. Empty for a placeholder.
     id: str = ""
@@ -186,7 +173,6 @@ class Instance:
     #: Items of its metadata, and the fingerprint that a change of them has to carry.
     items: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
-    #: Google's own number: another one under the same name is another machine.
     id: str = ""
 
 
@@ -200,7 +186,6 @@ class Operation:
     failure: Failure | None = None
 
 
-#: Of resources, zones and regions.
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 #: Project ids, those of a domain too, and project numbers.
 _PROJECT = re.compile(r"(?:[a-z0-9][-.a-z0-9]{0,62}:)?[a-z0-9][-a-z0-9]{0,62}")
@@ -210,7 +195,6 @@ _PATH = re.compile(
     r"(?:global|(?P<kind>zones|regions|locations)/(?P<location>[^/]+))/(?P<collection>[A-Za-z]+)/(?P<name>[^/?#]+))$"
 )
 REGION = re.compile(r"[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}")
-#: A zone is its region and one letter.
 _ZONE = re.compile(r".+-[a-z]")
 
 
@@ -219,7 +203,6 @@ class Link:
     """What a URL points to."""
 
     scope: Scope
-    #: Such as instanceTemplates.
     collection: str
     name: str
 
@@ -236,11 +219,7 @@ def parse_link(url: str) -> Link | None:
         return None
     location, kind = found["location"] or "", found["kind"]
     in_zone = kind == "zones" or (kind == "locations" and _ZONE.fullmatch(location) is not None)
-    scope = Scope(
-        project=found["project"],
-        region="" if in_zone else location,
-        zone=location if in_zone else "",
-    )
+    scope = Scope(project=found["project"], region="" if in_zone else location, zone=location if in_zone else "")
     return Link(scope=scope, collection=found["collection"], name=found["name"])
 
 
@@ -297,6 +276,10 @@ class Compute(Protocol):
 
     def delete(self, sort: type[Resource], scope: Scope, name: str, *, request_id: str) -> Operation:
         """Submit the deletion of a resource, of a group with its machines; OPERATION_IN_THE_WAY: it is used."""
+        ...
+
+    def list_managers(self, scope: Scope) -> tuple[Manager, ...]:
+        """Return the managed instance groups of all zones of a project that have a mark, of any cluster."""
         ...
 
     def list_managed_instances(self, scope: Scope, name: str) -> tuple[ManagedInstance, ...]:

@@ -22,6 +22,9 @@ MANAGER_FIELDS = (
     "name,description,selfLink,creationTimestamp,instanceTemplate,targetSize,targetSizePolicy/mode,"
     "resourcePolicies/workloadPolicy,status/isStable,status/bulkInstanceOperation"
 )
+#: Filter for resources with a mark of ownership (`names.Mark`).
+MARKED = 'description eq "tpu-provisioner: .*"'
+MANAGERS_FIELDS = "items,nextPageToken"
 MANAGED_INSTANCES_FIELDS = (
     "managedInstances/name,managedInstances/instance,managedInstances/id,managedInstances/instanceStatus,"
     "managedInstances/currentAction,managedInstances/lastAttempt,nextPageToken"
@@ -32,11 +35,7 @@ OPERATION_FIELDS = "name,status,operationType,targetLink,error,httpErrorStatusCo
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 _SPECIFIC = "SPECIFIC_RESERVATION"
 _DONE = "DONE"
-#: Longer numbers are none that Google gives.
 _MOST_DIGITS = 20
-
-
-# --- Bodies -------------------------------------------------------------------------------------------------
 
 
 def policy_body(policy: records.ResourcePolicy) -> dict[str, Any]:
@@ -50,13 +49,12 @@ def policy_body(policy: records.ResourcePolicy) -> dict[str, Any]:
 
 def template_body(template: records.Template) -> dict[str, Any]:
     """Return the body of an instance template's insert."""
-    config, affinity = template.config, None
+    config = template.config
+    # As for flex-start on GKE, which otherwise could use a reservation that matches.
+    default = "NO_RESERVATION" if template.provisioning_model == ProvisioningModel.FLEX_START else ""
+    affinity: dict[str, Any] = _body(consumeReservationType=config.reservation_affinity or default)
     if config.reservation:
-        values = [config.reservation]
-        affinity = {"consumeReservationType": _SPECIFIC, "key": _RESERVATION_KEY, "values": values}
-    elif template.provisioning_model == ProvisioningModel.FLEX_START:
-        # As for flex-start on GKE: else capacity of a reservation that matches could be taken.
-        affinity = {"consumeReservationType": "NO_RESERVATION"}
+        affinity = {"consumeReservationType": _SPECIFIC, "key": _RESERVATION_KEY, "values": [config.reservation]}
     seconds, disk = config.max_run_duration_seconds, _disk_body(config)
     properties = _body(
         machineType=template.machine_type,
@@ -71,6 +69,7 @@ def template_body(template: records.Template) -> dict[str, Any]:
         reservationAffinity=affinity,
         # Without an access configuration: no external address.
         networkInterfaces=[{"subnetwork": config.subnetwork}] if config.subnetwork else None,
+        shieldedInstanceConfig=_body(enableSecureBoot=config.secure_boot or None),
         tags={"items": sorted(config.network_tags)} if config.network_tags else None,
         serviceAccounts=[{"email": each.email, "scopes": list(each.scopes)} for each in config.service_accounts],
     )
@@ -80,7 +79,6 @@ def template_body(template: records.Template) -> dict[str, Any]:
 def manager_body(manager: records.Manager) -> dict[str, Any]:
     """Return the body of a managed instance group's insert."""
     return {
-        # 0 is a size, too.
         "targetSize": manager.target_size,
         **_body(
             name=manager.name,
@@ -166,6 +164,14 @@ def manager_of(raw: object) -> records.Manager:
     )
 
 
+def managers_of(raw: object) -> tuple[tuple[records.Manager, ...], str]:
+    """Read a page of the managed instance groups of all zones, and the token of the next page."""
+    body = fields.mapping(raw)
+    zones = map(fields.mapping, fields.mapping(body.get("items")).values())
+    found = [manager_of(each) for zone in zones for each in fields.mappings(zone.get("instanceGroupManagers"))]
+    return tuple(found), fields.text(body.get("nextPageToken"))
+
+
 def managed_instances_of(raw: object, scope: records.Scope) -> tuple[tuple[records.ManagedInstance, ...], str]:
     """Read a page of a group's machines, as far as they have a name, and the token of the next page."""
     body = fields.mapping(raw)
@@ -227,8 +233,7 @@ def _bulk_of(raw: object) -> records.BulkOperation | None:
         return None
     check = fields.mapping(raw.get("lastProgressCheck"))
     return records.BulkOperation(
-        in_progress=raw.get("inProgress") is True,
-        failures=_failures_of(check.get("error"), ""),
+        in_progress=raw.get("inProgress") is True, failures=_failures_of(check.get("error"), "")
     )
 
 

@@ -1,8 +1,7 @@
-"""What a plan asks for: calls to Compute Engine and writes to Kubernetes, and their answers.
+"""Calls to Compute Engine and writes to Kubernetes, which a plan contains, and their answers.
 
-One action of a key is under way at a time; the key of a write names the object that is written. Whoever carries it out
-answers it exactly once, whatever happens. A write may be sent again: what it comes to is the same. NotFound of what is
-to go counts as done, and so does AlreadyExists of what is to be made.
+At most one action of a key is in flight; the key of a write names its object. Each action is answered exactly once.
+Writes are idempotent: NotFound of a delete and AlreadyExists of a create count as done.
 """
 
 from __future__ import annotations
@@ -15,18 +14,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from provisioner.model.capacity import OperationName, Taint
+from provisioner.model.capacity import OperationName
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import Answered, AnsweredCall
 from provisioner.nodegroups.api.statuses import OperationType, ResourceStatus, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, Record, WorkloadPolicy
-from provisioner.nodegroups.compute.records import (
-    Instance,
-    ManagedInstance,
-    Operation,
-    Resource,
-    Scope,
-)
+from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Manager, Operation, Resource, Scope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +28,6 @@ class Target:
 
     #: UID of the child that stands for it, or of the group that names a template of its user's.
     uid: str
-    #: Of that object.
     namespace: str
     kind: Kind
     scope: Scope
@@ -90,6 +82,13 @@ class Read(_OfTarget):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListManagers(_OfTarget):
+    """`list_managers`, of the project of the target. The answer has a tuple of Manager."""
+
+    sort: ClassVar[Sort] = Sort.LIST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListMachines(_OfTarget):
     """`list_managed_instances`. The answer has a tuple of ManagedInstance, None where there is no such group."""
 
@@ -108,11 +107,10 @@ class Insert(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What has to be read live, right before a managed instance group is deleted with its machines.
+    """What the gate reads live, right before a managed instance group is deleted with its machines.
 
-    The child is there with this UID and is being deleted; every node of these machines, and every ready node that
-    carries the group's labels, is unschedulable; no pod on them that asks for chips, and before a deadline no other, is
-    unfinished and within its grace.
+    The child exists with this UID and is being deleted. Every node of these machines, and every ready node with the
+    group's labels, is unschedulable. No unfinished pod within its grace period keeps them (`Pod.keeps_machine`).
     """
 
     namespace: str
@@ -122,10 +120,15 @@ class Proof:
     group_labels: Mapping[str, str] = field(default_factory=dict)
     #: What the provider ids of all its machines have before their suffix; a labelled node of another does not count.
     place: str = ""
-    #: Until then pods without chips keep the machines, too.
+    #: Pods without chips of the child's namespace, and of other namespaces, keep the machines until then. None: never.
     deadline: datetime | None = None
+    deadline_of_others: datetime | None = None
     #: Of all machines that may run: their nodes may lack the labels.
     provider_ids: frozenset[str] = frozenset()
+
+    def deadline_for(self, namespace: str) -> datetime | None:
+        """Return the deadline for pods without chips of a namespace."""
+        return self.deadline if namespace == self.namespace else self.deadline_of_others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +138,6 @@ class Delete(_OfTarget):
     sort: ClassVar[Sort] = Sort.CHANGE
     attempt: int
     request_id: str
-    #: None: nothing has to be proven first.
     proof: Proof | None = None
 
 
@@ -177,15 +179,14 @@ class SetMetadata(_OfTarget):
         return (self.machine,)
 
 
-Call = Read | ListMachines | Insert | Delete | Poll | ReadMachines | SetMetadata
-Result = Resource | tuple[ManagedInstance, ...] | tuple[Instance, ...] | Operation
+Call = Read | ListManagers | ListMachines | Insert | Delete | Poll | ReadMachines | SetMetadata
+Result = Resource | tuple[Manager, ...] | tuple[ManagedInstance, ...] | tuple[Instance, ...] | Operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAnswer(AnsweredCall[Call]):
     """How a call ended. `result` None without failure: what was asked for is not there (NOT_FOUND)."""
 
-    #: A `Result` as the call says.
     result: Any = None
     #: Google's own wish, None for none.
     retry_after_seconds: float | None = None
@@ -249,11 +250,9 @@ class PatchNode(_OfObject):
 
     kind: ClassVar[str] = "Node"
     resource_version: str
-    #: Those to be set; the others stay.
     labels: Mapping[str, str]
-    #: All of them as they are to be; None: they stay.
-    taints: tuple[Taint, ...] | None = None
-    #: Set spec.unschedulable; it is never cleared.
+    #: Whether to add the taint of TPU nodes.
+    taint: bool = False
     cordon: bool = False
 
 
@@ -282,7 +281,6 @@ class EvictPod:
 class CreateToken:
     """Draw a token for one machine, and create its Secret with the labels of the group."""
 
-    #: Of the group.
     namespace: str
     name: str
     machine: str

@@ -1,8 +1,7 @@
-"""What the three kinds of children have in common: each stands for one resource of Compute Engine.
+"""The three kinds of children: each represents one resource of Compute Engine.
 
-It is made, looked at from time to time, and deleted before the object goes. What is to be done is concluded from three
-things alone: whether somebody deletes the object, whether an operation is open, and what was last read. Nothing is
-latched: a failure delays the next try, and is forgotten when one succeeds or a reading shows that none is needed.
+A step depends only on whether the object is deleted, whether an operation is open, and the last reading. Failures delay
+the next attempt, and are forgotten when an attempt succeeds or a reading shows that none is needed.
 """
 
 from __future__ import annotations
@@ -60,12 +59,7 @@ _CONFIRMED_SECONDS = 60.0
 _REFUSALS = 3
 #: What says nothing about the request: it is on its way all the same.
 _PASSING = frozenset(
-    {
-        FailureKind.UNAVAILABLE,
-        FailureKind.UNKNOWN_OUTCOME,
-        FailureKind.TOO_MANY_OPERATIONS,
-        FailureKind.ALREADY_EXISTS,
-    }
+    {FailureKind.UNAVAILABLE, FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.ALREADY_EXISTS}
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
+from provisioner.constants import TPU_RESOURCE
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.specs import ProvisioningModel
@@ -36,6 +37,7 @@ _FAILURES = frozenset(
         Reason.INSTANCES_CREATION_FAILED,
         Reason.INVALID_SPEC,
         Reason.NOT_ALLOWED,
+        Reason.RECONCILE_ERROR,
     }
 )
 _TYPES = {
@@ -53,13 +55,10 @@ class Sightings:
     #: What its machines are to be; without a shape nothing can be made of them.
     shape: GroupShape | None = None
     model: ProvisioningModel = ProvisioningModel.STANDARD
-    #: Why it is not served.
     refusal: Condition | None = None
-    #: Of a template that its user names.
     external_url: str = ""
     problem_of_template: str = ""
     children: Mapping[Kind, Child] = field(default_factory=dict)
-    #: Kinds of children that it needs.
     needed: tuple[Kind, ...] = ()
     #: What is not as it should be and waits for the slice to be recreated, or for what the cluster does not say.
     notes: tuple[str, ...] = ()
@@ -80,10 +79,7 @@ def report(sightings: Sightings, round_: Round) -> Step:
     resolved = sightings.shape
     if resolved is not None:
         status = replace(
-            status,
-            topology=resolved.topology,
-            node_count=resolved.node_count,
-            target_size_policy_mode=resolved.mode,
+            status, topology=resolved.topology, node_count=resolved.node_count, target_size_policy_mode=resolved.mode
         )
     step = events.propose(group, status, (*_of_children(sightings), ready), now)
     loss, fleet = sightings.loss, sightings.fleet
@@ -161,7 +157,7 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
 def _unmarked(changes: Sequence[PatchNode], round_: Round) -> Condition:
     """Say that nodes lack labels or the taint: pods that go by a worker's index would not find it."""
     first = changes[0]
-    lacks = [*sorted(first.labels), *([nodes.TPU_TAINT.key] if first.taints is not None else [])]
+    lacks = [*sorted(first.labels), *([TPU_RESOURCE] if first.taint else [])]
     more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
     words = f"node {first.name}{more} does not have {', '.join(lacks)} yet"
     why = round_.refused(first)
@@ -190,7 +186,7 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
             message = f"all machines are recreated: {own.message}"
     elif manager is None:
         failed = _failed(sightings)
-        words = failed.message if failed is not None else f"node {old[0].name} still exists"
+        words = failed.message if failed is not None else nodes.silent_node(old) or f"node {old[0].name} still exists"
         message = f"all machines are recreated: {words}"
     return not_ready(Reason.RECREATING, message), group.status
 

@@ -1,13 +1,10 @@
-"""The decision: from one snapshot of the world, and what was read of Compute Engine, to a plan. Pure.
+"""Decides what to do, from a snapshot of the cluster and what was read of Compute Engine. Pure, and level-triggered.
 
-Level-triggered: it can be repeated, skipped or cut short anywhere, and the next one still does the right thing. A group
-is decided on together with its children, and apart from all others: a mistake of ours costs these their turn alone.
-Nothing of them is forgotten meanwhile, and each round tries again.
+A group is decided on together with its children, and separately from others: an exception in one does not affect them.
 
-Compute Engine counts the calls of a project by sort, region and minute. What is due is made at once as long as that
-stays within the pace; the rest waits for its turn: changes first, of these whole resources before single machines, and
-of each sort whatever has been due for longest, by turns of the namespaces, and of the groups whose machines are
-changed: many objects of one delay nobody else's.
+Compute Engine counts the calls of a project by sort, region and minute. Calls wait for their pace: changes are first,
+those of whole resources before those of machines, then calls that have been due for longest. Namespaces, and groups
+whose machines are changed, take turns.
 """
 
 from __future__ import annotations
@@ -23,8 +20,8 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of, not_ready
 from provisioner.nodegroups.api.types import Child, Record, TpuNodeGroup
 from provisioner.nodegroups.bootstrap import tokens
-from provisioner.nodegroups.compute.records import region_of
-from provisioner.nodegroups.planning import actions, events, group, joining
+from provisioner.nodegroups.compute.records import Manager, region_of
+from provisioner.nodegroups.planning import actions, events, group, joining, strays
 from provisioner.nodegroups.planning.child import step_of as child_step
 from provisioner.nodegroups.planning.manager import machines_before
 from provisioner.nodegroups.planning.memory import (
@@ -69,21 +66,16 @@ class Plan:
     writes: tuple[actions.Write, ...] = ()
     events: tuple[actions.Event, ...] = ()
     crashed: tuple[Crashed, ...] = ()
+    #: Managed instance groups with a mark of this cluster and no object. None if they were not listed just now.
+    strays: tuple[Manager, ...] | None = None
     #: When to decide again at the latest, without any event; None: whenever something happens.
     wake_at: datetime | None = None
 
 
-def decide(
-    snapshot: Snapshot,
-    memory: Memory,
-    settings: PlanningSettings,
-    now: datetime,
-) -> Plan:
-    """Decide what to do.
+def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
+    """Decide what to do. Nothing is decided if the snapshot is not synced or the cluster is unknown.
 
-    Where the snapshot is not to be trusted, or does not say which cluster this is, nothing is decided, and nothing is
-    forgotten but since when machines are lost, which may be well meanwhile: what is made without a whole mark could
-    never be told from what others made.
+    A resource without a whole mark could not be told from those of others. Lost machines may be well in the meantime.
     """
     if snapshot.not_synced or not snapshot.cluster.uid:
         return Plan(memory=replace(memory, lost={}))
@@ -96,9 +88,10 @@ def decide(
         round_ = replace(round_, machines_before=machines_before(round_))
     concluded = {unit[0].meta.uid: _attempt(unit, round_) for unit in _units_of(round_)}
     resources = {each.meta.uid: round_.known(each) for each in (*snapshot.groups, *snapshot.children)}
-    step = merged(
-        (_apply_device_plugin(round_), joining.approvals(round_), *(each.step for each in concluded.values()))
-    )
+    projects = strays.known(round_)
+    resources |= {target.uid: known for target, known in projects.items()}
+    shared = (_apply_device_plugin(round_), joining.approvals(round_), strays.look(projects, round_))
+    step = merged((*shared, *(each.step for each in concluded.values())))
     proposed, later = _choose(step.writes, snapshot, memory, now)
     memory = replace(
         memory,
@@ -118,6 +111,7 @@ def decide(
         writes=tuple(each.write for each in proposed),
         events=tuple(event for each in proposed for event in each.events),
         crashed=tuple(each.crashed for each in concluded.values() if each.crashed is not None),
+        strays=strays.find(projects, round_),
         wake_at=min((moment for moment in moments if moment > now), default=None),
     )
 
@@ -128,7 +122,6 @@ class _Concluded:
 
     step: Step
     lost: Mapping[str, Lost]
-    #: None: it was decided on.
     crashed: Crashed | None = None
 
 
@@ -219,19 +212,19 @@ def _choose(
 
 
 def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory) -> list[Proposed]:
-    """Leave out creates of tokens that are too many. The groups take turns: a large one leaves others theirs."""
+    """Leave out creates of tokens that are too many. Namespaces take turns, and in each of them its groups."""
     creating = sum(
         isinstance(each.write, actions.CreateToken) and each.answered_at is None for each in memory.writes.values()
     )
-    turns: Counter[tuple[str, str]] = Counter()
-    queue = []
-    for each in chosen:
-        if isinstance(each.write, actions.CreateToken):
-            group = (each.write.namespace, each.write.name)
-            queue.append((turns[group], group, each.write.key))
-            turns[group] += 1
-    room = max(0, tokens.MOST - len(snapshot.tokens) - creating)
-    late = {key for _, _, key in sorted(queue)[room:]}
+    queue = [each.write for each in chosen if isinstance(each.write, actions.CreateToken)]
+    for party in ("name", "namespace"):
+        turns: Counter[str] = Counter()
+        ranks = {}
+        for write in queue:
+            whose = f"{write.namespace}/{write.name}" if party == "name" else write.namespace
+            ranks[write.key], turns[whose] = turns[whose], turns[whose] + 1
+        queue.sort(key=lambda write: ranks[write.key])
+    late = {write.key for write in queue[max(0, tokens.MOST - len(snapshot.tokens) - creating) :]}
     return [each for each in chosen if each.write.key not in late]
 
 
@@ -287,7 +280,6 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
         memory=replace(
             memory,
             calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in chosen}},
-            # One that is full is as good as none.
             pace={bucket: Pace(spare=left, at=now) for bucket, left in spare.items() if left < most},
         ),
         calls=tuple(chosen),

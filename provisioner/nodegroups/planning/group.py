@@ -1,11 +1,9 @@
-"""A group: its children, what it says of them and of its nodes, what its nodes carry, and how it goes.
+"""A group: its children, its status, the labels of its nodes, and its deletion.
 
-Children are made in order, each as soon as what it refers to is there; what there is of them is taken from their
-status. A child whose specification is not as it should be (a new startup script, somebody's edit) is recreated with the
-slice, since Compute Engine changes none of these resources, and until then the group says so.
+Each child is created when the resources that it names exist. A child that differs from what this release creates is
+recreated with the slice, because Compute Engine changes none of these resources.
 
-It goes in this order: machines, template, policy, nodes and tokens, device plugin. A finalizer is removed when nothing
-of its step is left, so that it goes on after a crash at any line.
+Deletion order: machines, template, policy, nodes and tokens, device plugin. Each step ends with its finalizer.
 """
 
 from __future__ import annotations
@@ -108,13 +106,12 @@ def _refusal(group: TpuNodeGroup, round_: Round) -> Condition | None:
 
 def _problem_of_script(group: TpuNodeGroup, round_: Round) -> str:
     users = users_script(group)
-    whole = with_users_script(round_.settings.startup_script, users)
-    if not users or len(whole) <= bounds.METADATA_VALUE:
+    whole, size = bounds.size(with_users_script(round_.settings.startup_script, users)), bounds.size(users)
+    if not users or whole <= bounds.METADATA_VALUE:
         return ""
-    room = len(users) - (len(whole) - bounds.METADATA_VALUE)
     return (
-        f"instanceConfig.metadata: startup-script has {len(users)} characters; with the script with which machines "
-        f"join, at most {room} fit"
+        f"instanceConfig.metadata: startup-script has {size} bytes; with the script with which machines join, at most "
+        f"{size - (whole - bounds.METADATA_VALUE)} fit"
     )
 
 
@@ -187,7 +184,7 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
     # Without machines a child that is out of date can be recreated.
     old = nodes.left_over(group, None, round_) if manager is None else ()
     # Their names may come again, and a node that a new machine takes over must not be deleted.
-    step = nodes.remove(old)
+    step = nodes.remove(() if nodes.silent_node(old) else old)
     for kind, child in wanted.items():
         there = found.get(kind)
         if there is None:
@@ -230,9 +227,7 @@ def workload_policy(group: TpuNodeGroup, shape: GroupShape) -> WorkloadPolicy | 
     if not shape.one_slice:
         return None
     spec = WorkloadPolicySpec(
-        project=group.spec.project,
-        region=region_of(group.spec.node_location),
-        accelerator_topology=shape.topology,
+        project=group.spec.project, region=region_of(group.spec.node_location), accelerator_topology=shape.topology
     )
     return WorkloadPolicy(meta=_meta(group, Kind.WORKLOAD_POLICY), spec=spec)
 

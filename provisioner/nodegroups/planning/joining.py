@@ -1,8 +1,6 @@
-"""Machines that are to join the cluster: each gets a token of its own in its metadata, as long as it has no node.
+"""Machines that join the cluster: each gets a token in its metadata until it has a node.
 
-Once a machine has joined, the Secret of its token is deleted, so that the token in the metadata is worthless. The
-Secret stays until the node has got its labels: until then it stands for a node that could not be found by them, over
-any restart.
+The Secret of a token is deleted when the node has its labels. Until then it identifies the node, also after a restart.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ def problem_of(group: TpuNodeGroup, round_: Round) -> str:
     missing = [
         words
         for words, known in (
-            ("the address of the API server (set bootstrapKubernetes.controlPlaneIP)", join.api_server),
+            ("an IPv4 address or name of the API server (set API_SERVER_ADDRESS)", join.api_server),
             ("its certificate authority (ConfigMap kube-root-ca.crt in kube-system)", join.ca_hash),
             ("the version of Kubernetes (set bootstrapKubernetes.version)", join.kubernetes_version),
         )
@@ -91,7 +89,6 @@ def join_machines(
         is_free = round_.nodes.get(provider_id(group, key[0])) is None
         starts = free[key].machine.status in STARTING_OR_RUNNING
         if is_free and starts and can_join:
-            # A new one shows by its name.
             own = ",".join(token.name for token in found if (token.machine, token.machine_id) == key)
             steps.append(to_write(_token_for(group, key, round_), own))
     for token in plan.delete:

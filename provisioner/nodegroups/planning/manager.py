@@ -1,12 +1,10 @@
-"""Managed instance groups: the machines. Zonal.
+"""Managed instance groups, which are the machines. Zonal.
 
-A group that is BULK gets all its machines at once or none: while there is no capacity it waits, for as long as it
-takes, and Compute Engine says at each check what it lacked. That is told, and is no failure.
+A BULK group gets all its machines at the same time or none. While there is no capacity it waits, which is no failure.
 
-Before it is deleted with its machines its nodes are cordoned by spec.unschedulable, which unlike a bare taint stays,
-and the pods on them are asked to leave. Those without chips keep the machines until a deadline. Those with chips always
-do, unless they have outlived their grace: a disruption budget that protects them, or a user who wants the machines
-gone, decides. Right before the delete all of it is read live (`actions.Proof`).
+Before a group is deleted, its nodes are cordoned by spec.unschedulable, which remains unlike a taint, and its pods are
+evicted. Pods with chips keep the machines until their grace period ends, others until a deadline, which is short in
+other namespaces and on slices that can do no work. The gate proves all of it live (`actions.Proof`).
 """
 
 from __future__ import annotations
@@ -19,13 +17,15 @@ from provisioner.model import waits
 from provisioner.model.capacity import FailureKind
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.specs import SizePolicyMode
 from provisioner.nodegroups.api.statuses import Condition, ConditionType, Reason, condition_of, created, not_ready
-from provisioner.nodegroups.api.types import Child, ManagedInstanceGroup
+from provisioner.nodegroups.api.types import Child, ManagedInstanceGroup, TpuNodeGroup
 from provisioner.nodegroups.compute.records import Manager
 from provisioner.nodegroups.planning.actions import EvictPod, Insert, ListMachines, PatchNode, Proof, target_of
 from provisioner.nodegroups.planning.memory import INSERT, LIST, LONG_AGO, ResourceMemory
 from provisioner.nodegroups.planning.nodes import Fleet, fleet_of, running
 from provisioner.nodegroups.planning.ownership import is_ours, names_others, not_served
+from provisioner.nodegroups.planning.repair import recreating
 from provisioner.nodegroups.planning.resource import difference
 from provisioner.nodegroups.planning.round import NOTHING, Node, Round, Step, later, merged, to_write, want
 
@@ -40,13 +40,13 @@ _LONG_SECONDS = 3600.0
 _LATEST_AFTER_LONG_SECONDS = 300.0
 #: Machines are listed again while pods leave.
 _LIST_WHILE_DRAINED_SECONDS = 30.0
+#: Time in seconds for which pods without chips keep machines that are not their namespace's, or of a broken slice.
+_SHORT_DRAIN_SECONDS = 60.0
 #: A group that waits for capacity has no machines to list.
 _LIST_PLACEHOLDERS_SECONDS = 30.0
-#: Failures that last until somebody does something.
 _REFUSALS = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 #: Reasons of a group for which nothing is made, until somebody changes it or the settings.
 _NOT_SERVED = (Reason.NOT_ALLOWED, Reason.INVALID_SPEC)
-#: How many of Google's words a message has.
 _MOST_FAILURES = 2
 _LATE = datetime.max.replace(tzinfo=UTC)
 
@@ -80,12 +80,18 @@ def _condition(child: ManagedInstanceGroup, resource: Manager, fleet: Fleet | No
         if not member.machine.has_machine
         for failure in member.machine.failures
     )
-    bulk = resource.bulk
+    bulk, size, wanted = resource.bulk, resource.target_size, child.spec.target_size
+    if size != wanted:
+        change = f"resize --size={wanted}" if size < wanted else "delete-instances --instances=MACHINE"
+        message = (
+            f"the managed instance group was resized from {wanted} to {size} machines. Undo that: gcloud compute "
+            f"instance-groups managed {change} --zone={child.spec.location} {child.meta.name}"
+        )
+        return not_ready(Reason.RECONCILE_ERROR, message)
     if bulk is not None and bulk.failures and (bulk.in_progress or not resource.is_stable):
         said = "; ".join(dict.fromkeys(failure.message for failure in bulk.failures[:_MOST_FAILURES]))
         return not_ready(
-            Reason.INSTANCES_CREATION_FAILED,
-            f"waiting for capacity{_since(resource.created_at)}, Google says: {said}",
+            Reason.INSTANCES_CREATION_FAILED, f"waiting for capacity{_since(resource.created_at)}, Google says: {said}"
         )
     if failures:
         name, failure = failures[0]
@@ -107,12 +113,22 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
         return _draining("its machines are being listed", step)
     group = round_.parent_of(manager)
     labels = {} if group is None else names.group_labels(group.meta)
-    # What the provider ids of all its machines have before their suffix.
     place = f"gce://{manager.spec.project}/{manager.spec.location}/{manager.meta.name}"
     nodes = running(fleet, labels, place, round_)
     step = want(known, LIST, listing, fleet.asked_at + timedelta(seconds=_LIST_WHILE_DRAINED_SECONDS), round_)
     step += merged(to_write(_cordon(node, labels), node.resource_version) for node in nodes if not node.unschedulable)
-    deadline = waits.after(manager.meta.deleted_at or round_.now, round_.settings.drain_seconds)
+    began_at, seconds = manager.meta.deleted_at or round_.now, round_.settings.drain_seconds
+    short = waits.after(began_at, min(seconds, _SHORT_DRAIN_SECONDS))
+    proof = Proof(
+        namespace=manager.meta.namespace,
+        name=manager.meta.name,
+        uid=manager.meta.uid,
+        group_labels=labels,
+        provider_ids=frozenset(member.machine.provider_id for member in fleet.members if member.runs),
+        place=place,
+        deadline=short if _is_broken(manager, fleet, group) else waits.after(began_at, seconds),
+        deadline_of_others=short,
+    )
     waiting = []
     for node in nodes:
         for pod in round_.pods.get(node.name, ()):
@@ -121,10 +137,11 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
             if node.unschedulable and pod.deletion_deadline is None:
                 # Evicted means that somebody deletes it, which shows.
                 step += to_write(EvictPod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
-            if pod.keeps_machine(round_.now) and (pod.chips > 0 or round_.now < deadline):
+            deadline = proof.deadline_for(pod.namespace)
+            if pod.keeps_machine(round_.now, deadline):
                 waiting.append(pod)
-                until = pod.deletion_deadline if pod.chips else min(pod.deletion_deadline or deadline, deadline)
-                step += Step(moments=(until,)) if until is not None else NOTHING
+                ends = (pod.deletion_deadline, None if pod.chips else deadline)
+                step += Step(moments=tuple(moment for moment in ends if moment is not None))
     if waiting:
         listed = sorted(f"{pod.namespace}/{pod.name} on {pod.node}" for pod in waiting)
         words = f"unfinished pods keep its machines: {first_of(listed)}"
@@ -133,16 +150,15 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
         return _draining(words, step)
     if any(not node.unschedulable for node in nodes):
         return _draining("its nodes are being cordoned", step)
-    proof = Proof(
-        namespace=manager.meta.namespace,
-        name=manager.meta.name,
-        uid=manager.meta.uid,
-        group_labels=labels,
-        provider_ids=frozenset(member.machine.provider_id for member in fleet.members if member.runs),
-        place=place,
-        deadline=deadline,
-    )
     return proof, step
+
+
+def _is_broken(manager: ManagedInstanceGroup, fleet: Fleet, group: TpuNodeGroup | None) -> bool:
+    """Whether the machines can do no work: they are recreated, or one of a slice is gone."""
+    if group is not None and recreating(group):
+        return True
+    whole = len(fleet.members) >= manager.spec.target_size and all(member.runs for member in fleet.members)
+    return manager.spec.effective_mode is SizePolicyMode.BULK and not whole
 
 
 def _draining(message: str, step: Step) -> tuple[Condition, Step]:
@@ -156,11 +172,10 @@ def _cordon(node: Node, labels: dict[str, str]) -> PatchNode:
 
 
 def machines_before(round_: Round) -> dict[str, int]:
-    """Count, for each managed instance group by its UID, the machines of its namespace whose turn is before its own.
+    """Return, by UID of a managed instance group, the number of machines of its namespace that are before its own.
 
-    First are those that are made, as read of Compute Engine: people may write any status. Then those of slices that are
-    recreated, and then others, by the age of their groups. What Compute Engine refuses, or a policy or template that it
-    needs, has its turn after all others, first what was refused first, and what cannot be made has none.
+    Existing ones are first, as read of Compute Engine, then recreated slices, then others by age. Those that Compute
+    Engine rejects are last, earlier rejected ones before others. Those that cannot be created do not count.
     """
     limit = round_.settings.machines_per_namespace
     anew = {uid: group for uid, group in round_.groups.items() if group.status.recreated_at and not group.meta.deleting}
@@ -249,7 +264,6 @@ def _again_seconds(resource: Manager, fleet: Fleet | None, now: datetime) -> flo
     if age > _LONG_SECONDS and resource.is_stable:
         return _LATEST_AFTER_LONG_SECONDS
     if whole:
-        # Their nodes are awaited, and show by themselves.
         return _LATEST_SECONDS
     return min(_LATEST_SECONDS, max(_SOONEST_SECONDS, age * _SHARE_OF_AGE))
 

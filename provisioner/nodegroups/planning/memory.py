@@ -1,8 +1,7 @@
-"""What is remembered between rounds, and what answers teach.
+"""What is remembered between rounds, and what answers change in it. Pure.
 
-The truth is in Compute Engine and in the objects' status. This is what was last read of the one, and what the caches of
-the other do not show yet. Losing all of it is safe: it is read again, and requests have the same ids. A failure delays
-this call for this object alone, and nothing is given up.
+The truth is in Compute Engine and in the status of objects, so losing all of it is safe: requests keep their ids. A
+failure delays this call for this object only.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import LOST, OpenCall, OpenWrite, lost_calls, with_answer
 from provisioner.nodegroups.api.statuses import OperationRef, OperationType
-from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Operation, Resource
+from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Manager, Operation, Resource
 from provisioner.nodegroups.planning import actions
 
 #: Before everything, and still a moment that can be moved when the clock is set.
@@ -41,8 +40,10 @@ class Reading:
 
     #: When the request was sent.
     asked_at: datetime
-    #: None: it is not there.
+    #: None if it does not exist.
     resource: Resource | None
+    #: Of a project.
+    managers: tuple[Manager, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,6 @@ class ResourceMemory:
     operation: OperationRef | None = None
     #: When the operation was last asked for.
     polled_at: datetime | None = None
-    #: How often it was.
     polls: int = 0
     attempts: int = 0
     reading: Reading | None = None
@@ -117,9 +117,7 @@ class Memory:
     began_at: datetime = LONG_AGO
     #: By the UID of the object (`Target.uid`).
     resources: Mapping[str, ResourceMemory] = field(default_factory=dict)
-    #: By provider id.
     machines: Mapping[str, MachineMemory] = field(default_factory=dict)
-    #: By key.
     calls: Mapping[str, OpenCall[actions.Call]] = field(default_factory=dict)
     writes: Mapping[str, OpenWrite[actions.Write]] = field(default_factory=dict)
     #: By what Compute Engine counts together (`decide.bucket_of`); as much as there can be where there is none.
@@ -213,7 +211,7 @@ def _paused(memory: Memory, answer: actions.CallAnswer) -> Memory:
 
 def _of_resource(known: ResourceMemory, call: actions.Call, answer: actions.CallAnswer) -> ResourceMemory:
     match call:
-        case actions.Read():
+        case actions.Read() | actions.ListManagers():
             return _read(known, answer)
         case actions.ListMachines():
             return _listed(known, answer)
@@ -244,6 +242,8 @@ def _read(known: ResourceMemory, answer: actions.CallAnswer) -> ResourceMemory:
     if answer.result is not None and answer.asked_at >= known.changed_at:
         # It is there: why it could not be made is over.
         known = replace(known, backoffs=_without(known.backoffs, INSERT))
+    if isinstance(answer.call, actions.ListManagers):
+        return replace(known, reading=Reading(asked_at=answer.asked_at, resource=None, managers=answer.result or ()))
     return replace(known, reading=Reading(asked_at=answer.asked_at, resource=answer.result))
 
 
@@ -265,7 +265,6 @@ def _inserted(known: ResourceMemory, call: actions.Insert, answer: actions.CallA
     if failure.kind is FailureKind.UNKNOWN_OUTCOME:
         return replace(known, unsure_at=answer.at, changed_at=answer.at)
     if failure.kind is FailureKind.ALREADY_EXISTS:
-        # Whose it is, a reading tells.
         return replace(known, changed_at=answer.at)
     return known
 
@@ -337,7 +336,6 @@ def _of_machines(
     for machine in call.machines:
         known = memory.machines.get(machine.provider_id)
         if known is None or known.id != machine.id:
-            # The first call for this machine.
             known = MachineMemory(id=machine.id)
         if isinstance(call, actions.SetMetadata):
             changed[machine.provider_id] = _set(known, call, answer)

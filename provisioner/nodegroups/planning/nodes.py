@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from provisioner.constants import TPU_RESOURCE
-from provisioner.model.capacity import FailureKind, Taint
+from provisioner.model.capacity import FailureKind
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.statuses import STARTING_OR_RUNNING
@@ -17,14 +16,10 @@ from provisioner.nodegroups.planning.actions import DeleteNode, PatchNode
 from provisioner.nodegroups.planning.ownership import is_ours
 from provisioner.nodegroups.planning.round import Node, Round, Step, merged, to_write
 
-#: Keeps pods without chips off the nodes; GKE's nodes with TPUs have the same.
-TPU_TAINT = Taint(key=TPU_RESOURCE, value="present", effect="NoSchedule")
 #: Statuses of machines that have stopped: nothing runs on them.
 STOPPED = frozenset({"TERMINATED", "STOPPED", "SUSPENDED"})
 _RUNNING = "RUNNING"
-#: Failures that last until somebody does something.
 _REFUSALS = frozenset({FailureKind.PERMISSION, FailureKind.INVALID})
-#: Statuses of machines that are about to.
 _STOPPING = frozenset({"STOPPING", "SUSPENDING", "DEPROVISIONING", "PENDING_STOP"})
 
 
@@ -67,7 +62,6 @@ class Member:
 class Fleet:
     """All machines that are known, by name."""
 
-    #: When they were asked for.
     asked_at: datetime
     members: tuple[Member, ...] = ()
 
@@ -98,13 +92,25 @@ def running(fleet: Fleet, labels: Mapping[str, str], place: str, round_: Round) 
     return tuple(found[name] for name in sorted(found))
 
 
-def unlisted(group: TpuNodeGroup, fleet: Fleet, round_: Round) -> tuple[Node, ...]:
-    """Return the nodes with the labels of a group whose machines are not among those that are listed."""
-    listed, place = {member.machine.provider_id for member in fleet.members}, place_of(group)
-    labelled = round_.labelled.get((group.meta.namespace, group.meta.name), ())
-    return tuple(
-        node for node in labelled if names.manager_of(node.provider_id) == place and node.provider_id not in listed
+def silent_node(nodes: Iterable[Node]) -> str:
+    """Explain why the kubelets of a group may report to another control plane. Empty if there is no doubt.
+
+    A control plane that was restored from a backup has the nodes of the original, whose kubelets do not report to it.
+    """
+    nodes = tuple(nodes)
+    found = next((node.name for node in nodes if node.silent), "")
+    if not found or any(node.ready for node in nodes):
+        return ""
+    return (
+        f"no node of the group reports, and {found} had not reported for ten minutes when it was found not ready: its "
+        "machine may work for another control plane with the same backup. If not, delete the node"
     )
+
+
+def labelled(group: TpuNodeGroup, round_: Round) -> tuple[Node, ...]:
+    """Return the nodes with the labels of a group that are called as its machines."""
+    found, place = round_.labelled.get((group.meta.namespace, group.meta.name), ()), place_of(group)
+    return tuple(node for node in found if names.manager_of(node.provider_id) == place)
 
 
 def fleet_of(manager: ManagedInstanceGroup, round_: Round, chips: int | None = None) -> Fleet | None:
@@ -169,28 +175,28 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, round_: R
     """Return the changes after which all nodes carry their labels, the worker index among them, and the taint."""
     shared, indices = labels_of(group, shape), worker_indices(shape, fleet)
     tokens = round_.tokens.get((group.meta.namespace, group.meta.name), ())
-    joining = {(token.machine, token.machine_id) for token in tokens}
     changes = []
     for member in fleet.members:
         node, machine = member.node, member.machine
         if node is None:
             continue
         wanted = {**shared, names.TRUSTED_NAMESPACE: group.meta.namespace}
-        certain = node.ready or (machine.name, machine.id) in joining
-        if group.spec.bootstrap_kubernetes is not None and machine.id and certain:
-            # Another node may be that of an earlier machine. Other images may join again as the node that is there.
-            wanted[names.MACHINE_ID] = machine.id
+        if group.spec.bootstrap_kubernetes is not None and machine.id:
+            # Other images may join again as the node that exists. A node that is not ready, and has only a token of an
+            # earlier machine, is the node of that one, which was lost before it had its labels.
+            joined = [token.machine_id for token in tokens if token.machine == machine.name]
+            number = machine.id if node.ready or machine.id in joined else next(iter(joined), "")
+            wanted |= {names.MACHINE_ID: number} if number else {}
         if node.name in indices:
             wanted[names.WORKER_INDEX] = str(indices[node.name])
         missing = {key: value for key, value in wanted.items() if node.labels.get(key) != value}
-        tainted = any((taint.key, taint.effect) == (TPU_TAINT.key, TPU_TAINT.effect) for taint in node.taints)
-        if missing or not tainted:
+        if missing or not node.tainted:
             change = PatchNode(
                 name=node.name,
                 uid=node.uid,
                 resource_version=node.resource_version,
                 labels=missing,
-                taints=None if tainted else (*node.taints, TPU_TAINT),
+                taint=not node.tainted,
             )
             changes.append(change)
     return tuple(changes)
@@ -237,17 +243,17 @@ def left_over(
 ) -> tuple[Node, ...]:
     """List the nodes of a group whose machines are gone.
 
-    They are known by their labels; until they have got these, by the tokens with which they joined, which stay as long,
-    and by the machines in the group's status.
-    `fleet` None stands for a group without a managed instance group: all its machines are gone. Else a node that is
-    ready may be that of a machine which is not listed yet, and so may any node where fewer than `count` are listed,
-    unless it is among those that are `lost` for good (`repair.lost_for_good`).
+    They are known by labels, tokens, or the machines in the status. `fleet` is None if all machines are gone. Otherwise
+    the machine of a node may not be listed yet: if the node is ready, or if fewer than `count` machines are listed and
+    the node is not `lost` for good (`repair.lost_for_good`).
     """
-    place = place_of(group)
+    place, own = place_of(group), labelled(group, round_)
+    if fleet is not None and silent_node(own):
+        return ()
     known = {} if fleet is None else {member.machine.provider_id: member.machine for member in fleet.members}
     whole = fleet is None or len(known) >= count
     key = (group.meta.namespace, group.meta.name)
-    found = {node.name: node for node in round_.labelled.get(key, ())}
+    found = {node.name: node for node in own}
     machines = {machine.name for machine in group.status.machines}
     for machine in machines | {token.machine for token in round_.tokens.get(key, ())}:
         node = round_.nodes.get(provider_id(group, machine))

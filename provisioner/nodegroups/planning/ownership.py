@@ -17,7 +17,6 @@ from provisioner.nodegroups.api.types import Child, Kind, ManagedInstanceGroup, 
 from provisioner.nodegroups.compute.records import REGION, Resource
 from provisioner.nodegroups.planning.round import Round
 
-#: Google's images for everybody.
 _PUBLIC_IMAGES = frozenset(
     {"cos-cloud", "debian-cloud", "deeplearning-platform-release", "ubuntu-os-accelerator-images", "ubuntu-os-cloud"}
 )
@@ -59,11 +58,7 @@ def mark_for(child: Child, round_: Round) -> names.Mark:
 
 def _has_name_of(child: Child, mark: names.Mark, cluster_uid: str) -> bool:
     """Whether a child has the name of that of the group in a mark, which may be gone."""
-    of_group = (mark.kind, mark.namespace, mark.cluster_uid) == (
-        Kind.TPU_NODE_GROUP,
-        child.meta.namespace,
-        cluster_uid,
-    )
+    of_group = (mark.kind, mark.namespace, mark.cluster_uid) == (Kind.TPU_NODE_GROUP, child.meta.namespace, cluster_uid)
     return of_group and child.meta.name == names.child_name(mark, child.kind)
 
 

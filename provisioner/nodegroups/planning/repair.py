@@ -1,8 +1,7 @@
-"""When a slice is recreated: a machine of it is lost for too long, and the others can do nothing without it.
+"""When a slice is recreated: one of its machines has been lost for too long, and the others can do no work without it.
 
-All machines are recreated together, by deleting the managed instance group and making another of the same name. The
-group's status says so before anything is deleted (reason Recreating), and says otherwise before anything is made again:
-so a managed instance group that is there while the status says Recreating is always the old one.
+The managed instance group is deleted and created again under its name. The status has the reason Recreating before
+anything is deleted, and another one before anything is created: with that reason the group is always the old one.
 """
 
 from __future__ import annotations
@@ -72,16 +71,20 @@ def find_loss(
     # Those that report lack chips alone, or a place on the list.
     reports = {member.machine.name: member.reports for member, _ in lost}
     if missing:
-        unlisted = {node.name: node.ready for node in nodes.unlisted(group, fleet, round_)}
+        listed = {member.machine.provider_id for member in fleet.members}
+        unlisted = {node.name: node.ready for node in nodes.labelled(group, round_) if node.provider_id not in listed}
         reports |= {"": sum(unlisted.values()) >= missing, **unlisted}
     loss = Loss(words=words, machines=len(lost) + missing, lost=_remembered(group, reports, round_))
     if not (shape.one_slice or shape.node_count == 1):
         return loss
-    in_doubt = zone_of(provider_id(group, "")) in round_.doubtful_zones
-    if in_doubt and not missing and all(member.doubtful for member, _ in lost):
+    doubt = nodes.silent_node(nodes.labelled(group, round_))
+    doubt = f". The slice is not recreated: {doubt}" if doubt else ""
+    if zone_of(provider_id(group, "")) in round_.doubtful_zones:
+        doubt = _DOUBTFUL_ZONE
+    if doubt and not missing and all(member.doubtful for member, _ in lost):
         # Pods may run on the machines all the same. Once the others report, it has its whole time to do so, too.
         seen_now = {name: Lost(since=round_.now, stopped_since=round_.now) for name in loss.lost}
-        return replace(loss, lost=seen_now, note=_DOUBTFUL_ZONE)
+        return replace(loss, lost=seen_now, note=doubt)
     works = _works(running, round_)
     since = [each.stopped_since if works else each.since for each in loss.lost.values()]
     first = min((moment for moment in since if moment is not None), default=None)
@@ -201,6 +204,4 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round) -> str:
 
 def _works(running: Iterable[Node], round_: Round) -> bool:
     """Whether pods with chips run on the machines: they may go on with the chips that they have."""
-    return any(
-        pod.chips > 0 and pod.keeps_machine(round_.now) for node in running for pod in round_.pods.get(node.name, ())
-    )
+    return any(pod.keeps_machine(round_.now) for node in running for pod in round_.pods.get(node.name, ()))

@@ -85,7 +85,6 @@ def difference(child: Child, found: records.Resource) -> str:
         case ManagedInstanceGroup(spec=manager), records.Manager():
             same = {
                 "template": records.same_resource(manager.instance_template, found.template),
-                "target size": manager.target_size == found.target_size,
                 "mode": manager.effective_mode == (found.mode or SizePolicyMode.INDIVIDUAL),
                 "workload policy": records.same_resource(manager.workload_policy, found.policy),
             }

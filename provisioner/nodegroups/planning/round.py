@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from provisioner.model import waits
-from provisioner.model.capacity import Taint
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.statuses import STARTING_OR_RUNNING, ConditionType, Reason, condition_of, is_true
@@ -38,11 +37,13 @@ class Node:
     #: As gce://PROJECT/ZONE/INSTANCE.
     provider_id: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[Taint, ...] = ()
-    #: spec.unschedulable.
+    #: It has the taint of TPU nodes. Others are not kept: the metadata of a machine may have 262,144 bytes of them.
+    tainted: bool = False
     unschedulable: bool = False
     #: Its condition Ready is True.
     ready: bool = False
+    #: Whether its kubelet had not reported for a long time when Kubernetes found it not ready (`silent_node`).
+    silent: bool = False
     #: google.com/tpu in status.capacity and in status.allocatable.
     capacity_chips: int = 0
     allocatable_chips: int = 0
@@ -75,10 +76,11 @@ class Pod:
     #: Of a DaemonSet or a mirror of a static pod: it ends with its node, and cannot be evicted in a way that helps.
     bound_to_node: bool = False
 
-    def keeps_machine(self, now: datetime) -> bool:
-        """Whether it needs its machine: it has neither ended nor outlived its grace, and does not end with its node."""
+    def keeps_machine(self, now: datetime, deadline: datetime | None = None) -> bool:
+        """Whether it runs within its grace period and, if it has no chips, before the deadline."""
         over = self.deletion_deadline is not None and self.deletion_deadline <= now
-        return not self.finished and not self.bound_to_node and not over
+        in_time = self.chips > 0 or (deadline is not None and now < deadline)
+        return in_time and not (over or self.finished or self.bound_to_node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +96,11 @@ class DevicePlugin:
 class Cluster:
     """What machines have to know of the cluster; a text that could not be found out is empty."""
 
-    #: UID of the namespace kube-system.
     uid: str
     #: As "sha256:<hex>", of the CA that signs the API server's certificate.
     ca_hash: str = ""
     #: HOST:PORT that machines reach the API server at.
     api_server: str = ""
-    #: As "1.31".
     kubernetes_version: str = ""
 
 
@@ -116,11 +116,9 @@ class Snapshot:
     nodes: tuple[Node, ...] = ()
     #: Those on these nodes that may need them: unfinished, and not such as end with their node.
     pods: tuple[Pod, ...] = ()
-    #: All Secrets that carry the labels of a group.
     tokens: tuple[Token, ...] = ()
     #: Open requests of kubelets that came with one of these.
     requests: tuple[Request, ...] = ()
-    #: None: there is no such DaemonSet.
     device_plugin: DevicePlugin | None = None
     #: Keys of calls and writes that are being sent, or have been answered and the answer not read (`Call.key`).
     live: frozenset[str] = frozenset()

@@ -35,6 +35,7 @@ from rehearsal.simulators.compute.records import (
     POLICIES,
     RESERVATIONS,
     TEMPLATES,
+    Group,
     Operation,
 )
 from rehearsal.simulators.compute.settings import ComputeSettings
@@ -42,10 +43,12 @@ from rehearsal.simulators.http import fieldmask, google
 from rehearsal.simulators.http.exchange import Request, Route
 
 _PROJECT = r"/compute/v1/projects/(?P<project>[^/]+)"
+_AGGREGATED = "aggregated"
 _PLACES = {
     ZONES: rf"{_PROJECT}/zones/(?P<zone>[^/]+)",
     REGIONS: rf"{_PROJECT}/regions/(?P<region>[^/]+)",
     GLOBAL: rf"{_PROJECT}/global",
+    _AGGREGATED: rf"{_PROJECT}/aggregated",
 }
 _CRUD = (("GET", "", "list"), ("POST", "", "insert"), ("GET", "/NAME", "get"), ("DELETE", "/NAME", "delete"))
 _OPERATION_CALLS = (("GET", "", "list"), ("GET", "/NAME", "get"), ("POST", "/NAME/wait", "wait"))
@@ -61,6 +64,7 @@ _ALL = (
             ("POST", "/NAME/listManagedInstances", "listManagedInstances"),
         ),
     ),
+    (GROUPS, GROUPS, (_AGGREGATED,), (("GET", "", "aggregatedList"),)),
     (
         INSTANCES,
         INSTANCES,
@@ -92,7 +96,7 @@ _LIST_KINDS = {
 
 
 _MINUTE = timedelta(minutes=1)
-_RIGHTS = {"insert": "create", "wait": "get", "listManagedInstances": "get"}
+_RIGHTS = {"insert": "create", "wait": "get", "listManagedInstances": "get", "aggregatedList": "list"}
 #: Beside compute.COLLECTION.VERB of each method; what is first is named first where several are missing.
 _MORE = {
     "instanceGroupManagers.insert": (
@@ -121,7 +125,7 @@ PERMISSIONS = {method: _permissions_of(method) for _, _, method in _ROUTES}
 
 
 _MOST = 500
-_FILTER = re.compile(r'name eq "([^"]*)"')
+_FILTER = re.compile(r'(name|description) eq "([^"]*)"')
 
 
 class _Named(Protocol):
@@ -157,8 +161,12 @@ def _chosen(items: Sequence[_Item], text: str) -> Sequence[_Item]:
         return items
     match = _FILTER.fullmatch(text)
     if match is None:
-        raise errors.invalid("filter", text, 'Only name eq "REGEX" is supported.')
-    return [item for item in items if re.fullmatch(match[1], item.name)]
+        raise errors.invalid("filter", text, 'Only name eq "REGEX" and description eq "REGEX" are supported.')
+    return [item for item in items if re.fullmatch(match[2], _value_of(item, match[1]))]
+
+
+def _value_of(item: Any, field: str) -> str:
+    return str(item.name if field == "name" else item.body.get(field, ""))
 
 
 def partial(body: dict[str, Any], fields: str) -> dict[str, Any]:
@@ -257,6 +265,8 @@ class Api:
             return self._list_managed(scope, name)
         if verb == "list":
             return self._page(found, scope, collection, request)
+        if verb == "aggregatedList":
+            return self._aggregated(scope, request)
         return self._bodies[collection](self._world.get(collection, scope, name))
 
     def _admit(self, found: Route, scope: Scope, name: str, request: Request) -> None:
@@ -301,6 +311,18 @@ class Api:
         shown = page_of(self._world.listed(collection, scope), request.query, self._bodies[collection])
         kind = _LIST_KINDS.get(found.method, "operationList")
         return {"kind": f"compute#{kind}", "id": path, "selfLink": f"{google.COMPUTE_API}/{path}", **shown}
+
+    def _aggregated(self, scope: Scope, request: Request) -> dict[str, Any]:
+        """List the managed instance groups of a project by their zones."""
+        groups = [
+            each for each in self._world.resources() if isinstance(each, Group) and each.scope.project == scope.project
+        ]
+        page = page_of(groups, request.query, self._bodies[GROUPS])
+        zones: dict[str, Any] = {}
+        for body in page.pop("items", ()):
+            zone = f"zones/{body['zone'].rpartition('/')[2]}"
+            zones.setdefault(zone, {GROUPS: []})[GROUPS].append(body)
+        return {"kind": "compute#instanceGroupManagerAggregatedList", "items": zones, **page}
 
     def _list_managed(self, scope: Scope, name: str) -> dict[str, Any]:
         group = self._world.get(GROUPS, scope, name)

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from provisioner.model import bounds
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.bootstrap.tokens import Request, Token, parse_request
 from rehearsal.simulators.compute.guests.joining import new_key
@@ -113,6 +114,24 @@ def test_what_no_kubelet_asks_for_is_never_approved(pem: bytes) -> None:
 def test_a_request_of_another_sort_is_left_to_others(changes: dict[str, Any]) -> None:
     """Decided on, of another signer, for another use, by somebody else."""
     assert parse_request(raw_request("m-0", **changes)) is None
+
+
+def test_request_is_read_only_within_its_bound() -> None:
+    """A bootstrap token sent requests of 1 MB, each of which took half a second before anything else was checked."""
+    pem = new_key("m-0").request_pem
+    longest = pem + b"\n" * (bounds.CERTIFICATE_REQUEST // 4 * 3 - len(pem))
+    for text, read in ((longest, REQUEST), (longest + b"\n", None)):
+        assert parse_request(raw_request("m-0", spec={"request": base64.b64encode(text).decode()})) == read
+
+
+def test_request_with_the_largest_key_leaves_room_for_the_longest_node_name() -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=4096)
+    names = x509.Name([x509.NameAttribute(_O, "system:nodes"), x509.NameAttribute(*_NODE)])
+    signed = x509.CertificateSigningRequestBuilder().subject_name(names).sign(key, hashes.SHA256())
+    request = base64.b64encode(signed.public_bytes(serialization.Encoding.PEM)).decode()
+    # PEM in base64 takes 16 characters for 9 bytes.
+    assert len(request) + 2 * bounds.OBJECT_NAME <= bounds.CERTIFICATE_REQUEST
+    assert parse_request(raw_request("m-0", spec={"request": request})) == REQUEST
 
 
 @given(raw=st.recursive(st.none() | st.text() | st.integers(), lambda inner: st.dictionaries(st.text(), inner)))

@@ -61,7 +61,7 @@ def info(server: object) -> dict[str, object]:
     [
         ("https://10.0.0.2:6443", "10.0.0.2:6443"),
         ("https://api.example.com", "api.example.com:443"),
-        ("https://[fd00::2]:8443", "[fd00::2]:8443"),
+        ("https://[fd00::2]:8443", ""),
         ("http://10.0.0.2:6443", ""),
         ("https://10.0.0.2:99999", ""),
         ("https://[fd00", ""),
@@ -87,13 +87,12 @@ def test_without_a_kubeconfig_there_is_no_address(text: str) -> None:
         ("10.0.0.2", None, "10.0.0.2:6443"),
         ("10.0.0.2", 443, "10.0.0.2:443"),
         ("api.example.com", 8443, "api.example.com:8443"),
-        ("fd00::2", None, "[fd00::2]:6443"),
-        ("[fd00::2]", 443, "[fd00::2]:443"),
+        ("fd00::2", None, ""),
+        ("[fd00::2]", 443, ""),
         ("", None, ""),
         ("a b", None, ""),
         ('10.0.0.2"; reboot', None, ""),
         ("10.0.0.2:443", None, ""),
-        ("fe80::1%eth0", None, ""),
     ],
 )
 def test_the_address_that_a_user_gives(host: str, port: int | None, want: str) -> None:

@@ -15,6 +15,12 @@ from tests.support.machine import Machine
 
 TOKEN, OTHER = "abcdef.0123456789abcdef", "ghijkl.0123456789abcdef"
 HASH = "sha256:" + "0a" * 32
+CONTAINERD = """\
+version = 2
+        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+  SystemdCgroup = true
+          ShimCgroup = ""
+"""
 LABELS = {"cloud.google.com/gke-tpu-accelerator": "tpu7x", "cloud.google.com/gke-tpu-topology": "2x2x2"}
 
 
@@ -127,7 +133,7 @@ def test_the_first_boot_installs_configures_and_joins(machine: Machine) -> None:
         )
     }
     assert files == {
-        "etc/containerd/config.toml": "[runc]\n  SystemdCgroup = true\n",
+        "etc/containerd/config.toml": CONTAINERD,
         "etc/apt/keyrings/kubernetes-apt-keyring.asc": (
             "key of https://pkgs.k8s.io/core:/stable:/v1.34/deb/Release.key\n"
         ),
@@ -141,6 +147,48 @@ def test_the_first_boot_installs_configures_and_joins(machine: Machine) -> None:
         ),
     }
     assert machine.calls[-1] == "systemctl enable --now kubelet"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param("", id="without the key, as containerd 2.1.0 to 2.1.4"),
+        pytest.param("  SystemdCgroup = true\n", id="with systemd"),
+        pytest.param("  # SystemdCgroup = true\n  SystemdCgroup = false\n", id="with a comment"),
+    ],
+)
+def test_containerd_uses_systemd_cgroups_with_any_default(machine: Machine, lines: str) -> None:
+    """The replacement of a text that was missing had been taken for a success."""
+    machine.containerd_options(lines)
+    machine.boot()
+    options = [
+        line.strip()
+        for line in (machine.root / "etc/containerd/config.toml").read_text().splitlines()
+        if "Systemd" in line
+    ]
+    assert [line for line in options if not line.startswith("#")] == ["SystemdCgroup = true"]
+    assert "systemctl restart containerd" in machine.calls
+
+
+def test_containerd_without_options_of_runc_is_not_configured(machine: Machine) -> None:
+    machine.installed("1.34")
+    containerd = (machine.path / "bin/containerd").read_text()
+    (machine.path / "bin/containerd").write_text(containerd.replace("runtimes.runc", "runtimes.other"))
+    machine.at_sleep(2, 'cp "$FAKE/packages/containerd" "$FAKE/bin/containerd"')
+    said = machine.boot()
+    assert "has no options of runc; install another version of containerd" in said
+    assert (machine.root / "etc/containerd/config.toml").read_text() == CONTAINERD
+    assert len(machine.slept_seconds) == 2
+
+
+def test_kubeadm_of_the_image_that_hides_the_installed_one_is_named(machine: Machine) -> None:
+    machine.installed("1.33")
+    kubeadm = machine.path / "bin/kubeadm"
+    kubeadm.write_text(kubeadm.read_text().replace('v$(cat "$FAKE/version").4', "v1.33.4"))
+    (machine.path / "packages/kubeadm").rename(machine.path / "package")
+    machine.at_sleep(1, 'mv "$FAKE/package" "$FAKE/bin/kubeadm"')
+    assert "kubeadm is not of version 1.34 although its package is installed" in machine.boot()
+    assert machine.has_joined
 
 
 def test_kubeadm_before_1_31_gets_the_form_that_it_has(machine: Machine) -> None:
@@ -157,7 +205,7 @@ def test_kubeadm_before_1_31_gets_the_form_that_it_has(machine: Machine) -> None
     }
 
 
-@pytest.mark.parametrize("api_server", ["api.example.com:443", "[fd00::2]:6443", "10.0.0.2:8443"])
+@pytest.mark.parametrize("api_server", ["api.example.com:443", "10.0.0.2:8443"])
 def test_the_address_that_the_user_gives_is_joined(machine: Machine, api_server: str) -> None:
     machine.attributes(items(api_server=api_server))
     machine.boot()

@@ -283,8 +283,8 @@ WRITTEN = {
         ),
         pytest.param(
             WRITTEN,
-            join(api_server="[fd00::2]:8443"),
-            {**WRITTEN, "kubeadm-control-plane-ip": "[fd00::2]", "kubeadm-control-plane-port": "8443"},
+            join(api_server="api.example.com:8443"),
+            {**WRITTEN, "kubeadm-control-plane-ip": "api.example.com", "kubeadm-control-plane-port": "8443"},
             id="another address is written",
         ),
         pytest.param({**WRITTEN, "kubeadm-control-plane-port": "8443"}, join(), WRITTEN, id="the usual port is not"),

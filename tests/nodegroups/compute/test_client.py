@@ -66,6 +66,12 @@ CALLS: dict[str, tuple[Callable[[Compute], object], str, str, object]] = {
     **of_sort("policy"),
     **of_sort("template"),
     **of_sort("manager"),
+    "list_managers": (
+        lambda it: it.list_managers(REGION),
+        "GET",
+        "projects/p/aggregated/instanceGroupManagers",
+        None,
+    ),
     "list_managed_instances": (
         lambda it: it.list_managed_instances(ZONE, "a"),
         "POST",
@@ -176,9 +182,20 @@ def test_a_list_that_never_ends_is_none(
 ) -> None:
     monkeypatch.setattr("provisioner.nodegroups.compute.client._MOST_PAGES", 3)
     server.answer = Answer(body={"nextPageToken": "again"})
-    for name in ("list_managed_instances", "list_instances"):
+    for name in ("list_managed_instances", "list_instances", "list_managers"):
         assert failure_of(client, name).failure.kind is K.UNAVAILABLE
-    assert len(server.requests) == 6
+    assert len(server.requests) == 9
+
+
+def test_managed_instance_groups_of_all_zones_are_listed(server: RecordingServer, client: ComputeClient) -> None:
+    zones = {"zones/a": {"instanceGroupManagers": [{"name": "one"}, 7]}, "zones/b": {"warning": {}}, "zones/c": 7}
+    answers = [
+        Answer(body={"items": zones, "nextPageToken": "t"}),
+        Answer(body={"items": {"zones/b": {"instanceGroupManagers": [{"name": "two", "description": "mark"}]}}}),
+    ]
+    server.answer = lambda _: answers.pop(0)
+    assert [(each.name, each.description) for each in client.list_managers(REGION)] == [("one", ""), ("two", "mark")]
+    assert [each.query["filter"] for each in server.requests] == ['description eq "tpu-provisioner: .*"'] * 2
 
 
 def test_machines_with_much_metadata_take_little_memory(server: RecordingServer, client: ComputeClient) -> None:
@@ -275,7 +292,7 @@ def test_a_missing_resource_is_not_found_except_for_an_insert(
     found = failure_of(client, name)
     assert found.failure.kind is (K.INVALID if name.startswith("insert") else K.NOT_FOUND)
     assert found.code == 404
-    assert "'a'" in str(found)
+    assert ("'p'" if name == "list_managers" else "'a'") in str(found)
 
 
 def test_a_wish_for_patience_is_kept(server: RecordingServer, client: ComputeClient) -> None:

@@ -118,6 +118,18 @@ def test_the_body_of_the_smallest_template_has_nothing_that_is_not() -> None:
     }
 
 
+def test_template_has_secure_boot_and_uses_no_reservation_if_its_user_says_so() -> None:
+    config = InstanceConfig(
+        machine_type="ct6e-standard-4t", secure_boot=True, reservation_affinity="NO_RESERVATION", subnetwork=""
+    )
+    asked = Template(name="t", machine_type="ct6e-standard-4t", config=config)
+    assert resources.template_body(asked)["properties"] == {
+        "machineType": "ct6e-standard-4t",
+        "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"},
+        "shieldedInstanceConfig": {"enableSecureBoot": True},
+    }
+
+
 def test_a_flex_start_template_is_asked_for_by_its_model_and_duration() -> None:
     asked = Template(
         name="t",

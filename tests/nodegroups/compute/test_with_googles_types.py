@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +43,7 @@ TEMPLATE = Template(
         service_accounts=(ServiceAccount(email="e", scopes=("s",)),),
     ),
 )
+NO_RESERVATION = replace(TEMPLATE.config, reservation="", reservation_affinity="NO_RESERVATION", secure_boot=True)
 MANAGER = Manager(
     name="g-mig",
     description="mark",
@@ -62,6 +64,11 @@ MANAGER = Manager(
             id="a policy",
         ),
         pytest.param(resources.template_body(TEMPLATE), compute_v1.InstanceTemplate, id="a template"),
+        pytest.param(
+            resources.template_body(replace(TEMPLATE, config=NO_RESERVATION)),
+            compute_v1.InstanceTemplate,
+            id="a template without reservations",
+        ),
         pytest.param(resources.manager_body(MANAGER), compute_v1.InstanceGroupManager, id="a manager"),
         pytest.param(resources.metadata_body({"a": "1"}, "f"), compute_v1.Metadata, id="metadata"),
     ],
@@ -79,6 +86,7 @@ def test_google_knows_every_field_that_is_sent(body: dict[str, Any], kind: Any) 
         (resources.POLICY_FIELDS, compute_v1.ResourcePolicy),
         (resources.TEMPLATE_FIELDS, compute_v1.InstanceTemplate),
         (resources.MANAGER_FIELDS, compute_v1.InstanceGroupManager),
+        (resources.MANAGERS_FIELDS, compute_v1.InstanceGroupManagerAggregatedList),
         (resources.MANAGED_INSTANCES_FIELDS, compute_v1.InstanceGroupManagersListManagedInstancesResponse),
         (resources.INSTANCES_FIELDS, compute_v1.InstanceList),
         (resources.OPERATION_FIELDS, compute_v1.Operation),

@@ -12,6 +12,7 @@ from provisioner.nodegroups.api.statuses import Reason
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.errors import GRANT_HELP
 from provisioner.nodegroups.compute.records import ComputeError
+from provisioner.nodegroups.planning.memory import READ
 from rehearsal.simulators.compute.api import PERMISSIONS
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 from tests.support.nodegroup_rights import ACT_AS, METHODS, NEEDED
@@ -26,6 +27,9 @@ _DELETES = {
     "compute.instanceTemplates.delete": Reason.DELETING_TEMPLATE,
     "compute.resourcePolicies.delete": Reason.DELETING_POLICY,
 }
+
+
+_LIST = "compute.instanceGroupManagers.list"
 
 
 def _is_told(world: World, permission: str) -> bool:
@@ -47,7 +51,19 @@ def test_what_the_controller_calls() -> None:
     assert called == METHODS
 
 
-@pytest.mark.parametrize("permission", sorted(NEEDED - _DELETES.keys()))
+def test_group_is_served_without_the_permission_to_list_managed_instance_groups() -> None:
+    """Only managed instance groups without an object are then unknown, and the log and a metric say why."""
+    world = World()
+    world.deny(_LIST)
+    world.make("train", topology="2x4")
+    world.wait(7200.0)
+    backoff = world.process.memory.resources["project project-1"].backoffs[READ]
+    assert f"Required '{_LIST}' permission" in backoff.failure.message
+    assert world.process.calls["ListManagers"] < 30
+    world.take_down("train")
+
+
+@pytest.mark.parametrize("permission", sorted(NEEDED - _DELETES.keys() - {_LIST}))
 def test_without_a_permission_to_create(permission: str) -> None:
     """The group says which is missing, and is ready soon after it is granted; nothing is given up or left behind."""
     world = World()

@@ -17,16 +17,18 @@ from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.bootstrap.metadata import TOKEN
 from provisioner.nodegroups.bootstrap.tokens import Request, Token
 from provisioner.nodegroups.compute.records import Scope
-from provisioner.nodegroups.planning.actions import Target
+from provisioner.nodegroups.planning.actions import CreateToken, Target
+from provisioner.nodegroups.planning.decide import _with_few_tokens
 from provisioner.nodegroups.planning.joining import approvals
 from provisioner.nodegroups.planning.manager import machines_before
-from provisioner.nodegroups.planning.memory import LONG_AGO, ResourceMemory
+from provisioner.nodegroups.planning.memory import LONG_AGO, Memory, ResourceMemory
 from provisioner.nodegroups.planning.nodes import left_over
-from provisioner.nodegroups.planning.round import Node, Pod, begin_round
+from provisioner.nodegroups.planning.round import Node, Pod, Proposed, Snapshot, begin_round
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.cloud import ZONE
-from tests.nodegroups.simulation.cluster import Kube
+from tests.nodegroups.simulation.cluster import FACTS, Kube
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready_world
+from tests.support.clock import NOW
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -538,6 +540,20 @@ def test_tokens_at_once_are_limited_and_every_machine_gets_one_in_its_turn(monke
 
     world.wait_until(ready, step_seconds=0.2)
     assert (most, first) == (2, {"large", "small"})
+
+
+def test_namespaces_and_then_groups_take_turns_at_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace with many groups of one machine took all tokens before the namespaces that follow in the alphabet."""
+    monkeypatch.setattr(tokens, "MOST", 3)
+    machines = [("a", "many", "m-0"), ("a", "many", "m-1"), ("a", "n", "n-0"), ("a", "o", "o-0"), ("z", "one", "z-0")]
+    proposed = [
+        Proposed(
+            write=CreateToken(namespace=namespace, name=group, machine=machine, machine_id="1", expires_at=NOW), seen=""
+        )
+        for namespace, group, machine in machines
+    ]
+    chosen = _with_few_tokens(proposed, Snapshot(cluster=FACTS), Memory())
+    assert [each.write.machine for each in chosen] == ["m-0", "n-0", "z-0"]
 
 
 def test_the_tokens_of_all_groups_leave_room_in_the_configmap_that_is_signed_for_each() -> None:

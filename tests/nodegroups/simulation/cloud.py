@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from provisioner.model.capacity import FailureKind
@@ -10,11 +11,11 @@ from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute import records
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.compute.records import ComputeError
-from provisioner.nodegroups.planning.actions import Call, Delete, Result, Target
+from provisioner.nodegroups.planning.actions import Call, Delete, ListMachines, Result, Target
 from rehearsal.simulators.compute.api import Api
 from rehearsal.simulators.compute.faults import Fault, FaultKind
 from rehearsal.simulators.compute.model import World
-from rehearsal.simulators.compute.records import Loss, MachineView, Resource
+from rehearsal.simulators.compute.records import Action, Group, Loss, MachineView, Member, Resource
 from rehearsal.simulators.compute.settings import ComputeSettings
 from tests.support.compute import Wire
 from tests.support.simulations.stage import Stage
@@ -54,6 +55,8 @@ class Cloud:
         self._seen: dict[str, MachineView] = {}
         self._failing: dict[Kind, Fault] = {}
         self._foreign = 0
+        #: Probability that a list of machines lacks some.
+        self.partial_chance = 0.0
         #: Called with a machine that runs now, and with one that does no more.
         self.on_running: Callable[[MachineView], None] = lambda _machine: None
         self.on_stopped: Callable[[MachineView], None] = lambda _machine: None
@@ -66,7 +69,11 @@ class Cloud:
         """Carry a call out. Raises ComputeError."""
         if isinstance(call, Delete):
             self._tell_of_delete(call.target)
-        return act._exchange(self.client, call)[1]()
+        result = act._exchange(self.client, call)[1]()
+        if isinstance(call, ListMachines) and self.stage.chance(self.partial_chance):
+            self.stage.fault("partial list", call.target.name)
+            return tuple(each for each in result if self.stage.chance(0.5))
+        return result
 
     # --- what there is
 
@@ -109,6 +116,38 @@ class Cloud:
         """Take a machine away."""
         self.stage.fault(loss.value, machine.name)
         self.world.lose(machine.name, loss)
+
+    def groups(self) -> list[Group]:
+        """List the managed instance groups that exist and are not being deleted."""
+        found = (each for each in self.resources() if isinstance(each, Group))
+        return [group for group in found if group.is_ready and group.deleting is None]
+
+    def resize(self, group: Group, size: int, member: Member | None = None) -> None:
+        """Let a user resize a managed instance group; `member` is the first whose machine is deleted."""
+        self.stage.fault("resized", f"{group.name} from {group.size} to {size}")
+        with self.world.moment() as now:
+            group.size = size
+            group.body["targetSize"] = size
+            staying = [each for each in group.members if each.action is not Action.DELETING]
+            first = sorted(staying, key=lambda each: each is not member)
+            self.world._life.remove(group, first[: max(0, len(staying) - size)], now)
+            self.world._life.fill(group, now)
+
+    def recreate(self, group: Group, member: Member) -> None:
+        """Let a user recreate a machine under its name."""
+        self.stage.fault("recreated", member.name)
+        with self.world.moment() as now:
+            self.world._life.recreate(group, [member], now)
+
+    def drop(self, group: Group) -> None:
+        """Let a user delete a managed instance group."""
+        self.stage.fault("managed instance group deleted", group.name)
+        self._foreign += 1
+        scope = records.Scope(project=group.scope.project, zone=group.scope.location)
+        with contextlib.suppress(ComputeError):
+            self.client.delete(
+                records.Manager, scope, group.name, request_id=f"00000000-0000-4000-8000-{self._foreign:012d}"
+            )
 
     def forget_operations_after(self, seconds: float) -> None:
         """Forget operations so soon after their end."""

@@ -67,6 +67,8 @@ class Kube:
     on_change: Callable[[], None] = lambda: None
     #: Pods whose eviction a disruption budget forbids.
     protected: set[str] = field(default_factory=set)
+    #: Names of caches that are not synced.
+    not_synced: tuple[str, ...] = ()
     #: Whether somebody forbids all changes of nodes.
     refused_nodes: bool = False
     #: Why no token is made; empty: they are.
@@ -80,6 +82,8 @@ class Kube:
     approved: set[tuple[str, str, int]] = field(default_factory=set)
     #: The number of the machine that registered each node.
     _joined_as: dict[str, int] = field(default_factory=dict)
+    #: The machine that each token was created for, also after the token was deleted.
+    _machines_of_tokens: dict[str, str] = field(default_factory=dict)
 
     # --- reading
 
@@ -106,6 +110,7 @@ class Kube:
             requests=of("Request"),
             device_plugin=plugin[0] if plugin else None,
             live=live,
+            not_synced=self.not_synced,
         )
 
     def all(self, kind: str) -> list[Any]:
@@ -196,8 +201,7 @@ class Kube:
         asked = self.objects.get(key)
         if asked is None or asked.uid != write.uid:
             raise Declined(WriteFailure.CONFLICT)
-        token = self.objects.get(("Secret", "kube-system", asked.token))
-        if token is None or token.machine != asked.node:
+        if self._machines_of_tokens.get(asked.token) != asked.node:
             self.stage.violate(f"{asked.token} is not of {asked.node}, whose certificate is approved")
         machine = self.machine(asked.node)
         if machine is not None:
@@ -209,9 +213,14 @@ class Kube:
         self.stage.after(_NOT_READY_SECONDS, lambda: self._not_ready(("Node", "", name)))
 
     def runs(self, name: str) -> bool:
-        """Whether a machine of a name runs."""
+        """Whether the machine that registered a node runs; another one may have its name by now."""
         machine = self.machine(name)
-        return machine is not None and machine.status == "RUNNING"
+        return machine is not None and machine.status == "RUNNING" and self._joined_as.get(name) == machine.number
+
+    def has_joined(self, name: str) -> bool:
+        """Whether the machine of a name has registered a node."""
+        machine = self.machine(name)
+        return machine is not None and self._joined_as.get(name) == machine.number
 
     def change_node(self, name: str, **changes: Any) -> None:
         """Change a node, as whatever runs on it does."""
@@ -228,8 +237,18 @@ class Kube:
         self.add_pod(Pod(namespace="evil", name=name, uid=name, node=name, chips=4))
 
     def drop_node(self, name: str) -> None:
-        """Let somebody delete a node."""
+        """Let a user delete a node."""
         self._drop(("Node", "", name))
+
+    def drop_token(self, name: str) -> None:
+        """Let a user delete a token."""
+        self._drop(("Secret", "kube-system", name))
+
+    def drop_finalizers(self, name: str) -> None:
+        """Let a user remove the finalizers of a group that is not being deleted."""
+        group = self.group(name)
+        if group is not None and not group.meta.deleting:
+            self._put(_key_of(group), replace(group, meta=replace(group.meta, finalizers=())))
 
     def expire_tokens(self) -> None:
         """Delete expired tokens, as the token cleaner does."""
@@ -303,7 +322,7 @@ class Kube:
             replace(
                 node,
                 labels={**node.labels, **write.labels},
-                taints=node.taints if write.taints is None else write.taints,
+                tainted=node.tainted or write.taint,
                 unschedulable=node.unschedulable or write.cordon,
             ),
         )
@@ -332,8 +351,13 @@ class Kube:
         if pod.name in self.protected:
             raise Declined(WriteFailure.NOT_NOW)
         if pod.deletion_deadline is None:
-            self._put(key, replace(pod, deletion_deadline=self.stage.wall() + timedelta(seconds=30)))
+            self.evict(pod, grace=timedelta(seconds=30))
             self.stage.after(self.stage.rng.uniform(1.0, 30.0), lambda: self._end_pod(key))
+
+    def evict(self, pod: Pod, *, grace: timedelta) -> None:
+        """Mark a pod as deleted."""
+        key = ("Pod", pod.namespace, pod.name)
+        self._put(key, replace(pod, deletion_deadline=self.stage.wall() + grace))
 
     def _end_pod(self, key: Key) -> None:
         pod = self.objects.get(key)
@@ -356,6 +380,7 @@ class Kube:
             value=f"{number:06d}.0123456789abcdef",
             expires_at=write.expires_at,
         )
+        self._machines_of_tokens[name] = write.machine
         self._put(("Secret", "kube-system", name), token)
 
     # --- inside

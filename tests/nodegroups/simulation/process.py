@@ -25,6 +25,7 @@ from provisioner.nodegroups.planning.actions import (
 )
 from provisioner.nodegroups.planning.decide import Crashed
 from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.nodes import silent_node
 from provisioner.nodegroups.planning.round import PlanningSettings
 from tests.nodegroups.simulation.cloud import Cloud
 from tests.nodegroups.simulation.cluster import Declined, Kube
@@ -191,13 +192,15 @@ class Process:
         found = next((each for each in self.kube.all("ManagedInstanceGroup") if each.meta.uid == proof.uid), None)
         if found is None or not found.meta.deleting:
             return "it is not being deleted"
+        of_group = [node for node in self.kube.all("Node") if gate._is_of(node, proof)]
+        if silent_node(of_group):
+            return silent_node(of_group)
         nodes = [node for node in self.kube.all("Node") if gate._counts(node, proof)]
         if any(not node.unschedulable for node in nodes):
             return "a node is not cordoned"
         on, now = {node.name for node in nodes}, self.stage.wall()
-        all_count = proof.deadline is not None and now < proof.deadline
         for pod in self.kube.all("Pod"):
-            if pod.node in on and (pod.chips or all_count) and pod.keeps_machine(now):
+            if pod.node in on and pod.keeps_machine(now, proof.deadline_for(pod.namespace)):
                 return f"pod {pod.name} is on node {pod.node}"
         return ""
 

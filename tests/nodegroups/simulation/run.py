@@ -6,10 +6,11 @@ from collections import Counter
 from dataclasses import replace
 
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.specs import ProvisioningModel
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.records import Scope
 from provisioner.nodegroups.planning.actions import Target
-from rehearsal.simulators.compute.records import Loss
+from rehearsal.simulators.compute.records import Action, Loss, Member
 from tests.nodegroups.simulation.planted import BUGS
 from tests.nodegroups.simulation.world import World, make_group
 from tests.support.compute import broken_invariants
@@ -23,10 +24,19 @@ _HOUR = 3600.0
 #: A run that computes for longer goes round in circles; the others take a second or two, some bugs a few.
 _CPU_SECONDS = 12.0
 _MOST_READS_PER_HOUR = 12
-_READS = ("Read", "ListMachines", "ReadMachines", "Poll")
+_BY_HAND = (
+    *("resized", "reduced", "recreated", "dropped", "node", "token", "child", "finalizers", "partial", "unsynced"),
+    *(Loss.HOST_ERROR, Loss.MAINTENANCE),
+)
+_READS = ("Read", "ListManagers", "ListMachines", "ReadMachines", "Poll")
 _FOREIGN = Target(
     uid="", namespace="", kind=Kind.WORKLOAD_POLICY, scope=Scope(project="project-1", region="us-central1"), name="p"
 )
+
+
+def _is_at_rest(member: Member) -> bool:
+    """Whether a machine exists that its group leaves alone."""
+    return member.machine is not None and member.action is Action.NONE
 
 
 class Run:
@@ -54,6 +64,7 @@ class Run:
         world, stage = self.world, self.stage
         stage.often(self.storm_seconds / 6, self._somebody)
         stage.often(self.storm_seconds / 8, self._something)
+        stage.often(self.storm_seconds / 4, self._by_hand)
         stage.often(self.restart_seconds, world.restart)
         self._somebody()
         stage.agenda.wait(self.storm_seconds)
@@ -63,6 +74,7 @@ class Run:
         for target in self.taken:
             world.cloud.release(target)
         world.cloud.limit(None)
+        world.cloud.partial_chance, world.kube.not_synced = 0.0, ()
         world.kube.protected.clear()
         for pod in world.kube.all("Pod"):
             if not pod.node.startswith("forged-"):
@@ -72,6 +84,7 @@ class Run:
         began = stage.agenda.now
         # What happened last is noticed.
         world.wait(120.0)
+        self._repair_by_hand()
         world.wait_until(self._all_ready, within_seconds=READY_WITHIN_SECONDS, step_seconds=10.0)
         took = stage.agenda.now - began
         world.wait(120.0)
@@ -105,7 +118,7 @@ class Run:
         if written:
             self.stage.violate(f"in an hour without events there were writes: {dict(written)}")
         changes = {kind: count for kind, count in made.items() if kind not in _READS}
-        reads = sum(count for kind, count in made.items() if kind in _READS)
+        reads = sum(count for kind, count in made.items() if kind in _READS and kind != "ListManagers")
         if changes or reads > _MOST_READS_PER_HOUR * max(1, len(self.wanted)):
             self.stage.violate(f"in an hour without events {len(self.wanted)} groups were called {dict(made)}")
 
@@ -123,9 +136,10 @@ class Run:
             return
         self.count += 1
         name = f"g{self.count}"
-        topology = rng.choice(("2x2", "2x4", "4x4"))
-        self.stage.note("user", "creates %s of %s", name, topology)
-        self.world.kube.create_group(make_group(name, topology=topology))
+        topology, count = rng.choice((("2x2", None), ("2x4", None), ("4x4", None), ("2x2", 2), ("2x2", 3)))
+        model = rng.choice((None, None, ProvisioningModel.SPOT))
+        self.stage.note("user", "creates %s of %s %s %s", name, topology, count or 1, model or "STANDARD")
+        self.world.kube.create_group(make_group(name, topology=topology, node_count=count, provisioning_model=model))
         self.wanted.add(name)
         if rng.random() < 0.15:
             self._occupy(name)
@@ -191,6 +205,70 @@ class Run:
             vm, name = rng.choice(vms), f"forged-{len(nodes)}"
             self.stage.fault("forged node", f"{name} says that it is {vm.name}")
             world.kube.forge_node(name, vm)
+
+    def _by_hand(self) -> None:
+        """Let a user, or another controller, change what belongs to groups, or let lists and caches be incomplete."""
+        rng, cloud, kube = self.stage.rng, self.world.cloud, self.world.kube
+        groups = [(group, [each for each in group.members if _is_at_rest(each)]) for group in cloud.groups()]
+        groups = [(group, members) for group, members in groups if members]
+        children = sorted(key for key in kube.objects if key[0] in list(Kind)[1:])
+        nodes, secrets = [node.name for node in kube.all("Node")], [secret.name for secret in kube.all("Secret")]
+        vms = [vm for vm in cloud.machines() if vm.status == "RUNNING"]
+        chosen = rng.choice(_BY_HAND)
+        if chosen in ("resized", "reduced", "recreated", "dropped") and groups:
+            group, members = rng.choice(groups)
+            match chosen:
+                case "resized":
+                    cloud.resize(group, group.size + 1)
+                case "reduced":
+                    cloud.resize(group, group.size - 1, rng.choice(members))
+                case "recreated":
+                    cloud.recreate(group, rng.choice(members))
+                case "dropped":
+                    cloud.drop(group)
+        elif chosen == "node" and nodes:
+            self.stage.fault("node deleted", "")
+            kube.drop_node(rng.choice(nodes))
+        elif chosen == "token" and secrets:
+            self.stage.fault("token deleted", "")
+            kube.drop_token(rng.choice(secrets))
+        elif chosen == "child" and children:
+            self.stage.fault("child deleted", "")
+            kube.delete(rng.choice(children))
+        elif chosen == "finalizers" and self.wanted:
+            self.stage.fault("finalizers removed", "")
+            kube.drop_finalizers(rng.choice(sorted(self.wanted)))
+        elif chosen in (Loss.HOST_ERROR, Loss.MAINTENANCE) and vms:
+            cloud.lose(rng.choice(vms), Loss(chosen))
+        elif chosen == "partial":
+            cloud.partial_chance = rng.choice((0.0, 0.3, 1.0))
+        elif chosen == "unsynced":
+            self.stage.fault("caches not synced", "")
+            kube.not_synced = ("nodes",)
+            self.stage.after(rng.uniform(5.0, 600.0), self._sync)
+
+    def _sync(self) -> None:
+        self.world.kube.not_synced = ()
+        self.world.kube.on_change()
+
+    def _repair_by_hand(self) -> None:
+        """Let users do what the controller leaves to them: undo sizes, and repair machines that are a slice each."""
+        kube, cloud = self.world.kube, self.world.cloud
+        sizes = {child.meta.name: child.spec for child in kube.all(Kind.MANAGED_INSTANCE_GROUP)}
+        for group in cloud.groups():
+            wanted = sizes.get(group.name)
+            if wanted is not None and wanted.target_size != group.size:
+                cloud.resize(group, wanted.target_size)
+            if wanted is None or group.is_bulk or wanted.target_size == 1:
+                continue
+            for member in group.members:
+                if (
+                    _is_at_rest(member)
+                    and kube.has_joined(member.name)
+                    and ("Node", "", member.name) not in kube.objects
+                ):
+                    cloud.recreate(group, member)
+                self._recover(member.name)
 
     def _recover(self, name: str) -> None:
         if self.world.kube.runs(name):

@@ -1,0 +1,154 @@
+"""A control plane that was restored from a backup, beside the original: it must not delete the original's machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.planning import decide as deciding
+from rehearsal.simulators.compute.records import Loss
+from tests.nodegroups.simulation.cluster import Kube
+from tests.nodegroups.simulation.process import Process
+from tests.nodegroups.simulation.world import SETTINGS, World, ready_world
+
+pytestmark = pytest.mark.timeout(40)
+
+KEY = (Kind.TPU_NODE_GROUP, "default", "train")
+
+
+@dataclass(slots=True, kw_only=True)
+class Worlds:
+    """The original with work on its machines, and the copy."""
+
+    world: World
+    copy: Kube
+
+    @classmethod
+    def begin(cls) -> Worlds:
+        """Restore a control plane ten minutes after its backup."""
+        world = ready_world(topology="2x4")
+        world.run_pods("train")
+        copy = Kube(stage=world.stage)
+        copy.objects = dict(world.kube.objects)
+        copy.recache()
+        # Machines report to the original.
+        copy.machine = lambda _name: None
+        copy.on_change = Process(world.stage, copy, world.cloud, SETTINGS).wake
+        made = cls(world=world, copy=copy)
+        world.stage.after(40.0, lambda: made.change_nodes(ready=False, silent=True))
+        world.stage.after(340.0, made.evict)
+        return made
+
+    def change_nodes(self, **changes: Any) -> None:
+        """Change the nodes of the copy, as its controllers do."""
+        for node in self.copy.all("Node"):
+            self.copy.change_node(node.name, **changes)
+
+    def evict(self) -> None:
+        """Evict the pods of the copy, as Kubernetes does with pods on nodes that are not ready."""
+        for pod in self.copy.all("Pod"):
+            self.copy.evict(pod, grace=timedelta(seconds=30))
+
+    @property
+    def message(self) -> str:
+        """Reason and message of the group's condition Ready in the copy."""
+        group = self.copy.group("train")
+        ready = condition_of(group.status.conditions, ConditionType.READY) if group is not None else None
+        return f"{ready.reason}: {ready.message}" if ready is not None else ""
+
+
+@pytest.fixture
+def worlds() -> Worlds:
+    """Two control planes from one backup."""
+    return Worlds.begin()
+
+
+def test_managed_instance_group_without_an_object_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restore of an earlier etcd forgets groups that were created since, whose machines cost money."""
+    world = World()
+    found: list[tuple[str, ...] | None] = []
+    decide = deciding.decide
+
+    def recording(*arguments: Any) -> deciding.Plan:
+        plan = decide(*arguments)
+        found.append(plan.strays and tuple(each.name for each in plan.strays))
+        return plan
+
+    monkeypatch.setattr(deciding, "decide", recording)
+    before = dict(world.kube.objects)
+    world.make("train", "other", topology="2x2")
+    world.wait(7200.0)
+    assert set(found) == {None, ()}
+    (stray,) = (group.name for group in world.cloud.groups() if group.name.startswith("train-"))
+    for key in [key for key in world.kube.objects if key[2].startswith("train") and key not in before]:
+        world.kube.objects.pop(key)
+    world.restart()
+    world.wait(10.0)
+    assert set(found) == {None, (), (stray,)}
+    world.wait(7200.0)
+    assert found.count((stray,)) < 100
+    assert [group.name for group in world.cloud.groups() if group.name == stray] == [stray]
+
+
+def test_copy_recreates_no_slice_whose_nodes_report_to_the_original(worlds: Worlds) -> None:
+    """It deleted the machines under running pods after nine minutes."""
+    machines = worlds.world.machines("train")
+    worlds.world.wait(3 * 3600.0)
+    assert worlds.world.machines("train") == machines
+    assert worlds.world.is_ready("train")
+    assert worlds.message.startswith(f"{Reason.NODE_LOST}: node ")
+    assert "its machine may work for another control plane with the same backup" in worlds.message
+
+
+@pytest.mark.parametrize("later_seconds", range(120, 180, 10))
+def test_copy_neither_deletes_nor_creates_a_slice_that_the_original_recreates(later_seconds: int) -> None:
+    """The copy has nodes of the old machines only, and may look while the original has no machines."""
+    worlds = Worlds.begin()
+    worlds.world.wait(later_seconds)
+    worlds.world.kube.finish_pods(*(pod.name for pod in worlds.world.kube.all("Pod")))
+    worlds.world.cloud.lose(worlds.world.machines("train")[0], Loss.PREEMPTED)
+    worlds.world.wait_until(lambda: not worlds.world.is_ready("train"))
+    worlds.world.wait_until(lambda: worlds.world.is_ready("train"))
+    machines = {machine.number for machine in worlds.world.machines("train")}
+    worlds.world.run_pods("train")
+    worlds.world.wait(3 * 3600.0)
+    assert {machine.number for machine in worlds.world.machines("train")} == machines
+    assert worlds.world.is_ready("train")
+
+
+def test_group_that_is_deleted_in_the_copy_keeps_its_machines_until_that_is_forced(worlds: Worlds) -> None:
+    worlds.world.wait(400.0)
+    worlds.copy.delete(KEY)
+    worlds.world.wait(7200.0)
+    assert len(worlds.world.machines("train")) == 2
+    assert "its machine may work for another control plane" in worlds.message
+    worlds.world.kube.finish_pods(*(pod.name for pod in worlds.world.kube.all("Pod")))
+    worlds.copy.annotate("train", names.FORCE, "true")
+    worlds.world.wait_until(lambda: not worlds.world.machines("train"))
+
+
+def test_copy_that_takes_over_the_machines_goes_on_with_them(worlds: Worlds) -> None:
+    worlds.world.process.kill()
+    worlds.world.wait(3600.0)
+    worlds.change_nodes(ready=True, silent=False)
+    worlds.world.wait(3600.0)
+    assert len(worlds.world.machines("train")) == 2
+    assert worlds.message == f"{Reason.READY}: "
+
+
+def test_slice_is_recreated_when_its_silent_nodes_have_been_deleted(worlds: Worlds) -> None:
+    """The message says so: only a user knows that no other control plane uses the machines."""
+    worlds.world.process.kill()
+    worlds.world.kube.finish_pods(*(pod.name for pod in worlds.world.kube.all("Pod")))
+    worlds.world.wait(3600.0)
+    before = {machine.number for machine in worlds.world.machines("train")}
+    for node in worlds.copy.all("Node"):
+        worlds.copy.drop_node(node.name)
+    worlds.world.wait(3600.0)
+    assert not before & {machine.number for machine in worlds.world.machines("train")}
