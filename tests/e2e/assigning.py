@@ -84,21 +84,26 @@ def nodes_of(pods: list[Json]) -> dict[str, frozenset[str]]:
     return {key: frozenset(names) for key, names in found.items()}
 
 
+def tpu_nodes(ground: Ground) -> dict[str, dict[str, str]]:
+    """Return the labels of each node with chips."""
+    labels = {node["metadata"]["name"]: node["metadata"].get("labels", {}) for node in ground.nodes()}
+    return {name: of_node for name, of_node in labels.items() if constants.NODE_POOL in of_node}
+
+
 def marks_of_nodes(ground: Ground) -> dict[str, dict[str, str]]:
     """Return the labels of assignment of each node with chips."""
     return {
-        node["metadata"]["name"]: {key: value for key, value in node["metadata"]["labels"].items() if key in MARKS}
-        for node in ground.nodes()
-        if constants.NODE_POOL in node["metadata"]["labels"]
+        name: {key: value for key, value in labels.items() if key in MARKS}
+        for name, labels in tpu_nodes(ground).items()
     }
 
 
 def assert_each_on_a_pool_of_its_own(ground: Ground, *, slices: int, **labels_of_pods: str) -> None:
     """The pods of each group run on all nodes of one pool, which is assigned to the group."""
-    pool_of = {node["metadata"]["name"]: node["metadata"]["labels"].get(constants.NODE_POOL) for node in ground.nodes()}
+    pool_of = {name: labels[constants.NODE_POOL] for name, labels in tpu_nodes(ground).items()}
     nodes_of_pool: dict[str, set[str]] = defaultdict(set)
     for name, pool in pool_of.items():
-        nodes_of_pool[str(pool)].add(name)
+        nodes_of_pool[pool].add(name)
     groups, labels = nodes_of(running(ground, **labels_of_pods)), marks_of_nodes(ground)
     pools = {key: {pool_of[name] for name in names} for key, names in groups.items()}
     assert len(groups) == slices, pools
@@ -106,7 +111,7 @@ def assert_each_on_a_pool_of_its_own(ground: Ground, *, slices: int, **labels_of
     assert len(set().union(*pools.values())) == slices, pools
     for key, names in groups.items():
         (pool,) = pools[key]
-        assert names == nodes_of_pool[str(pool)]
+        assert names == nodes_of_pool[pool]
         assert [labels[name] for name in names] == [labels_of(key, ground.namespace)] * len(names)
 
 
