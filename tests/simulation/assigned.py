@@ -167,7 +167,8 @@ class Assigned:
             pods = [each for (owner, _), each in workload.pods.items() if owner == job]
             waits = pods and all(each.waiting_since is not None and _is_marked(each) for each in pods)
             undisturbed = (
-                workload.released_at.get(job, -1.0) < bound_at
+                workload.last_reviewed[job]
+                and workload.released_at.get(job, -1.0) < bound_at
                 and now - workload.changed.get(job, 0.0) < _RESTART_SECONDS
                 and max(self._edited_at.get(pool.name, 0.0), self._cluster.pool_broke_at.get(pool.name, 0.0)) < bound_at
                 and (not workload.gang or self._checker.complete(workload))

@@ -88,7 +88,7 @@ class Checker:
         self.created_by: dict[str, tuple[Process, float]] = {}
         self.most_calls_per_minute = 0
         self.changed_at = 0.0
-        self._was_up = self._was_healthy = False
+        self._was_up = self._was_healthy = self._was_warm = False
         self._recent: dict[Process, deque[float]] = {}
         self._listed_at: dict[Process, tuple[float, ...]] = {}
         self._notices: dict[str, set[str]] = {}
@@ -127,6 +127,7 @@ class Checker:
             # Once GKE has taken the delete, the pool is STOPPING.
             self._was_up = pool is not None and pool.status in _UP
             self._was_healthy = pool is not None and self.healthy(pool)
+            self._was_warm = pool is not None and self._was_healthy and self.stock.is_warm(pool)
 
     def after_change(self, process: Process, method: str, name: str | None, body: JsonObject | None) -> None:
         """Judge a call that GKE took."""
@@ -154,8 +155,8 @@ class Checker:
             if wrong:
                 self.stage.violate(SERVE, wrong)
             self.deletes.judge(process, pool, healthy=self._was_healthy)
-            if self._was_healthy:
-                self.stock.deleted(process, pool)
+            if self._was_warm:
+                self.stock.gave_way(process, pool)
         else:
             self.stage.violate(ONE, f"{process.name} sends {method}, which it never should")
 

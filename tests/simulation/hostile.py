@@ -156,7 +156,7 @@ class Hostile:
     @property
     def max_chips(self) -> int | None:
         """The limit on all chips."""
-        return _MAX_CHIPS if self.resource == "limit" else None
+        return _MAX_CHIPS if self.resource == "limit" or self.rivals.has_buffer else None
 
     def most_chips_of(self, namespace: str) -> int | None:
         """Return the limit on the chips of a namespace."""

@@ -163,6 +163,8 @@ class WorkloadRun(abc.ABC):
     #: The pool that each slice's pods were last bound to, and when.
     last_pool: dict[int, str] = field(default_factory=dict)
     last_bound_at: dict[int, float] = field(default_factory=dict)
+    #: Whether the pod of each slice that was bound last is one that the placement policy has seen.
+    last_reviewed: dict[int, bool] = field(default_factory=dict)
     #: When each slice last ceased to need a pool.
     released_at: dict[int, float] = field(default_factory=dict)
     #: All that pods of it were ever bound to.

@@ -564,5 +564,5 @@ BUGS: tuple[Bug, ...] = (
         mutate=lambda original: lambda *arguments: original(*arguments)._replace(priority=0),
     ),
     Bug(name="creates-double-without-limit", at=(backoff, "max_in_flight"), mutate=always(64)),
-    Bug(name="room-for-failed-capacity", at=(options, "has_fresh_offer"), mutate=always(True)),
+    Bug(name="room-for-failed-capacity", at=(options, "has_fresh_offer"), mutate=always(True), search_from=14),
 )

@@ -38,7 +38,8 @@ class Rivals:
             _TWO_ACCELERATORS: 0.4 * (hostile.resource == "stock"),
             _HERD: 0.5 * (hostile.resource in ("stock", "limit")),
             _FORGES: 0.3,
-            _WARM: 0.5 * (hostile.resource == "limit"),
+            # A unit that can never be served would keep the buffer empty.
+            _WARM: 0.6 * (hostile.resource == "nothing" and not hostile.limited and hostile.hang is None),
             _RESTARTS: 0.4,
         }
         drawn = {kind for kind, chance in chances.items() if rng.random() < chance}

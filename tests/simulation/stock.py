@@ -27,6 +27,7 @@ _HOUR_SECONDS = 3600.0
 #: Warm pools that may give way beside those that are counted: one decided before an answer, and one by two processes.
 _BY_CHANCE = 2
 
+_UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
 #: Zone, machine type, nodes and terms.
 _Capacity = tuple[str, str, int, str]
 
@@ -111,12 +112,14 @@ class Stock:
 
     # --- warm pools
 
-    def deleted(self, process: Process, pool: Pool) -> None:
-        """Judge a delete that GKE took of a pool that was healthy: whether a buffer gives way too often."""
-        asked, now = self._simulation.checker.asked, self._stage.agenda.now
-        wanted = [run for run in asked.buffers() if pool.name in asked.idle(run) and asked.missing(run) >= 0]
-        if not wanted:
-            return
+    def is_warm(self, pool: Pool) -> bool:
+        """Whether buffers want a pool that no pod is on, because they have no more than they ask for."""
+        asked = self._simulation.checker.asked
+        return any(pool.name in asked.idle(run, _UP) and asked.missing(run, _UP) >= 0 for run in asked.buffers())
+
+    def gave_way(self, process: Process, pool: Pool) -> None:
+        """Judge a delete of a warm pool that GKE took: whether buffers give way too often."""
+        now = self._stage.agenda.now
         if not self._gave_way:
             self._first_at = now
         self._gave_way += 1

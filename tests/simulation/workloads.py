@@ -397,6 +397,7 @@ class Cluster:
         if pod.workload is not None:
             pod.workload.last_pool[pod.job] = pod.pool
             pod.workload.last_bound_at[pod.job] = self.stage.agenda.now
+            pod.workload.last_reviewed[pod.job] = pod.reviewed
             pod.workload.pools.add(pod.pool)
             self.kick(pod.workload)
             if isinstance(pod.workload, JobRun):
