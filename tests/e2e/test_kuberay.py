@@ -232,6 +232,7 @@ def test_a_group_of_256_chips(ground: Ground) -> None:
 # --- With the policies of placement: the last test of the file, because the tests before have none ---
 
 
+# Ten restarts.
 @pytest.mark.timeout(300)
 def test_replicas_never_share_a_pool_and_keep_it_beside_a_rival(assigned: Ground) -> None:
     """KubeRay recreates a replica under another name; its index, and so its pool, stays the same."""

@@ -326,6 +326,7 @@ def _full(ground: Ground) -> bool:
 # --- With the policies of placement: the last tests of the file, because the tests before have none ---
 
 
+# Ten restarts.
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("has_topology", [False, True], ids=["quota", "topology"])
 def test_jobset_of_a_queue_keeps_the_pools_of_its_request_beside_a_rival(

@@ -7,12 +7,20 @@ from collections.abc import Iterator
 import pytest
 
 from provisioner import constants
-from provisioner.kube.protocol import collection_path, object_path
+from provisioner.kube.protocol import collection_path
 from provisioner.model.placement import UNKNOWN_GROUP, labels_of, slice_key
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.workloads import LEADER_WORKER_SET
 from rehearsal.demos import Rehearsal
-from tests.e2e.kit import PLACEMENT_MANIFESTS, Ground, has_mutating_policies, registered_webhook, serving_webhook
+from tests.e2e.assigning import assert_each_on_a_pool_of_its_own, running, train
+from tests.e2e.kit import (
+    ASSIGNED,
+    PLACEMENT_MANIFESTS,
+    Ground,
+    has_mutating_policies,
+    registered_webhook,
+    serving_webhook,
+)
 from tests.e2e.test_placement_policy import Admission, await_marks, marks, terms
 from tests.support.objects import pod_spec, raw_lws
 
@@ -25,7 +33,7 @@ _GROUP = {constants.JOB_KEY: "a" * 40}
 @pytest.fixture(scope="module")
 def server(rehearsal: Rehearsal) -> Iterator[Admission]:
     """Have the webhook server mark pods."""
-    rehearsal.create_namespace(_ASSIGNED, labels={constants.PLACEMENT: constants.PLACEMENT_ASSIGN})
+    rehearsal.create_namespace(_ASSIGNED, labels=ASSIGNED)
     rehearsal.create_namespace(_OPEN)
     rehearsal.create_namespace(_OFF, labels={constants.PLACEMENT: constants.PLACEMENT_OFF})
     trial = Admission(rehearsal, compared=False)
@@ -41,8 +49,7 @@ def server(rehearsal: Rehearsal) -> Iterator[Admission]:
 @pytest.fixture
 def assigned(alone: Ground, server: Admission) -> Ground:
     """Give a namespace whose pods are marked, without a provisioner."""
-    labels = {"metadata": {"labels": {constants.PLACEMENT: constants.PLACEMENT_ASSIGN}}}
-    alone.api.patch(object_path("namespaces", alone.namespace), labels)
+    alone.assign()
     return alone
 
 
@@ -53,6 +60,18 @@ def test_a_namespace_chooses_by_its_label(server: Admission) -> None:
         spec = server.admit(namespace, pod_spec(), labels=_GROUP)
         assert marks(spec) == {}
         assert [each["key"] for term in terms(spec) for each in term["matchExpressions"]] == [constants.SLICE]
+
+
+# The pods wait for node pools.
+@pytest.mark.timeout(60)
+def test_equal_jobsets_that_start_together_never_share_a_pool(assigned: Ground) -> None:
+    """The provisioner assigns pools to pods that the server marked."""
+    assigned.provisioner()
+    for name in ("a", "b"):
+        assigned.post(train(assigned, name, slices=2, exclusive=False))
+    assigned.wait(lambda: len(running(assigned)) == 8, "all pods run")
+    assert_each_on_a_pool_of_its_own(assigned, slices=4)
+    assert assigned.accepted("nodePools.create") == 4
 
 
 @pytest.mark.usefixtures("leaderworkersets")
