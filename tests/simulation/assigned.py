@@ -31,7 +31,7 @@ EDITED_SECONDS = 300.0
 #: Time in seconds in which a slice that restarts is expected to have pods again.
 _RESTART_SECONDS = 300.0
 
-#: Key and namespace of a marked group; else what the pods of a group have in common.
+#: Key and namespace of a marked group; else the key that the pods of a group share.
 _Group = object
 
 
@@ -133,7 +133,7 @@ class Assigned:
     # --- whose pool it is
 
     def _judge_assignment(self, process: Process, pool: Pool, mark: tuple[str, str]) -> None:
-        """Judge to whom a pool is given: a living slice that it fits, and that has no other."""
+        """Judge the slice to which a pool is given: it asks for such a pool, and has no other one."""
         asked = self._simulation.admission.granted.get(mark, {})
         plan = pool.plan
         kinds = {(shape.accelerator, shape.topology) for workload in asked for shape in workload.shapes}
@@ -158,7 +158,7 @@ class Assigned:
         """Judge whether a pod takes the pool of a slice that restarts."""
         now, pool = self._stage.agenda.now, self._simulation.cloud.pools.get(pod.pool)
         if not all(each.reviewed for each in self._cluster.pods_on_pool(pod.pool)):
-            # A pod from before the policy is there, which no label keeps off, and this one follows it.
+            # No label keeps off a pod from before the policy, and this pod follows it.
             return
         for job in workload.slots():
             bound_at = workload.last_bound_at.get(job, 0.0)
@@ -180,7 +180,7 @@ class Assigned:
     # --- after the storm
 
     def unsettled(self) -> Iterator[tuple[str, str]]:
-        """Say which labels do not agree with the pods that are there."""
+        """Yield labels that do not agree with the pods on the pool."""
         if not self._simulation.admission.present:
             return
         now = self._stage.agenda.now

@@ -1,4 +1,4 @@
-"""That no tenant waits for ever, or pays for another: what the model of turns promises (docs/reliability.md).
+"""Judges that no tenant waits forever, or pays for another: the bounds of the line (docs/reliability.md).
 
 While hostile tenants stay, each honest slice is served within a bound, counted in the calm alone and only while what
 runs leaves room for it. In all runs creates are counted and pools that hang are told of. All is judged on the world.
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from tests.simulation.run import Simulation
     from tests.simulation.waiting import Waiting
 
-FAIR = "8 an honest slice is served within the bound of turns"
+FAIR = "8 an honest slice is served within the bound of the line"
 PAYS = "9 everybody pays for their own use"
 COUNTED = "10 creates are counted, failed ones too"
 TOLD = "11 nothing is silent"
 
-#: The longest turn. After it comes a pause of the same length.
+#: Longest time in seconds for which the first of the line keeps a resource from the next: an attempt, or a ready pool
+#: that no pod is bound to.
 TURN_SECONDS = 900.0
 #: The longest back-off of capacity, and what else a failure of the storm may have left.
 BACKOFF_SECONDS = 1800.0
@@ -50,8 +51,8 @@ POOL_STUCK = "pool_stuck"
 Payer = tuple[str, str, str]
 #: Records in one part of the memory, beside those of what there is.
 _MOST_RECORDS = 32
-#: The same of turns: a unit, its workload and its namespace have one each at every resource.
-_MOST_TURNS = 64
+#: Stamps of grants: a workload and its namespace have one each at every resource.
+_MOST_STAMPS = 64
 
 
 class Fairness:
@@ -124,9 +125,7 @@ class Fairness:
         refused = limited and constants.LIMIT_REACHED in checker.told(workload, job)
         # Namespaces that wait for the resource.
         namespaces, turn_seconds = (1, TURN_SECONDS) if refused else (2, self._turn_seconds())
-        bound = (
-            namespaces * units * 2 * turn_seconds + _CREATE_SECONDS + _ATTEMPT_SECONDS * self._hostile.hangs_operations
-        )
+        bound = namespaces * units * turn_seconds + _CREATE_SECONDS + _ATTEMPT_SECONDS * self._hostile.hangs_operations
         bound += _CLAIM_SECONDS * self._hostile.sits_on_pools
         if self._waiting.may_back_off(workload, job):
             bound += BACKOFF_SECONDS
@@ -274,7 +273,7 @@ class Fairness:
         memory = process.loop.memory
         for field in dataclasses.fields(memory):
             part = getattr(memory, field.name)
-            most = there + (_MOST_TURNS if field.name == "last_turns" else _MOST_RECORDS)
+            most = there + (_MOST_STAMPS if field.name == "stamps" else _MOST_RECORDS)
             if isinstance(part, Sized) and len(part) > most:
                 self._stage.violate(COUNTED, f"{process.name} remembers {len(part)} {field.name}, {there} are there")
 

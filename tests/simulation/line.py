@@ -24,7 +24,7 @@ class Line:
         self._checker = checker
 
     def created(self, process: Process, pool: Pool) -> None:
-        """Judge whether a new pool uses what a slice of higher priority waits for."""
+        """Judge whether a new pool uses chips for which a slice of higher priority waits."""
         most = self._simulation.market.max_chips
         uid = owner_of(pool.body["config"]["labels"])[0]
         run = next((each for each in self._simulation.cluster.every_workload if each.uid == uid), None)

@@ -26,7 +26,7 @@ from provisioner.slices.demand import asks as demand_asks
 from provisioner.slices.demand import slices as demand_slices
 from provisioner.slices.gate import Gate
 from provisioner.slices.planning import asks as planning_asks
-from provisioner.slices.planning import assignment, decide, unneeded
+from provisioner.slices.planning import assignment, decide, unneeded, usage
 from provisioner.slices.planning import line as planning_line
 from provisioner.slices.planning import match as matching
 from provisioner.slices.planning import round as rounds
@@ -122,8 +122,8 @@ def _no_slot_again(original: Any) -> Any:
 
 
 def _failed_is_left_alone(original: Any) -> Any:
-    def read(body: Any) -> Any:
-        pool = original(body)
+    def read(*arguments: Any) -> Any:
+        pool = original(*arguments)
         return replace(pool, status=PoolStatus.UNKNOWN) if pool.status is PoolStatus.ERROR else pool
 
     return read
@@ -297,6 +297,16 @@ def _of_low_numbers(original: Any) -> Any:
     return listed
 
 
+def _of_any_namespace(original: Any) -> Any:
+    """Counts the chips of all namespaces for the limit of each."""
+
+    class Shared(original):  # type: ignore[misc]
+        def __new__(cls, kind: str, name: str = "") -> Any:
+            return original.__new__(cls, kind, "" if kind == "namespace" else name)
+
+    return Shared
+
+
 def _whoever_is_there(original: Any) -> Any:
     """Assigns pools as if no pods were on them."""
     return lambda round_, matching, partial: original(round_, replace(matching, holders={}), partial)
@@ -348,7 +358,7 @@ BUGS: tuple[Bug, ...] = (
     # These two take longest to show: first, so that all processes end together.
     Bug(
         name="creators-pay",
-        at=(limits, "_charge_of"),
+        at=(usage, "charge_of"),
         mutate=lambda original: lambda each, _users: original(each, {}),
         search_from=55,
     ),
@@ -362,7 +372,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(name="failures-do-not-wait", at=(backoff, "wait_seconds"), mutate=always(1.0), search_from=140),
     Bug(name="limits-of-namespaces-are-not-looked-at", at=(limits, "_amount"), mutate=always(None), search_from=92),
-    Bug(name="namespaces-share-one-limit", at=(limits, "_namespace"), mutate=always("namespace"), search_from=101),
+    Bug(name="namespaces-share-one-limit", at=(usage, "LimitScope"), mutate=_of_any_namespace, search_from=101),
     Bug(name="limits-are-not-told", at=(Reporter, "tell_notices"), mutate=_without_limits, search_from=125),
     Bug(
         name="failed-creates-do-not-count",
@@ -406,7 +416,9 @@ BUGS: tuple[Bug, ...] = (
     # The Go original: deletion starts from nodes, so that a pool without nodes is never deleted.
     Bug(name="pools-without-nodes-are-not-seen", at=(unneeded, "find_unneeded"), mutate=_without_empty_pools),
     # The Go original: a pool in ERROR is never deleted while its JobSet lives.
-    Bug(name="failed-pools-are-left-alone", at=(translate, "_node_pool"), mutate=_failed_is_left_alone, search_from=3),
+    Bug(
+        name="failed-pools-are-left-alone", at=(translate, "node_pool_of"), mutate=_failed_is_left_alone, search_from=3
+    ),
     # The Go original: how an operation ended is never looked up.
     Bug(name="operation-error-is-not-read", at=(answers, "_look_up_due"), mutate=always(False), search_from=22),
     # The Go original: garbage collection is not gated by leader election.

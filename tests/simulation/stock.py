@@ -1,4 +1,4 @@
-"""Judges what is created of capacity that was out of stock, and how often warm pools are remade.
+"""Judges creates of capacity that was out of stock, and the number of warm pools that are remade.
 
 After a failure one create tries the capacity again, and each pool that comes up doubles how many may. A capacity is a
 zone, a machine type, a shape and the terms. Counted are creates of a process that saw the failure, sent after the time
@@ -24,7 +24,7 @@ WARM = "19 a warm pool is remade at most once an hour for each failed capacity"
 #: Pools that may come up until the creates of a capacity are not limited any more.
 _MOST_DOUBLINGS = 6
 _HOUR_SECONDS = 3600.0
-#: Warm pools that may give way beside those that are counted: one decided before an answer, and one by two processes.
+#: Number of warm pools that may be deleted without a cause: before an answer, and by two leaders.
 _BY_CHANCE = 2
 
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
@@ -94,7 +94,7 @@ class Stock:
         if failed is None or failed.up >= _MOST_DOUBLINGS or process.started_at > failed.at:
             return
         if self._stage.agenda.now - failed.at > _HOUR_SECONDS:
-            # A failure tells nothing any more.
+            # A failure is forgotten after an hour.
             return
         known_at = failed.at + checker.stale_seconds()
         in_flight = [
