@@ -129,6 +129,11 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 unit="s",
             ),
             Panel(
+                "Split slices",
+                "Slices that do not have one node pool to themselves; docs/events.md has the Event SliceSplit.",
+                ((_Q.gauge("split_slices"), "split"),),
+            ),
+            Panel(
                 "Events of slices",
                 "Events that slices have now, by reason; docs/reliability.md says when each is sent.",
                 ((_Q.gauge("notices", "reason"), "{{reason}}"),),

@@ -20,7 +20,7 @@ from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.placement import FREE, MARKS, labels_of
 from provisioner.nodegroups import app, device_plugin
 from provisioner.nodegroups.api import names as of_groups
-from provisioner.nodegroups.planning.nodes import TPU_TAINT
+from provisioner.nodegroups.reading import TPU_TAINT
 from provisioner.partitions import names as of_partitions
 from rehearsal.demos import Rehearsal, RehearsalError
 from rehearsal.demos.world import wait_for
@@ -121,7 +121,6 @@ _OF_PROVISIONER: dict[str, tuple[Json, Change, bool]] = {
     ),
 }
 
-_TPU_TAINT = {"key": TPU_TAINT.key, "value": TPU_TAINT.value, "effect": TPU_TAINT.effect}
 _MACHINE: Json = {
     "metadata": {"labels": {"kept": "yes"}, "annotations": {"kept": "yes"}},
     "spec": {"providerID": "gce://project-1/us-east5-b/guarded", "unschedulable": True, "taints": [_KEPT]},
@@ -137,10 +136,10 @@ _OF_NODE_GROUPS: dict[str, tuple[Json, Change, bool]] = {
     "writes no annotation": (_MACHINE, _annotated("kept", "no"), False),
     "sets no finalizer": (_MACHINE, _FINALIZER, False),
     "undoes no cordon": (_MACHINE, {"spec": {"unschedulable": False}}, False),
-    "adds the taint of TPUs": (_MACHINE, lambda taints: [*taints, _TPU_TAINT], True),
+    "adds the taint of TPUs": (_MACHINE, lambda taints: [*taints, TPU_TAINT], True),
     "adds no other taint": (_MACHINE, lambda taints: [*taints, _OTHER], False),
-    "adds it with no other effect": (_MACHINE, lambda taints: [*taints, {**_TPU_TAINT, "effect": "NoExecute"}], False),
-    "puts it in the place of no other": (_MACHINE, lambda taints: [_TPU_TAINT], False),
+    "adds it with no other effect": (_MACHINE, lambda taints: [*taints, {**TPU_TAINT, "effect": "NoExecute"}], False),
+    "puts it in the place of no other": (_MACHINE, lambda taints: [TPU_TAINT], False),
 }
 
 _CHIPS: Json = {"status": {"capacity": {"google.com/tpu": "4"}, "allocatable": {"google.com/tpu": "4"}}}

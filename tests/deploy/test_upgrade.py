@@ -354,7 +354,7 @@ def test_from_kustomize_to_helm(
 def test_the_taint_on_the_way_back(rehearsal: Rehearsal, reader: Reader) -> None:
     """The page's command takes our taint off nodes of our pools, and leaves other taints and other nodes alone."""
     ours = {constants.NODEPOOL_MANAGER: constants.MANAGER}
-    taints = [{"key": key, "effect": "NoSchedule"} for key in ("kept.example", constants.HELD)]
+    taints = [{"key": key, "effect": "NoSchedule"} for key in ("kept.example", constants.HELD_LATE)]
     for name, labels in (("held", ours), ("foreign", {})):
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
         rehearsal.api.post(collection_path("nodes"), {**body, "spec": {"taints": taints}})
@@ -366,7 +366,7 @@ def test_the_taint_on_the_way_back(rehearsal: Rehearsal, reader: Reader) -> None
     try:
         reader.run("taint")
         assert left("held") == {"kept.example"}
-        assert left("foreign") == {"kept.example", constants.HELD}
+        assert left("foreign") == {"kept.example", constants.HELD_LATE}
     finally:
         for name in ("held", "foreign"):
             rehearsal.api.delete(object_path("nodes", name))

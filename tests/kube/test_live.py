@@ -183,8 +183,7 @@ def test_a_node_that_others_write_to_meanwhile_is_uncordoned_all_the_same(kube: 
     assert body["metadata"]["resourceVersion"] == closed["metadata"]["resourceVersion"]
 
 
-HELD = {"key": constants.HELD, "value": "true", "effect": "NoSchedule"}
-LATE = {**HELD, "key": constants.HELD_LATE}
+HELD = {"key": constants.HELD_LATE, "value": "true", "effect": "NoSchedule"}
 CHIPS = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
 
 
@@ -192,7 +191,6 @@ CHIPS = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
     ("taints", "want", "changed"),
     [
         pytest.param([CHIPS, HELD], [CHIPS], True, id="ours goes and others stay"),
-        pytest.param([LATE, CHIPS], [CHIPS], True, id="ours on late capacity goes too"),
         pytest.param([HELD], None, True, id="ours was the only one"),
         pytest.param([CHIPS], [CHIPS], False, id="ours is not there"),
         pytest.param(None, None, False, id="no taint at all"),

@@ -382,7 +382,8 @@ def test_a_jobset_is_read_whole() -> None:
     assert (job.name, job.replicas, job.parallelism, job.template.chips) == ("slice", 2, 4, 4)
     assert (jobset.suspended, jobset.deleting, jobset.finished) == (True, True, False)
     assert jobset.managed_by == "kueue.x-k8s.io/multikueue"
-    assert jobset.annotations == {"tpu-provisioner.cloud.google.com/copy-labels": "a"}
+    placed = {constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL}
+    assert jobset.annotations == {**placed, "tpu-provisioner.cloud.google.com/copy-labels": "a"}
     raw["spec"]["managedBy"] = "jobset.sigs.k8s.io/jobset-controller"
     assert parse_jobset(raw).managed_by == ""
 

@@ -120,7 +120,7 @@ def test_the_board_is_sorted_by_the_column_that_is_chosen(browser: Chrome, board
     ]
     queue = QueueView(
         limit="namespace team-a", place=3, length=39, ahead=(waits[0].id,), users=("JobSet/team-a/x: 64 chips",),
-        other_users=4, idle_chips=16, idle_until=NOW + timedelta(minutes=2),
+        other_users=4, idle_chips=16, idle_until=NOW + timedelta(minutes=2), remedy="",
     )  # fmt: skip
     waits[1] = replace(waits[1], queue=queue)
     board.show(view=a_view(workloads, waits))

@@ -460,7 +460,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="late-capacity-is-held-by-any-taint",
         at=(specification, "HELD_LATE_TAINT"),
-        mutate=lambda _original: Taint(key=constants.HELD, value="true"),
+        mutate=lambda _original: Taint(key="tpu-provisioner.cloud.google.com/held", value="true"),
         search_from=7,
     ),
     Bug(
