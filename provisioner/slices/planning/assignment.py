@@ -69,8 +69,10 @@ def _wanted(
     if not slice_.workload.kind.has_pods or claimant.workload_uid in partial:
         return FREE
     if slice_.leader is None:
-        # Between two attempts of a workload its pool waits for the next pods.
-        return _labels_at_create(pool) if round_.made_for.get(pool.name) == claimant else None
+        # Between two attempts of a workload its pool waits for the next pods; labels of another slice are removed.
+        created = _labels_at_create(pool) if round_.made_for.get(pool.name) == claimant else None
+        foreign = pool.assigned_to is not None and not pool.assigned_to[1].endswith(claimant.group_key)
+        return created if created is not None or not foreign else FREE
     return _labels_of(slice_) if slice_.mark else OPEN
 
 

@@ -125,7 +125,7 @@ def match(
         own = round_.made_for.get(candidate.name) == slice_.id == last_users.get(candidate.name, slice_.id)
         if not own and not may_borrow(slice_, candidate):
             return False
-        if slice_.host and all(node.name != slice_.host for node in candidate.nodes):
+        if not _has_host(candidate, slice_):
             return False
         # Where all hosts are known, the slice's pods are on none of them: it found a place among foreign nodes.
         gone = slice_.id in elsewhere and len(candidate.nodes) >= candidate.pool.hosts
@@ -203,7 +203,11 @@ def match(
         for slice_ in eligible if served else ():
             pools = served[slice_.workload.namespace, slice_.request] if slice_.request else []
             home = assigned.get((slice_.workload.namespace, slice_.mark))
-            fitting = [pool for pool in pools if serves(pool, slice_) and claimed[pool.name] != slice_.id]
+            fitting = [
+                pool
+                for pool in pools
+                if serves(pool, slice_) and _has_host(pool, slice_) and claimed[pool.name] != slice_.id
+            ]
             if fitting and slice_.id not in claims:
                 pool = home if home in fitting else fitting[0]
                 del claims[claimed[pool.name]]
@@ -230,6 +234,11 @@ def match(
         claims=counted,
         taken=taken,
     )
+
+
+def _has_host(pool: Supply, slice_: Slice) -> bool:
+    """Whether a pool has the node that the leader pod selects; True if it selects none."""
+    return not slice_.host or any(node.name == slice_.host for node in pool.nodes)
 
 
 def _expired(slice_: Slice, round_: Round) -> bool:
@@ -296,7 +305,7 @@ class _Free:
                 and zone in (None, *pool.pool.zones)
                 and right_size(pool, slice_)
                 and grows_for(pool, slice_)
-                and (not slice_.host or any(node.name == slice_.host for node in pool.nodes))
+                and _has_host(pool, slice_)
                 and budget.allows_claim(slice_, unit, pool)
             ):
                 yield pool

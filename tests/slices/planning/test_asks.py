@@ -17,7 +17,7 @@ from provisioner.slices.planning.round import NOT_DERIVED, Snapshot
 from provisioner.workloads.asks import parse_capacity_buffer, parse_provisioning_request
 from tests.support.board import view_of
 from tests.support.clock import after
-from tests.support.models import make_jobset, make_requirements
+from tests.support.models import make_jobset, make_marks, make_pod, make_requirements
 from tests.support.objects import raw_buffer, raw_request
 from tests.support.settings import settings
 from tests.support.world import World, failure
@@ -108,6 +108,24 @@ def served(*counts: int, **changes: Any) -> Asking:
     world.run(3)
     assert "Provisioned" in world.conditions()
     return world
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["in the order of names", "in the other order"])
+def test_pods_that_use_a_request_get_the_pools_whose_nodes_they_select(reverse: bool) -> None:
+    """Kueue's topology-aware scheduling chooses the nodes: other pools are equal, and useless to the pods."""
+    world = served(4, marked=True)
+    jobset = world.consume("req", 2)
+    pools = dict(enumerate(sorted(world.pools, reverse=reverse)))
+    for job, name in pools.items():
+        node = min(node.name for node in world.nodes.values() if node.pool_name == name)
+        leader = make_pod(jobset, job=job, marked=True)
+        selector = {**leader.requirements.node_selector, constants.HOSTNAME: node}
+        world.put(replace(leader, requirements=replace(leader.requirements, node_selector=selector)))
+    world.run(4)
+    assert {
+        job: [node.labels[constants.SLICE] for node in world.nodes.values() if node.pool_name == name]
+        for job, name in pools.items()
+    } == {job: [make_marks(jobset, job=job)[constants.SLICE]] * 2 for job in pools}
 
 
 def test_people_are_told_what_a_slice_of_a_request_waits_for() -> None:
