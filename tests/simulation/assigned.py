@@ -94,6 +94,8 @@ class Assigned:
                 self._stage.violate(KEPT, text)
         if is_assigned(after):
             self._judge_assignment(process, pool, after)
+            if not any(pod.blocks(now) for pod in self._cluster.pods_on_pool(pool.name)):
+                self._checker.line.given(process, pool, after)
         self._labelled_at[node.name] = now
 
     def created(self, process: Process, pool: Pool) -> None:

@@ -278,7 +278,8 @@ class Hostile:
         # With all that their own limit allows.
         replicas = _MOST_REPLICAS if self.limited or self._gangs else 1
         shape = self.rng.choice(self.shapes) if late else self.shapes[0]
-        self._create(name, NAMESPACE, shape, replicas=replicas, fate="complete")
+        replicas, priority = max(replicas, self.rivals.honest_replicas), self.rivals.honest_priority
+        self._create(name, NAMESPACE, shape, replicas=replicas, fate="complete", priority=priority)
 
     def come(self, name: str, *, shape: Shape | None = None, **options: Any) -> JobSetRun:
         """Create a JobSet of the hostile tenant."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rehearsal.simulators.gke.records import Pool
+from tests.simulation.admission import is_assigned, mark_of
 from tests.simulation.objects import WorkloadRun
-from tests.simulation.pools import chips_in, is_ours, owner_of
+from tests.simulation.pools import chips_in, fits, is_ours, owner_of
 
 if TYPE_CHECKING:
     from tests.simulation.checks import Checker
@@ -43,14 +44,50 @@ class Line:
                 text = f"{process.name} creates {pool.name} of priority {run.priority}, and {name} of priority"
                 self._stage.violate(FIRST, f"{text} {workload.priority} waits for {chips} of {most} chips")
 
+    def given(self, process: Process, pool: Pool, mark: tuple[str, str]) -> None:
+        """Judge whether a free pool is given to a slice although one of higher priority waits for such a pool."""
+        market, hostile = self._simulation.market, self._simulation.hostile
+        asked = self._simulation.admission.granted.get(mark, {})
+        if not asked or market.same_zone or market.max_pools is not None or hostile.limited:
+            return
+        owner = owner_of(pool.body["config"]["labels"])[0]
+        if any(workload.uid == owner or pool.name in workload.pools for workload in asked):
+            # A slice keeps its pool over a restart.
+            return
+        priority = max(workload.priority for workload in asked)
+        for workload, job in self._checker.waiting.waiting():
+            leader = workload.leader(job)
+            own = mark_of(leader.selector) if leader is not None else ("", "")
+            if (
+                workload.priority > priority
+                and own != mark
+                and is_assigned(own)
+                and fits(workload, job, pool)
+                and self._seconds(workload, job) > self._checker.stale_seconds()
+                and not self._has_pool(workload, job, own)
+            ):
+                text = f"{process.name} gives {pool.name} to {mark} of priority {priority}, and"
+                self._stage.violate(FIRST, f"{text} {workload.group_name(job)} of priority {workload.priority} waits")
+
+    def _has_pool(self, workload: WorkloadRun, job: int, mark: tuple[str, str]) -> bool:
+        """Whether a pool is assigned to a slice, or was created for it."""
+        owner = (workload.uid, workload.slice_id(job).group_key)
+        pools = self._simulation.cloud.pools.values()
+        if any(is_ours(pool) and owner_of(pool.body["config"]["labels"]) == owner for pool in pools):
+            return True
+        return any(mark_of(node.labels) == mark for node in self._simulation.cluster.nodes.values())
+
+    def _seconds(self, workload: WorkloadRun, job: int) -> float:
+        leader = workload.leader(job)
+        since = leader.waiting_since if leader is not None else None
+        since = self._stage.agenda.now if since is None else since
+        return self._stage.agenda.now - max(since, self._simulation.disturbed_at)
+
     def _waits_for_long(self, workload: WorkloadRun, job: int) -> bool:
         """Whether a slice has waited for longer than a cache may lag, and nothing but the limit is in its way."""
-        waiting, leader = self._checker.waiting, workload.leader(job)
-        since = leader.waiting_since if leader is not None else None
-        seconds = self._stage.agenda.now - max(since or 0.0, self._simulation.disturbed_at)
+        waiting = self._checker.waiting
         return (
-            since is not None
-            and seconds > self._checker.stale_seconds()
+            self._seconds(workload, job) > self._checker.stale_seconds()
             and not waiting.may_back_off(workload, job)
             and not waiting.on_its_way(workload, job)
             and workload.name != self._simulation.singled.name

@@ -574,6 +574,7 @@ BUGS: tuple[Bug, ...] = (
         name="priorities-are-ignored",
         at=(planning_line, "unit_of"),
         mutate=lambda original: lambda *arguments: original(*arguments)._replace(priority=0),
+        search_from=210,
     ),
     Bug(name="creates-double-without-limit", at=(backoff, "max_in_flight"), mutate=always(64)),
     Bug(name="room-for-failed-capacity", at=(options, "has_fresh_offer"), mutate=always(True), search_from=14),

@@ -52,6 +52,16 @@ class Rivals:
         return _WARM in self.kinds
 
     @property
+    def honest_priority(self) -> int:
+        """Priority of honest pods: in runs with many slices of others they come first."""
+        return 100 if _HERD in self.kinds and self._hostile.resource == "limit" else 0
+
+    @property
+    def honest_replicas(self) -> int:
+        """Slices of an honest JobSet of which each may have to wait for another tenant."""
+        return 3 if self.honest_priority else 1
+
+    @property
     def barren(self) -> str:
         """Generation of which there is no stock; empty for none."""
         return _BARREN_GENERATION if {_WARM, _TWO_ACCELERATORS} & self.kinds else ""
