@@ -229,7 +229,7 @@ POOL_GROUP_KEY = "google.com/tpu-provisioner-group-key"
 #: Only where a pod names the workload policy itself, so that nothing else tells the topology.
 POOL_TOPOLOGY = "google.com/tpu-provisioner-topology"
 #: Labels of nodes: the key of the slice to which their pool is assigned, and the namespace of that slice. Marked pods
-#: select both. The prefix is none of Google's: GKE's auto-provisioning treats labels under google.com as its own.
+#: select both. The prefix is not one of Google's, because GKE's auto-provisioning reserves labels under google.com.
 SLICE = "tpu-provisioner/slice"
 SLICE_NAMESPACE = "tpu-provisioner/slice-namespace"
 #: Value of both labels while the pool is kept free: no pod that asks for chips can be bound there.

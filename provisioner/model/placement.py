@@ -63,7 +63,7 @@ def labels_of(key: str, namespace: str) -> dict[str, str]:
 def mark_of(requirements: Requirements, namespace: str) -> str:
     """Return the key that a pod of a namespace is marked with, empty for a pod without marks.
 
-    The mark of another namespace is none: admission never sets one, so it is forged.
+    A mark with another namespace is ignored: admission never sets one, so it is forged.
     """
     selector = requirements.node_selector
     marked = selector.get(constants.SLICE_NAMESPACE) == namespace

@@ -86,7 +86,7 @@ def decide(
     round_ = replace(round_, memory=memory)
     limits_used = budget.uses()
     launches.serve(slots.for_creates(len(unneeded.deletes)))
-    # Those first that slices wait for, then the longest idle.
+    # Pools that refused slices wait for are deleted first, then the pools that are idle for longest.
     deletes = tuple(sorted(unneeded.deletes, key=lambda each: (each.name not in evicted, unneeded.since[each.name])))
     at_once = slots.for_deletes(len(launches.creates))
     late = {each.name: unneeded.due[each.name]._replace(waits_for=OTHER_OPERATIONS) for each in deletes[at_once:]}

@@ -97,6 +97,7 @@ def take_turns(round_: Round) -> GangTurns:
     lines = {each: in_line(f"{_RESOURCE}{each}", units[each], memory.stamps) for each in sorted(units)}
     place = {(each, unit.id.workload_uid): at for each, line in lines.items() for at, unit in enumerate(line, start=1)}
     every = {unit.id.workload_uid: unit for line in lines.values() for unit in line}
+    ids = {accelerator: [unit.id for unit in line] for accelerator, line in lines.items()}
     worst = {uid: max(place[each, uid] for each in accelerators[uid] if each in lines) for uid in every}
     stamps, taken = memory.stamps, set(holds)
     waiting: dict[WorkloadUid, WaitsFor] = {}
@@ -107,8 +108,7 @@ def take_turns(round_: Round) -> GangTurns:
                 stamps = granted(stamps, f"{_RESOURCE}{accelerator}", [every[uid]], now)
         else:
             blocking = min(accelerators[uid] & taken)
-            ahead = [unit.id for unit in lines[blocking]]
-            waiting[uid] = waits.of_hold(blocking, holds.get(blocking), ahead, place[blocking, uid], now)
+            waiting[uid] = waits.of_hold(blocking, holds.get(blocking), ids[blocking], place[blocking, uid], now)
         if worst[uid] == 1:
             # The first of all its lines is passed by no other, or it might never find all accelerators free.
             taken |= accelerators[uid]

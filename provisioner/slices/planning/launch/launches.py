@@ -71,7 +71,7 @@ class Launches:
     tallies: Mapping[str, Tally]
     stamps: Stamps
     candidates: list[_Candidate] = field(default_factory=list)
-    #: Slices that only a limit keeps from a pool of a capacity that has not failed, in the order of the line.
+    #: Slices that only a limit keeps from a pool of a capacity that has not failed; of a gang all of them.
     refused: list[Sequence[Slice]] = field(default_factory=list)
     waits: dict[SliceId, WaitsFor] = field(default_factory=dict)
     creates: list[Create] = field(default_factory=list)
@@ -138,8 +138,9 @@ class Launches:
         """Return why no pool is created for workloads that start together, because not all of them can be."""
         found: dict[WorkloadUid, WaitsFor] = {}
         slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
+        allowed = self.gangs.members.keys() - self.gangs.waiting.keys()
         for slice_ in self.matching.unserved:
-            if slice_.workload.uid in self.gangs.members.keys() - self.gangs.waiting.keys():
+            if slice_.workload.uid in allowed:
                 slices[slice_.workload.uid].append(slice_)
         for uid, unserved in slices.items():
             refusal = self.budget.refusal(unserved, self.units[unserved[0].id])

@@ -46,8 +46,8 @@ class Budget:
     charges: dict[PoolName, Charge] = field(default_factory=dict)
     #: Times of the creates of the last hour, oldest first.
     created: list[datetime] = field(default_factory=list)
-    #: Amounts that refused units keep from units of lower priority, by the priority of those that keep them.
-    kept: Counter[tuple[LimitScope, int]] = field(default_factory=Counter)
+    #: Amounts that refused units keep from units of lower priority, by scope and by the priority of the refused units.
+    kept: dict[LimitScope, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
     @classmethod
     def of(cls, round_: Round) -> Budget:
@@ -78,7 +78,7 @@ class Budget:
         if self.paused is not None:
             return self.paused
         for limit in self.limits_of(slices):
-            kept = sum(chips for (scope, by), chips in self.kept.items() if scope == limit.scope and by > unit.priority)
+            kept = sum(chips for by, chips in self.kept[limit.scope].items() if by > unit.priority) if self.kept else 0
             excess = self.used[limit.scope] + kept + limit.asked - limit.most
             if excess > 0:
                 refused = waits.of_limit(limit, used=self.used[limit.scope], going=self.going[limit.scope], kept=kept)
@@ -90,7 +90,7 @@ class Budget:
         """Keep the chips of a refused unit from units of lower priority."""
         if self.now - unit.since < KEPT_AT_MOST:
             for limit in self.limits_of(slices):
-                self.kept[limit.scope, unit.priority] += limit.asked
+                self.kept[limit.scope][unit.priority] += limit.asked
 
     def take(self, slice_: Slice) -> None:
         """Count a create that has been decided."""
@@ -110,8 +110,9 @@ class Budget:
         if charge is None:
             return True
         limits = {limit.scope: limit for limit in self.limits_of([slice_])}
-        for (scope, by), kept in self.kept.items() if not again else ():
-            if by > unit.priority and scope in limits and self.used[scope] + kept > limits[scope].most:
+        for limit in limits.values() if self.kept and not again else ():
+            kept = max((chips for by, chips in self.kept[limit.scope].items() if by > unit.priority), default=0)
+            if kept and self.used[limit.scope] + kept > limit.most:
                 return False
         new = Charge({unit.namespace: pool.chips}, charge.accelerator, slice_.workload.full_name, slice_.workload.uid)
         before = dict(charge.amounts())
