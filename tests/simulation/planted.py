@@ -360,7 +360,7 @@ BUGS: tuple[Bug, ...] = (
         name="creators-pay",
         at=(usage, "charge_of"),
         mutate=lambda original: lambda each, _users: original(each, {}),
-        search_from=55,
+        search_from=68,
     ),
     Bug(
         name="namespaces-do-not-alternate",
@@ -370,7 +370,7 @@ BUGS: tuple[Bug, ...] = (
         ),
         search_from=77,
     ),
-    Bug(name="failures-do-not-wait", at=(backoff, "wait_seconds"), mutate=always(1.0), search_from=140),
+    Bug(name="failures-do-not-wait", at=(backoff, "wait_seconds"), mutate=always(1.0), search_from=143),
     Bug(name="limits-of-namespaces-are-not-looked-at", at=(limits, "_amount"), mutate=always(None), search_from=92),
     Bug(name="namespaces-share-one-limit", at=(usage, "LimitScope"), mutate=_of_any_namespace, search_from=101),
     Bug(name="limits-are-not-told", at=(Reporter, "tell_notices"), mutate=_without_limits, search_from=125),
@@ -378,7 +378,7 @@ BUGS: tuple[Bug, ...] = (
         name="failed-creates-do-not-count",
         at=(backoff, "create_counted"),
         mutate=lambda _original: lambda tallies, *_args: tallies,
-        search_from=51,
+        search_from=8,
     ),
     Bug(name="private-failures-are-shared", at=(specification, "_own_inputs"), mutate=always(""), search_from=293),
     Bug(name="hanging-pools-are-no-alert", at=(decide, "find_hanging"), mutate=always({}), search_from=55),
@@ -386,9 +386,9 @@ BUGS: tuple[Bug, ...] = (
         name="arrivals-are-not-awaited",
         at=(unneeded, "_selected_by_pending_leaders"),
         mutate=always(()),
-        search_from=142,
+        search_from=159,
     ),
-    Bug(name="gate-trusts-the-cache", at=(Gate, "_refuse_if_used"), mutate=always(None), search_from=55),
+    Bug(name="gate-trusts-the-cache", at=(Gate, "_refuse_if_used"), mutate=always(None), search_from=68),
     Bug(name="gate-without-cordon", at=(live, "cordon"), mutate=always(None), search_from=3),
     Bug(
         name="terminating-pods-do-not-count",
@@ -410,7 +410,7 @@ BUGS: tuple[Bug, ...] = (
         name="lost-calls-stay-open",
         at=(answers, "give_up_lost_calls"),
         mutate=lambda _original: lambda memory, *_rest: memory,
-        search_from=75,
+        search_from=76,
     ),
     Bug(name="claims-keep-no-pool", at=(unneeded, "find_unneeded"), mutate=_without_claims, search_from=1),
     # The Go original: deletion starts from nodes, so that a pool without nodes is never deleted.
@@ -427,7 +427,7 @@ BUGS: tuple[Bug, ...] = (
         name="lease-is-not-looked-at-before-a-call",
         at=(act, "CALL_TIMEOUT_SECONDS"),
         mutate=lambda _original: float("-inf"),
-        search_from=698,
+        search_from=171,
     ),
     Bug(name="name-without-attempt", at=(Specification, "stamped"), mutate=_name_of_first_attempt, search_from=1),
     Bug(
@@ -461,7 +461,7 @@ BUGS: tuple[Bug, ...] = (
         name="late-capacity-is-held-by-any-taint",
         at=(specification, "HELD_LATE_TAINT"),
         mutate=lambda _original: Taint(key="tpu-provisioner.cloud.google.com/held", value="true"),
-        search_from=7,
+        search_from=50,
     ),
     Bug(
         name="repaired-pools-are-given-up",
@@ -490,16 +490,17 @@ BUGS: tuple[Bug, ...] = (
         name="holds-never-end",
         at=(gangs, "_kept_holds"),
         mutate=lambda _original: lambda round_, _queued: dict(round_.memory.holds),
+        search_from=77,
     ),
-    Bug(name="free-for-ever", at=(gangs, "_is_ready"), mutate=always(False)),
-    Bug(name="taints-are-never-removed", at=(gangs, "_releases"), mutate=always(())),
+    Bug(name="free-for-ever", at=(gangs, "_is_ready"), mutate=always(False), search_from=4),
+    Bug(name="taints-are-never-removed", at=(gangs, "_releases"), mutate=always(()), search_from=7),
     Bug(
         name="relist-keeps-old-records",
         at=(reflector, "_same_or_new"),
         mutate=lambda _original: lambda before, record: before if before is not None and before != record else record,
         search_from=85,
     ),
-    Bug(name="relist-forgets-nothing", at=(Reflector, "_replace"), mutate=_merging, search_from=60),
+    Bug(name="relist-forgets-nothing", at=(Reflector, "_replace"), mutate=_merging, search_from=8),
     Bug(
         name="instances-are-named-to-all",
         at=(Failure, "for_all"),
@@ -537,7 +538,7 @@ BUGS: tuple[Bug, ...] = (
         name="replicas-of-high-numbers-are-dropped",
         at=(demand_slices, "listed_groups"),
         mutate=_of_low_numbers,
-        search_from=334,
+        search_from=44,
     ),
     Bug(
         name="removed-replicas-keep-their-pools",
@@ -550,7 +551,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="requests-are-served-in-part", at=(planning_asks, "_is_free"), mutate=always(True), search_from=13),
     Bug(name="buffers-are-filled-twice", at=(matching, "match"), mutate=_never_full, search_from=74),
     Bug(name="buffers-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(BUFFER), search_from=103),
-    Bug(name="buffers-come-first", at=(room, "_longest_idle"), mutate=_warm_at_any_price, search_from=489),
+    Bug(name="buffers-come-first", at=(room, "_longest_idle"), mutate=_warm_at_any_price, search_from=505),
     Bug(name="pods-do-not-keep-labels", at=(assignment, "assignments"), mutate=_whoever_is_there),
     Bug(
         name="pools-in-use-are-given-away",
@@ -558,8 +559,10 @@ BUGS: tuple[Bug, ...] = (
         mutate=_without_occupants,
         also=((assignment, "_wanted"), _as_claimed),
     ),
-    Bug(name="labels-are-never-freed", at=(assignment, "assignments"), mutate=_never_free),
-    Bug(name="recreated-nodes-keep-their-labels", at=(assignment, "assignments"), mutate=_once_for_a_pool),
+    Bug(name="labels-are-never-freed", at=(assignment, "assignments"), mutate=_never_free, search_from=7),
+    Bug(
+        name="recreated-nodes-keep-their-labels", at=(assignment, "assignments"), mutate=_once_for_a_pool, search_from=4
+    ),
     Bug(
         name="namespace-of-a-mark-is-ignored",
         at=(placement, "labels_of"),
@@ -576,6 +579,6 @@ BUGS: tuple[Bug, ...] = (
         mutate=lambda original: lambda *arguments: original(*arguments)._replace(priority=0),
         search_from=210,
     ),
-    Bug(name="creates-double-without-limit", at=(backoff, "max_in_flight"), mutate=always(64)),
+    Bug(name="creates-double-without-limit", at=(backoff, "max_in_flight"), mutate=always(64), search_from=24),
     Bug(name="room-for-failed-capacity", at=(options, "has_fresh_offer"), mutate=always(True), search_from=14),
 )
