@@ -256,7 +256,7 @@ def idle_world() -> tuple[World, PoolName]:
 
 @pytest.mark.parametrize("result", [DeleteResult.KEPT, DeleteResult.FAILED])
 def test_a_delete_that_was_not_done_is_tried_again_ever_more_rarely(result: DeleteResult) -> None:
-    """At first after a second, at last every minute; the reason stays readable."""
+    """The first wait takes 4 seconds, the last ones a minute; the reason stays readable."""
     world, name = idle_world()
     tries: list[datetime] = []
     for _ in range(400):
@@ -265,7 +265,7 @@ def test_a_delete_that_was_not_done_is_tried_again_ever_more_rarely(result: Dele
             world.answer(DeleteAnswer(name=name, at=world.now, result=result, reason="a pod is on it"))
         world.pass_time(1)
     gaps = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(tries)]
-    assert gaps[0] <= 2
+    assert gaps[0] <= 5
     assert 45 <= gaps[-1] <= 61
     assert world.plans[-1].pools[0].note == "a pod is on it"
     call = world.memory.deletes[name]

@@ -57,7 +57,7 @@ _DOUBLINGS = 6
 #: service account or a policy, which somebody may have mended since.
 REFUSAL_DELAY = Delay(first_seconds=900, cap_seconds=4 * 3600)
 #: What a failed or stopped delete is delayed by.
-DELETE_DELAY = Delay(first_seconds=1, cap_seconds=60)
+DELETE_DELAY = Delay(first_seconds=4, cap_seconds=60)
 
 
 def longest_wait_seconds(failure: Failure) -> float:
