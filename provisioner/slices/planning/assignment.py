@@ -58,9 +58,9 @@ def _wanted(
             return None
         if slice_.mark:
             return _labels_of(slice_)
-        # The leader may have been bound before all nodes were opened. Labels of a slice may be its own: while the
-        # policy is installed some of its pods are marked, and these may be gone now.
-        return OPEN if pool.assigned_to is None else None
+        # The leader may have been bound before all nodes were opened. Labels of its own slice stay: while the policy is
+        # installed some pods of the slice are marked, and these may be gone now.
+        return OPEN if pool.assigned_to is None or _is_foreign(pool, slice_) else None
     claimant = matching.claimed.get(pool.name)
     if claimant is None:
         # Nothing is to be bound to a pool that nothing needs, once the provisioner has labelled it.
@@ -71,9 +71,16 @@ def _wanted(
     if slice_.leader is None:
         # Between two attempts of a workload its pool waits for the next pods; labels of another slice are removed.
         created = _labels_at_create(pool) if round_.made_for.get(pool.name) == claimant else None
-        foreign = pool.assigned_to is not None and not pool.assigned_to[1].endswith(claimant.group_key)
-        return created if created is not None or not foreign else FREE
+        return created if created is not None or not _is_foreign(pool, slice_) else FREE
     return _labels_of(slice_) if slice_.mark else OPEN
+
+
+def _is_foreign(pool: Supply, slice_: Slice) -> bool:
+    """Whether the nodes have the labels of another slice."""
+    if pool.assigned_to is None:
+        return False
+    namespace, key = pool.assigned_to
+    return namespace != slice_.workload.namespace or not key.endswith(slice_.id.group_key)
 
 
 def _labels_at_create(pool: Supply) -> Mapping[str, str] | None:

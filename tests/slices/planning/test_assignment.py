@@ -112,10 +112,13 @@ def test_pool_with_pods_of_one_marked_slice_is_assigned_to_it(before: dict[str, 
         pytest.param({}, {}, id="open"),
         pytest.param(FREE, {}, id="free"),
         # Marked pods of the same slice may have used it, while the policy was being installed.
-        pytest.param(KEY, KEY, id="assigned"),
+        pytest.param(KEY, KEY, id="assigned to their slice"),
+        pytest.param(RIVALS, {}, id="assigned to another slice"),
     ],
 )
-def test_pool_with_unmarked_pods_is_open_unless_it_is_assigned(before: dict[str, str], after: dict[str, str]) -> None:
+def test_pool_with_unmarked_pods_is_open_unless_it_is_assigned_to_them(
+    before: dict[str, str], after: dict[str, str]
+) -> None:
     """Unmarked pods that follow find a place only on nodes without labels."""
     world = World()
     put_pool(world, RIVAL, **before)
