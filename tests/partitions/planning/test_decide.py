@@ -1,4 +1,4 @@
-"""The life of partitions, decision by decision: from a waiting pod to nothing left of it."""
+"""Life of partitions, decision by decision: from a waiting pod to the removed partition."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.partitions.planning.stories import (
 
 
 def test_a_pod_gets_its_partition_and_its_gate_is_opened_and_it_gives_it_back() -> None:
-    """Recorded first, made then, told last; removed when the pod has ended, and the entry goes after it."""
+    """The entry is first, then the create and the gate. At the end the remove is first, then the entry."""
     story = Story(pods=[make_pod("a")])
     told = reasons(story.settle())
     assert "PartitionCreated" in told
@@ -48,7 +48,7 @@ def test_a_pod_gets_its_partition_and_its_gate_is_opened_and_it_gives_it_back() 
 
 @pytest.mark.parametrize("ipus", [64, None], ids=["known", "unknown"])
 def test_a_pod_that_is_refused_where_nothing_is_keeps_nobody_waiting_for_ever(ipus: int | None) -> None:
-    """The server has less than it shows, or does not say what it has."""
+    """The allocation has fewer IPUs than the server reports, or their number is unknown."""
     old, younger = make_pod("old", size=32, age_seconds=1), make_pod("younger", size=4)
     story = Story(pods=[old, younger], servers={SERVER: (Allocation(name="a", ipus=ipus),)})
     tries = 0
@@ -82,7 +82,7 @@ def test_who_loses_its_partition(fields: dict[str, object], want_removed: bool) 
 
 
 def test_a_pod_that_is_deleted_again_has_its_new_grace() -> None:
-    """Its host may have heard of it just now."""
+    """The kubelet may have received the deletion only now."""
     pod = make_pod("a", gated=False, told_server=SERVER.address, deletion_deadline=NOW, deletion_grace_seconds=600.0)
     story = held(pod)
     story.settle(rounds=20, seconds=5)
@@ -94,7 +94,7 @@ def test_a_pod_that_is_deleted_again_has_its_new_grace() -> None:
 
 
 def test_a_removal_carries_its_proof_and_what_keeps_it_is_asked_again() -> None:
-    """A pod that is gone from the cache is looked for live, and seconds later again."""
+    """The cache may have lost the pod, so the remove names it for the live check, which is repeated after seconds."""
     story = held(make_pod("a"), gone=True)
     story.read()
     (remove,) = story.wants(RemovePartition)
@@ -109,7 +109,6 @@ def test_a_removal_carries_its_proof_and_what_keeps_it_is_asked_again() -> None:
 
 
 def test_nothing_is_decided_without_a_ledger() -> None:
-    """And nothing is forgotten."""
     story = Story(pods=[make_pod("a")], ledger=None)
     before = replace(Memory(), told={"x": frozenset({"y"})})
     story.memory = before
@@ -118,7 +117,7 @@ def test_nothing_is_decided_without_a_ledger() -> None:
 
 
 def test_a_ledger_that_somebody_else_has_changed_is_written_after_it_was_read_again() -> None:
-    """A conflict costs half a second."""
+    """The wait after a conflict is about half a second."""
     story = Story(pods=[make_pod("a")])
     story.read()
     story.write(story.wants(SaveLedger)[0], WriteFailure.CONFLICT)
@@ -132,7 +131,7 @@ _ALIAS = Server(host="vipu.example", port=8090)
 
 @pytest.mark.parametrize("told", [SERVER, _ALIAS], ids=["by the first name", "by the second name"])
 def test_a_server_with_two_names_keeps_the_partitions_of_living_pods(told: Server) -> None:
-    """Whatever differs between two readings of one server."""
+    """The two readings of the one server may differ."""
     pod = make_pod("train", gated=False, told_server=told.address, node="host-1", begun=True)
     story = Story(pods=[pod], servers=dict.fromkeys((SERVER, _ALIAS), (Allocation(name="a", ipus=64),)))
     story.partitions = dict.fromkeys((SERVER.address, _ALIAS.address), story.at())
@@ -149,7 +148,7 @@ def test_a_server_with_two_names_keeps_the_partitions_of_living_pods(told: Serve
 
 @pytest.mark.parametrize("lost", [False, True], ids=["", "the ledger is lost"])
 def test_what_appears_late_on_a_server_that_looks_the_same_is_removed(lost: bool) -> None:
-    """Its pod was told of a partition on the other one."""
+    """The pod's annotation names a partition on the other server."""
     pod = make_pod("train", gated=False, told_server=OTHER.address, node="host-1", begun=True)
     story = Story(pods=[pod], servers=dict(BOTH))
     if not lost:
@@ -162,7 +161,7 @@ def test_what_appears_late_on_a_server_that_looks_the_same_is_removed(lost: bool
 
 
 def test_a_server_that_is_renamed_keeps_the_partitions_of_pods_that_run() -> None:
-    """The id still says the old name, and so does the pod."""
+    """The id of the partition and the pod's annotation have the old name."""
     pod, waits = make_pod("train", gated=False, told_server="old:8090", node="host-1", begun=True), make_pod("waits")
     old = Server(host="old", port=8090)
     story = Story(pods=[pod, waits])
@@ -177,7 +176,7 @@ def test_a_server_that_is_renamed_keeps_the_partitions_of_pods_that_run() -> Non
 
 
 def test_an_entry_of_a_pod_that_ended_does_not_outlive_its_server() -> None:
-    """It would count against its namespace for ever; should the server come back, the partition is an orphan there."""
+    """The entry would count against its namespace indefinitely. If the server returns, its partition is an orphan."""
     pod = make_pod("train", gated=False, told_server=SERVER.address, node="host-1", begun=True)
     story = held(pod, servers={OTHER: (Allocation(name="a", ipus=64),)})
     told = events_of(story.settle(5))
@@ -192,14 +191,14 @@ def test_an_entry_of_a_pod_that_ended_does_not_outlive_its_server() -> None:
 
 
 def test_a_pod_that_runs_with_a_partition_of_graphcores_plugin_gets_no_second_one() -> None:
-    """Somebody moves from the plugin while pods run, which have its label and annotation."""
+    """During a migration from the plugin, running pods have its label and annotation."""
     story = Story(pods=[make_pod("old", injected=False, gated=False, node="host-1")])
     assert reasons(story.settle()) == ["PartitionRejected"]
     assert (story.at(), story.entries()) == ({}, {})
 
 
 def test_a_pod_that_was_told_of_one_of_two_partitions_keeps_that_one() -> None:
-    """Somebody has put an old entry back into the ledger."""
+    """A user may have restored an old entry of the ledger."""
     pod = make_pod("train")
     story = Story(pods=[pod], servers=dict(BOTH))
     story.record(make_entry(pod), make_entry(pod, server=OTHER))
@@ -210,7 +209,7 @@ def test_a_pod_that_was_told_of_one_of_two_partitions_keeps_that_one() -> None:
 
 
 def test_no_gate_is_opened_while_the_partition_is_being_removed() -> None:
-    """One that took too long is removed; should it be active meanwhile, its pod would start and lose it."""
+    """A partition that took too long may become active during its remove; its pod would start and lose it."""
     pod = make_pod("train")
     story = held(pod, state=PartitionState.OTHER)
     story.read()
@@ -229,7 +228,7 @@ def test_no_gate_is_opened_while_the_partition_is_being_removed() -> None:
 
 
 def test_no_gate_is_opened_while_the_entry_is_taken_out_of_the_ledger() -> None:
-    """Its create was refused, and the partition is there all the same, before the write is answered."""
+    """The create was rejected, but the partition appears before the write of the ledger is answered."""
     pod = make_pod("train")
     story = held(pod, state=None)
     story.read()
@@ -250,7 +249,7 @@ def test_no_gate_is_opened_while_the_entry_is_taken_out_of_the_ledger() -> None:
 
 
 def test_no_partition_is_removed_while_its_gate_is_being_opened() -> None:
-    """The look at the pod right before would find the gate still there."""
+    """The live check before the remove could see the gate just before it is removed."""
     pod = make_pod("train")
     story = held(pod)
     story.read()

@@ -1,4 +1,4 @@
-"""The ledger goes to a ConfigMap and back, and bears whatever is in it."""
+"""The ledger is encoded as a ConfigMap and read back; any content of the ConfigMap can be read."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_another_time_zone_is_the_same_moment() -> None:
 
 
 def test_entries_of_another_cluster_count_as_unreadable() -> None:
-    """A backup that was restored here: its partitions are somebody else's to remove."""
+    """A backup of another cluster was restored here; its partitions must not be removed."""
     ours, theirs = (
         Entry(
             id=partition_id(each, "u", "s:1"),

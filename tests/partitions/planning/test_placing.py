@@ -1,4 +1,4 @@
-"""EASY backfill: who gets IPUs now, and who waits for whom."""
+"""EASY backfill: which pods get IPUs now, and which pods wait."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _site(total: int | None = 16, *holders: tuple[int, float], **fields: Any) ->
 
 
 def _waits(name: str, size: int, deadline: float | None = None, sites: Any = (_A,), **fields: Any) -> Candidate:
-    """Return a pod that waits; the names are in the order of the queue."""
+    """Return a waiting pod. The names are in the order of the queue."""
     pod = make_pod(name, size=size, active_deadline_seconds=deadline, grace_seconds=_GRACE_SECONDS, **fields)
     return Candidate(pod=pod, wait=Wait.QUEUE, why="", sites=sites)
 
@@ -35,7 +35,7 @@ def _schedule(supply: list[SiteSupply], queue: list[Candidate]) -> Schedule:
     return schedule(queue, {each.site: each for each in supply}, {}, _SETTINGS, Guard())
 
 
-#: Beside a pod of 12 IPUs that ends in 1,000 s: it can start then, and leaves four IPUs.
+#: A running pod has 12 IPUs for 1,000 s; then a pod of 12 IPUs can start and leaves four.
 _TO_END = (12, 1000.0)
 
 
@@ -65,7 +65,7 @@ _TO_END = (12, 1000.0)
                      id="who has lost its partition holds up nobody"),
         pytest.param([_site(None)], [_waits("a", 4), _waits("b", 4)], "a", id="unknown size: one at a time"),
         pytest.param([_site(None, trying=frozenset({"x"}))], [_waits("a", 4)], "", id="and nobody beside it"),
-        # What a server refuses although enough IPUs are free.
+        # The server rejects partitions although enough IPUs are free.
         pytest.param([_site(16, (8, 1000), crowded_from=8)], [_waits("a", 8), _waits("b", 4, 860)], "b",
                      id="refused: who is gone before the first one ends"),
         pytest.param([_site(16, (8, 1000), crowded_from=8)], [_waits("a", 8), _waits("b", 4)], "",
@@ -118,7 +118,7 @@ _JOBS = st.lists(
 def test_who_has_the_reservation_starts_when_it_was_told_at_the_latest(
     jobs: list[tuple[int, int, int]], both: bool
 ) -> None:
-    """Each job has IPUs, a run time, and the slack of its deadline; all wait from the beginning."""
+    """A job is a number of IPUs, a run time, and the slack of its deadline. All jobs wait from the beginning."""
     sites = (_A, _B) if both else (_A,)
     waiting = {f"{number:02}": job for number, job in enumerate(jobs)}
     running: dict[str, tuple[int, float, float, Any]] = {}
@@ -145,7 +145,7 @@ def test_who_has_the_reservation_starts_when_it_was_told_at_the_latest(
 
 @given(st.lists(st.sampled_from([1, 2, 4, 8, 16]), min_size=1, max_size=25), st.randoms(use_true_random=False))
 def test_without_deadlines_the_oldest_starts_before_those_that_come_later(sizes: list[int], random: Any) -> None:
-    """However often others come, and whoever ends: the oldest has its turn when all that were there have ended."""
+    """Younger pods arrive in every round. The oldest pod starts when the pods that run now have ended."""
     site = _site(16, *((size, inf) for size in sizes[:3] if size < 8))
     oldest = _waits("a", 16)
     while site.ours:

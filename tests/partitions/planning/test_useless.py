@@ -1,4 +1,4 @@
-"""Pods that hold or want IPUs to no use, and those that wait for something nobody would see."""
+"""Pods that hold or want IPUs which they cannot use, and pods whose reason to wait must be reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.partitions.planning.stories import (
 
 
 def test_a_pod_that_may_run_nowhere_any_more_gives_its_ipus_to_others() -> None:
-    """And is told why it waits."""
+    """An Event of the pod has the reason why it waits."""
     pod = make_pod("train", size=64, age_seconds=9)
     story = held(pod, make_pod("next", size=64))
     story.change(pod, servers=frozenset())
@@ -41,7 +41,7 @@ def test_a_pod_that_may_run_nowhere_any_more_gives_its_ipus_to_others() -> None:
 
 
 def test_a_narrowed_pod_keeps_what_it_was_told_of() -> None:
-    """Its node is chosen, or its selector can be changed no more."""
+    """The pod has a node, or its selector can no longer be changed."""
     pod = make_pod("train", gated=False, told_server=SERVER.address, servers=frozenset({OTHER.address}))
     story = held(pod, servers=dict(BOTH))
     assert reasons(story.settle()) == []
@@ -49,7 +49,7 @@ def test_a_narrowed_pod_keeps_what_it_was_told_of() -> None:
 
 
 def _away(**fields: Any) -> tuple[Story, Pod]:
-    """Return a story in which a pod has a place on a server that goes down."""
+    """Return a story in which a pod has an entry for a server that will fail, and the pod."""
     pod = make_pod("train", **fields)
     story = held(pod, state=None, servers=dict(BOTH))
     story.read()
@@ -57,7 +57,7 @@ def _away(**fields: Any) -> tuple[Story, Pod]:
 
 
 def _settle_without_server(story: Story, minutes: int) -> list[Plan]:
-    """Let minutes pass in which nobody reaches the first server."""
+    """Run rounds for some minutes in which the first server cannot be reached."""
     return story.settle(
         3 * minutes,
         seconds=20,
@@ -66,7 +66,7 @@ def _settle_without_server(story: Story, minutes: int) -> list[Plan]:
 
 
 def test_a_pod_that_only_a_server_can_serve_that_is_down_waits_for_it() -> None:
-    """It does not use its namespace's limit meanwhile, and has what was made for it when the server is back."""
+    """While it waits, the pod does not use its namespace's limit. After the server's return it gets its partition."""
     story, pod = _away(servers=frozenset({SERVER.address}), size=16)
     story.pods.append(make_pod("next", size=16))
     story.settings = PartitionSettings(servers=(), namespace_limits=(("*", 16),))
@@ -96,7 +96,7 @@ def test_whose_ipus_on_a_server_that_is_down_count(fields: dict[str, Any], kept:
 
 
 def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> list[Plan]:
-    """Go on for so long on a server that refuses some calls."""
+    """Run rounds for some hours with a server that rejects some calls."""
 
     def fails(call: Call) -> FailureKind | None:
         kind = FailureKind.STOCKOUT if isinstance(call, CreatePartition) else FailureKind.UNAVAILABLE
@@ -113,7 +113,7 @@ def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> l
 
 @pytest.mark.parametrize("misplaced", [False, True])
 def test_a_pod_whose_useless_partition_cannot_be_removed_has_another_one(misplaced: bool) -> None:
-    """It does not wait for the server that does not remove it, and is told what the server says."""
+    """The pod does not wait for that server, and an Event has the server's message."""
     pod = make_pod("train")
     story = held(pod, state=None, servers=dict(BOTH))
     story.put(make_partition(pod, PartitionState.ACTIVE if misplaced else PartitionState.ERROR))
@@ -131,7 +131,7 @@ def test_a_pod_whose_useless_partition_cannot_be_removed_has_another_one(misplac
 
 
 def test_a_pod_that_has_a_place_does_not_get_a_second_one_recorded() -> None:
-    """Its gate was opened by hand, so that it may be on either server."""
+    """The gate was removed by hand, so the pod may run on either server."""
     pod = make_pod("train", gated=False)
     story = held(pod, servers=dict(BOTH))
     story.put(make_partition(pod, id=id_of(pod, OTHER)), server=OTHER)
@@ -141,7 +141,7 @@ def test_a_pod_that_has_a_place_does_not_get_a_second_one_recorded() -> None:
 
 
 def test_a_lost_partition_stays_on_a_server_that_was_renamed() -> None:
-    """The old name tells nobody which server it is, and the pod's node reaches no other."""
+    """The server is unknown by its old name, and the pod's node reaches no other server."""
     renamed = Server(host="vipu-new", port=8090)
     pod = make_pod("train", gated=False, told_server=SERVER.address, begun=True, node="host-1")
     story = held(pod, state=None, servers={each: (Allocation(name="a", ipus=64),) for each in (renamed, OTHER)})
@@ -154,7 +154,7 @@ def test_a_lost_partition_stays_on_a_server_that_was_renamed() -> None:
 
 @pytest.mark.parametrize("other", [None, "b"], ids=["no place", "another allocation"])
 def test_a_lost_partition_that_has_no_place_any_more_holds_up_nobody(other: str | None) -> None:
-    """It is made in another allocation of its server, where there is one: the nodes of its pod are the same."""
+    """Another allocation of the same server is used if there is one, because it has the same nodes."""
     lost = make_pod("lost", size=16, age_seconds=9, gated=False, told_server=SERVER.address, node="host-1", begun=True)
     allocations = (Allocation(name="a", ipus=64), *([Allocation(name=other, ipus=64)] if other else []))
     story = Story(pods=[lost, make_pod("next", size=32)], servers={SERVER: allocations})
@@ -163,14 +163,14 @@ def test_a_lost_partition_that_has_no_place_any_more_holds_up_nobody(other: str 
     plans = _carry_out(story, 1, lambda call: getattr(call, "request", None) == wanted)
     assert "next" in story.entries()
     if other is None:
-        # It is tried again, and has no IPUs in between.
+        # The create is retried, and the pod holds no IPUs between the attempts.
         held = [any(each.pod == "team/lost" for each in plan.view.partitions) for plan in plans[60:]]
         assert 0 < sum(held) < len(held) / 4
     assert [each.allocation for each in story.at().values() if each.id == id_of(lost)] == ([other] if other else [])
 
 
 def test_who_was_refused_where_nothing_was_holds_up_nobody_beside_others_either() -> None:
-    """Also when others of that size wait behind it, which nobody tries."""
+    """The same applies if untried pods of that size wait behind it."""
     never, behind = make_pod("never", size=32, age_seconds=9), make_pod("behind", size=32, age_seconds=8)
     story = Story(pods=[never, behind], servers={SERVER: (Allocation(name="a", ipus=64),)})
     refuses = lambda call: isinstance(call, CreatePartition) and call.request.size == 32  # noqa: E731
@@ -192,7 +192,7 @@ def test_what_is_not_ours_to_remove_holds_up_nobody_but_who_needs_its_ipus(kept:
 
 
 def test_a_partition_that_is_recorded_again_is_to_be_as_large_as_its_pod_asks() -> None:
-    """Somebody may have made one of this id with another size while the ledger was lost."""
+    """A user may have created a partition with this id and another size while the ledger was lost."""
     pod = make_pod("train", size=4)
     story = Story(pods=[pod])
     story.put(make_partition(pod, size=1))
@@ -201,7 +201,7 @@ def test_a_partition_that_is_recorded_again_is_to_be_as_large_as_its_pod_asks() 
 
 
 def test_a_pod_that_the_ledger_cannot_take_is_told_so() -> None:
-    """Its IPUs are free, so it does not wait for those."""
+    """The reason is not a lack of IPUs: enough of them are free."""
     story = Story(pods=[make_pod("train")])
     story.record(unreadable={"x": "y" * MOST_CHARACTERS})
     story.read()
@@ -228,7 +228,7 @@ def test_a_pod_that_waits_for_a_ledger_which_nobody_lets_us_write_is_told_so() -
 def test_a_pod_without_a_node_keeps_no_other_of_its_namespace_waiting(
     namespace: str, size: int, want: set[str]
 ) -> None:
-    """The other one may only use IPUs elsewhere, and what is free there is not the namespace's."""
+    """The waiting pod can use only the other server, which has free IPUs, but the limit of the namespace is used."""
     pod = make_pod("stuck", size=32, age_seconds=99, gated=False, told_server=SERVER.address)
     other = make_pod("next", namespace=namespace, size=size, servers=frozenset({OTHER.address}))
     settings = PartitionSettings(servers=(), unscheduled_seconds=60, namespace_limits=(("*", 32),))
@@ -256,7 +256,7 @@ def test_a_pod_keeps_its_ipus(fields: dict[str, Any], size: int, settings: dict[
 
 
 def test_nobody_gets_the_partition_of_another_pod_by_saying_that_it_was_told_of_it() -> None:
-    """Where the webhook is not, anybody can write that, and be gone when it is looked for."""
+    """Without the webhook, users can write the annotation, and delete the pod before it is read live."""
     pod, thief = (make_pod(name, gated=False, told_server=SERVER.address) for name in ("train", "thief"))
     story = held(pod)
     story.read()
