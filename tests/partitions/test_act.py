@@ -1,4 +1,4 @@
-"""What is read live right before a partition is removed, and what is written to Kubernetes, on which condition."""
+"""Live reads right before a partition is removed, and writes to Kubernetes with their preconditions."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ POD_PATH = object_path("pods", "train", namespace="research")
 SERVER = Server(host="10.0.0.5", port=8090, node_selector=("ipu-pod", "one"))
 
 
-#: As they are read: by id.
+#: Entries in the order in which they are read: by id.
 ONE, TWO, THREE = sorted((make_entry(make_pod(f"pod-{n}"), at=NOW) for n in range(3)), key=lambda each: each.id)
-#: The pod that the controller has seen.
+#: The pod as the controller has seen it.
 POD = make_pod("train", namespace="research", uid="u-1", resource_version="7")
-#: What the plan asks for.
+#: The write in the plan.
 OPENING = OpenGate(pod=POD, partition_id="tpup-1", server=SERVER)
 
 
@@ -133,12 +133,12 @@ def read(api: FakeKube) -> Ledger:
 
 
 def save(api: FakeKube, before: Ledger, *entries: Entry) -> Ledger:
-    """Write it."""
+    """Write entries to the ledger."""
     return save_ledger(api, "system", SaveLedger(before=before, entries=entries))
 
 
 def test_what_is_written_is_read_again(api: FakeKube) -> None:
-    """By whoever leads next; what is not there is empty, and the first write creates it."""
+    """The next leader reads the ledger. A missing ConfigMap is an empty ledger, and the first write creates it."""
     assert read(api) == Ledger()
     first = save(api, Ledger(), ONE, TWO)
     assert read(api) == first
@@ -148,7 +148,7 @@ def test_what_is_written_is_read_again(api: FakeKube) -> None:
 
 
 def test_a_write_onto_an_older_ledger_is_a_conflict(api: FakeKube) -> None:
-    """Two that lead for a moment must not write over each other's entries."""
+    """Two processes that lead at the same time for a moment must not overwrite each other's entries."""
     first = save(api, Ledger(), ONE)
     save(api, first, ONE, TWO)
     for before in (Ledger(), first):
@@ -158,7 +158,7 @@ def test_a_write_onto_an_older_ledger_is_a_conflict(api: FakeKube) -> None:
 
 
 def test_entries_that_cannot_be_read_stay(api: FakeKube) -> None:
-    """A later release may have written them, and their partitions are there."""
+    """A later release may have written them, and their partitions exist."""
     save(api, Ledger(), ONE)
     raw = api.object(PATH)
     assert raw is not None
@@ -183,7 +183,7 @@ def raw_pod(**spec: Any) -> dict[str, Any]:
 
 
 def test_our_gate_goes_and_others_stay(api: FakeKube) -> None:
-    """With the partition told in the same write, and the nodes that reach it."""
+    """One patch also adds the annotations and the node selector."""
     api.put_object(POD_PATH, raw_pod(nodeSelector={"disk": "ssd"}))
     open_gate(api, OPENING)
     written = api.object(POD_PATH) or {}
@@ -200,7 +200,7 @@ def test_our_gate_goes_and_others_stay(api: FakeKube) -> None:
 
 
 def test_a_server_that_all_nodes_reach_adds_no_selector(api: FakeKube) -> None:
-    """And a list of gates that is empty goes."""
+    """An empty list of gates is removed."""
     api.put_object(POD_PATH, raw_pod(schedulingGates=[{"name": names.SCHEDULING_GATE}]))
     open_gate(api, replace(OPENING, server=SERVER._replace(node_selector=None)))
     assert (api.object(POD_PATH) or {})["spec"] == {}
@@ -215,7 +215,7 @@ def test_a_server_that_all_nodes_reach_adds_no_selector(api: FakeKube) -> None:
     ],
 )
 def test_another_pod_than_was_decided_on_is_left_alone(api: FakeKube, change: dict[str, Any], want: str) -> None:
-    """The next decision sees it as it is."""
+    """The next decision sees the pod as it is now."""
     raw = raw_pod()
     api.put_object(POD_PATH, {part: {**raw[part], **change.get(part, {})} for part in raw})
     before = api.object(POD_PATH)
@@ -225,7 +225,7 @@ def test_another_pod_than_was_decided_on_is_left_alone(api: FakeKube, change: di
 
 
 def test_a_change_in_between_is_a_conflict(api: FakeKube) -> None:
-    """The list of gates is written as a whole: a gate that came meanwhile must not be lost."""
+    """The list of gates is written as a whole: a gate that was added in between must not be lost."""
     api.put_object(POD_PATH, raw_pod())
     get = api.get
 
@@ -241,7 +241,7 @@ def test_a_change_in_between_is_a_conflict(api: FakeKube) -> None:
 
 
 def test_a_partition_is_taken_back_from_the_pod_as_it_was_seen(api: FakeKube) -> None:
-    """By the annotation that the REST API writes as well."""
+    """The write sets the same annotation as the REST API."""
     api.put_object(POD_PATH, raw_pod())
     version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
     take_back(api, TakeBack(pod=replace(POD, resource_version=version), partition_id="tpup-1"))
@@ -249,7 +249,7 @@ def test_a_partition_is_taken_back_from_the_pod_as_it_was_seen(api: FakeKube) ->
 
 
 def test_a_pod_that_the_scheduler_has_bound_meanwhile_keeps_its_partition(api: FakeKube) -> None:
-    """Its init container may have it already."""
+    """The init container may already have the partition."""
     api.put_object(POD_PATH, raw_pod())
     version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
     api.put_object(POD_PATH, raw_pod(nodeName="host-1"))

@@ -1,4 +1,4 @@
-"""Pods that ask for IPUs: what they get, why they are rejected, and what may be changed later."""
+"""Admission of pods that request IPUs: injection, rejections and later changes."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def main_of(pod: Json) -> Json:
     return found
 
 
-# --- what is injected -------------------------------------------------------------------------------------------------
+# --- injection ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["compatible", "least-privilege"])
 def test_the_init_container_gets_the_authority_of_the_api_beside_its_token(mode: str) -> None:
-    """From a ConfigMap of the pod's namespace, which the kubelet reads again when the authority changes."""
+    """The authority is from a ConfigMap in the pod's namespace; the kubelet updates the file after a change."""
     by = replace(
         COMPATIBLE,
         ipu_injection=mode,
@@ -134,7 +134,7 @@ def adding(capability: str) -> Json:
 @pytest.mark.parametrize("part", ["initContainers", "containers"])
 @pytest.mark.parametrize("capability", ["NET_ADMIN", "NET_RAW", "CAP_NET_ADMIN", "net_admin", "ALL"])
 def test_pod_is_rejected_if_a_container_could_change_the_network_of_the_node(part: str, capability: str) -> None:
-    """A mesh had added its init container before hostNetwork was set; there it rewrites the iptables of the node."""
+    """The mesh added its init container before hostNetwork was set; now it would rewrite the node's iptables."""
     pod = raw_pod(containers=[{"name": "main"}])
     pod["spec"].setdefault(part, []).append(adding(capability))
     denied = review(pod).denied
@@ -144,7 +144,7 @@ def test_pod_is_rejected_if_a_container_could_change_the_network_of_the_node(par
 
 
 def test_pod_is_rejected_if_another_webhook_adds_such_a_container_later() -> None:
-    """A mesh that is called after this webhook may ignore hostNetwork, which an author may also have set himself."""
+    """A mesh that is called after this webhook may ignore hostNetwork, which the author may also have set."""
     for network in ({}, {"hostNetwork": True}):
         after = injected(raw_pod(**network))
         after["spec"]["initContainers"].append(adding("NET_ADMIN"))
@@ -216,7 +216,7 @@ def test_a_dns_policy_that_somebody_chose_stays(policy: str, want: str) -> None:
     ],
 )
 def test_who_makes_a_pod_whose_init_container_may_find_nobody_is_warned(policy: str, url: str, want: int) -> None:
-    """It would wait on its node, with its IPUs, and only its log would say why."""
+    """The pod would wait on its node, with its IPUs, and only its log would have the reason."""
     answer = review(raw_pod(dnsPolicy=policy), replace(COMPATIBLE, ipu_api_url=url))
     assert (answer.denied, len(answer.warnings)) == ("", want)
     assert all("dnsPolicy" in each for each in answer.warnings)
@@ -237,7 +237,7 @@ def test_other_gates_and_volumes_stay() -> None:
     assert [each["name"] for each in spec["volumes"]] == ["data", TOKEN_VOLUME, CONFIG_VOLUME]
 
 
-# --- nobody gets around it --------------------------------------------------------------------------------------------
+# --- attempts to evade the injection ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("by", [COMPATIBLE, LEAST, WITH_PLUGIN])
@@ -264,7 +264,7 @@ def test_what_is_called_as_ours_is_replaced() -> None:
 
 
 def test_a_copy_of_a_running_pod_is_a_new_one() -> None:
-    """As `kubectl debug --copy-to` makes them: with the partition of the first one."""
+    """`kubectl debug --copy-to` creates such a copy, with the annotations of the first pod."""
     running = injected(raw_pod())
     running["metadata"]["annotations"] |= {names.PARTITION_ID: "tpup-1", names.RELEASE: "true"}
     running["spec"]["schedulingGates"] = []
@@ -314,13 +314,13 @@ def test_a_pod_is_rejected_that_has(pod: Json, want: str) -> None:
 
 
 def test_not_everything_is_said_of_a_pod_in_which_thousands_of_things_are_wrong() -> None:
-    """All of it would take more memory than the server has."""
+    """The whole message would take more memory than the server has."""
     mounts = [{"name": "x", "mountPath": "/etc/graphcore"}] * 10_000
     assert len(review(raw_pod(containers=[{"name": "m", "volumeMounts": mounts}])).denied) < 2_000
 
 
 class _Counted(dict[str, Any]):
-    """Counts how often it is compared."""
+    """A mapping that counts its comparisons."""
 
     compared = 0
 
@@ -333,7 +333,7 @@ class _Counted(dict[str, Any]):
 
 @pytest.mark.parametrize("by", [COMPATIBLE, LEAST], ids=["compatible", "least privilege"])
 def test_the_work_for_mounts_grows_as_their_number(by: WebhookSettings) -> None:
-    """Comparing each with all others takes minutes for a pod that the API server sends, and keeps others waiting."""
+    """With a quadratic number of comparisons, one pod would block other reviews for minutes."""
     mounts = [_Counted(name="x", mountPath=f"/{number}") for number in range(500)]
     _Counted.compared = 0
     assert not review(raw_pod(containers=[{"name": "m", "volumeMounts": mounts}]), by).denied
@@ -345,7 +345,7 @@ def test_ports_that_do_not_meet_are_no_conflict() -> None:
         {"name": "a", "ports": [{"containerPort": 80, "hostPort": 80}, {"containerPort": 81}]},
         {"name": "b", "ports": [{"containerPort": 80, "protocol": "UDP"}]},
     ]
-    # An init container that ends before has its port to itself.
+    # The init container ends before the others start, so it uses the port alone at that time.
     pod = raw_pod(containers=containers, initContainers=[{"name": "c", "ports": [{"containerPort": 80}]}])
     assert not review(pod).denied
 
@@ -362,7 +362,7 @@ def test_a_static_pod_is_shown_and_gets_nothing(size: str) -> None:
     assert "is a static pod" in answer.warnings[0]
 
 
-# --- what does not concern IPUs ---------------------------------------------------------------------------------------
+# --- pods without IPUs ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -445,13 +445,13 @@ HELD = {**GATED, "spec": {**GATED["spec"], "schedulingGates": [GATE]}}
 def test_nobody_but_the_controller_takes_the_gate_off() -> None:
     assert "is removed by the controller" in update(GATED, OPENED).denied
     assert update(GATED, OPENED, CONTROLLER) == Answer()
-    # Other gates are for others.
+    # The webhook does not protect gates of other controllers.
     assert update(GATED, HELD) == Answer()
     assert update(OPENED, OPENED) == Answer()
 
 
 def test_what_a_status_brings_along_is_a_change_too() -> None:
-    """The API server takes annotations and labels from it, and no spec."""
+    """With the status, the API server changes annotations and labels, but not the spec."""
 
     def update_status(before: Json, after: Json, user: str = "ada") -> Answer:
         request = Request(
@@ -482,14 +482,14 @@ def test_what_a_status_brings_along_is_a_change_too() -> None:
 )
 @pytest.mark.parametrize("subresource", ["binding", ""])
 def test_a_binding_brings_nothing_of_ours_along(metadata: Json, want: str, subresource: str) -> None:
-    """Its annotations and labels become the pod's. Both addresses of bindings are served."""
+    """The API server adds them to those of the pod. Bindings can be created at two paths."""
     binding = {"metadata": {"name": "train", **metadata}, "target": {"name": "node"}}
     request = Request(operation="CREATE", kind="Binding", subresource=subresource, namespace="ml", object=binding)
     denied = review_pod(request, COMPATIBLE).denied
     assert (want in denied and "Pod ml/train" in denied) if want else denied == ""
 
 
-# --- whatever people write --------------------------------------------------------------------------------------------
+# --- arbitrary input ------------------------------------------------------------------------------------------------
 
 _KEYS = st.sampled_from(
     [
@@ -535,7 +535,7 @@ def test_any_change_gets_an_answer(before: Json, after: Json) -> None:
 
 @pytest.mark.parametrize("by", [COMPATIBLE, LEAST], ids=["compatible", "least privilege"])
 def test_the_example_of_a_job_gets_its_ipus(by: WebhookSettings) -> None:
-    """Its pod is injected without a word of warning, and read as asking for what it says."""
+    """The pod of the example is injected without a warning, and requests the IPUs of its annotation."""
     template = yaml.safe_load(Path("examples/partitions/job.yaml").read_text(encoding="utf-8"))["spec"]["template"]
     answer = review(template, by)
     assert (answer.denied, answer.warnings) == ("", ())

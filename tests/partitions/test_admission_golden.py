@@ -1,4 +1,4 @@
-"""Reviews of pods with IPUs as API servers send them, in both versions, and what they are answered.
+"""Golden answers to reviews of pods with IPUs, as API servers send them in both versions.
 
 A file of tests/data/partitions has the variables of the webhook server, the review, and its answer with the patch
 decoded.
@@ -35,7 +35,7 @@ def test_a_review_is_answered(path: Path, version: str) -> None:
     case = json.loads(path.read_text(encoding="utf-8"))
     review, want = ({**case[each], "apiVersion": version} for each in ("review", "answer"))
     assert answer_to(case["variables"], review) == want
-    # Asked again about what it made of it, as after another webhook, it leaves it as it is.
+    # A second review of the patched pod, for example after another webhook, changes nothing.
     patch = [Operation(**each) for each in want["response"].get("patch", [])]
     after = apply_patch(review["request"]["object"], patch)
     again = answer_to(case["variables"], {**review, "request": {**review["request"], "object": after}})

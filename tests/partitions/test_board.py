@@ -1,4 +1,4 @@
-"""What people are shown of partitions: the document, the page's files, and the same in the terminal."""
+"""Partitions as users see them: the JSON document, the files of the page, and the same in the terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROUNDS = 12
 
 @pytest.fixture(name="controller")
 def _controller() -> Controller:
-    """Return a controller with a pod that has its partition, one that waits, and one that asks for too much."""
+    """Return a controller with one pod that has its partition, one that waits, and one that requests too many IPUs."""
     controller = Controller()
     controller.create_pod("first", 64)
     controller.rounds(_ROUNDS)
@@ -37,12 +37,12 @@ def _controller() -> Controller:
 
 
 def read(board: Board) -> Document:
-    """Return what a client reads."""
+    """Return the document as a client decodes it."""
     return msgspec.json.decode(board.page().make().body, type=Document)
 
 
 def document(controller: Controller) -> Document:
-    """Return what a client reads."""
+    """Return the document of a controller as a client decodes it."""
     return read(controller.loop.board)
 
 
@@ -59,14 +59,14 @@ def test_the_document_has_what_there_is(controller: Controller) -> None:
 
 
 def test_before_the_first_decision_it_says_so() -> None:
-    """And shows nothing that would look like an empty cluster."""
+    """The document must not look like that of an empty cluster."""
     shown = Controller().loop.board.document()
     assert shown.decided_at is None
     assert list(ipus.page(shown))[-1] == "IPU partitions: nothing has been decided yet"
 
 
 def test_a_ledger_that_cannot_be_read_is_told_and_the_last_decision_stays(controller: Controller) -> None:
-    """What was decided last is the best that anybody knows."""
+    """The last decision is the best available information."""
     decided = document(controller).decided_at
     controller.loop.known.ledger = None
     controller.kube.fail("GET", "configmaps", RuntimeError("unexpected"), times=0)
@@ -79,7 +79,7 @@ def test_a_ledger_that_cannot_be_read_is_told_and_the_last_decision_stays(contro
 
 
 def test_who_does_not_lead_shows_nothing(controller: Controller) -> None:
-    """Two processes must not show two truths."""
+    """Only the leader decides; the last decision of a former leader would contradict the new one's."""
     controller.loop.is_leader = lambda: False
     controller.rounds(1)
     shown = document(controller)
@@ -87,7 +87,7 @@ def test_who_does_not_lead_shows_nothing(controller: Controller) -> None:
 
 
 def test_a_server_that_cannot_be_read_is_told(controller: Controller) -> None:
-    """With its words, on the page and in the terminal."""
+    """The page and the terminal show the server's message."""
     for _ in range(40):
         controller.vipu.fail("list_allocations", FailureKind.UNAVAILABLE)
     controller.rounds(20, seconds=30.0)
@@ -99,7 +99,7 @@ def test_a_server_that_cannot_be_read_is_told(controller: Controller) -> None:
 
 
 def test_the_terminal_shows_who_waits_and_why(controller: Controller) -> None:
-    """In one table, those that wait first."""
+    """One table has all pods, waiting pods first."""
     lines = list(ipus.page(document(controller)))
     assert lines[0].startswith("IPUs: 64 of 64 in partitions of this cluster, 0 in others; pods that wait: 1;")
     states = [line.split()[3] for line in lines if line.startswith("research")]
@@ -125,7 +125,7 @@ def test_explain_knows_pods_with_ipus(controller: Controller, name: str, namespa
 
 
 def test_a_partition_is_explained_by_its_id(controller: Controller) -> None:
-    """As `vipu list partitions` shows it."""
+    """`vipu list partitions` shows this id."""
     (held,) = document(controller).partitions
     assert "of pod research/first" in "\n".join(ipus.explain(document(controller), held.id, ""))
 
@@ -133,7 +133,7 @@ def test_a_partition_is_explained_by_its_id(controller: Controller) -> None:
 def test_status_shows_partitions_also_where_they_are_all_there_is(
     controller: Controller,
 ) -> None:
-    """A cluster with IPUs need not have TPUs; without either it is an error."""
+    """A cluster with IPUs may have no TPUs. Without either, the command fails."""
     server = WireServer()
     absent = Answer(status=404, body=b"{}")
     server.answer("GET /api/v1/board", absent)
@@ -148,7 +148,7 @@ def test_status_shows_partitions_also_where_they_are_all_there_is(
 
 
 def test_the_files_of_the_page_are_there() -> None:
-    """Nothing from elsewhere: the policy forbids it."""
+    """The page loads nothing from other sites: its policy forbids it."""
     served = {each.path: each.make() for each in file_pages("provisioner.partitions")}
     assert set(served) == {"/", "/page/style.css", "/page/page.js"}
     assert b"page/page.js" in served["/"].body
@@ -156,14 +156,14 @@ def test_the_files_of_the_page_are_there() -> None:
 
 
 def test_the_document_is_json_that_programs_read(controller: Controller) -> None:
-    """Names stay: what is added later has a default."""
+    """Programs read the document, so names are kept, and new fields have defaults."""
     assert set(json.loads(controller.loop.board.page().make().body)) == {
         "served_at", "release", "identity", "leading", "problems", "decided_at", "servers", "supply", "waiting",
         "rejected", "partitions", "left_out",
     }  # fmt: skip
 
 
-# --- a great many pods
+# --- thousands of pods
 
 
 def holding(number: int, phase: str = "active") -> PartitionLine:
@@ -178,7 +178,7 @@ def rejected(number: int, namespace: str = "research") -> RejectedLine:
 
 @pytest.fixture(name="crowd")
 def _crowd() -> Document:
-    """Return what is shown of thousands of pods."""
+    """Return the document for thousands of pods."""
     view = View(
         waiting=tuple(
             WaitingLine(namespace="research", pod=f"train-{number}", ipus=4, place=number + 1, since=NOW, why="Full.")
@@ -193,7 +193,7 @@ def _crowd() -> Document:
 
 
 def test_of_a_great_many_pods_the_most_important_are_shown(crowd: Document) -> None:
-    """Whoever asks every two seconds must not cost more with each pod that somebody gets wrong."""
+    """The cost of a request must not grow with the number of waiting or invalid pods."""
     assert [each.place for each in crowd.waiting] == list(range(1, 1001))
     assert [each.pod for each in crowd.rejected] == [f"wrong-{number}" for number in range(1000)]
     assert [each.phase for each in crowd.partitions].count("broken") == 1
@@ -202,7 +202,7 @@ def test_of_a_great_many_pods_the_most_important_are_shown(crowd: Document) -> N
 
 
 def test_thousands_of_rejected_pods_of_one_namespace_leave_out_none_of_another() -> None:
-    """Its owner would look for it in vain, for as long as the others come faster."""
+    """The owner of the pod would never find it as long as invalid pods of the other namespace arrive faster."""
     board = Board(release="test", identity="test", now=lambda: NOW)
     view = View(rejected=(*map(rejected, range(2999)), rejected(2999, "other")))
     board.publish(Plan(memory=Memory(), view=view), Snapshot(cluster_uid=""), NOW)
@@ -211,7 +211,7 @@ def test_thousands_of_rejected_pods_of_one_namespace_leave_out_none_of_another()
 
 
 def test_what_is_left_out_is_told(crowd: Document) -> None:
-    """Nobody takes a part for the whole."""
+    """Users must not take the shown part for the whole."""
     lines = list(ipus.page(crowd))
     assert "pods that wait: 3000;" in lines[0]
     words = "Not shown: 2000 more pods that wait, 2000 more rejected pods, 501 more partitions."

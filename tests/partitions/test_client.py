@@ -1,4 +1,4 @@
-"""The init container's client: how long it waits for what, when it ends, and what it leaves behind."""
+"""Client of the init container: its waits, its exit codes, and the file that it writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AWAY = Unreachable("http://it does not answer: refused")
 
 
 class Play:
-    """A client, whose requests are answered by a script, in a time of its own."""
+    """A client with a simulated clock, whose requests get the answers of a script."""
 
     def __init__(self, *script: Reply | Exception, chance: float = 0.0, patience_seconds: float | None = None) -> None:
         self.clock = FakeClock()
@@ -69,7 +69,7 @@ def test_it_waits_as_it_is_told_and_returns_the_configuration() -> None:
     assert json.loads(play.client.fetch()) == {"a": 1}
     assert play.waited == [5.0, 5.0]
     assert play.said == ["the pod waits for IPUs"]
-    # The kubelet replaces the token while it waits.
+    # The kubelet replaces the token during the wait.
     assert play.tokens == ["token at 1000", "token at 1005", "token at 1010"]
 
 
@@ -115,7 +115,7 @@ def test_a_token_that_is_not_taken_is_tried_for_some_minutes() -> None:
     refused = Reply(status=401, retry_after="60", body=b'{"error": "the token has expired"}')
     with pytest.raises(NotServed, match="has expired"):
         Play(*[refused] * 6).client.fetch()
-    # Not where it is taken in between.
+    # The time starts again if the token was accepted in between.
     assert Play(*[refused] * 4, WAITING, *[refused] * 4, ACTIVE).client.fetch()
 
 
@@ -124,7 +124,7 @@ def test_it_gives_up_in_time_and_says_why() -> None:
     with pytest.raises(GaveUp, match=r"after 12 s: the pod waits for IPUs"):
         play.client.fetch()
     assert play.waited == [5.0, 5.0]
-    # A server that hangs ends no later.
+    # The time-outs of the requests end with the patience of the client, even if the server hangs.
     assert play.given == [12.0, 7.0, 2.0]
 
 
@@ -191,7 +191,7 @@ def get(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *more: 
     variables = {"POD_NAMESPACE": "ml", "POD_NAME": "train", "POD_UID": pod.uid, "IPUS": "4", **variables}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    # The handler of the process is the tests' own.
+    # Do not replace the signal handlers of the test process.
     monkeypatch.setattr("signal.signal", lambda *_: None)
     server = f"http://127.0.0.1:{ground.port}"
     given = [f"--server={server}", f"--token-file={tmp_path / 'token'}", *more]
@@ -245,7 +245,7 @@ def test_the_command_ends_with(
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n"], ids=["before the first line", "after it"])
 def test_a_server_that_does_not_end_its_answer_is_left_in_time(said: bytes) -> None:
-    """Also where bytes come one by one: the time is that of the whole answer."""
+    """The time-out applies to the whole answer, even if its bytes arrive one by one."""
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
         asked = thread.submit(client.sender(f"http://127.0.0.1:{server.getsockname()[1]}"), "token", b"{}", 0.3)
         talking, _ = server.accept()
@@ -258,7 +258,7 @@ def test_a_server_that_does_not_end_its_answer_is_left_in_time(said: bytes) -> N
 
 
 def test_a_signal_ends_it_also_as_process_1(tmp_path: Path) -> None:
-    """In a process of its own, which waits for an API that is away."""
+    """The test runs the command in a separate process, which waits for an API that is down."""
     (tmp_path / "token").write_text("token", encoding="utf-8")
     environment: dict[str, Any] = {"POD_NAMESPACE": "ml", "POD_NAME": "p", "POD_UID": "u", "IPUS": "4"}
     command = ["partitions", "get", "--server=http://127.0.0.1:1", f"--token-file={tmp_path / 'token'}"]
@@ -276,7 +276,7 @@ def test_a_signal_ends_it_also_as_process_1(tmp_path: Path) -> None:
 
 
 def test_it_starts_without_the_libraries_of_the_controller() -> None:
-    """What is imported until it asks; a new start costs each pod that much."""
+    """Each pod starts the program, so its start must be cheap. HTTP libraries are imported with the first request."""
     code = "import sys, provisioner.cli.partitions, provisioner.cli.partitions_get; print(' '.join(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": "."}, check=True, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""Pods as JSON become demand, whatever is in them, and what they ask for wrongly is said."""
+"""Pods are read from any JSON, and mistakes in their requests are reported."""
 
 from __future__ import annotations
 
@@ -135,12 +135,12 @@ def test_a_pod_that_says_nothing_is_what_the_api_takes_it_for() -> None:
         pytest.param({}, {"priority": True}, "priority", 0, id="a truth value is no priority"),
         pytest.param({names.RELEASE: "false"}, {}, "released", False, id="not released"),
         pytest.param({names.STATUS: "no"}, {"initContainers": [_OURS]}, "injected", False, id="not injected"),
-        # Admission cannot reject it, and it runs without a gate: it would take IPUs that nobody hands to it.
+        # Admission cannot reject a static pod, which runs without a gate: it would hold IPUs that it cannot use.
         pytest.param(
             {names.STATUS: names.INJECTED, names.MIRROR: "x"}, {"initContainers": [_OURS]}, "injected", False,
             id="a static pod has not been injected, whatever it says",
         ),
-        # It has the plugin's label and annotation, and runs with a partition of the plugin: it gets no second one.
+        # The pod has the plugin's label and annotation, and runs with a partition of the plugin: it gets no second one.
         pytest.param(
             {names.STATUS: names.INJECTED}, {"initContainers": [{"name": "ipu-init"}]}, "injected", False,
             id="one that Graphcore's plugin has injected is none of ours",
@@ -209,7 +209,7 @@ def test_the_servers_that_a_pod_may_use(spec: dict[str, Any], want: set[Server] 
 
 
 def test_an_affinity_that_takes_long_to_read_is_not_read() -> None:
-    """With each change of the pod, while all others wait."""
+    """The affinity would be read with each change of the pod, while all other pods wait."""
     annotations, terms = {names.IPUS: "4"}, [_term("Lt", "0")] * 2000
     pod = parse_pod(_raw(annotations=annotations, spec=_affinity(*terms)), servers=(_ONE,))
     assert (pod.size, "node affinity" in pod.problem, pod.servers) == (4, True, None)
@@ -241,7 +241,7 @@ def test_whatever_json_comes_a_pod_comes_out(spec: Any, annotations: Any, status
     assert pod.servers is None or pod.servers <= {_ONE.address, _TWO.address}
 
 
-# --- the size that annotations ask for ---
+# --- size in annotations ---
 
 _VALUES = st.one_of(st.text(max_size=200), st.integers(-5, 500).map(str), st.none(), st.integers(), st.booleans())
 

@@ -1,4 +1,4 @@
-"""The REST API over real sockets: what pods and people are answered, and who is told nothing."""
+"""The REST API over real sockets: answers to pods and users, and no information for other callers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.partitions import FakeVipu
 from tests.support.partitions_api import SERVER, Ground, id_of, jwt
 from tests.support.waiting import wait_for
 
-#: As long as a busy machine may take.
+#: Enough for a busy machine.
 pytestmark = pytest.mark.timeout(30)
 
 ROOT = names.ROOT
@@ -36,7 +36,7 @@ def ground(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
     made.end()
 
 
-# --- a pod asks -------------------------------------------------------------------------------------------------------
+# --- requests of a pod ----------------------------------------------------------------------------------------------
 
 
 def test_a_pod_waits_and_gets_its_configuration_in_the_end(ground: Ground) -> None:
@@ -49,7 +49,7 @@ def test_a_pod_waits_and_gets_its_configuration_in_the_end(ground: Ground) -> No
     }  # fmt: skip
 
     ground.place(pod, state=None)
-    # A gated pod was not told of its partition, which may be another one in the end.
+    # A pod with its gate has not been given the partition, and may get another one in the end.
     assert (ground.ask(pod).status, ground.vipu.reads) == (202, 0)
     ground.change(pod, gated=False)
     creating = ground.ask(pod)
@@ -124,7 +124,7 @@ def test_what_cannot_be_known_now_is_to_be_asked_again(ground: Ground, what: str
         case "cluster":
             ground.cluster_uid = ""
         case "pod":
-            # An earlier one of the same name.
+            # An earlier pod of the same name.
             ground.change(pod, uid="earlier")
         case "server":
             del ground.vipus[SERVER]
@@ -133,11 +133,11 @@ def test_what_cannot_be_known_now_is_to_be_asked_again(ground: Ground, what: str
     answer = ground.ask(pod, token)
     assert (answer.status, want in answer.json["error"]) == (503, True), answer.json
     assert int(answer.headers["Retry-After"]) >= 1
-    # What exactly is wrong with a server is not for every pod.
+    # Pods do not get the details of a server's failure.
     assert "it is down" not in answer.json["error"]
 
 
-# --- who may ask ------------------------------------------------------------------------------------------------------
+# --- access control -------------------------------------------------------------------------------------------------
 
 
 def test_nobody_asks_for_the_partition_of_another_pod(ground: Ground) -> None:
@@ -157,7 +157,7 @@ def test_nobody_asks_for_the_partition_of_another_pod(ground: Ground) -> None:
             assert (answer.status, answer.json) == (
                 404, {"error": f"there is no partition {made}, or you have no right to its pod"},
             ), who  # fmt: skip
-    # Nor does a pod by what it writes of itself.
+    # The body cannot claim another pod either.
     assert ground.ask(other, ground.token(other), uid=pod.uid).status == 403
     assert ground.ask(other, ground.token(other), namespace="theirs").status == 403
     assert not [each for each in ground.kube.calls if each.method == "PATCH"]
@@ -218,7 +218,7 @@ def test_an_api_server_that_knows_no_audiences_is_not_believed(ground: Ground, m
 
 
 class Away(errors.Unavailable):
-    """What is raised nowhere else."""
+    """An exception that no other code raises."""
 
 
 def test_an_api_server_that_is_away_is_no_refusal(ground: Ground) -> None:
@@ -234,11 +234,11 @@ def test_an_api_server_that_is_away_is_no_refusal(ground: Ground) -> None:
     assert {each.status for each in answers} == {503}
     assert "10.0.0.1" not in answers[0].json["error"]
     assert [each["event"] for each in lines] == ["partitions_api.unavailable"]
-    # No failure is kept behind the answer that counts: it would keep all that was sent.
+    # The failure must not stay in memory, because it refers to the request.
     wait_for(lambda: not any(type(each) is Away for each in gc.get_objects()))
 
 
-# --- people -----------------------------------------------------------------------------------------------------------
+# --- requests of users ----------------------------------------------------------------------------------------------
 
 
 def test_people_see_what_they_have_a_right_to(ground: Ground) -> None:
@@ -251,7 +251,7 @@ def test_people_see_what_they_have_a_right_to(ground: Ground) -> None:
     assert ground.send("HEAD", f"{ROOT}/{made}", ada).status == 200
     configuration = ground.send("GET", f"{ROOT}/{made}/config", ada)
     assert (configuration.status, configuration.json) == (200, {"partition": "the configuration"})
-    # To look is not to take away.
+    # The right to get a pod is not the right to release its partition.
     assert ground.send("DELETE", f"{ROOT}/{made}", ada).status == 404
     assert ground.kube.reviews.count(ACCESS_REVIEWS) == 2
 
@@ -275,7 +275,7 @@ def test_the_state_of_a_partition(ground: Ground, parts: dict[str, Any], want: s
 
 
 def test_a_pod_has_its_partition_although_the_settings_would_not_give_it_any_more(ground: Ground) -> None:
-    """LARGEST_PARTITION was lowered: the init container of a pod that was served must not fail for it."""
+    """LARGEST_PARTITION was lowered, and the init container of a pod that has its partition must not fail."""
     pod = ground.add_pod()
     ground.place(pod)
     ground.change(pod, size=0, problem="4 IPUs are too many")
@@ -283,7 +283,7 @@ def test_a_pod_has_its_partition_although_the_settings_would_not_give_it_any_mor
 
 
 def test_a_pod_that_was_not_seen_on_a_node_is_handed_nothing(ground: Ground) -> None:
-    """What is seen of it is old: its partition may have been taken back while it had none."""
+    """The API's view of the pod is outdated: the partition may have been taken back before the pod got a node."""
     pod = ground.add_pod(node="")
     ground.place(pod)
     assert (ground.ask(pod).status, ground.vipu.reads) == (202, 0)
@@ -316,7 +316,7 @@ def test_a_partition_is_released(ground: Ground, who: str) -> None:
 
 
 def test_a_replica_that_has_not_seen_the_pod_yet_releases_it_all_the_same(ground: Ground) -> None:
-    """The ledger says whose partition it is."""
+    """The ledger has the owner of the partition."""
     pod = ground.add_pod()
     made, token = ground.place(pod), ground.token(pod)
     ground.pods.clear()
@@ -348,7 +348,7 @@ def test_a_slow_v_ipu_server_keeps_nobody_from_the_others(ground: Ground, monkey
         asked = [threads.submit(ground.ask, each) for each in slow]
         assert ground.ask(fast).status == 200
         assert {each.result().status for each in asked} == {503}
-    # Two at a time ask it, and each partition is asked for once, however often its pod asks.
+    # At most two reads run at the same time, and repeated requests for a partition share one read.
     assert ground.ask(slow[0]).status == 503
     assert ground.vipu.reads == 2
     ground.vipu.answers.set()
@@ -380,11 +380,11 @@ def test_a_flood_of_tokens_from_one_client_keeps_nobody_out(ground: Ground) -> N
             threads.submit(ground.send, "GET", f"{ROOT}/x", jwt(mark=str(number)), source="127.0.0.2")
             for number in range(40)
         ]
-        # Some are refused at once.
+        # Some requests are rejected immediately.
         wait_for(lambda: sum(each.done() for each in flood) == 40 - api._MOST)
         assert len(ground.kube.reviews) == api._AT_ONCE
         mine = threads.submit(ground.ask, pod, token)
-        # It takes the room of one that waits, and has the next place.
+        # This request replaces a waiting one of the flood, and gets the next place.
         wait_for(lambda: sum(each.done() for each in flood) == 41 - api._MOST)
         ground.kube.answers.set()
         assert mine.result().status == 202
@@ -404,7 +404,7 @@ def test_many_who_ask_the_same_are_one_question(ground: Ground) -> None:
     assert ground.kube.reviews == [TOKEN_REVIEWS]
 
 
-# --- the rest ---------------------------------------------------------------------------------------------------------
+# --- health ---------------------------------------------------------------------------------------------------------
 
 
 def test_health_is_for_everybody(ground: Ground) -> None:

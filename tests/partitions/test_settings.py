@@ -1,4 +1,4 @@
-"""The options of the controller of partitions: defaults, forms, and all mistakes at once."""
+"""Options of the controller of partitions: defaults, formats, and errors."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ SERVER = {"VIPU_SERVERS": "vipu.example.com"}
     ],
 )
 def test_servers_have_the_form_of_the_operator(text: str, want: tuple[Server, ...]) -> None:
-    """HOST:PORT:LABEL=VALUE, of which the host alone is needed."""
+    """HOST:PORT:LABEL=VALUE, of which only the host is required."""
     assert read_options(PartitionSettings, {"VIPU_SERVERS": text}).servers == want
 
 
 def test_servers_are_named_by_their_address() -> None:
-    """As the ledger and the pods have it."""
+    """The ledger and the pods contain these addresses."""
     effective = read_options(PartitionSettings, {"VIPU_SERVERS": "[fd00::1],a:1"})
     assert [server.address for server in effective.servers] == ["[fd00::1]:8090", "a:1"]
 
 
 def test_limits_and_sizes_reach_the_decisions() -> None:
-    """A setting that nothing reads would be a lie."""
+    """Every setting must have an effect."""
     effective = read_options(
         PartitionSettings,
         {
@@ -72,7 +72,7 @@ def test_limits_and_sizes_reach_the_decisions() -> None:
     ],
 )
 def test_a_mistake_is_told_with_its_value_and_its_form(variable: str, text: str, part: str) -> None:
-    """And what the option is for."""
+    """The error also explains the option."""
     with pytest.raises(SettingsError, match=part) as caught:
         read_options(PartitionSettings, {**SERVER, variable: text})
     assert variable in str(caught.value)
@@ -80,7 +80,7 @@ def test_a_mistake_is_told_with_its_value_and_its_form(variable: str, text: str,
 
 @pytest.mark.parametrize("size", ["1024", "2048"])
 def test_webhook_and_controller_take_the_same_largest_sizes(size: str) -> None:
-    """A pod that one of them lets in is served by the other."""
+    """A pod that the webhook admits must be served by the controller."""
     option = {"LARGEST_PARTITION": size}
     taken = []
     for read in (lambda: read_options(PartitionSettings, {**SERVER, **option}), lambda: read_webhook_settings(option)):

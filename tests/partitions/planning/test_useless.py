@@ -170,7 +170,7 @@ def test_a_lost_partition_that_has_no_place_any_more_holds_up_nobody(other: str 
 
 
 def test_who_was_refused_where_nothing_was_holds_up_nobody_beside_others_either() -> None:
-    """The same applies if untried pods of that size wait behind it."""
+    """Untried pods of that size, which wait behind it, do not delay the others either."""
     never, behind = make_pod("never", size=32, age_seconds=9), make_pod("behind", size=32, age_seconds=8)
     story = Story(pods=[never, behind], servers={SERVER: (Allocation(name="a", ipus=64),)})
     refuses = lambda call: isinstance(call, CreatePartition) and call.request.size == 32  # noqa: E731

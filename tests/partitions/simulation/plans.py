@@ -223,7 +223,7 @@ class _Placement:
         if not before:
             return
         if min(before.values()) == inf:
-            # One of the allocations must be reserved for the pod.
+            # At least one allocation must be reserved for the pod.
             if all(passing[site] for site in before) and not self._may_use_unknown(head):
                 yield f"{younger[0].pod} passes {head.name}, for which nothing is kept anywhere"
             return

@@ -25,10 +25,10 @@ from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.settings import VipuSettings
 from tests.support.waiting import wait_for
 
-#: A command takes 0.1 s of processor time to start, and the machine may be busy.
+#: A command takes 0.1 s of CPU time to start, and the machine may be busy.
 pytestmark = pytest.mark.timeout(30)
 KEY = "open-sesame"
-#: The allocations and users that the ground's server has.
+#: Allocations and users of the simulated server.
 ALLOCATIONS = {
     "ours": {"cluster": "c16", "agents": ["ag0", "ag1", "ag2", "ag3"]},
     "small": {"cluster": "c16", "agents": ["ag4"]},
@@ -39,7 +39,7 @@ USERS = {
     "them": {"key": "key-of-others", "allocations": ["small", "theirs"]},
 }
 _FAULTY, _CREATES = 0.4, 0.6
-#: What befalls a change of the last test.
+#: Faults that the last test injects.
 _FAULTS = (
     Fault(kind=FaultKind.REFUSED, grpc_code="Aborted", message="later"),
     Fault(kind=FaultKind.REFUSED, grpc_code="", message="the hamster is tired"),
@@ -54,12 +54,12 @@ _FAULTS = (
 
 
 class InThisProcess(Runner):
-    """Runs the simulated command without a process of its own."""
+    """Runs the simulated command in the test process."""
 
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, seconds: float, most_bytes: int
     ) -> Ended:
-        """Run it."""
+        """Run the simulated command."""
         assert (environment["HOME"], seconds > 0, most_bytes > 0) == (str(folder), True, True)
         stdout, stderr = io.StringIO(), io.StringIO()
         code = command.run(arguments[1:], environment, stdout, stderr)
@@ -67,43 +67,43 @@ class InThisProcess(Runner):
 
 
 class Says(Runner):
-    """Runs nothing, and has something to say."""
+    """Runs nothing, and returns a given output."""
 
     def __init__(self, code: int | None, stdout: str = "", stderr: str = "", cause: str = "") -> None:
         super().__init__()
         self.ended = Ended(code=code, stdout=stdout, stderr=stderr, cause=cause)
 
     def run(self, *_arguments: object, **_options: object) -> Ended:
-        """Say it."""
+        """Return the output."""
         return self.ended
 
 
 @dataclass
 class Ground:
-    """The adapter, which asks as user `us`, and the simulated server that it asks."""
+    """The adapter, which is the user `us`, and its simulated server."""
 
     vipu: VipuCommand
     simulator: VipuSimulator
 
     @property
     def world(self) -> World:
-        """The server's memory."""
+        """State of the simulated server."""
         return self.simulator.world
 
     def with_(self, **changes: Any) -> VipuCommand:
-        """Return an adapter with other settings."""
+        """Return an adapter with changed settings."""
         return replace(self.vipu, **changes)
 
 
 @pytest.fixture(scope="module")
 def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The simulated command."""
+    """Path of the simulated command."""
     return command.install(tmp_path_factory.mktemp("bin"))
 
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """The folder of a mounted Secret, readable by the group as kubelets make it."""
+    """Folder of a mounted Secret, readable by the group as kubelets create it."""
     folder = tmp_path / "secret"
     folder.mkdir()
     for name, content in (("user-id", "us\n"), ("access-key", f"{KEY}\n")):
@@ -114,7 +114,7 @@ def secret(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ground(executable: Path, secret: Path) -> Iterator[Ground]:
-    """The adapter to a server in secure mode whose creates take no time."""
+    """An adapter to a server in secure mode whose creates take no time."""
     server = VipuSettings(allocations=ALLOCATIONS, users=USERS, secure=True, create_seconds=0, remove_seconds=0)
     with VipuSimulator(server, rng=random.Random(1)) as simulator:
         vipu = VipuCommand(host=simulator.host, port=simulator.port, command=str(executable), credentials=secret)
@@ -124,7 +124,7 @@ def ground(executable: Path, secret: Path) -> Iterator[Ground]:
 
 @pytest.fixture
 def quick(ground: Ground) -> Ground:
-    """The same, but that commands run in this process: one of their own takes 0.1 s."""
+    """Return the ground with commands in the test process, because a separate process takes 0.1 s."""
     return replace(ground, vipu=replace(ground.vipu, runner=InThisProcess()))
 
 
@@ -143,7 +143,7 @@ def _request(name: str = "p1", size: int = 1, allocation: str = "ours") -> Parti
 
 
 def _processes(marker: str) -> list[str]:
-    """Return the command lines of all processes that have the marker in theirs, or in their environment."""
+    """Return the command lines and environments of all processes that contain the marker in one of them."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -209,7 +209,7 @@ def test_the_access_key_is_in_no_argument_environment_log_or_exception(
     thread.join()
     assert answers[0].failure.kind is FailureKind.UNKNOWN_OUTCOME
     assert not Path(config).exists()
-    # A command that repeats the key in whatever it says is not repeated.
+    # If a command prints the key, the error does not contain it.
     for runner in (Says(0, f"bad key {KEY}\n"), Says(1, "", f"bad key {KEY}\n")):
         vipu = ground.with_(runner=runner)
         for call in (vipu.list_partitions, lambda vipu=vipu: vipu.create_partition(_request())):
@@ -300,7 +300,7 @@ def test_a_version_without_allocations_has_one_of_which_nothing_is_known(quick: 
     assert quick.vipu.list_allocations() == (Allocation(name=""),)
 
 
-# --- what the protocol promises ---------------------------------------------------------------------------------------
+# --- contract of the protocol ---------------------------------------------------------------------------------------
 
 
 def _states(ground: Ground) -> dict[str, str]:

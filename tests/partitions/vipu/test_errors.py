@@ -1,4 +1,4 @@
-"""What the words of the `vipu` command mean; no document shows the real ones."""
+"""Meaning of the messages of the `vipu` command; the real messages are not documented."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _grpc(code: str, words: str = "something") -> str:
 @pytest.mark.parametrize(
     ("verb", "said", "kind"),
     [
-        # --- words
+        # --- known messages
         (CREATE, "partition 'p1' already exists", FailureKind.ALREADY_EXISTS),
         (REMOVE, "the snapshot already exists", FailureKind.UNKNOWN_OUTCOME),
         (REMOVE, "partition 'p1' not found", FailureKind.NOT_FOUND),
@@ -61,7 +61,7 @@ def _grpc(code: str, words: str = "something") -> str:
         (CREATE, "open ~/.ipuof.conf.d/p1.conf: permission denied", FailureKind.UNKNOWN_OUTCOME),
         (CREATE, _grpc("PermissionDenied", "permission denied"), FailureKind.PERMISSION),
         (READ, "invalid user id or access key", FailureKind.PERMISSION),
-        # --- the way to the server
+        # --- connection to the server
         (CREATE, _grpc("Unavailable", "dial tcp 10.0.0.1:8090: connect: connection refused"), FailureKind.UNAVAILABLE),
         (CREATE, _grpc("Unavailable", "dial tcp 10.0.0.1:8090: i/o timeout"), FailureKind.UNAVAILABLE),
         (CREATE, "dial tcp: lookup vipu: no such host", FailureKind.UNAVAILABLE),
@@ -71,7 +71,7 @@ def _grpc(code: str, words: str = "something") -> str:
         (CREATE, _grpc("DeadlineExceeded", "context deadline exceeded"), FailureKind.UNKNOWN_OUTCOME),
         (READ, _grpc("DeadlineExceeded", "context deadline exceeded"), FailureKind.UNAVAILABLE),
         (REMOVE, "operation timed out", FailureKind.UNKNOWN_OUTCOME),
-        # --- codes, where the words say nothing
+        # --- gRPC codes of unknown messages
         (CREATE, _grpc("AlreadyExists"), FailureKind.ALREADY_EXISTS),
         (CREATE, _grpc("ResourceExhausted"), FailureKind.STOCKOUT),
         (READ, _grpc("ResourceExhausted"), FailureKind.UNAVAILABLE),
@@ -87,7 +87,7 @@ def _grpc(code: str, words: str = "something") -> str:
         (CREATE, _grpc("Unknown"), FailureKind.UNKNOWN_OUTCOME),
         (CREATE, _grpc("Unavailable"), FailureKind.UNKNOWN_OUTCOME),
         (READ, _grpc("Internal"), FailureKind.UNAVAILABLE),
-        # --- words that nobody knows
+        # --- unknown messages
         (CREATE, "", FailureKind.UNKNOWN_OUTCOME),
         (REMOVE, "panic: runtime error", FailureKind.UNKNOWN_OUTCOME),
         (READ, "panic: runtime error", FailureKind.UNAVAILABLE),

@@ -1,4 +1,4 @@
-"""What the `vipu` command is given as files, and the configuration that it prints."""
+"""Files that the `vipu` command gets, and the configuration that it prints."""
 
 from __future__ import annotations
 

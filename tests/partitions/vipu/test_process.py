@@ -1,4 +1,4 @@
-"""Programs that are run within bounds."""
+"""Programs that run with limits on time and output."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_lot_of_output_on_both_streams_is_read_to_its_end(tmp_path: Path) -> N
 
 
 def test_output_needs_no_room_in_a_folder(tmp_path: Path) -> None:
-    """A list whose end had no room there would look whole: few programs say that they could not write."""
+    """On a full file system, a truncated list would look complete: few programs report that they could not write."""
     assert int(_run(Runner(), tmp_path, "stat -L -c %d /proc/self/fd/1").stdout) != tmp_path.stat().st_dev
 
 
@@ -89,7 +89,7 @@ def test_closing_kills_what_runs_and_runs_nothing_more(tmp_path: Path) -> None:
 
 
 def test_closing_kills_nothing_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its number may be another's by then."""
+    """The PID may belong to another process by then."""
     runner = Runner()
     _run(runner, tmp_path, "true")
     killed: list[int] = []
@@ -106,7 +106,7 @@ def test_a_program_that_is_not_there_does_not_run(tmp_path: Path) -> None:
 def test_a_program_that_is_stuck_while_it_starts_keeps_nobody_from_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where it lies on a network file system that hangs."""
+    """A network file system that hangs can block the start of a program."""
     runner = Runner()
     threading.Thread(target=lambda: _run(runner, tmp_path, "sleep 3600"), daemon=True).start()
     (running,) = wait_for(lambda: tuple(runner._running), what="the program")

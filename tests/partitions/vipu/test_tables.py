@@ -1,4 +1,4 @@
-"""The tables of the `vipu` command: read in every layout, refused where a line is odd."""
+"""Parsing of the tables of the `vipu` command: every layout is read, and invalid tables are rejected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provisioner.partitions.vipu import tables
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
 from provisioner.partitions.vipu.tables import TableError
 
-#: A table is drawn of many choices, each of which hypothesis takes down.
+#: Hypothesis records each of the many choices that a table is drawn from, which takes time.
 pytestmark = pytest.mark.timeout(20)
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-_.", min_size=1, max_size=12)
 CELLS = st.text("abAB01 ()/é-", max_size=9).map(str.strip)
@@ -29,7 +29,7 @@ PUBLIC = """\
 
 @dataclass(frozen=True)
 class Layout:
-    """How a table is drawn."""
+    """Layout of a table."""
 
     framed: bool
     rule_first: bool
@@ -41,7 +41,7 @@ class Layout:
     blank_lines: bool
 
     def draw(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-        """Return the table."""
+        """Return the text of a table."""
         widths = [max(len(row[column]) for row in (header, *rows)) + self.padding for column in range(len(header))]
         rule = ("+" if self.framed else "-") + "-" * (sum(widths) + 3 * len(widths))
         lines = [self._line(row, widths) for row in (header, *rows)]
@@ -66,14 +66,14 @@ LAYOUTS = st.builds(
 
 @st.composite
 def _drawn(draw: st.DrawFn, cells: Mapping[str, Sequence[str]], unknown: Sequence[str]) -> str:
-    """Return a table of columns with these cells, and unknown ones, in any order and layout."""
+    """Return the text of a table with these and unknown columns, in any order and layout."""
     count = max((len(column) for column in cells.values()), default=0)
     columns = dict(cells)
     for name in draw(st.lists(st.sampled_from(unknown), unique=True)) if unknown else ():
         columns[name] = draw(st.lists(CELLS, min_size=count, max_size=count))
     names = draw(st.permutations(list(columns)))
     rows = [[columns[name][number] for name in names] for number in range(count)]
-    # A line with nothing in it cannot be told from an empty one, and a line of dashes not from a rule.
+    # A row without content looks like an empty line, and a row of dashes looks like a rule.
     shown = [row for row in rows if any(cell.strip("-=+ ") for cell in row)]
     assert len(shown) == len(rows)
     return draw(LAYOUTS).draw(names, rows)
@@ -223,7 +223,7 @@ _ATTRIBUTES = " Agent | IPU | Attribute"
         (" Allocation ID | Agents", [" a b | ag0"], "line 3 has no id of an allocation"),
         (" Allocation ID | Agents", [" a | ag0", " a | ag1"], "line 4 has allocation a a second time"),
         (" Allocation ID | Agents", [" a | ag0", "   | "], "line 4 has no id of an allocation"),
-        # A row without id that has more than agents goes on with none.
+        # A row without an id that has more than agents continues no other row.
         (" Allocation | Agents | Cluster", [" a | ag0 | c", "   | ag1 | c"], "line 4 has no id of an allocation"),
         (_ATTRIBUTES, ["     | 0   | clock"], "line 3 has no agent"),
         (_ATTRIBUTES, [" ag0 |     | clock"], "line 3 has no IPU"),
