@@ -81,20 +81,22 @@ _AT = datetime(2026, 11, 23, 2, tzinfo=UTC)
         pytest.param(None, {}, True, id="a pod that is gone needs none"),
     ],
 )
-def test_who_keeps_its_partition(pod: dict[str, Any] | None, changes: dict[str, Any], want: bool, known: bool) -> None:
+def test_remove_is_prevented_only_if_a_pod_may_use_the_partition(
+    pod: dict[str, Any] | None, changes: dict[str, Any], want: bool, known: bool
+) -> None:
     call = replace(_REMOVE, **changes) if known else replace(_REMOVE, pod=None, **changes)
     assert _is_let_through(pod, call) is want
 
 
-def test_another_pod_of_the_same_name_has_another_partition() -> None:
+def test_remove_is_not_prevented_by_another_pod_of_the_same_name() -> None:
     assert _is_let_through(_raw(uid="uid-of-the-next"), _REMOVE)
 
 
-def test_a_partition_of_another_cluster_is_never_let_through() -> None:
+def test_remove_of_a_partition_of_another_cluster_is_prevented() -> None:
     assert not _is_let_through(None, replace(_REMOVE, id=names.partition_id("another", "uid-train", "vipu-1:8090")))
 
 
-def test_nothing_is_let_through_while_kubernetes_does_not_answer() -> None:
+def test_remove_is_prevented_while_the_api_server_does_not_respond() -> None:
     api = FakeKube()
     api.fail("GET", ".*", Unavailable("away"), times=2)
     for call in (_REMOVE, replace(_REMOVE, pod=None)):
@@ -137,7 +139,7 @@ def save(api: FakeKube, before: Ledger, *entries: Entry) -> Ledger:
     return save_ledger(api, "system", SaveLedger(before=before, entries=entries))
 
 
-def test_what_is_written_is_read_again(api: FakeKube) -> None:
+def test_written_ledger_is_read_back_by_the_next_leader(api: FakeKube) -> None:
     """The next leader reads the ledger. A missing ConfigMap is an empty ledger, and the first write creates it."""
     assert read(api) == Ledger()
     first = save(api, Ledger(), ONE, TWO)
@@ -147,7 +149,7 @@ def test_what_is_written_is_read_again(api: FakeKube) -> None:
     assert {each.id for each in second.entries} == {TWO.id, THREE.id}
 
 
-def test_a_write_onto_an_older_ledger_is_a_conflict(api: FakeKube) -> None:
+def test_write_based_on_an_outdated_ledger_raises_conflict(api: FakeKube) -> None:
     """Two processes that lead at the same time for a moment must not overwrite each other's entries."""
     first = save(api, Ledger(), ONE)
     save(api, first, ONE, TWO)
@@ -157,7 +159,7 @@ def test_a_write_onto_an_older_ledger_is_a_conflict(api: FakeKube) -> None:
     assert {each.id for each in read(api).entries} == {ONE.id, TWO.id}
 
 
-def test_entries_that_cannot_be_read_stay(api: FakeKube) -> None:
+def test_unreadable_entries_are_kept_by_a_write(api: FakeKube) -> None:
     """A later release may have written them, and their partitions exist."""
     save(api, Ledger(), ONE)
     raw = api.object(PATH)
@@ -182,7 +184,7 @@ def raw_pod(**spec: Any) -> dict[str, Any]:
     }
 
 
-def test_our_gate_goes_and_others_stay(api: FakeKube) -> None:
+def test_open_gate_removes_the_partition_gate_and_keeps_other_gates(api: FakeKube) -> None:
     """One patch also adds the annotations and the node selector."""
     api.put_object(POD_PATH, raw_pod(nodeSelector={"disk": "ssd"}))
     open_gate(api, OPENING)
@@ -199,7 +201,7 @@ def test_our_gate_goes_and_others_stay(api: FakeKube) -> None:
     }
 
 
-def test_a_server_that_all_nodes_reach_adds_no_selector(api: FakeKube) -> None:
+def test_open_gate_adds_no_selector_if_all_nodes_reach_the_server(api: FakeKube) -> None:
     """An empty list of gates is removed."""
     api.put_object(POD_PATH, raw_pod(schedulingGates=[{"name": names.SCHEDULING_GATE}]))
     open_gate(api, replace(OPENING, server=SERVER._replace(node_selector=None)))
@@ -214,7 +216,9 @@ def test_a_server_that_all_nodes_reach_adds_no_selector(api: FakeKube) -> None:
         pytest.param({"spec": {"nodeSelector": {"ipu-pod": "two"}}}, "selects other nodes", id="it may not go there"),
     ],
 )
-def test_another_pod_than_was_decided_on_is_left_alone(api: FakeKube, change: dict[str, Any], want: str) -> None:
+def test_open_gate_does_not_change_a_pod_that_was_replaced_or_changed(
+    api: FakeKube, change: dict[str, Any], want: str
+) -> None:
     """The next decision sees the pod as it is now."""
     raw = raw_pod()
     api.put_object(POD_PATH, {part: {**raw[part], **change.get(part, {})} for part in raw})
@@ -224,7 +228,7 @@ def test_another_pod_than_was_decided_on_is_left_alone(api: FakeKube, change: di
     assert api.object(POD_PATH) == before
 
 
-def test_a_change_in_between_is_a_conflict(api: FakeKube) -> None:
+def test_open_gate_raises_conflict_if_the_pod_changes_before_the_write(api: FakeKube) -> None:
     """The list of gates is written as a whole: a gate that was added in between must not be lost."""
     api.put_object(POD_PATH, raw_pod())
     get = api.get
@@ -240,7 +244,7 @@ def test_a_change_in_between_is_a_conflict(api: FakeKube) -> None:
     assert {"name": "late/gate"} in (api.object(POD_PATH) or {})["spec"]["schedulingGates"]
 
 
-def test_a_partition_is_taken_back_from_the_pod_as_it_was_seen(api: FakeKube) -> None:
+def test_take_back_releases_an_unchanged_pod(api: FakeKube) -> None:
     """The write sets the same annotation as the REST API."""
     api.put_object(POD_PATH, raw_pod())
     version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
@@ -248,7 +252,7 @@ def test_a_partition_is_taken_back_from_the_pod_as_it_was_seen(api: FakeKube) ->
     assert (api.object(POD_PATH) or {})["metadata"]["annotations"] == {"theirs": "stays", names.RELEASE: "true"}
 
 
-def test_a_pod_that_the_scheduler_has_bound_meanwhile_keeps_its_partition(api: FakeKube) -> None:
+def test_take_back_raises_conflict_if_the_pod_got_a_node(api: FakeKube) -> None:
     """The init container may already have the partition."""
     api.put_object(POD_PATH, raw_pod())
     version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]

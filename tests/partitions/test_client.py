@@ -64,7 +64,7 @@ class Play:
         self.clock.advance(seconds)
 
 
-def test_it_waits_as_it_is_told_and_returns_the_configuration() -> None:
+def test_fetch_waits_for_retry_after_and_returns_the_configuration() -> None:
     play = Play(WAITING, WAITING, ACTIVE)
     assert json.loads(play.client.fetch()) == {"a": 1}
     assert play.waited == [5.0, 5.0]
@@ -73,14 +73,14 @@ def test_it_waits_as_it_is_told_and_returns_the_configuration() -> None:
     assert play.tokens == ["token at 1000", "token at 1005", "token at 1010"]
 
 
-def test_an_api_that_restarts_is_waited_for_longer_each_time() -> None:
+def test_wait_for_an_unreachable_api_doubles_up_to_a_maximum() -> None:
     play = Play(*[AWAY] * 7, WAITING, AWAY, ACTIVE)
     play.client.fetch()
     assert play.waited == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 5.0, 0.5]
     assert play.said == [str(AWAY), "the pod waits for IPUs", str(AWAY)]
 
 
-def test_chance_keeps_clients_from_coming_back_together() -> None:
+def test_wait_is_lengthened_at_random() -> None:
     play = Play(WAITING, AWAY, ACTIVE, chance=1.0)
     play.client.fetch()
     assert play.waited == [7.5, 1.0]
@@ -99,19 +99,19 @@ def test_chance_keeps_clients_from_coming_back_together() -> None:
         pytest.param(Reply(status=200, body=b'{"config": ""}'), 0.5, id="no configuration"),
     ],
 )
-def test_how_long_it_waits_after(reply: Reply, want: float) -> None:
+def test_wait_after_an_answer_follows_retry_after_or_the_back_off(reply: Reply, want: float) -> None:
     play = Play(reply, ACTIVE)
     play.client.fetch()
     assert play.waited == [want]
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 410, 415, 422])
-def test_it_ends_where_it_will_never_get_anything(status: int) -> None:
+def test_fetch_raises_not_served_after_a_final_status(status: int) -> None:
     with pytest.raises(NotServed, match="size is 3"):
         Play(WAITING, Reply(status=status, body=b'{"error": "size is 3"}')).client.fetch()
 
 
-def test_a_token_that_is_not_taken_is_tried_for_some_minutes() -> None:
+def test_rejected_token_is_retried_for_five_minutes() -> None:
     refused = Reply(status=401, retry_after="60", body=b'{"error": "the token has expired"}')
     with pytest.raises(NotServed, match="has expired"):
         Play(*[refused] * 6).client.fetch()
@@ -119,7 +119,7 @@ def test_a_token_that_is_not_taken_is_tried_for_some_minutes() -> None:
     assert Play(*[refused] * 4, WAITING, *[refused] * 4, ACTIVE).client.fetch()
 
 
-def test_it_gives_up_in_time_and_says_why() -> None:
+def test_fetch_gives_up_after_its_patience_with_the_reason() -> None:
     play = Play(WAITING, WAITING, WAITING, patience_seconds=12.0)
     with pytest.raises(GaveUp, match=r"after 12 s: the pod waits for IPUs"):
         play.client.fetch()
@@ -128,13 +128,13 @@ def test_it_gives_up_in_time_and_says_why() -> None:
     assert play.given == [12.0, 7.0, 2.0]
 
 
-def test_what_it_waits_for_is_said_again_each_minute() -> None:
+def test_unchanged_reason_is_printed_every_minute() -> None:
     play = Play(*[WAITING] * 13, ACTIVE)
     play.client.fetch()
     assert play.said == ["the pod waits for IPUs"] * 2
 
 
-def test_a_token_that_is_not_there_yet_is_waited_for() -> None:
+def test_fetch_waits_for_a_missing_token() -> None:
     play = Play(ACTIVE)
     tokens: Iterator[str | OSError] = iter([FileNotFoundError("no token"), "token"])
 
@@ -152,7 +152,7 @@ def test_a_token_that_is_not_there_yet_is_waited_for() -> None:
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_file_is_there_at_once_and_everybody_may_read_it(tmp_path: Path) -> None:
+def test_written_file_is_complete_and_readable_by_all_users(tmp_path: Path) -> None:
     path = tmp_path / "ipuof.conf"
     for text in ("first", "second"):
         write_file(path, text)
@@ -161,7 +161,7 @@ def test_the_file_is_there_at_once_and_everybody_may_read_it(tmp_path: Path) -> 
     assert [each.name for each in tmp_path.iterdir()] == ["ipuof.conf"]
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_previous_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ipuof.conf"
     write_file(path, "first")
 
@@ -198,7 +198,7 @@ def get(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *more: 
     return main(["partitions", "get", *given])
 
 
-def test_the_init_container_ends_with_the_file(
+def test_command_succeeds_and_writes_the_configuration_file(
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ground.place(ground.add_pod())
@@ -229,7 +229,7 @@ def test_the_init_container_ends_with_the_file(
         ),
     ],
 )
-def test_the_command_ends_with(
+def test_command_fails_with_an_exit_code_and_a_message(
     ground: Ground,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -244,7 +244,7 @@ def test_the_command_ends_with(
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n"], ids=["before the first line", "after it"])
-def test_a_server_that_does_not_end_its_answer_is_left_in_time(said: bytes) -> None:
+def test_request_times_out_if_the_answer_does_not_end(said: bytes) -> None:
     """The time-out applies to the whole answer, even if its bytes arrive one by one."""
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
         asked = thread.submit(client.sender(f"http://127.0.0.1:{server.getsockname()[1]}"), "token", b"{}", 0.3)
@@ -257,7 +257,7 @@ def test_a_server_that_does_not_end_its_answer_is_left_in_time(said: bytes) -> N
             asked.result()
 
 
-def test_a_signal_ends_it_also_as_process_1(tmp_path: Path) -> None:
+def test_signal_ends_the_command(tmp_path: Path) -> None:
     """The test runs the command in a separate process, which waits for an API that is down."""
     (tmp_path / "token").write_text("token", encoding="utf-8")
     environment: dict[str, Any] = {"POD_NAMESPACE": "ml", "POD_NAME": "p", "POD_UID": "u", "IPUS": "4"}
@@ -275,7 +275,7 @@ def test_a_signal_ends_it_also_as_process_1(tmp_path: Path) -> None:
     process.stderr.close()
 
 
-def test_it_starts_without_the_libraries_of_the_controller() -> None:
+def test_command_starts_without_importing_large_libraries() -> None:
     """Each pod starts the program, so its start must be cheap. HTTP libraries are imported with the first request."""
     code = "import sys, provisioner.cli.partitions, provisioner.cli.partitions_get; print(' '.join(sys.modules))"
     loaded = subprocess.run(

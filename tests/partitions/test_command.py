@@ -47,7 +47,7 @@ def _asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     wait_for(lambda: bool(ended), what="the end of vipu")
 
 
-def test_no_vipu_command_outlives_the_controller(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vipu_command_is_killed_when_the_controller_ends(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hanging command would block the exit, and could change a server when another replica already leads."""
 
     def run(_settings: Any, _addresses: Any, _api: Any, clients: dict[str, Any], **_options: Any) -> int:
@@ -63,7 +63,7 @@ def comes_to_its_end(process: int) -> bool:
     return bool(wait_for(lambda: is_over(process), what="the end of vipu", seconds=10))
 
 
-def test_no_vipu_command_outlives_a_lost_lease(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vipu_command_is_killed_when_the_lease_is_lost(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process exits at once, even if calls hang, and leaves no command to the next leader."""
     found: list[tuple[int, bool]] = []
 

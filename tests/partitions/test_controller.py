@@ -28,7 +28,7 @@ def entries(controller: Controller) -> list[str]:
 
 
 @pytest.mark.parametrize("broken", ["_created", "_removed", "_read"])
-def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(
+def test_answer_whose_processing_raises_does_not_affect_others(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     """The call counts as lost after a while. If that cannot be recorded either, the call is repeated."""
@@ -52,7 +52,9 @@ def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(
 
 
 @pytest.mark.parametrize("was_known", [False, True], ids=["from the start", "since a write failed"])
-def test_while_the_ledger_cannot_be_read_nothing_is_made_nor_removed(controller: Controller, was_known: bool) -> None:
+def test_no_partition_is_created_or_removed_while_the_ledger_is_unreadable(
+    controller: Controller, was_known: bool
+) -> None:
     """The owners of partitions are unknown; readiness and a metric report it."""
     known = "tpu_provisioner_partitions_ledger_known"
     if was_known:
@@ -71,7 +73,7 @@ def test_while_the_ledger_cannot_be_read_nothing_is_made_nor_removed(controller:
     assert "other" in controller.vipu.partitions
 
 
-def test_a_process_killed_anywhere_is_followed_by_one_that_goes_on(controller: Controller) -> None:
+def test_process_killed_after_any_round_is_continued_by_the_next_one(controller: Controller) -> None:
     """After each round, another process continues with only the state of the cluster and the server."""
     ids = [controller.create_pod(f"train-{number}") for number in range(3)]
     for _ in range(_ROUNDS * 2):
@@ -88,7 +90,7 @@ def test_a_process_killed_anywhere_is_followed_by_one_that_goes_on(controller: C
     assert (controller.vipu.partitions, entries(controller)) == ({}, [])
 
 
-def test_a_pod_that_turns_out_to_run_keeps_its_partition(controller: Controller) -> None:
+def test_pod_missing_only_in_the_cache_keeps_its_partition(controller: Controller) -> None:
     """The cache may have lost the pod: the check before the remove reads it live."""
     partition_id = controller.create_pod("train")
     controller.rounds(_ROUNDS)
@@ -99,7 +101,7 @@ def test_a_pod_that_turns_out_to_run_keeps_its_partition(controller: Controller)
     assert b"tpu_provisioner_partitions_removals_kept_total 0.0" not in controller.metrics.exposition()
 
 
-def test_foreign_partitions_are_never_touched(controller: Controller) -> None:
+def test_foreign_partitions_are_never_removed(controller: Controller) -> None:
     """This includes partitions of another cluster whose ledger was restored here, but not orphans of this cluster."""
     foreign = names.partition_id("another-cluster", "uid-1", SERVER.address)
     orphan = names.partition_id("cluster-uid", "uid-of-nobody", SERVER.address)
@@ -113,7 +115,7 @@ def test_foreign_partitions_are_never_touched(controller: Controller) -> None:
     assert b"tpu_provisioner_partitions_orphans_removed_total 1.0" in controller.metrics.exposition()
 
 
-def test_without_time_left_on_the_lease_nothing_is_changed(controller: Controller) -> None:
+def test_no_change_is_sent_without_time_left_on_the_lease(controller: Controller) -> None:
     """Another process may lead when the change takes effect."""
     controller.create_pod("train")
     controller.lease_seconds = 0.0
@@ -122,7 +124,7 @@ def test_without_time_left_on_the_lease_nothing_is_changed(controller: Controlle
     assert controller.kube.object(LEDGER) is None
 
 
-def test_people_are_told_on_the_pod(controller: Controller) -> None:
+def test_waiting_and_created_partitions_are_reported_as_events(controller: Controller) -> None:
     """The Events have the reason to wait, and report the active partition."""
     controller.create_pod("first", 64)
     controller.rounds(_ROUNDS)
@@ -136,7 +138,7 @@ def test_people_are_told_on_the_pod(controller: Controller) -> None:
     assert b"tpu_provisioner_partitions_oldest_wait_ipus 64.0" in controller.metrics.exposition()
 
 
-def test_an_entry_that_is_repaired_by_hand_is_seen_within_a_minute_or_two(controller: Controller) -> None:
+def test_entry_repaired_by_hand_is_read_within_two_minutes(controller: Controller) -> None:
     """A log line asks for the repair, which must not require a restart of the controller."""
     partition_id = controller.create_pod("train")
     controller.rounds(_ROUNDS)
@@ -153,7 +155,7 @@ def test_an_entry_that_is_repaired_by_hand_is_seen_within_a_minute_or_two(contro
     assert (controller.vipu.partitions, entries(controller)) == ({}, [])
 
 
-def test_a_ledger_that_cannot_be_read_again_is_known_all_the_same(controller: Controller) -> None:
+def test_failed_reread_keeps_the_last_ledger(controller: Controller) -> None:
     """Only the leader writes the ledger, so the last written one is still valid."""
     controller.create_pod("first")
     controller.rounds(_ROUNDS)
@@ -164,7 +166,7 @@ def test_a_ledger_that_cannot_be_read_again_is_known_all_the_same(controller: Co
     assert controller.loop.problems() == ()
 
 
-def test_a_gate_that_may_not_be_opened_is_told_on_the_pod(controller: Controller) -> None:
+def test_rejected_removal_of_a_gate_is_reported_once_as_an_event(controller: Controller) -> None:
     """The pod holds its IPUs until a user corrects the cause. The Event is emitted once; the gate is removed later."""
     controller.kube.fail("PATCH", "pods/train", errors.Forbidden("a policy says no", status=403), times=3)
     controller.create_pod("train")

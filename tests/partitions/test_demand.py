@@ -51,7 +51,7 @@ def _raw(*, annotations: Any = None, spec: Any = None, status: Any = None, **met
     }
 
 
-def test_everything_that_counts_is_read() -> None:
+def test_all_relevant_fields_of_a_pod_are_read() -> None:
     raw = _raw(
         annotations={
             names.IPUS: "8",
@@ -110,12 +110,12 @@ def _ended(code: int, name: str = "graphcore-partition") -> dict[str, Any]:
         pytest.param({"phase": "Running", **_ended(0)}, True, False, id="somebody says so of one that waits"),
     ],
 )
-def test_whether_a_pod_may_use_its_partition(status: dict[str, Any], gated: bool, want: bool) -> None:
+def test_pod_has_begun_after_its_init_container_has_succeeded(status: dict[str, Any], gated: bool, want: bool) -> None:
     spec = {"schedulingGates": [{"name": names.SCHEDULING_GATE}]} if gated else {}
     assert parse_pod(_raw(spec=spec, status=status)).begun is want
 
 
-def test_a_pod_that_says_nothing_is_what_the_api_takes_it_for() -> None:
+def test_pod_without_optional_fields_has_the_defaults_of_the_api() -> None:
     pod = parse_pod({"metadata": {"namespace": "team", "name": "a", "uid": "uid-a"}})
     assert pod == Pod(
         namespace="team",
@@ -150,17 +150,17 @@ def test_a_pod_that_says_nothing_is_what_the_api_takes_it_for() -> None:
         pytest.param({names.IPUS: "1024"}, {}, "problem", "", id="the largest partition of all"),
     ],
 )  # fmt: skip
-def test_a_field_is_read(annotations: dict[str, str], spec: dict[str, Any], part: str, want: object) -> None:
+def test_field_of_a_pod_is_read(annotations: dict[str, str], spec: dict[str, Any], part: str, want: object) -> None:
     found = getattr(parse_pod(_raw(annotations=annotations, spec=spec)), part)
     assert (found, type(found)) == (want, type(want))
 
 
-def test_more_than_the_largest_partition_of_all_is_a_problem() -> None:
+def test_size_above_the_largest_possible_partition_is_a_problem() -> None:
     pod = parse_pod(_raw(annotations={names.IPUS: "2048"}))
     assert (pod.size, "has 1024" in pod.problem) == (0, True)
 
 
-def test_what_a_pod_says_of_its_server_before_its_gate_is_open_is_not_believed() -> None:
+def test_server_annotations_of_a_pod_with_its_gate_are_ignored() -> None:
     annotations = {names.IPUS: "4", names.PARTITION_HOST: "vipu-1", names.PARTITION_PORT: "8090"}
     pod = parse_pod(_raw(annotations=annotations, spec={"schedulingGates": [{"name": names.SCHEDULING_GATE}]}))
     assert (pod.gated, pod.held_by_others, pod.told_server) == (True, False, "")
@@ -203,12 +203,12 @@ _BOTH = {"matchExpressions": [each for key in ("zone", _KEY) for each in _term("
         ),
     ],
 )
-def test_the_servers_that_a_pod_may_use(spec: dict[str, Any], want: set[Server] | None) -> None:
+def test_servers_of_a_pod_follow_its_selector_and_affinity(spec: dict[str, Any], want: set[Server] | None) -> None:
     pod = parse_pod(_raw(spec=spec), servers=(_ONE, _TWO, _ANY))
     assert pod.servers == (None if want is None else {server.address for server in want})
 
 
-def test_an_affinity_that_takes_long_to_read_is_not_read() -> None:
+def test_affinity_that_exceeds_a_bound_is_a_problem() -> None:
     """The affinity would be read with each change of the pod, while all other pods wait."""
     annotations, terms = {names.IPUS: "4"}, [_term("Lt", "0")] * 2000
     pod = parse_pod(_raw(annotations=annotations, spec=_affinity(*terms)), servers=(_ONE,))
@@ -218,7 +218,7 @@ def test_an_affinity_that_takes_long_to_read_is_not_read() -> None:
 @pytest.mark.parametrize(
     "raw", [None, [], {}, _raw(uid=None), _raw(deletionTimestamp="soon")], ids=["null", "list", "empty", "uid", "time"]
 )
-def test_what_cannot_be_read_without_a_guess_is_refused(raw: object) -> None:
+def test_pod_without_identity_or_with_an_invalid_deletion_time_is_malformed(raw: object) -> None:
     with pytest.raises(MalformedObject):
         parse_pod(raw)
 
@@ -234,7 +234,7 @@ _ANNOTATIONS = (names.IPUS, names.IPU, names.PARTITION_PORT, names.STATUS)
     st.fixed_dictionaries({}, optional=dict.fromkeys(_ANNOTATIONS, _JSON)),
     st.fixed_dictionaries({}, optional={"phase": _JSON, "startTime": _JSON, "initContainerStatuses": _JSON}),
 )
-def test_whatever_json_comes_a_pod_comes_out(spec: Any, annotations: Any, status: Any) -> None:
+def test_any_json_results_in_a_valid_pod(spec: Any, annotations: Any, status: Any) -> None:
     pod = parse_pod(_raw(annotations=annotations, spec=spec, status=status), servers=(_ONE, _TWO))
     assert pod.size == 0 or pod.size.bit_count() == 1
     assert pod.active_deadline_seconds is None or 0 < pod.active_deadline_seconds < 2**31
@@ -257,7 +257,7 @@ _VALUES = st.one_of(st.text(max_size=200), st.integers(-5, 500).map(str), st.non
         pytest.param({names.IPU: "4", names.IPUS: "4"}, 4, id="both may be there with the same size"),
     ],
 )
-def test_a_size_is_read(annotations: dict[str, str], want: int | None) -> None:
+def test_valid_size_is_read(annotations: dict[str, str], want: int | None) -> None:
     assert read_size(annotations, largest=64) == want
 
 
@@ -283,7 +283,7 @@ def test_a_size_is_read(annotations: dict[str, str], want: int | None) -> None:
         pytest.param({names.IPUS: "4", names.IPU: "x"}, [f"{names.IPU} is 'x'"], id="one good and one bad"),
     ],
 )
-def test_what_is_wrong_is_said(annotations: dict[str, Any], words: list[str]) -> None:
+def test_invalid_size_is_reported_with_valid_ones(annotations: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(Wrong) as caught:
         read_size(annotations, largest=64)
     for word in words:
@@ -291,7 +291,7 @@ def test_what_is_wrong_is_said(annotations: dict[str, Any], words: list[str]) ->
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(names.SIZE_ANNOTATIONS, _VALUES)), st.sampled_from([1, 64]))
-def test_whatever_is_written_there_is_a_size_or_a_short_sentence(annotations: dict[str, Any], largest: int) -> None:
+def test_any_annotation_results_in_a_size_or_a_short_sentence(annotations: dict[str, Any], largest: int) -> None:
     size, sentence = 1, "."
     try:
         size = read_size(annotations, largest=largest) or 1

@@ -77,7 +77,7 @@ def ports(rest: Rest) -> list[int]:
     return [each.ports[0] for each in rest.servers]
 
 
-def test_both_are_served_so_that_pods_that_wait_keep_their_address(place: Place) -> None:
+def test_plain_http_and_tls_are_served_at_the_same_time(place: Place) -> None:
     """A pod that was created before the certificate existed has the URL in plain HTTP."""
     place.write(make())
     plain, encrypted = ports(place.start())
@@ -93,7 +93,9 @@ def test_both_are_served_so_that_pods_that_wait_keep_their_address(place: Place)
         pytest.param({"api": "0", "api_tls": "0"}, 0, False, id="no address at all"),
     ],
 )
-def test_what_is_served(place: Place, given: dict[str, bool | str], count: int, *, is_encrypted: bool) -> None:
+def test_servers_follow_the_addresses_and_the_certificate(
+    place: Place, given: dict[str, bool | str], count: int, *, is_encrypted: bool
+) -> None:
     place.write(make())
     rest = place.start(**given)  # type: ignore[arg-type]
     assert len(rest.servers) == count
@@ -110,7 +112,9 @@ def test_what_is_served(place: Place, given: dict[str, bool | str], count: int, 
         pytest.param(lambda place: place.authority.write_text("?"), "cannot be read", id="no authority in the file"),
     ],
 )
-def test_nobody_sends_a_token_to_who_is_not_trusted(place: Place, spoil: Callable[[Place], object], want: str) -> None:
+def test_client_sends_no_token_to_an_untrusted_server(
+    place: Place, spoil: Callable[[Place], object], want: str
+) -> None:
     """An attacker between client and server would get the token."""
     place.write(make())
     spoil(place)
@@ -120,7 +124,7 @@ def test_nobody_sends_a_token_to_who_is_not_trusted(place: Place, spoil: Callabl
     assert place.ground.kube.reviews == []
 
 
-def test_a_server_in_plain_http_gets_no_token_at_an_https_url(place: Place) -> None:
+def test_client_with_an_https_url_sends_no_token_in_plain_http(place: Place) -> None:
     place.write(make())
     plain, _ = ports(place.start())
     with pytest.raises(Unreachable, match="does not answer"):
@@ -128,7 +132,7 @@ def test_a_server_in_plain_http_gets_no_token_at_an_https_url(place: Place) -> N
     assert place.ground.kube.reviews == []
 
 
-def test_a_certificate_that_is_replaced_is_served_and_trusted_without_a_restart(
+def test_replaced_certificate_is_served_and_trusted_without_a_restart(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients that read the new authority trust it. A file that is written in between has no effect."""
@@ -147,7 +151,7 @@ def test_a_certificate_that_is_replaced_is_served_and_trusted_without_a_restart(
         place.ask(port)
 
 
-def test_without_a_certificate_it_is_not_ready_and_tells_why_once(
+def test_missing_certificate_is_reported_once_and_prevents_readiness(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The Secret may be created later."""

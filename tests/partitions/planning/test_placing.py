@@ -86,23 +86,25 @@ _TO_END = (12, 1000.0)
                      id="refused: nobody is placed with it"),
     ],
 )  # fmt: skip
-def test_who_gets_ipus_now(supply: list[SiteSupply], queue: list[Candidate], want: str) -> None:
+def test_pods_that_get_ipus_now_follow_easy_backfill(
+    supply: list[SiteSupply], queue: list[Candidate], want: str
+) -> None:
     assert "".join(pod.name for pod, _ in _schedule(supply, queue).placed) == want
 
 
-def test_the_smallest_rest_fits_best() -> None:
+def test_pod_is_placed_in_the_allocation_with_the_fewest_free_ipus() -> None:
     supply = [_site(16, (8, inf)), _site(16, (12, inf), site=_B), _site(None, site=("vipu:8090", "c"))]
     placed = _schedule(supply, [_waits("a", 4, sites=tuple(each.site for each in supply))]).placed
     assert [site for _, site in placed] == [_B]
 
 
-def test_of_several_the_earliest_start_is_what_is_told() -> None:
+def test_shadow_time_is_the_earliest_of_several_allocations() -> None:
     supply = [_site(16, (16, 500.0)), _site(16, (16, 300.0), site=_B)]
     assert _schedule(supply, [_waits("a", 16, sites=(_A, _B))]).shadows == {"uid-a": 300.0}
 
 
 @pytest.mark.parametrize(("never_from", "want"), [(inf, ""), (16, "b")], ids=["a reservation", "none"])
-def test_who_has_a_reservation_has_its_share_of_the_limit_and_nobody_else(never_from: float, want: str) -> None:
+def test_reservation_counts_against_the_limit_of_the_namespace(never_from: float, want: str) -> None:
     sites = {_A: _site(16, (12, inf), never_from=never_from), _B: _site(8, site=_B)}
     settings = PartitionSettings(servers=(), namespace_limits=(("*", 16),))
     found = schedule([_waits("a", 16), _waits("b", 4, sites=(_B,))], sites, {}, settings, Guard())
@@ -115,7 +117,7 @@ _JOBS = st.lists(
 
 
 @given(_JOBS, st.booleans())
-def test_who_has_the_reservation_starts_when_it_was_told_at_the_latest(
+def test_pod_with_a_reservation_starts_at_its_shadow_time_at_the_latest(
     jobs: list[tuple[int, int, int]], both: bool
 ) -> None:
     """A job is a number of IPUs, a run time, and the slack of its deadline. All jobs wait from the beginning."""
@@ -144,7 +146,7 @@ def test_who_has_the_reservation_starts_when_it_was_told_at_the_latest(
 
 
 @given(st.lists(st.sampled_from([1, 2, 4, 8, 16]), min_size=1, max_size=25), st.randoms(use_true_random=False))
-def test_without_deadlines_the_oldest_starts_before_those_that_come_later(sizes: list[int], random: Any) -> None:
+def test_oldest_pod_without_deadlines_starts_before_younger_pods(sizes: list[int], random: Any) -> None:
     """Younger pods arrive in every round. The oldest pod starts when the pods that run now have ended."""
     site = _site(16, *((size, inf) for size in sizes[:3] if size < 8))
     oldest = _waits("a", 16)

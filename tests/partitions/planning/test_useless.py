@@ -30,7 +30,7 @@ from tests.partitions.planning.stories import (
 )
 
 
-def test_a_pod_that_may_run_nowhere_any_more_gives_its_ipus_to_others() -> None:
+def test_pod_whose_selector_excludes_all_servers_releases_its_ipus() -> None:
     """An Event of the pod has the reason why it waits."""
     pod = make_pod("train", size=64, age_seconds=9)
     story = held(pod, make_pod("next", size=64))
@@ -40,7 +40,7 @@ def test_a_pod_that_may_run_nowhere_any_more_gives_its_ipus_to_others() -> None:
     assert any("node selector" in event.message for event in events_of(plans) if event.pod.name == "train")
 
 
-def test_a_narrowed_pod_keeps_what_it_was_told_of() -> None:
+def test_pod_without_gate_keeps_its_partition_if_its_selector_excludes_it() -> None:
     """The pod has a node, or its selector can no longer be changed."""
     pod = make_pod("train", gated=False, told_server=SERVER.address, servers=frozenset({OTHER.address}))
     story = held(pod, servers=dict(BOTH))
@@ -65,7 +65,7 @@ def _settle_without_server(story: Story, minutes: int) -> list[Plan]:
     )
 
 
-def test_a_pod_that_only_a_server_can_serve_that_is_down_waits_for_it() -> None:
+def test_pod_that_only_a_failed_server_can_serve_waits_without_using_its_limit() -> None:
     """While it waits, the pod does not use its namespace's limit. After the server's return it gets its partition."""
     story, pod = _away(servers=frozenset({SERVER.address}), size=16)
     story.pods.append(make_pod("next", size=16))
@@ -86,7 +86,7 @@ def test_a_pod_that_only_a_server_can_serve_that_is_down_waits_for_it() -> None:
         pytest.param({"begun": True, "finished": True}, False, id="one that has ended does not count any more"),
     ],
 )
-def test_whose_ipus_on_a_server_that_is_down_count(fields: dict[str, Any], kept: bool) -> None:
+def test_ipus_on_a_failed_server_count_until_the_pod_has_ended(fields: dict[str, Any], kept: bool) -> None:
     story, pod = _away(size=16, gated=False, told_server=SERVER.address, node="host-1", **fields)
     story.put(make_partition(pod))
     story.pods.append(make_pod("next", size=16))
@@ -112,7 +112,7 @@ def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> l
 
 
 @pytest.mark.parametrize("misplaced", [False, True])
-def test_a_pod_whose_useless_partition_cannot_be_removed_has_another_one(misplaced: bool) -> None:
+def test_pod_whose_unusable_partition_cannot_be_removed_gets_another_one(misplaced: bool) -> None:
     """The pod does not wait for that server, and an Event has the server's message."""
     pod = make_pod("train")
     story = held(pod, state=None, servers=dict(BOTH))
@@ -130,7 +130,7 @@ def test_a_pod_whose_useless_partition_cannot_be_removed_has_another_one(misplac
     assert waiting.why == f"Partition {id_of(pod)} cannot be removed: no"
 
 
-def test_a_pod_that_has_a_place_does_not_get_a_second_one_recorded() -> None:
+def test_stray_of_a_pod_that_has_an_entry_is_not_recorded() -> None:
     """The gate was removed by hand, so the pod may run on either server."""
     pod = make_pod("train", gated=False)
     story = held(pod, servers=dict(BOTH))
@@ -140,7 +140,7 @@ def test_a_pod_that_has_a_place_does_not_get_a_second_one_recorded() -> None:
     assert [each.server for each in story.ledger.entries] == [SERVER.address]
 
 
-def test_a_lost_partition_stays_on_a_server_that_was_renamed() -> None:
+def test_lost_partition_on_a_renamed_server_is_recreated_only_there() -> None:
     """The server is unknown by its old name, and the pod's node reaches no other server."""
     renamed = Server(host="vipu-new", port=8090)
     pod = make_pod("train", gated=False, told_server=SERVER.address, begun=True, node="host-1")
@@ -153,7 +153,7 @@ def test_a_lost_partition_stays_on_a_server_that_was_renamed() -> None:
 
 
 @pytest.mark.parametrize("other", [None, "b"], ids=["no place", "another allocation"])
-def test_a_lost_partition_that_has_no_place_any_more_holds_up_nobody(other: str | None) -> None:
+def test_lost_partition_that_no_longer_fits_does_not_delay_other_pods(other: str | None) -> None:
     """Another allocation of the same server is used if there is one, because it has the same nodes."""
     lost = make_pod("lost", size=16, age_seconds=9, gated=False, told_server=SERVER.address, node="host-1", begun=True)
     allocations = (Allocation(name="a", ipus=64), *([Allocation(name=other, ipus=64)] if other else []))
@@ -169,7 +169,7 @@ def test_a_lost_partition_that_has_no_place_any_more_holds_up_nobody(other: str 
     assert [each.allocation for each in story.at().values() if each.id == id_of(lost)] == ([other] if other else [])
 
 
-def test_who_was_refused_where_nothing_was_holds_up_nobody_beside_others_either() -> None:
+def test_pod_rejected_by_an_empty_allocation_does_not_delay_later_pods() -> None:
     """Untried pods of that size, which wait behind it, do not delay the others either."""
     never, behind = make_pod("never", size=32, age_seconds=9), make_pod("behind", size=32, age_seconds=8)
     story = Story(pods=[never, behind], servers={SERVER: (Allocation(name="a", ipus=64),)})
@@ -182,7 +182,7 @@ def test_who_was_refused_where_nothing_was_holds_up_nobody_beside_others_either(
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["an entry that nobody can read", "another prefix"])
-def test_what_is_not_ours_to_remove_holds_up_nobody_but_who_needs_its_ipus(kept: bool) -> None:
+def test_foreign_partition_delays_only_pods_that_need_its_ipus(kept: bool) -> None:
     story = Story(pods=[make_pod("large", size=64, age_seconds=9), make_pod("next")])
     theirs = make_partition(make_pod("theirs"), **({} if kept else {"id": "theirs"}))
     story.record(unreadable={theirs.id: "?"} if kept else None)
@@ -191,7 +191,7 @@ def test_what_is_not_ours_to_remove_holds_up_nobody_but_who_needs_its_ipus(kept:
     assert story.entries().keys() == {"next"}
 
 
-def test_a_partition_that_is_recorded_again_is_to_be_as_large_as_its_pod_asks() -> None:
+def test_stray_of_another_size_than_its_pod_requests_is_recreated() -> None:
     """A user may have created a partition with this id and another size while the ledger was lost."""
     pod = make_pod("train", size=4)
     story = Story(pods=[pod])
@@ -200,7 +200,7 @@ def test_a_partition_that_is_recorded_again_is_to_be_as_large_as_its_pod_asks() 
     assert (story.entries()["train"].size, story.at()[id_of(pod)].size) == (4, 4)
 
 
-def test_a_pod_that_the_ledger_cannot_take_is_told_so() -> None:
+def test_pod_gets_an_event_if_the_ledger_is_full() -> None:
     """The reason is not a lack of IPUs: enough of them are free."""
     story = Story(pods=[make_pod("train")])
     story.record(unreadable={"x": "y" * MOST_CHARACTERS})
@@ -210,7 +210,7 @@ def test_a_pod_that_the_ledger_cannot_take_is_told_so() -> None:
     assert ["ledger" in waiting.why for waiting in plans[-1].view.waiting] == [True]
 
 
-def test_a_pod_that_waits_for_a_ledger_which_nobody_lets_us_write_is_told_so() -> None:
+def test_pod_gets_an_event_if_writes_of_the_ledger_are_rejected() -> None:
     story = Story(pods=[make_pod("train")])
     story.read()
     told = events_of(story.settle(5, refused=True))
@@ -225,7 +225,7 @@ def test_a_pod_that_waits_for_a_ledger_which_nobody_lets_us_write_is_told_so() -
         pytest.param("other", 16, {"stuck", "next"}, id="a pod of another namespace has its own limit"),
     ],
 )
-def test_a_pod_without_a_node_keeps_no_other_of_its_namespace_waiting(
+def test_pod_without_a_node_releases_ipus_that_block_its_namespace_limit(
     namespace: str, size: int, want: set[str]
 ) -> None:
     """The waiting pod can use only the other server, which has free IPUs, but the limit of the namespace is used."""
@@ -246,7 +246,9 @@ def test_a_pod_without_a_node_keeps_no_other_of_its_namespace_waiting(
         pytest.param({}, 64, {"unscheduled_seconds": 0.0}, id="one of a cluster where this is switched off"),
     ],
 )
-def test_a_pod_keeps_its_ipus(fields: dict[str, Any], size: int, settings: dict[str, Any]) -> None:
+def test_pod_keeps_its_ipus_if_it_has_a_node_or_no_other_pod_needs_them(
+    fields: dict[str, Any], size: int, settings: dict[str, Any]
+) -> None:
     pod = make_pod("stuck", size=32, age_seconds=99, gated=False, told_server=SERVER.address, **fields)
     story = held(pod, settings=PartitionSettings(servers=(), **{"unscheduled_seconds": 60, **settings}))
     story.settle(rounds=20, seconds=5)
@@ -255,7 +257,7 @@ def test_a_pod_keeps_its_ipus(fields: dict[str, Any], size: int, settings: dict[
     assert (id_of(pod) in story.at(), story.pods[0].released) == (True, False)
 
 
-def test_nobody_gets_the_partition_of_another_pod_by_saying_that_it_was_told_of_it() -> None:
+def test_annotation_with_another_pods_partition_does_not_move_it() -> None:
     """Without the webhook, users can write the annotation, and delete the pod before it is read live."""
     pod, thief = (make_pod(name, gated=False, told_server=SERVER.address) for name in ("train", "thief"))
     story = held(pod)

@@ -190,7 +190,7 @@ def test_the_public_example_is_read() -> None:
         ),
     ],
 )
-def test_a_table_of_partitions_that_is_odd_is_refused_as_a_whole(table: str, problem: str) -> None:
+def test_invalid_table_of_partitions_is_rejected_as_a_whole(table: str, problem: str) -> None:
     with pytest.raises(TableError) as caught:
         tables.partitions(table)
     assert problem in str(caught.value)
@@ -209,7 +209,7 @@ def test_an_empty_table_has_no_partitions() -> None:
         (("INACTIVE", "ACTIVATING", "ACTIVE (degraded)", ""), PartitionState.OTHER),
     ],
 )
-def test_only_words_that_are_known_are_good_or_bad(words: tuple[str, ...], state: PartitionState) -> None:
+def test_only_known_states_are_active_or_error(words: tuple[str, ...], state: PartitionState) -> None:
     assert {tables.state_of(word) for word in words} == {state}
 
 
@@ -231,16 +231,14 @@ _ATTRIBUTES = " Agent | IPU | Attribute"
         (_ATTRIBUTES, [" ag0 | one | clock"], "line 3 has 'one' where a number should be"),
     ],
 )
-def test_a_table_of_allocations_or_attributes_that_is_odd_is_refused(
-    header: str, rows: list[str], problem: str
-) -> None:
+def test_invalid_table_of_allocations_or_attributes_is_rejected(header: str, rows: list[str], problem: str) -> None:
     parse = tables.ipus_of_agents if header is _ATTRIBUTES else tables.allocations
     with pytest.raises(TableError) as caught:
         parse("\n".join([header, "-----", *rows, "-----"]))
     assert problem in str(caught.value)
 
 
-def test_ipus_of_allocations_are_those_that_are_told_else_added_up_else_unknown() -> None:
+def test_ipus_of_allocations_are_reported_or_summed_or_unknown() -> None:
     text = (
         " Allocation | Agents   | Cluster | IPUs\n-----\n"
         " a          | ag0, ag1 | c1      | 7\n"
@@ -257,21 +255,21 @@ def test_ipus_of_allocations_are_those_that_are_told_else_added_up_else_unknown(
 
 
 @given(st.text("ab-|=+ \n\r\x0c\u2028é", max_size=40))
-def test_text_that_is_no_table_is_refused(text: str) -> None:
+def test_text_that_is_not_a_table_is_rejected(text: str) -> None:
     for parse in (tables.partitions, tables.allocations, tables.ipus_of_agents):
         with pytest.raises(TableError):
             parse(text)
 
 
 @given(st.text(" |-\nabc019", max_size=60))
-def test_text_that_looks_like_a_table_is_read_or_refused(text: str) -> None:
+def test_text_that_looks_like_a_table_is_read_completely_or_rejected(text: str) -> None:
     with contextlib.suppress(TableError):
         found = tables.partitions(f" Partition | Size | State\n-----\n{text}\n-----\n")
         assert len(found) == sum(1 for line in text.split("\n") if line.strip(" -|"))
 
 
 @pytest.mark.parametrize("text", ["-" * 4_000_000 + "x | Partition", "\n" * 1_000_000], ids=["dashes", "empty lines"])
-def test_what_no_table_has_takes_neither_time_nor_memory(text: str) -> None:
+def test_huge_text_without_a_table_takes_little_memory(text: str) -> None:
     tracemalloc.start()
     with pytest.raises(TableError):
         tables.partitions(text)
