@@ -56,29 +56,31 @@ def _is_let_through(pod: dict[str, Any] | None, call: RemovePartition) -> bool:
 _AT = datetime(2026, 11, 23, 2, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["its pod is known", "an orphan"])
+@pytest.mark.parametrize("known", [True, False], ids=["known pod", "orphan"])
 @pytest.mark.parametrize(
     ("pod", "changes", "want"),
     [
-        pytest.param(_raw(), {}, False, id="a pod that runs keeps its partition"),
-        pytest.param(_raw(phase="Succeeded"), {}, True, id="one that has ended does not"),
-        pytest.param(_raw(annotations={names.RELEASE: "true"}), {}, True, id="nor one that gives it back"),
-        pytest.param(_raw(told=_ELSEWHERE), {}, True, id="nor one that has another partition"),
-        pytest.param(_raw(told=_ID), {"server": "vipu.example:8090"}, False, id="a server may have two names"),
-        pytest.param(_raw(gated=True), {}, False, id="one that waits keeps it"),
-        pytest.param(_raw(gated=True), {"unused": True}, True, id="but for what is recreated"),
-        pytest.param(_raw(phase="Pending"), {"unused": True}, True, id="also where its init container waits"),
-        pytest.param(_raw(), {"unused": True}, False, id="and its others do not run meanwhile"),
-        pytest.param(_raw(deletionTimestamp=_DELETED), {}, False, id="one that is being deleted has its grace"),
-        pytest.param(_raw(deletionTimestamp=_DELETED), {"past_deletion": _AT}, True, id="until that has run out"),
+        pytest.param(_raw(), {}, False, id="pod running"),
+        pytest.param(_raw(phase="Succeeded"), {}, True, id="pod succeeded"),
+        pytest.param(_raw(annotations={names.RELEASE: "true"}), {}, True, id="pod released"),
+        pytest.param(_raw(told=_ELSEWHERE), {}, True, id="pod with another partition"),
+        pytest.param(
+            _raw(told=_ID), {"server": "vipu.example:8090"}, False, id="same partition, other name of the server"
+        ),
+        pytest.param(_raw(gated=True), {}, False, id="pod with its gate"),
+        pytest.param(_raw(gated=True), {"unused": True}, True, id="pod with its gate, unused partition"),
+        pytest.param(_raw(phase="Pending"), {"unused": True}, True, id="pending pod, unused partition"),
+        pytest.param(_raw(), {"unused": True}, False, id="running pod, unused partition"),
+        pytest.param(_raw(deletionTimestamp=_DELETED), {}, False, id="pod being deleted"),
+        pytest.param(_raw(deletionTimestamp=_DELETED), {"past_deletion": _AT}, True, id="grace period over"),
         pytest.param(
             _raw(deletionTimestamp=_DELETED),
             {"past_deletion": _AT.replace(hour=1)},
             False,
-            id="with another time its grace is another one",
+            id="another deletionTimestamp",
         ),
-        pytest.param(_raw(), {"past_deletion": _AT}, False, id="a time without a deletion is no proof"),
-        pytest.param(None, {}, True, id="a pod that is gone needs none"),
+        pytest.param(_raw(), {"past_deletion": _AT}, False, id="deletion time of a pod that is not deleted"),
+        pytest.param(None, {}, True, id="no pod"),
     ],
 )
 def test_remove_is_prevented_only_if_a_pod_may_use_the_partition(
@@ -211,9 +213,11 @@ def test_open_gate_adds_no_selector_if_all_nodes_reach_the_server(api: FakeKube)
 @pytest.mark.parametrize(
     ("change", "want"),
     [
-        pytest.param({"metadata": {"uid": "u-2"}}, "another one", id="a pod of the same name came after it"),
-        pytest.param({"spec": {"schedulingGates": []}}, "no longer has the scheduling gate", id="somebody opened it"),
-        pytest.param({"spec": {"nodeSelector": {"ipu-pod": "two"}}}, "selects other nodes", id="it may not go there"),
+        pytest.param({"metadata": {"uid": "u-2"}}, "another one", id="replaced by a pod of the same name"),
+        pytest.param({"spec": {"schedulingGates": []}}, "no longer has the scheduling gate", id="gate already removed"),
+        pytest.param(
+            {"spec": {"nodeSelector": {"ipu-pod": "two"}}}, "selects other nodes", id="selector excludes the server"
+        ),
     ],
 )
 def test_open_gate_does_not_change_a_pod_that_was_replaced_or_changed(

@@ -162,7 +162,7 @@ def test_pod_with_hostnetwork_of_its_author_may_have_network_capabilities() -> N
         pytest.param(
             {"env": [{"name": "IPUOF_CONFIG_PATH", "value": "/mine"}]},
             {"env": [{"name": "IPUOF_CONFIG_PATH", "value": "/mine"}]},
-            id="a variable that is there",
+            id="existing variable",
         ),
         pytest.param(
             {"securityContext": {"privileged": False}}, {"securityContext": {"privileged": False}}, id="no privileges"
@@ -170,7 +170,7 @@ def test_pod_with_hostnetwork_of_its_author_may_have_network_capabilities() -> N
         pytest.param(
             {"securityContext": {"allowPrivilegeEscalation": False}},
             {"securityContext": {"allowPrivilegeEscalation": False}},
-            id="no escalation, which the API server takes of no privileged container",
+            id="no escalation, which privileged containers may not forbid",
         ),
         pytest.param(
             {"securityContext": {"capabilities": {"drop": ["ALL"]}}},
@@ -210,9 +210,11 @@ def test_injection_keeps_a_dns_policy_other_than_the_default(policy: str, want: 
     ("policy", "url", "want"),
     [
         pytest.param("Default", "http://partitions.ipus.svc", 1, id="the node's DNS does not know Services"),
-        pytest.param("None", "https://partitions.ipus.svc.cluster.local:8443", 1, id="its own may not either"),
+        pytest.param(
+            "None", "https://partitions.ipus.svc.cluster.local:8443", 1, id="own DNS servers may not know them"
+        ),
         pytest.param("ClusterFirst", "http://partitions.ipus.svc", 0, id="the cluster's DNS knows them"),
-        pytest.param("Default", "http://partitions.example", 0, id="a name that is no Service"),
+        pytest.param("Default", "http://partitions.example", 0, id="name of no Service"),
     ],
 )
 def test_pod_whose_dns_may_not_resolve_the_api_gets_a_warning(policy: str, url: str, want: int) -> None:
@@ -287,11 +289,11 @@ def test_copy_of_a_running_pod_loses_the_partition_annotations() -> None:
         ),
         pytest.param(raw_pod(os={"name": "windows"}), "IPUs are used on Linux", id="Windows"),
         pytest.param(raw_pod(hostUsers=False), "spec.hostUsers is false", id="a user namespace"),
-        pytest.param(raw_pod(containers=[{"name": names.INIT_CONTAINER}]), "rename it", id="our name"),
+        pytest.param(raw_pod(containers=[{"name": names.INIT_CONTAINER}]), "rename it", id="reserved container name"),
         pytest.param(
             raw_pod(containers=[{"name": "m", "volumeMounts": [{"name": "x", "mountPath": "/etc/graphcore/"}]}]),
             "spec.containers[0] mounts the volume 'x' at /etc/graphcore",
-            id="our path",
+            id="reserved path",
         ),
         pytest.param(
             raw_pod(containers=[{"name": "m", "ports": [{"containerPort": 80, "hostPort": 8080}]}]),
@@ -303,7 +305,9 @@ def test_copy_of_a_running_pod_loses_the_partition_annotations() -> None:
             "2 of its containers have the port 80 (TCP)",
             id="one port twice",
         ),
-        pytest.param(raw_pod(initContainers=[{}], containers=[{}] * 256), "it has 257 containers", id="too much to do"),
+        pytest.param(
+            raw_pod(initContainers=[{}], containers=[{}] * 256), "it has 257 containers", id="too many containers"
+        ),
     ],
 )
 def test_pod_is_rejected_with_the_reason(pod: Json, want: str) -> None:
@@ -373,7 +377,7 @@ def test_static_pod_is_admitted_with_a_warning_and_without_a_patch(size: str) ->
             Request(
                 operation="CREATE", kind="Pod", subresource="ephemeralcontainers", object=raw_pod({names.IPUS: "3"})
             ),
-            id="no part of metadata",
+            id="subresource without metadata",
         ),
         pytest.param(Request(operation="DELETE", kind="Pod", namespace="ml"), id="another operation"),
     ],
@@ -400,7 +404,7 @@ def with_annotation(pod: Json, key: str, value: str | None) -> Json:
 @pytest.mark.parametrize(
     ("before", "after", "want"),
     [
-        pytest.param(RUNNING, with_annotation(RUNNING, names.IPUS, None), "cannot be changed", id="no size any more"),
+        pytest.param(RUNNING, with_annotation(RUNNING, names.IPUS, None), "cannot be changed", id="size removed"),
         pytest.param(RUNNING, with_annotation(RUNNING, names.IPU, "8"), "cannot be changed", id="a second size"),
         pytest.param(RUNNING, with_annotation(RUNNING, names.STATUS, "no"), "cannot be changed", id="the status"),
         pytest.param(
@@ -429,7 +433,9 @@ def test_change_of_a_protected_annotation_or_label_is_rejected(before: Json, aft
     [
         pytest.param(RUNNING, with_annotation(RUNNING, "note", "x"), id="something else"),
         pytest.param(
-            raw_pod(labels={}), with_annotation(raw_pod(labels={}), names.IPUS, None), id="what was never served"
+            raw_pod(labels={}),
+            with_annotation(raw_pod(labels={}), names.IPUS, None),
+            id="size removed from a pod without injection",
         ),
     ],
 )
@@ -477,7 +483,7 @@ def test_annotations_are_also_protected_in_status_updates() -> None:
         pytest.param({"labels": {names.POD_LABEL: "true"}}, names.POD_LABEL, id="the label"),
         pytest.param({"annotations": {"note": "x"}, "labels": {"zone": "a"}}, "", id="something else"),
         pytest.param({}, "", id="nothing"),
-        pytest.param({"annotations": [names.IPUS], "labels": 3}, "", id="nothing that can be read"),
+        pytest.param({"annotations": [names.IPUS], "labels": 3}, "", id="invalid metadata"),
     ],
 )
 @pytest.mark.parametrize("subresource", ["binding", ""])

@@ -112,11 +112,11 @@ def test_terminal_lists_the_pods_of_a_namespace_by_state(controller: Controller)
     [
         pytest.param("second", "", "has waited for 32 IPUs", id="a pod by its name"),
         pytest.param("pod/second", "research", "at place", id="with kind and namespace"),
-        pytest.param("first", "", "64 IPUs, is active", id="one that has its partition"),
-        pytest.param("third", "", "gets no IPUs as it is", id="one that is rejected"),
-        pytest.param("second", "elsewhere", "", id="of another namespace"),
-        pytest.param("jobset/second", "", "", id="of another kind"),
-        pytest.param("nobody", "", "", id="that nobody knows"),
+        pytest.param("first", "", "64 IPUs, is active", id="pod with its partition"),
+        pytest.param("third", "", "gets no IPUs as it is", id="rejected pod"),
+        pytest.param("second", "elsewhere", "", id="pod of another namespace"),
+        pytest.param("jobset/second", "", "", id="object of another kind"),
+        pytest.param("nobody", "", "", id="unknown pod"),
     ],
 )
 def test_explain_describes_only_matching_pods_with_ipus(

@@ -89,13 +89,13 @@ def test_wait_is_lengthened_at_random() -> None:
 @pytest.mark.parametrize(
     ("reply", "want"),
     [
-        pytest.param(Reply(status=503), 0.5, id="nothing is said"),
+        pytest.param(Reply(status=503), 0.5, id="no Retry-After"),
         pytest.param(Reply(status=503, retry_after="soon"), 0.5, id="no number"),
         pytest.param(Reply(status=503, retry_after="99999"), 120.0, id="too long"),
         pytest.param(Reply(status=429, retry_after="3"), 3.0, id="too many requests"),
-        pytest.param(Reply(status=500, body=b"internal error"), 0.5, id="a mistake of the server's"),
+        pytest.param(Reply(status=500, body=b"internal error"), 0.5, id="internal error"),
         pytest.param(Reply(status=502, body=b"<html>"), 0.5, id="a proxy that speaks HTML"),
-        pytest.param(Reply(status=200, body=b"[]"), 0.5, id="an answer of somebody else"),
+        pytest.param(Reply(status=200, body=b"[]"), 0.5, id="answer of another server"),
         pytest.param(Reply(status=200, body=b'{"config": ""}'), 0.5, id="no configuration"),
     ],
 )
@@ -214,7 +214,7 @@ def test_command_succeeds_and_writes_the_configuration_file(
     ("more", "variables", "code", "want"),
     [
         pytest.param((), {"IPUS": "8"}, ExitCode.NOT_SERVED, "asks for 4 IPUs, and not for 8", id="another size"),
-        pytest.param((), {"POD_UID": "x"}, ExitCode.NOT_SERVED, "only the pod itself", id="the UID of another"),
+        pytest.param((), {"POD_UID": "x"}, ExitCode.NOT_SERVED, "only the pod itself", id="UID of another pod"),
         pytest.param(("--timeout=0",), {}, ExitCode.ERROR, "there is no partition after 0 s", id="no time"),
         pytest.param((), {"IPUS": ""}, ExitCode.ERROR, "not set: IPUS", id="a variable that is missing"),
         pytest.param((), {"IPUS": "two"}, ExitCode.ERROR, "IPUS is 'two'", id="no number"),

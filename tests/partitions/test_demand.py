@@ -102,12 +102,12 @@ def _ended(code: int, name: str = "graphcore-partition") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("status", "gated", "want"),
     [
-        pytest.param({}, False, False, id="no kubelet has said anything"),
-        pytest.param({"phase": "Pending", **_ended(0)}, False, True, id="its init container has ended well"),
-        pytest.param({"phase": "Pending", **_ended(3)}, False, False, id="or not, and is started again"),
-        pytest.param({"phase": "Pending", **_ended(0, "other")}, False, False, id="another one has ended"),
-        pytest.param({"phase": "Running"}, False, True, id="it runs"),
-        pytest.param({"phase": "Running", **_ended(0)}, True, False, id="somebody says so of one that waits"),
+        pytest.param({}, False, False, id="no status"),
+        pytest.param({"phase": "Pending", **_ended(0)}, False, True, id="init container succeeded"),
+        pytest.param({"phase": "Pending", **_ended(3)}, False, False, id="init container failed"),
+        pytest.param({"phase": "Pending", **_ended(0, "other")}, False, False, id="another init container succeeded"),
+        pytest.param({"phase": "Running"}, False, True, id="pod running"),
+        pytest.param({"phase": "Running", **_ended(0)}, True, False, id="pod with its gate and a written status"),
     ],
 )
 def test_pod_has_begun_after_its_init_container_has_succeeded(status: dict[str, Any], gated: bool, want: bool) -> None:
@@ -138,12 +138,12 @@ def test_pod_without_optional_fields_has_the_defaults_of_the_api() -> None:
         # Admission cannot reject a static pod, which runs without a gate: it would hold IPUs that it cannot use.
         pytest.param(
             {names.STATUS: names.INJECTED, names.MIRROR: "x"}, {"initContainers": [_OURS]}, "injected", False,
-            id="a static pod has not been injected, whatever it says",
+            id="static pod with the annotation",
         ),
         # The pod has the plugin's label and annotation, and runs with a partition of the plugin: it gets no second one.
         pytest.param(
             {names.STATUS: names.INJECTED}, {"initContainers": [{"name": "ipu-init"}]}, "injected", False,
-            id="one that Graphcore's plugin has injected is none of ours",
+            id="pod injected by Graphcore's plugin",
         ),
         pytest.param({names.PARTITION_HOST: "a"}, {}, "told_server", "", id="a host without a port"),
         pytest.param({names.PARTITION_PORT: "8090"}, {}, "told_server", "", id="a port without a host"),
@@ -181,23 +181,23 @@ _BOTH = {"matchExpressions": [each for key in ("zone", _KEY) for each in _term("
 @pytest.mark.parametrize(
     ("spec", "want"),
     [
-        pytest.param({}, None, id="no wish allows all"),
-        pytest.param({"nodeSelector": {"other": "x"}}, None, id="another label says nothing"),
+        pytest.param({}, None, id="no selector"),
+        pytest.param({"nodeSelector": {"other": "x"}}, None, id="selector of another label"),
         pytest.param({"nodeSelector": {_KEY: "1"}}, {_ONE, _ANY}, id="a selector of one server's nodes"),
-        pytest.param({"nodeSelector": {_KEY: "3"}}, {_ANY}, id="of nobody's, where all nodes reach one server"),
+        pytest.param({"nodeSelector": {_KEY: "3"}}, {_ANY}, id="selector of no server's nodes"),
         pytest.param(_affinity(_term("In", "2", "3")), {_TWO, _ANY}, id="an affinity to one of several values"),
         pytest.param(_affinity(_term("NotIn", "2")), {_ONE, _ANY}, id="an affinity away from one"),
-        pytest.param(_affinity(_term("Exists")), None, id="any value will do"),
+        pytest.param(_affinity(_term("Exists")), None, id="label with any value"),
         pytest.param(_affinity(_term("DoesNotExist")), {_ANY}, id="nodes without the label"),
         pytest.param(_affinity(_term("Gt", "1")), {_TWO, _ANY}, id="numbers above another"),
         pytest.param(_affinity(_term("Lt", "2")), {_ONE, _ANY}, id="numbers below another"),
         pytest.param(_affinity(_term("Lt", "x")), {_ANY}, id="no number at all"),
         pytest.param(_affinity(_term("Gt")), {_ANY}, id="above nothing"),
-        pytest.param(_affinity(_term("In", "x", key="zone")), None, id="an affinity to another label says nothing"),
+        pytest.param(_affinity(_term("In", "x", key="zone")), None, id="affinity to another label"),
         pytest.param(_affinity(_BOTH), {_ONE, _ANY}, id="all expressions of a term together"),
         pytest.param(_affinity(_term("In", "1"), _term("In", "2")), None, id="either of two terms is enough"),
         pytest.param(_affinity({}), set(), id="a term without requirements matches no node"),
-        pytest.param(_affinity({"matchFields": [{"key": "metadata.name"}]}), None, id="one node by name may be any"),
+        pytest.param(_affinity({"matchFields": [{"key": "metadata.name"}]}), None, id="affinity to a node by name"),
         pytest.param(
             {"nodeSelector": {_KEY: "1"}, **_affinity(_term("In", "2"))}, {_ANY}, id="selector and affinity together"
         ),
@@ -250,7 +250,7 @@ _VALUES = st.one_of(st.text(max_size=200), st.integers(-5, 500).map(str), st.non
     ("annotations", "want"),
     [
         pytest.param({}, None, id="a pod without annotations asks for none"),
-        pytest.param({"graphcore.ai/status": "injected"}, None, id="another annotation says nothing"),
+        pytest.param({"graphcore.ai/status": "injected"}, None, id="another annotation"),
         pytest.param({names.IPUS: "1"}, 1, id="one IPU is a partition"),
         pytest.param({names.IPUS: "64"}, 64, id="the largest is served"),
         pytest.param({names.IPU: "4"}, 4, id="the short spelling counts as well"),
@@ -265,19 +265,19 @@ def test_valid_size_is_read(annotations: dict[str, str], want: int | None) -> No
     ("annotations", "words"),
     [
         pytest.param({names.IPUS: "3"}, ["3 IPUs", "ask for 2 or 4."], id="three is no power of two"),
-        pytest.param({names.IPUS: "48"}, ["ask for 32 or 64."], id="the largest is proposed, too"),
+        pytest.param({names.IPUS: "48"}, ["ask for 32 or 64."], id="above the middle of two powers of two"),
         pytest.param({names.IPUS: "200"}, ["ask for 64."], id="far above the largest"),
         pytest.param({names.IPUS: "536870912"}, ["has 64"], id="the longest number that is read"),
         pytest.param({names.IPUS: "1073741824"}, ["is '1073741824',"], id="a longer one"),
-        pytest.param({names.IPUS: "100"}, ["ask for 64."], id="no power of two that is not served is proposed"),
+        pytest.param({names.IPUS: "100"}, ["ask for 64."], id="next power of two is not served"),
         pytest.param({names.IPUS: "128"}, ["128 IPUs", "has 64"], id="more than the largest"),
-        pytest.param({names.IPUS: "0"}, ["is '0'"], id="none at all is asked for by no annotation"),
+        pytest.param({names.IPUS: "0"}, ["is '0'"], id="zero"),
         pytest.param({names.IPUS: "-2"}, ["is '-2'"], id="a negative number"),
         pytest.param({names.IPUS: ""}, ["is ''"], id="nothing"),
-        pytest.param({names.IPUS: " 4"}, ["is ' 4'"], id="blanks are not trimmed, so what is shown is what counts"),
+        pytest.param({names.IPUS: " 4"}, ["is ' 4'"], id="leading blank"),
         pytest.param({names.IPUS: "٤"}, ["is '٤'"], id="digits of other scripts"),
         pytest.param({names.IPUS: "1e1"}, ["is '1e1'"], id="an exponent"),
-        pytest.param({names.IPUS: "9" * 300_000}, ["9…, but"], id="an endless number is not computed"),
+        pytest.param({names.IPUS: "9" * 300_000}, ["9…, but"], id="number with 300,000 digits"),
         pytest.param({names.IPUS: 4}, ["is 4, but"], id="a number where a text belongs"),
         pytest.param({names.IPUS: "4", names.IPU: "2"}, [names.IPUS, names.IPU, "4", "2"], id="two sizes"),
         pytest.param({names.IPUS: "4", names.IPU: "x"}, [f"{names.IPU} is 'x'"], id="one good and one bad"),

@@ -81,7 +81,9 @@ def test_pod_waits_until_its_partition_is_active_and_gets_its_configuration(grou
         pytest.param({}, {"size": None}, 422, "a power of two", id="no size"),
         pytest.param({}, {"reconfigurable": "no"}, 400, "reconfigurable", id="a text for a truth value"),
         pytest.param({}, {"reconfigurable": False}, 409, "is reconfigurable", id="another kind of partition"),
-        pytest.param({"problem": "It cannot be.", "size": 4}, {}, 422, "It cannot be.", id="a pod that nobody serves"),
+        pytest.param(
+            {"problem": "It cannot be.", "size": 4}, {}, 422, "It cannot be.", id="a pod that cannot be served"
+        ),
         pytest.param({"finished": True}, {}, 410, "has ended", id="a pod that has ended"),
         pytest.param({"released": True}, {}, 410, "was released", id="a partition that was given back"),
     ],

@@ -106,7 +106,9 @@ def test_servers_follow_the_addresses_and_the_certificate(
 @pytest.mark.parametrize(
     ("spoil", "want"),
     [
-        pytest.param(lambda place: place.authority.write_text(make().authority_pem), "is not trusted", id="another"),
+        pytest.param(
+            lambda place: place.authority.write_text(make().authority_pem), "is not trusted", id="another authority"
+        ),
         pytest.param(lambda place: place.write(make("other.example")), "is not trusted: Hostname", id="another host"),
         pytest.param(lambda place: place.authority.unlink(), "cannot be read: .*No such file", id="no file"),
         pytest.param(lambda place: place.authority.write_text("?"), "cannot be read", id="no authority in the file"),

@@ -68,10 +68,10 @@ def test_pod_rejected_by_an_empty_allocation_stops_delaying_other_pods(ipus: int
 @pytest.mark.parametrize(
     ("fields", "want_removed"),
     [
-        pytest.param({"finished": True}, True, id="a pod that has finished"),
-        pytest.param({"released": True}, True, id="a pod that gives its partition back"),
-        pytest.param({"deletion_deadline": NOW - timedelta(hours=1)}, False, id="one seen to be deleted just now"),
-        pytest.param({}, False, id="a pod that runs"),
+        pytest.param({"finished": True}, True, id="pod finished"),
+        pytest.param({"released": True}, True, id="pod released"),
+        pytest.param({"deletion_deadline": NOW - timedelta(hours=1)}, False, id="deletion just seen"),
+        pytest.param({}, False, id="pod running"),
     ],
 )
 def test_partition_is_removed_only_if_its_pod_no_longer_needs_it(fields: dict[str, object], want_removed: bool) -> None:
@@ -129,7 +129,9 @@ def test_ledger_is_written_again_within_a_second_after_a_conflict() -> None:
 _ALIAS = Server(host="vipu.example", port=8090)
 
 
-@pytest.mark.parametrize("told", [SERVER, _ALIAS], ids=["by the first name", "by the second name"])
+@pytest.mark.parametrize(
+    "told", [SERVER, _ALIAS], ids=["annotation with the first name", "annotation with the second name"]
+)
 def test_server_with_two_names_keeps_the_partitions_of_existing_pods(told: Server) -> None:
     """The two readings of the one server may differ."""
     pod = make_pod("train", gated=False, told_server=told.address, node="host-1", begun=True)

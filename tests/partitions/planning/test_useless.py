@@ -81,9 +81,9 @@ def test_pod_that_only_a_failed_server_can_serve_waits_without_using_its_limit()
 @pytest.mark.parametrize(
     ("fields", "kept"),
     [
-        pytest.param({"begun": True}, True, id="one that runs keeps them"),
-        pytest.param({}, True, id="one that was told of them, too"),
-        pytest.param({"begun": True, "finished": True}, False, id="one that has ended does not count any more"),
+        pytest.param({"begun": True}, True, id="pod running"),
+        pytest.param({}, True, id="pod with its partition in the annotation"),
+        pytest.param({"begun": True, "finished": True}, False, id="pod finished"),
     ],
 )
 def test_ipus_on_a_failed_server_count_until_the_pod_has_ended(fields: dict[str, Any], kept: bool) -> None:
@@ -181,7 +181,7 @@ def test_pod_rejected_by_an_empty_allocation_does_not_delay_later_pods() -> None
     assert story.entries().keys() >= {"p0", "p1", "p2"}
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["an entry that nobody can read", "another prefix"])
+@pytest.mark.parametrize("kept", [True, False], ids=["unreadable entry", "another prefix"])
 def test_foreign_partition_delays_only_pods_that_need_its_ipus(kept: bool) -> None:
     story = Story(pods=[make_pod("large", size=64, age_seconds=9), make_pod("next")])
     theirs = make_partition(make_pod("theirs"), **({} if kept else {"id": "theirs"}))
@@ -220,9 +220,9 @@ def test_pod_gets_an_event_if_writes_of_the_ledger_are_rejected() -> None:
 @pytest.mark.parametrize(
     ("namespace", "size", "want"),
     [
-        pytest.param("team", 32, {"next"}, id="a pod of its namespace waits for the limit"),
-        pytest.param("team", 64, {"stuck"}, id="what it waits for is more than the limit"),
-        pytest.param("other", 16, {"stuck", "next"}, id="a pod of another namespace has its own limit"),
+        pytest.param("team", 32, {"next"}, id="limit blocks a pod of the namespace"),
+        pytest.param("team", 64, {"stuck"}, id="pod exceeds the limit on its own"),
+        pytest.param("other", 16, {"stuck", "next"}, id="pod of another namespace"),
     ],
 )
 def test_pod_without_a_node_releases_ipus_that_block_its_namespace_limit(
@@ -240,10 +240,10 @@ def test_pod_without_a_node_releases_ipus_that_block_its_namespace_limit(
 @pytest.mark.parametrize(
     ("fields", "size", "settings"),
     [
-        pytest.param({"node": "host-1"}, 64, {}, id="one that has a node"),
-        pytest.param({}, 32, {}, id="one whose IPUs nobody waits for: who comes has a place at once"),
-        pytest.param({}, 64, {"namespace_limits": (("*", 32),)}, id="one that is in the way of nobody but a limit"),
-        pytest.param({}, 64, {"unscheduled_seconds": 0.0}, id="one of a cluster where this is switched off"),
+        pytest.param({"node": "host-1"}, 64, {}, id="pod with a node"),
+        pytest.param({}, 32, {}, id="no pod waits for the IPUs"),
+        pytest.param({}, 64, {"namespace_limits": (("*", 32),)}, id="other pod exceeds the limit"),
+        pytest.param({}, 64, {"unscheduled_seconds": 0.0}, id="UNSCHEDULED_TIMEOUT is 0"),
     ],
 )
 def test_pod_keeps_its_ipus_if_it_has_a_node_or_no_other_pod_needs_them(

@@ -24,13 +24,15 @@ def _run(runner: Runner, folder: Path, script: str, *, seconds: float = 60, most
 @pytest.mark.parametrize(
     ("script", "want"),
     [
-        pytest.param('echo "$WORD" >&2; cat; exit 3', Ended(code=3, stdout="", stderr="from us\n"), id="what it says"),
+        pytest.param(
+            'echo "$WORD" >&2; cat; exit 3', Ended(code=3, stdout="", stderr="from us\n"), id="output and exit code"
+        ),
         pytest.param(r"printf 'a\377b'", Ended(code=0, stdout="a\ufffdb", stderr=""), id="output that is no text"),
         pytest.param("exec >&- 2>&-; sleep 0.05; exit 4", Ended(code=4, stdout="", stderr=""), id="closed output"),
         pytest.param(
             "echo half; kill -TERM $$",
             Ended(code=None, stdout="half\n", stderr="", cause="it was killed by SIGTERM"),
-            id="a signal ends it",
+            id="killed by a signal",
         ),
     ],
 )
