@@ -124,7 +124,7 @@ def test_fetch_gives_up_after_its_patience_with_the_reason() -> None:
     with pytest.raises(GaveUp, match=r"after 12 s: the pod waits for IPUs"):
         play.client.fetch()
     assert play.waited == [5.0, 5.0]
-    # The time-outs of the requests end with the patience of the client, even if the server hangs.
+    # No request lasts longer than the patience of the client, even if the server hangs.
     assert play.given == [12.0, 7.0, 2.0]
 
 

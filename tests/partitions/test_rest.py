@@ -22,7 +22,7 @@ from tests.support.partitions import FakeVipu
 from tests.support.partitions_api import SERVER, Ground, id_of, jwt
 from tests.support.waiting import wait_for
 
-#: Enough for a busy machine.
+#: Time-out in seconds, long enough for a busy machine.
 pytestmark = pytest.mark.timeout(30)
 
 ROOT = names.ROOT
@@ -159,7 +159,7 @@ def test_partition_of_another_pod_cannot_be_requested(ground: Ground) -> None:
             assert (answer.status, answer.json) == (
                 404, {"error": f"there is no partition {made}, or you have no right to its pod"},
             ), who  # fmt: skip
-    # The body cannot claim another pod either.
+    # A pod cannot claim the identity of another pod in the request body either.
     assert ground.ask(other, ground.token(other), uid=pod.uid).status == 403
     assert ground.ask(other, ground.token(other), namespace="theirs").status == 403
     assert not [each for each in ground.kube.calls if each.method == "PATCH"]

@@ -118,7 +118,7 @@ class OpenGate(_OfPod):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeBack(_OfPod):
-    """Release a pod that has a partition but no node, as the REST API does. A pod that gets a node first keeps it."""
+    """Release a pod that has a partition but no node, as the REST API does. A pod with a node keeps its partition."""
 
     name: ClassVar = "take_back"
 

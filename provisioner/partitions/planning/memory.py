@@ -42,7 +42,7 @@ class PartitionMemory:
     #: Time of the last answer to a create or remove. Readings requested before it are outdated.
     changed_at: datetime | None = None
     active_at: datetime | None = None
-    #: Whether a create was rejected, or a broken partition was removed, and no later reading lists the partition.
+    #: Whether a create was rejected, or a broken partition was removed; reset when a reading lists the partition.
     refused: bool = False
     #: Back-off of creates; None once the partition is listed.
     backoff: Backoff | None = None

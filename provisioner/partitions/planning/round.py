@@ -28,7 +28,7 @@ class ServerView:
     server: Server
     #: Last successful reading; None if there was none.
     reading: Reading | None = None
-    #: Failure of the reads since then; None if there was none.
+    #: Failure of the last read; None if it succeeded, or none was tried.
     failure: Failure | None = None
 
 

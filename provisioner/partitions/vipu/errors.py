@@ -61,7 +61,7 @@ _RULES: Sequence[_Rule] = (
     ),
     _rule(r"accepts \d+ arg|flag needs an argument", FailureKind.INVALID),
     _rule(r"unauthenticated|not authori[sz]ed|access key", FailureKind.PERMISSION),
-    # Only for reads: a changing command may mean the file that it writes after the change.
+    # Only for reads: in a create or remove, it may concern the file that the command writes after the change.
     _rule(r"permission denied|access denied", FailureKind.PERMISSION, frozenset({Verb.READ, Verb.GET})),
     # The allocation, user or cluster does not exist, so a user has to change something.
     _rule(

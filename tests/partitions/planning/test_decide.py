@@ -251,7 +251,7 @@ def test_gate_is_kept_while_the_entry_is_removed_from_the_ledger() -> None:
 
 
 def test_partition_is_kept_while_the_gate_of_its_pod_is_removed() -> None:
-    """The live check before the remove could see the gate just before it is removed."""
+    """The live check before the remove could see the gate just before the gate is removed."""
     pod = make_pod("train")
     story = held(pod)
     story.read()

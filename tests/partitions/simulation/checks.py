@@ -28,7 +28,7 @@ MOST_TRIES_A_MINUTE = 40
 
 
 class Checks:
-    """Checks one run."""
+    """Checks the invariants of one simulated run."""
 
     def __init__(self, stage: Stage, kube: Kube, servers: dict[str, VipuServer], settings: PartitionSettings) -> None:
         self.stage, self.kube, self.servers, self.settings = stage, kube, servers, settings

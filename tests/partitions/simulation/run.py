@@ -81,7 +81,7 @@ class Run:
         return found
 
     def start(self) -> Process:
-        """Start a process."""
+        """Start a controller process."""
         process = Process(self.stage, self.kube, self.servers, self.settings)
         process.fault_chance, process.loss_chance = self.fault_chance, self.loss_chance
         process.crash_chance, process.on_crash = self.crash_chance, self._restart
@@ -240,7 +240,7 @@ class Run:
     def _narrow(self, uid: str) -> None:
         """Add a node selector to a pod, which is allowed while it has its gate."""
         pod = self.kube.pods.get(uid)
-        # After the faults have ended, no code would delete a pod that can no longer be served.
+        # Only during the faults: `_calm` ends them, and deletes pods that no server can serve.
         if pod is not None and pod.gated and self.stage.stormy:
             chosen = self.stage.rng.choice(sorted(pod.servers if pod.servers is not None else self.servers))
             self.stage.fault("pod narrowed", f"{pod.name} to {chosen}")

@@ -59,7 +59,7 @@ class VipuServer:
         return view is not None and view.phase is Phase.ACTIVE
 
     def send(self, call: Call, answer: Callable[[object | None, Failure | None], None]) -> None:
-        """Execute a request, and answer it at the time of the server, with the result or a failure."""
+        """Execute a request. Call `answer` when the simulated server would answer, with the result or a failure."""
         self.on_change(call)
         try:
             if isinstance(call, ReadServer):
