@@ -310,7 +310,7 @@ def test_copy_of_a_running_pod_loses_the_partition_annotations() -> None:
         ),
     ],
 )
-def test_pod_is_rejected_with_the_reason(pod: Json, want: str) -> None:
+def test_pod_that_cannot_use_ipus_is_rejected_with_the_reason(pod: Json, want: str) -> None:
     answer = review(pod)
     assert answer.denied.startswith("Pod ml/train")
     assert want in answer.denied

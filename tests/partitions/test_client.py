@@ -257,7 +257,7 @@ def test_request_times_out_if_the_answer_does_not_end(said: bytes) -> None:
             asked.result()
 
 
-def test_signal_ends_the_command(tmp_path: Path) -> None:
+def test_signal_ends_the_waiting_command(tmp_path: Path) -> None:
     """The test runs the command in a separate process, which waits for an API that is down."""
     (tmp_path / "token").write_text("token", encoding="utf-8")
     environment: dict[str, Any] = {"POD_NAMESPACE": "ml", "POD_NAME": "p", "POD_UID": "u", "IPUS": "4"}

@@ -150,7 +150,9 @@ def test_pod_without_optional_fields_has_the_defaults_of_the_api() -> None:
         pytest.param({names.IPUS: "1024"}, {}, "problem", "", id="the largest partition of all"),
     ],
 )  # fmt: skip
-def test_field_of_a_pod_is_read(annotations: dict[str, str], spec: dict[str, Any], part: str, want: object) -> None:
+def test_field_of_a_pod_is_read_or_has_its_default(
+    annotations: dict[str, str], spec: dict[str, Any], part: str, want: object
+) -> None:
     found = getattr(parse_pod(_raw(annotations=annotations, spec=spec)), part)
     assert (found, type(found)) == (want, type(want))
 
