@@ -45,12 +45,12 @@ _LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_by
 _ID = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 _NOT_YOURS = "there is no partition {id}, or you have no right to its pod"
-#: Maximum number of calls to the API server: of running ones, and of running and waiting ones together.
+#: Maximum number of running calls to the API server, and of running and waiting calls together.
 _AT_ONCE, _MOST = 8, 256
 #: Seconds for which a review by the API server is reused; a token of a deleted pod may be accepted for this time.
 _KEPT_SECONDS = 10.0
 _MOST_KEPT = 4096
-#: Maximum number of reads of one V-IPU server: of running ones, and of running and waiting ones together.
+#: Maximum number of running reads of one V-IPU server, and of running and waiting reads together.
 _READS_AT_ONCE, _MOST_READS = 2, 128
 #: Maximum wait in seconds of a request for a read, which continues afterwards; seconds for which a result is reused.
 _READ_PATIENCE_SECONDS, _READ_KEPT_SECONDS = 15.0, 5.0
