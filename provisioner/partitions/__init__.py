@@ -1,1 +1,1 @@
-"""Partitions of Graphcore IPUs for pods that ask for them by annotation."""
+"""Partitions of Graphcore IPUs for pods that request them by annotation."""

@@ -1,6 +1,6 @@
-"""Acting: sends what was decided, and hands the answers back to the loop.
+"""Sends the calls and writes of a plan, and returns their answers to the loop.
 
-Nothing here waits for a partition. Each V-IPU server, and writes to Kubernetes, have threads of their own.
+Nothing here waits until a partition is active. Each V-IPU server and the writes to Kubernetes have separate threads.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ from provisioner.runtime.actor import NO_LEASE, CallingActor
 
 _log = structlog.get_logger(__name__)
 _READ_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
-#: A write takes no longer than this, and is not begun with less of the lease left.
+#: Maximum duration of a write in seconds. A write is not sent if the lease lasts for less time.
 _WRITE_SECONDS = 10.0
 _LEDGER_TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=_WRITE_SECONDS - 3.0)
-#: Of each of the two exchanges that open a gate.
+#: Time-outs of each of the two requests that remove a pod's gate.
 _POD_TIMEOUTS = Timeouts(connect_seconds=1.5, read_seconds=3.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A V-IPU server, and where its calls run."""
+    """A V-IPU server, and the threads for its calls."""
 
     vipu: Vipu
-    #: Creates take minutes.
+    #: Threads for creates and removes: a create takes minutes, and must not delay reads.
     changes: Executor
     reads: Executor
 
 
 @dataclass(slots=True, kw_only=True)
 class Actor(CallingActor[actions.Answer]):
-    """Carries plans out. The key of a call is that of its `Call` or `Write`."""
+    """Executes plans. The key of a call is the `key` of its `Call` or `Write`."""
 
-    #: By HOST:PORT.
+    #: V-IPU servers by HOST:PORT.
     servers: Mapping[str, Line]
     api: Api
-    #: The controller's own, with the ledger.
+    #: Namespace of the controller and of the ledger.
     namespace: str
-    #: Of the namespace kube-system; empty while it is not known.
+    #: Returns the UID of the namespace kube-system; empty while it is unknown.
     cluster_uid: Callable[[], str]
     write_executor: Executor
     metrics: Metrics
 
     def carry_out(self, plan: Plan) -> None:
-        """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
+        """Submit all calls and writes of a plan without blocking. If one cannot be submitted, the others still are."""
         for write in plan.writes:
             self.submit(
                 partial(self._write, write),
@@ -89,7 +89,7 @@ class Actor(CallingActor[actions.Answer]):
             kept = why_kept(partial(check_unused, self.api, self.cluster_uid(), call), call=call.key)
             if kept is not None:
                 return actions.CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=kept)
-            # Again: the gate may have taken long.
+            # Check the lease again, because the live reads may have taken long.
             if self.lease_seconds() <= 0:
                 return self._not_called(call, NO_LEASE)
         return self._send(vipu, call)
@@ -112,7 +112,7 @@ class Actor(CallingActor[actions.Answer]):
         except VipuError as error:
             failure = error.failure
         except Exception as error:  # noqa: BLE001 - the answer must not be lost
-            # Whatever it was, the command may have had its effect.
+            # The command may have taken effect before the exception.
             _log.exception("call.crashed", call=call.key)
             failure = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error))
         self.metrics.call_seconds.labels(call.name).observe(self.monotonic() - started)
@@ -151,7 +151,7 @@ class Actor(CallingActor[actions.Answer]):
 
 
 def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> None:
-    """Prove by live reads that no pod may use a partition any more; raise KeptError, or ClusterError."""
+    """Prove with live reads that no pod may still use a partition. Raises KeptError if one may, or ClusterError."""
     if not call.id.startswith(names.id_prefix(cluster_uid)):
         raise KeptError("it is not a partition of this cluster")
     if call.pod is None:
@@ -171,16 +171,16 @@ def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> N
 
 
 def _refuse_if_used(pod: Pod, call: actions.RemovePartition) -> None:
-    # The init container of a pod that has not begun waits for its partition.
+    # Before the pod has begun, only its init container runs, which waits for the partition.
     is_unused = pod.told_partition not in ("", call.id) or (call.unused and not pod.begun)
-    # By the clock of this process, which has counted the grace of this deletion.
+    # The loop measured this grace period with its own clock; another deletionTimestamp is another deletion.
     had_its_grace = pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion
     if not (pod.finished or pod.released or is_unused or had_its_grace):
         raise KeptError(f"pod {pod.namespace}/{pod.name} has not ended")
 
 
 def save_ledger(api: Api, namespace: str, what: actions.SaveLedger) -> Ledger:
-    """Write what differs from the ledger that was read; Conflict where somebody else has written since."""
+    """Write the difference to the ledger that was read. Raises Conflict if another process has written since."""
     before = what.before
     old, new = encode(before.entries), encode(what.entries)
     if not before.resource_version:
@@ -203,7 +203,7 @@ def save_ledger(api: Api, namespace: str, what: actions.SaveLedger) -> Ledger:
 
 
 def open_gate(api: Api, what: actions.OpenGate) -> None:
-    """Open the gate of a pod; Conflict where it is not the pod any more that was decided on; else ClusterError."""
+    """Remove a pod's gate. Raises Conflict if the pod is no longer the one that was decided on, or ClusterError."""
     pod = what.pod
     path = object_path("pods", pod.name, namespace=pod.namespace)
     raw = api.get(path, timeouts=_POD_TIMEOUTS)
@@ -218,7 +218,7 @@ def open_gate(api: Api, what: actions.OpenGate) -> None:
     if what.server.node_selector is not None:
         key, value = what.server.node_selector
         if fields.mapping(spec.get("nodeSelector")).get(key, value) != value:
-            # The API server would reject the whole patch.
+            # With another value, the API server would reject the whole patch.
             raise Conflict(f"pod {pod.namespace}/{pod.name} selects other nodes by {key} than {value}", status=409)
         change["nodeSelector"] = {key: value}
     told = {
@@ -232,7 +232,7 @@ def open_gate(api: Api, what: actions.OpenGate) -> None:
 
 
 def take_back(api: Api, what: actions.TakeBack) -> None:
-    """Release a pod; Conflict where it has changed since it was decided on, as when it got a node."""
+    """Release a pod. Raises Conflict if the pod has changed since the decision, for example if it got a node."""
     pod = what.pod
     released = {names.RELEASE: "true"}
     metadata = {"uid": pod.uid, "resourceVersion": pod.resource_version, "annotations": released}

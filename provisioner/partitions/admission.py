@@ -1,7 +1,7 @@
-"""The admission of pods that ask for IPUs: what is injected, why a pod is rejected, and what may be changed later.
+"""Admission of pods that request IPUs: the injected patch, the reasons to reject a pod, and which changes are allowed.
 
-The patch brings a pod into its one form, whatever of it is there already, without what the controller writes later. A
-pod that has everything gets no patch, so reviews may be repeated.
+The patch brings a pod into one canonical form, and removes annotations that only the controller may set. A pod in this
+form gets no patch, so a review can be repeated.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from provisioner.partitions import names
 from provisioner.partitions.demand import Wrong, read_size
 from provisioner.settings.webhook import WebhookSettings
 
-#: Where annotations and labels of a pod can be changed: it, and its status. The API server ignores them elsewhere.
+#: Subresources through which a pod's annotations and labels can change: the pod and its status, and no others.
 _STATUS = "status"
 _CHANGING = ("", _STATUS)
-#: Of what is wrong with a pod so much is said at once: it may have thousands of mounts.
+#: Maximum number of conflicts in one rejection: a pod may have thousands of mounts.
 _MOST_CONFLICTS = 10
-#: With these the cluster's DNS is not asked, unless dnsConfig names it.
+#: Values of dnsPolicy with which a pod does not ask the cluster's DNS, unless dnsConfig names it.
 _OTHER_DNS = ("Default", "None")
-#: Names of volumes; whatever else is called so is replaced.
+#: Names of the injected volumes. A volume of the pod with the same name is replaced.
 CONFIG_VOLUME = "graphcore-ipuof"
 TOKEN_VOLUME = "graphcore-token"  # noqa: S105 - a name
-#: Annotations that the controller writes when the pod has its partition, or that ask it to take the partition back.
+#: Annotations that only the controller may set: they name the pod's partition, or request its release.
 OF_THE_CONTROLLER = (names.PARTITION_ID, names.PARTITION_HOST, names.PARTITION_PORT, names.RELEASE)
 
 _HOST_DNS, _CLUSTER_DNS = "ClusterFirstWithHostNet", "ClusterFirst"
 _IPC_LOCK = "IPC_LOCK"
-#: Capabilities with which a container changes the network that it has.
+#: Capabilities with which a container can change the configuration of its network.
 _NETWORK_CAPABILITIES = ("NET_ADMIN", "NET_RAW", "ALL")
 _MOUNT = {"name": CONFIG_VOLUME, "mountPath": names.CONFIG_DIRECTORY, "readOnly": True}
-#: Where the API server mounts the pod's own token in each container.
+#: Folder in which the API server mounts the pod's own token in each container.
 _API_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
-#: Requests are limits, so that a Guaranteed pod stays one. The program takes 30 MiB.
+#: Requests equal limits, so that a Guaranteed pod remains Guaranteed. The program uses 30 MiB.
 _RESOURCES = {"cpu": "250m", "memory": "128Mi"}
-#: uid of the image.
+#: UID of the image's user.
 _USER = 65532
 _TOKEN_SECONDS = 3600
-#: Of IPU_INJECTION: nothing is given; the node's network and all privileges are, as from Graphcore's plugin.
+#: Values of IPU_INJECTION: inject nothing; inject the node's network and all privileges, as Graphcore's plugin does.
 _OFF, _COMPATIBLE = "off", "compatible"
 
 
 def inject(raw: Mapping[str, Any], size: int, settings: WebhookSettings) -> tuple[Operation, ...]:
-    """Return what makes a pod without `_conflicts` wait for its partition, and gives it the way to its IPUs."""
+    """Return the patch with which a pod waits for its partition and can use it. The pod must have no `_conflicts`."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     annotations = fields.mapping(metadata.get("annotations"))
     kept = {key: value for key, value in annotations.items() if key not in OF_THE_CONTROLLER}
@@ -68,8 +68,8 @@ def inject(raw: Mapping[str, Any], size: int, settings: WebhookSettings) -> tupl
         if fields.mapping(each).get("name") != names.INIT_CONTAINER:
             others.append(_given(each, settings))
             if settings.ipu_injection != _COMPATIBLE and fields.mapping(each).get("restartPolicy") == "Always":
-                # Its requests may pass through the proxy of a service mesh. The containers before it find the
-                # partition as well: the scheduling gate has waited for it.
+                # Place the init container after native sidecars: its requests may need the proxy of a service mesh.
+                # Sidecars can use the partition before, because the scheduling gate has waited for it.
                 place = len(others)
         elif _without_api_token(each) == init:
             init = each
@@ -92,7 +92,7 @@ def _variables(settings: WebhookSettings) -> tuple[dict[str, Any], ...]:
     if settings.ipu_injection == _COMPATIBLE:
         return (_variable("IPUOF_CONFIG_PATH", f"{names.CONFIG_DIRECTORY}/{names.CONFIG_FILE}"),)
     return (
-        # Written when the gate is opened, so they are there before any container is.
+        # The controller sets these annotations when it removes the gate, so before any container starts.
         _from_field("IPUOF_VIPU_API_HOST", f"metadata.annotations['{names.PARTITION_HOST}']"),
         _from_field("IPUOF_VIPU_API_PORT", f"metadata.annotations['{names.PARTITION_PORT}']"),
         _from_field("IPUOF_VIPU_API_PARTITION_ID", f"metadata.annotations['{names.PARTITION_ID}']"),
@@ -102,7 +102,7 @@ def _variables(settings: WebhookSettings) -> tuple[dict[str, Any], ...]:
 
 
 def _given(container: Any, settings: WebhookSettings) -> Any:
-    """Return a container of the user's with what the mode gives it; what is no container stays as it is."""
+    """Return a user's container with the additions of the mode. A value that is not an object is returned unchanged."""
     if not isinstance(container, dict):
         return container
     found = dict(container)
@@ -110,20 +110,20 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
     there = {fields.text(each.get("name")) for each in fields.mappings(env)}
     new = [each for each in _variables(settings) if each["name"] not in there]
     if new:
-        # Before the container's own, so that these may refer to them; what is there stays.
+        # Insert before the container's own variables, which may refer to these. Existing variables are kept.
         found["env"] = [*new, *env]
     security = fields.mapping(container.get("securityContext"))
     if settings.ipu_injection == _COMPATIBLE:
         mounts = fields.sequence(container.get("volumeMounts"))
         if [each for each in mounts if _path_of(each) == names.CONFIG_DIRECTORY] != [_MOUNT]:
-            # In place of what is mounted at the same path already.
+            # Replace other mounts at the same path.
             found["volumeMounts"] = [*(each for each in mounts if _path_of(each) != names.CONFIG_DIRECTORY), _MOUNT]
-        # A container that gives up privileges, as sidecars do, gets none.
+        # A container that gives up privileges, as sidecars do, does not become privileged.
         gives_up = security.get("allowPrivilegeEscalation") is False or "ALL" in _capabilities(security, "drop")
         if security.get("privileged") is None and not gives_up:
             found["securityContext"] = {**security, "privileged": True}
     elif settings.ipu_rdma_resource:
-        # With the devices goes the capability to lock memory for them.
+        # RDMA needs the devices and the capability to lock memory.
         if not {_IPC_LOCK, "ALL"} & _capabilities(security, "add"):
             capabilities = fields.mapping(security.get("capabilities"))
             added = [*fields.sequence(capabilities.get("add")), _IPC_LOCK]
@@ -137,7 +137,7 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
 
 
 def _capabilities(security: Mapping[str, Any], part: str) -> set[str]:
-    """Return the capabilities that a security context adds or drops, as container runtimes read their names."""
+    """Return the capabilities that a security context adds or drops, spelled as container runtimes read them."""
     listed = fields.sequence(fields.mapping(security.get("capabilities")).get(part))
     return {fields.text(each).upper().removeprefix("CAP_") for each in listed}
 
@@ -156,7 +156,7 @@ def _volumes(settings: WebhookSettings) -> list[dict[str, Any]]:
     if settings.ipu_api_ca_config_map:
         items = [{"key": names.CA_FILE, "path": names.CA_FILE}]
         sources.append({"configMap": {"name": settings.ipu_api_ca_config_map, "items": items}})
-    # With the values that the API server fills in, so that a second look finds what the first one made.
+    # Include the API server's defaults, so that a second review finds the volume as the first one created it.
     found: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}}]
     if settings.ipu_injection == _COMPATIBLE:
         found.append({"name": CONFIG_VOLUME, "emptyDir": {}})
@@ -206,7 +206,7 @@ def _from_field(name: str, path: str) -> dict[str, Any]:
 
 
 def _with_named(there: object, wanted: list[dict[str, Any]]) -> list[Any]:
-    """Return a list in which each has its name, with others in place of those of the same name."""
+    """Return the list with each of `wanted`: it replaces the item of its name, or is appended."""
     found = {each["name"]: each for each in wanted}
     kept = [
         found.pop(name, each) if (name := fields.text(fields.mapping(each).get("name"))) else each
@@ -216,14 +216,14 @@ def _with_named(there: object, wanted: list[dict[str, Any]]) -> list[Any]:
 
 
 def _without_api_token(container: dict[str, Any]) -> dict[str, Any]:
-    """Return a container as it was before the API server mounted the token for itself."""
+    """Return a container without the mount of the pod's own token, which the API server adds."""
     mounts = fields.sequence(container.get("volumeMounts"))
     kept = [each for each in mounts if fields.mapping(each).get("mountPath") != _API_TOKEN]
     return {**container, "volumeMounts": kept}
 
 
 def _conflicts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[str]:
-    """Yield why a pod cannot get its partition as it is."""
+    """Yield the reasons for which a pod must be rejected."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     containers = sum(len(fields.sequence(spec.get(part))) for part in ("initContainers", "containers"))
     if containers > bounds.IPU_CONTAINERS:
@@ -251,7 +251,7 @@ def _conflicts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[st
 
 
 def _doubts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[str]:
-    """Yield what may keep a pod from its partition, and is not against giving it one."""
+    """Yield warnings: a pod may not get its partition, but this is not certain enough to reject it."""
     policy = fields.mapping(raw.get("spec")).get("dnsPolicy")
     host = urlsplit(_api_url(settings)).hostname or ""
     if policy in _OTHER_DNS and host.split(".")[2:3] == ["svc"]:
@@ -279,13 +279,13 @@ def _mounts(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_the_nodes_network(spec: Mapping[str, Any], *, repeated: bool) -> Iterator[str]:
-    """Yield conflicts with hostNetwork, which is set; `repeated` is whether it has been set by an earlier review."""
+    """Yield conflicts with hostNetwork, which the patch sets; `repeated` if an earlier review has set it."""
     why = "pods with IPUs have the node's network (hostNetwork)"
     if spec.get("hostUsers") is False:
         yield f"spec.hostUsers is false, and {why}; leave it out."
     used: Counter[tuple[str, str, str]] = Counter()
     for where, container in _containers(spec):
-        # A mount of the configuration shows that the container was in the pod before an earlier review.
+        # After an earlier review the patch may have set hostNetwork; a container with the mount passed that review.
         of_author = spec.get("hostNetwork") is True and (
             not repeated or _MOUNT in fields.sequence(container.get("volumeMounts"))
         )
@@ -313,7 +313,7 @@ def _of_the_nodes_network(spec: Mapping[str, Any], *, repeated: bool) -> Iterato
 
 
 def review_pod(request: Request, settings: WebhookSettings) -> Answer:
-    """Answer the review of a pod; whatever does not concern IPUs is admitted as it is."""
+    """Review a pod. A request that does not concern IPUs is admitted unchanged."""
     if settings.ipu_injection == _OFF or (settings.ipu_namespaces and request.namespace not in settings.ipu_namespaces):
         return Answer()
     if request.kind == "Binding":
@@ -356,7 +356,7 @@ def _created(request: Request, settings: WebhookSettings) -> Answer:
 
 
 def _bound(request: Request) -> Answer:
-    """Answer what binds a pod to a node: the API server adds its annotations and labels to those of the pod."""
+    """Review a Binding of a pod to a node: the API server copies its annotations and labels to the pod."""
     metadata = fields.mapping(request.object.get("metadata"))
     added = [*_differing({}, metadata, OF_THE_CONTROLLER), *_fixed({}, metadata)]
     if not added:
@@ -368,7 +368,7 @@ def _bound(request: Request) -> Answer:
 
 
 def _static(title: str) -> Answer:
-    """Answer what shows a static pod: it runs already, and rejecting it would only hide it."""
+    """Answer for a static pod: it runs already, and a rejection would only hide its mirror pod."""
     return Answer(warnings=(f"{title} is a static pod, and gets no IPUs; create it through the API server.",))
 
 
@@ -383,7 +383,7 @@ def _changed(request: Request, settings: WebhookSettings) -> Answer:
             denied=f"{title}: {' and '.join(of_controller)} can be changed only by the controller; to give the "
             "partition back early, send DELETE to the REST API, or delete the pod."
         )
-    # The API server ignores the rest of an object whose status is written.
+    # A write of the status cannot change the spec: the API server ignores that part.
     with_spec = request.subresource != _STATUS
     if others and with_spec and _gated(request.old_object) and not _gated(request.object):
         return Answer(
@@ -400,7 +400,7 @@ def _changed(request: Request, settings: WebhookSettings) -> Answer:
         )
     present = fields.mapping(after.get("annotations")).keys() | fields.mapping(after.get("labels")).keys()
     if present.isdisjoint(differing):
-        # Of a pod that was created without the webhook: it gets nothing either way.
+        # The pod was created without the webhook, and loses the annotation or label: it has no IPUs in any case.
         return Answer()
     return Answer(
         denied=f"{title}: {named} is read only when a pod is created; delete the pod, and create it with the "
@@ -414,7 +414,7 @@ def _gated(pod: Mapping[str, Any]) -> bool:
 
 
 def _fixed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return which annotations and labels differ that decide on a pod's partition when the pod is created."""
+    """Return the changed annotations and labels that determine a pod's partition when the pod is created."""
     annotations = _differing(before, after, (*names.SIZE_ANNOTATIONS, names.STATUS))
     return [*annotations, *_differing(before, after, (names.POD_LABEL,), part="labels")]
 

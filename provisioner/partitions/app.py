@@ -1,4 +1,4 @@
-"""The controller of partitions: its loop, which observes, decides, acts and tells people, and all parts around it."""
+"""Controller of IPU partitions: the loop that observes, decides, acts and reports, and the assembly of all parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WRITES_AT_ONCE = 8
 
 @dataclass(slots=True, kw_only=True)
 class Loop(RoundLoop[Answer]):
-    """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
+    """Observes, decides, acts and reports in rounds. `memory` and all parts belong to the loop's thread."""
 
     settings: PartitionSettings
     pods: Watch[Pod]
@@ -50,17 +50,17 @@ class Loop(RoundLoop[Answer]):
     memory: Memory = field(default_factory=Memory)
 
     def problems(self) -> tuple[str, ...]:
-        """Say what keeps the controller from its work; a follower that waits for the lease has no problem."""
+        """Return why the controller cannot work, empty if it can. A follower only waits, and has no problem."""
         return self.known.snapshot(self.pods).not_synced if self.is_leader() else ()
 
     def round(self) -> float:
-        """Do one round; return how many seconds the next may wait where nothing happens."""
+        """Do one round. Return the maximum pause in seconds before the next round if no event occurs."""
         self.metrics.set_watch(
             "pods", synced=self.pods.synced, last_contact=self.pods.last_contact_monotonic, now=self.monotonic()
         )
         leading = self.is_leader()
         self.metrics.leader.set(leading)
-        # Answers first: they are stamped by the clock as it was until now.
+        # Take the answers before the clock is adjusted: their times were taken with the previous clock.
         self.take_in(self.actor.take_answer, self._fold, self.reporter.tell_answer)
         if by := self.follow_clock():
             self.memory = shifted(self.memory, by)
@@ -72,12 +72,12 @@ class Loop(RoundLoop[Answer]):
             due = self.known.due_in_seconds(self.clock(), leading=False)
             return max(0.0, min(LONGEST_PAUSE_SECONDS, due))
         snapshot = self.known.snapshot(self.pods, self.actor.live())
-        # The reporter tells nothing of a round without it.
+        # Set here, because the reporter is not called in a round without the ledger.
         self.metrics.ledger_known.set(snapshot.ledger is not None)
         started = self.monotonic()
         plan = decide(snapshot, self.memory, self.settings, self.clock())
         self.metrics.decide_seconds.observe(self.monotonic() - started)
-        # First what is remembered as being under way.
+        # Store the memory before anything is sent: it contains the calls and writes of the plan as open.
         self.memory = plan.memory
         self.board.publish(plan, snapshot, self.clock())
         if not snapshot.not_synced:
@@ -92,11 +92,11 @@ class Loop(RoundLoop[Answer]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses(controllers.Addresses):
-    """Where all that is served is served."""
+    """Addresses of all endpoints of the controller."""
 
-    #: The REST API in plain HTTP.
+    #: Address of the REST API in plain HTTP.
     api: str = ":8080"
-    #: The same over TLS, where there is a certificate.
+    #: Address of the REST API over TLS; used only if `certificate` is set.
     api_tls: str = ":8443"
     certificate: Files | None = None
     metrics: str = ":8082"
@@ -110,7 +110,7 @@ def build(
     *,
     exit_process: Callable[[int], object],
 ) -> tuple[Controller[Loop, Actor], Rest]:
-    """Put controller and REST API together; `vipu` has the clients by HOST:PORT. Raises ServerError."""
+    """Assemble the controller and the REST API; `vipu` has the clients by HOST:PORT. Raises ServerError."""
     metrics = Metrics(version=provisioner.__version__)
     replica = make_replica(
         api,
@@ -173,11 +173,11 @@ def build(
 
 
 def _sources(loop: Loop, ledger: Watch[Ledger], vipu: Mapping[str, Vipu]) -> Sources:
-    """Return what the REST API goes by: what any replica sees, whether it leads or not."""
+    """Return the data that the REST API reads; every replica has it, whether it leads or not."""
     return Sources(
         cluster_uid=lambda: loop.known.cluster_uid,
         pod=lambda namespace, name: loop.pods.records().get((namespace, name)),
-        # One that is not there is empty: nothing was ever recorded.
+        # If the ConfigMap does not exist, no partition was ever recorded.
         ledger=lambda: next(iter(ledger.records().values()), Ledger()),
         vipu=vipu.get,
         problems=lambda: tuple(filter(None, (doubt_of("pods", loop.pods), doubt_of("configmaps", ledger)))),
@@ -192,7 +192,7 @@ def run(
     *,
     exit_process: Callable[[int], object],
 ) -> int:
-    """Run the controller until SIGTERM or SIGINT; return the exit code. ServerError: an address cannot be served."""
+    """Run until SIGTERM or SIGINT; return the exit code. Raises ServerError if an address cannot be served."""
     controller, rest = build(settings, addresses, api, vipu, exit_process=exit_process)
     rest.start()
     return controller.run(

@@ -1,4 +1,4 @@
-"""The latest decision on partitions, published each round, and put together as JSON when somebody asks."""
+"""Holds the latest decision on partitions, and encodes it as JSON for each request."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from provisioner.runtime.clock import wall_clock
 from provisioner.runtime.resources import Content, Page
 
 PATH = "/api/v1/partitions"
-#: Of each kind, the lines that are shown: whoever asks every two seconds costs little, however many pods there are.
+#: Maximum number of lines of each kind, so that clients that poll every two seconds cost little.
 _MOST_LINES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLine:
-    """A V-IPU server."""
+    """State of a V-IPU server."""
 
     address: str
-    #: The label of the nodes that reach it, KEY=VALUE; empty: all nodes do.
+    #: Label of the nodes that reach the server's IPUs, as KEY=VALUE; empty if all nodes do.
     nodes: str
     read_at: datetime | None
-    #: Why it cannot be read; empty where it can.
+    #: Reason why the server cannot be read; empty if it can.
     problem: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """How many lines there are beyond those that are shown."""
+    """Number of lines beyond the maximum, by kind."""
 
     waiting: int = 0
     rejected: int = 0
@@ -44,14 +44,14 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document(View):
-    """Everything that is served; of each kind of lines as many as are shown, `left_out` has the others."""
+    """Everything that is served. Each kind of lines is limited to _MOST_LINES; `left_out` counts the rest."""
 
     served_at: datetime
     release: str
-    #: This process, as the Lease names it.
+    #: Identity of this process in the Lease.
     identity: str
     leading: bool
-    #: Why nothing is decided at the moment; empty if decisions are made.
+    #: Reasons why no decisions are made now; empty if they are made.
     problems: tuple[str, ...] = ()
     decided_at: datetime | None = None
     servers: tuple[ServerLine, ...] = ()
@@ -60,28 +60,28 @@ class Document(View):
 
 @dataclass(slots=True, kw_only=True)
 class Board:
-    """The latest decision; published by the loop's thread, read by any."""
+    """Holds the latest decision. The loop's thread publishes it; any thread may read it."""
 
     release: str
     identity: str
     now: Callable[[], datetime] = wall_clock
     _leading: bool = False
     _problems: tuple[str, ...] = ("nothing has been decided yet",)
-    #: With the servers as they were, and when it was made.
+    #: View, servers and time of the last decision; None if there was none.
     _published: tuple[View, tuple[ServerView, ...], datetime] | None = None
 
     def publish(self, plan: Plan, snapshot: Snapshot, at: datetime) -> None:
-        """Show a round of the leader from now on; one that could decide nothing leaves the last decision shown."""
+        """Show a round of the leader. If nothing could be decided, the last decision is still shown."""
         self._leading, self._problems = True, snapshot.not_synced
         if not snapshot.not_synced:
             self._published = plan.view, snapshot.servers, at
 
     def stand_by(self) -> None:
-        """Show that somebody else leads."""
+        """Show that another replica leads."""
         self._leading, self._problems, self._published = False, (), None
 
     def document(self) -> Document:
-        """Return what there is to show; may be called from any thread."""
+        """Return the document to show. Any thread may call this."""
         view, servers, at = self._published or (View(), (), None)
         waiting, rejected = view.waiting[:_MOST_LINES], _of_all_namespaces(view.rejected)
         partitions = _shown(view.partitions)
@@ -105,7 +105,7 @@ class Board:
         )
 
     def page(self) -> Page:
-        """Return the page that the document is served as."""
+        """Return the page that serves the document."""
         return Page(
             path=PATH,
             make=lambda: Content(
@@ -117,7 +117,7 @@ class Board:
 
 
 def _of_all_namespaces(rejected: Sequence[RejectedLine]) -> tuple[RejectedLine, ...]:
-    """Keep the first of each namespace, where there are too many; the order stays."""
+    """Limit the lines by keeping the first ones of each namespace. The order is kept."""
     before = Counter[str]()
     ranks = []
     for place, each in enumerate(rejected):
@@ -127,7 +127,7 @@ def _of_all_namespaces(rejected: Sequence[RejectedLine]) -> tuple[RejectedLine, 
 
 
 def _shown(partitions: Sequence[PartitionLine]) -> tuple[PartitionLine, ...]:
-    """Leave out active ones first, where there are too many; the order stays."""
+    """Limit the lines by leaving out active partitions first. The order is kept."""
     kept = sorted(range(len(partitions)), key=lambda place: partitions[place].phase == Phase.ACTIVE.value)
     return tuple(partitions[place] for place in sorted(kept[:_MOST_LINES]))
 

@@ -1,7 +1,7 @@
-"""What an init container does: ask for its pod's partition until it is there, and write down how it is reached.
+"""Client of the init container: requests its pod's partition until it is active, and returns its configuration.
 
-It ends early only when the API says that it will never get anything. The library of HTTP is imported when it asks: the
-program starts in a tenth of a second.
+It gives up early only if the API answers that the pod can never get a partition. The HTTP modules are imported by
+`sender`, so that the program starts in 0.1 s.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from urllib.parse import urlsplit
 
 from provisioner.partitions import names
 
-#: Longer than the API takes for any answer; and nobody gives up before one can be there.
+#: Time-out of a request in seconds, longer than any answer of the API takes. Minimum of `patience_seconds`.
 _TIMEOUT_SECONDS, _SHORTEST_SECONDS = 40.0, 1.0
 _LONGEST_ANSWER = 1024 * 1024
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 30.0
-#: Answers say when to ask again; no server keeps a pod for longer than this.
+#: Maximum wait in seconds that a Retry-After header can impose.
 _LONGEST_RETRY_AFTER_SECONDS = 120.0
-#: A token that is not taken may be after the next look of the kubelet or the API server.
+#: Time in seconds for which 401 is retried: the kubelet may replace the token, or the API server may accept it later.
 _UNAUTHORIZED_SECONDS = 300.0
-#: What is said again and again is printed so often.
+#: Interval in seconds at which an unchanged message is printed again.
 _SAY_SECONDS = 60.0
-#: Everybody in the pod may read it, whatever user its container runs as.
+#: Mode of the written file: every container of the pod may read it, regardless of its user.
 _MODE = 0o644
 _FINAL = frozenset({400, 403, 404, 405, 409, 410, 413, 415, 422})
 
 
 class NotServed(Exception):  # noqa: N818 - it names the pod
-    """The API says that the pod gets no partition as it is."""
+    """The API gave a final answer: the pod gets no partition."""
 
 
 class GaveUp(Exception):  # noqa: N818 - it names what the client did
-    """There was no partition in time."""
+    """The partition was not active in time."""
 
 
 class Unreachable(Exception):  # noqa: N818 - it names the server
-    """A request was not answered."""
+    """A request got no answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The answer to one request."""
+    """Answer to one request."""
 
     status: int
-    #: As it was sent; empty: none.
+    #: Value of the Retry-After header; empty if there was none.
     retry_after: str = ""
     body: bytes = b""
 
     def json(self) -> Mapping[str, Any]:
-        """Return the body as an object; an empty one where it is none."""
+        """Return the body as a JSON object, empty if it is not one."""
         try:
             found = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -65,33 +65,33 @@ class Reply:
         return found if isinstance(found, dict) else {}
 
 
-#: Posts a body with a token; returns the answer, if all of it is there in so many seconds. Raises Unreachable.
+#: Posts a body with a token. Raises Unreachable unless the whole answer arrives within the given seconds.
 Send = Callable[[str, bytes, float], Reply]
 
 
 @dataclass(slots=True, kw_only=True)
 class Client:
-    """Waits for the partition of one pod."""
+    """Polls the API until the partition of one pod is active."""
 
-    #: namespace, pod, uid, size.
+    #: Request body: namespace, pod, uid, size.
     asked: Mapping[str, Any]
     send: Send
-    #: Reads the token, each time: the kubelet replaces it. Raises OSError.
+    #: Reads the token. Called for each request, because the kubelet replaces the token. Raises OSError.
     token: Callable[[], str]
-    #: Told what is waited for.
+    #: Prints why the client waits.
     say: Callable[[str], None]
-    #: Returns a number from 0 to 1.
+    #: Returns a random number from 0 to 1.
     chance: Callable[[], float]
     sleep: Callable[[float], object] = time.sleep
     monotonic: Callable[[], float] = time.monotonic
-    #: Give up after so long; None: never.
+    #: Time in seconds after which the client gives up; None for no limit.
     patience_seconds: float | None = None
     _failures: int = field(default=0, init=False)
     _unauthorized_since: float | None = field(default=None, init=False)
     _said: tuple[str, float] = field(default=("", float("-inf")), init=False)
 
     def fetch(self) -> str:
-        """Return the IPUoF configuration; raise NotServed or GaveUp."""
+        """Return the IPUoF configuration; block until it is available. Raises NotServed or GaveUp."""
         patience = inf if self.patience_seconds is None else max(self.patience_seconds, _SHORTEST_SECONDS)
         until = self.monotonic() + patience
         body = json.dumps(self.asked).encode()
@@ -112,7 +112,7 @@ class Client:
             self.sleep(wait_seconds)
 
     def _take(self, reply: Reply) -> str | tuple[str, float]:
-        """Return the configuration, or what is waited for and how long."""
+        """Return the configuration, or the reason to wait and the wait in seconds."""
         body = reply.json()
         text = str(body.get("error") or body.get("message") or f"the answer was {reply.status}")
         if reply.status == 401:
@@ -127,12 +127,12 @@ class Client:
         if reply.status == 200 and body.get("config"):
             return json.dumps(body["config"], indent=1) + "\n"
         if reply.status == 202:
-            # Nothing is wrong: it waits as long as everybody.
+            # 202 is not a failure: the pod waits for IPUs, as other pods do.
             self._failures = 0
         return text, self._retry_after(reply)
 
     def _retry_after(self, reply: Reply) -> float:
-        """Return how long to wait: longer than was said, by chance, so that not all come back at the same moment."""
+        """Return the wait in seconds: Retry-After plus up to 50 % at random, to spread the requests of many clients."""
         text = reply.retry_after
         if not (text.isascii() and text.isdigit() and len(text) < 6):
             return self._back_off()
@@ -152,7 +152,7 @@ class Client:
 
 
 def sender(server: str, ca_file: str | None = None) -> Send:
-    """Return what posts to the API at a URL; https needs a certificate of `ca_file`, or one that the machine trusts."""
+    """Return a `Send` for the API at a URL; https verifies the server by `ca_file` or the system's authorities."""
     import http.client  # noqa: PLC0415 - see the module's docstring
     import socket  # noqa: PLC0415
     import ssl  # noqa: PLC0415
@@ -165,7 +165,7 @@ def sender(server: str, ca_file: str | None = None) -> Send:
         if parts.scheme != "https":
             return http.client.HTTPConnection(host, port, timeout=seconds)
         try:
-            # Read each time: the kubelet replaces the file when the authority changes.
+            # Read for each request, because the kubelet replaces the file when the authority changes.
             context = ssl.create_default_context(cafile=ca_file)
         except OSError as error:
             raise Unreachable(f"the authorities in {ca_file} cannot be read: {error}") from error
@@ -182,7 +182,7 @@ def sender(server: str, ca_file: str | None = None) -> Send:
         except ssl.SSLCertVerificationError as error:
             raise Unreachable(f"the certificate of {server} is not trusted: {error.verify_message}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            # A name that is not resolved, a reset, an answer that is no HTTP, a token with a line break.
+            # The name does not resolve, the connection is reset, the answer is not HTTP, or the token has a line break.
             raise Unreachable(f"{server} does not answer: {str(error) or type(error).__name__}") from error
         finally:
             connection.close()
@@ -197,7 +197,7 @@ def sender(server: str, ca_file: str | None = None) -> Send:
             except Exception as error:  # noqa: BLE001 - it is raised below
                 found.append(error)
 
-        # Neither the look-up of a name nor an answer that comes byte by byte ends in time otherwise.
+        # The time-out of the socket covers neither the name lookup nor an answer that arrives byte by byte.
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         thread.join(seconds)
@@ -213,7 +213,7 @@ def sender(server: str, ca_file: str | None = None) -> Send:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file at once, so that nobody ever reads half of it. Raises OSError."""
+    """Replace a file atomically, so that no reader sees a part of it. Raises OSError."""
     number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(number, "w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""What pods ask of V-IPU servers, read from their raw JSON: a record or MalformedObject, whatever JSON comes in."""
+"""Reads pods that request IPUs from raw JSON. Any JSON results in a record or in MalformedObject. Pure."""
 
 from __future__ import annotations
 
@@ -22,55 +22,55 @@ _RELEASED = "true"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A pod that asks for IPUs, or that did: every pod with one of the annotations or with the label."""
+    """A pod that requests or requested IPUs: it has one of the annotations or the label."""
 
     namespace: str
     name: str
     uid: str
     resource_version: str
     created_at: datetime
-    #: IPUs: a power of two; 0 where `problem` says what is wrong with it.
+    #: Requested IPUs, a power of two; 0 if none are requested or `problem` is set.
     size: int
-    #: Why it cannot be served as it is, as a sentence; empty: it can.
+    #: Reason why the pod cannot be served, as a sentence; empty if it can.
     problem: str = ""
-    #: It has been injected, and not by Graphcore's plugin: our init container is there.
+    #: Whether the provisioner's webhook injected the pod, not Graphcore's plugin: the init container is present.
     injected: bool = False
-    #: It has our scheduling gate still.
+    #: Whether the pod still has the provisioner's scheduling gate.
     gated: bool = False
-    #: Other scheduling gates than ours hold it.
+    #: Whether the pod has other scheduling gates.
     held_by_others: bool = False
     priority: int = 0
     node: str = ""
-    #: Succeeded or Failed: it needs its partition no more.
+    #: Whether the phase is Succeeded or Failed, so that the pod no longer needs its partition.
     finished: bool = False
-    #: metadata.deletionTimestamp: when its grace ends; None while nobody deletes it.
+    #: metadata.deletionTimestamp: end of the grace period; None if the pod is not being deleted.
     deletion_deadline: datetime | None = None
-    #: metadata.deletionGracePeriodSeconds: what it may take to end, once it is being deleted.
+    #: metadata.deletionGracePeriodSeconds: maximum time that the pod takes to end once it is being deleted.
     deletion_grace_seconds: float = 30.0
-    #: It gives its partition back before it ends.
+    #: Whether the pod gives up its partition before it ends.
     released: bool = False
-    #: spec.activeDeadlineSeconds: the longest that it runs, from its start on; None: for ever.
+    #: spec.activeDeadlineSeconds: maximum run time from the pod's start; None if unlimited.
     active_deadline_seconds: float | None = None
-    #: spec.terminationGracePeriodSeconds: what it may take to end, past its deadline.
+    #: spec.terminationGracePeriodSeconds: maximum time that the pod takes to end after its deadline.
     grace_seconds: float = 30.0
-    #: status.startTime: when the kubelet took it.
+    #: status.startTime: time at which the kubelet accepted the pod.
     started_at: datetime | None = None
-    #: HOST:PORT that it was told when its gate was opened (annotations); empty: it was told nothing yet.
+    #: HOST:PORT of the V-IPU server in the annotations that are set when the gate is removed; empty before.
     told_server: str = ""
-    #: Id of the partition that it was told then; it uses no other.
+    #: Id of the partition in these annotations, empty before; the pod uses no other partition.
     told_partition: str = ""
-    #: Its init container has ended well, so that the others may use its partition.
+    #: Whether the init container has succeeded, so that the other containers may use the partition.
     begun: bool = False
-    #: Those (HOST:PORT) whose nodes its nodeSelector and its required node affinity allow; None: all.
+    #: Servers (HOST:PORT) whose nodes the pod's nodeSelector and required node affinity allow; None if all.
     servers: frozenset[str] | None = None
 
 
-class Wrong(Exception):  # noqa: N818 - it is a verdict on what somebody wrote, which callers pass on to them
-    """What a pod asks for cannot be served; its text is a sentence for whoever wrote it."""
+class Wrong(Exception):  # noqa: N818 - a verdict on the pod, which callers report to its user
+    """The request of a pod cannot be served. The text is a sentence for the author of the pod."""
 
 
 def read_size(annotations: Mapping[str, str], *, largest: int) -> int | None:
-    """Return the IPUs that a pod asks for, None for none; Wrong where they are no power of two up to `largest`."""
+    """Return the requested IPUs, None if none. Raises Wrong unless they are a power of two up to `largest`."""
     asked = {key: _read(key, annotations[key]) for key in names.SIZE_ANNOTATIONS if key in annotations}
     if not asked:
         return None
@@ -94,7 +94,7 @@ def _read(key: str, value: object) -> int:
 
 
 def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int = LARGEST_SIZE) -> Pod:
-    """Read a pod; MalformedObject where namespace, name or UID is missing, or the time of its deletion is not one."""
+    """Read a pod. Raises MalformedObject if namespace, name or UID is missing, or deletionTimestamp is not a time."""
     whole = fields.mapping(raw)
     metadata, spec, status = (fields.mapping(whole.get(part)) for part in ("metadata", "spec", "status"))
     namespace, name, uid = fields.identity("pod", metadata)
@@ -129,7 +129,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
         active_deadline_seconds=float(deadline_seconds) if deadline_seconds > 0 else None,
         grace_seconds=float(grace_seconds),
         started_at=fields.parse_timestamp(status.get("startTime")),
-        # They are written when the gate is opened; before that they are not ours.
+        # Ignore the annotations until the gate is removed: before, the controller has not set them.
         told_server="" if gated else _told_server_of(annotations),
         told_partition="" if gated else fields.name(annotations.get(names.PARTITION_ID)),
         begun=not gated and _has_begun(status),
@@ -138,7 +138,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
 
 
 def _is_injected(annotations: dict[str, Any], spec: dict[str, Any]) -> bool:
-    """Whether our admission, and not Graphcore's plugin, has prepared a pod; a static one is never prepared."""
+    """Return whether the provisioner's webhook, not Graphcore's plugin, prepared a pod. It ignores static pods."""
     if annotations.get(names.STATUS) != names.INJECTED or names.MIRROR in annotations:
         return False
     return any(each.get("name") == names.INIT_CONTAINER for each in fields.mappings(spec.get("initContainers")))
@@ -161,7 +161,7 @@ def _has_begun(status: dict[str, Any]) -> bool:
 
 
 def _allowed_of(spec: dict[str, Any], servers: Sequence[Server]) -> frozenset[str] | None:
-    """Return the servers to whose nodes a pod may be scheduled, by the one label that is known of them; None if all.
+    """Return the servers whose nodes a pod may be scheduled to, judged by each server's node label; None if all.
 
     Raises Wrong if the pod's requirements exceed a bound.
     """
@@ -181,5 +181,5 @@ def _allows(server: Server, selector: Mapping[str, str], terms: tuple[Term, ...]
 
 
 def _may_match(term: Term, key: str, value: str) -> bool:
-    """Return whether nodes may match a term that have this value of the label `key`, and any other labels."""
+    """Return whether a node with this value of the label `key`, and unknown other labels, may match a term."""
     return all(each.key != key or each.on_field or holds(each.operator, each.values, value) for each in term)

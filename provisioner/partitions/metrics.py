@@ -1,4 +1,4 @@
-"""Every metric of the controller of partitions; labels are bounded, and never names of pods."""
+"""Metrics of the controller of partitions. Labels have bounded values, and never contain names of pods."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from provisioner.runtime.metrics import LoopMetrics, Registry
 
 PREFIX = "tpu_provisioner_partitions_"
 DONE = "ok"
-#: Of partitions, as people are shown them.
+#: Values of the label `phase`, as the status page shows them.
 PHASES = (*(each.value for each in Phase), ORPHAN)
 _CALL_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _WAIT_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 
 
 class Metrics(LoopMetrics):
-    """The metrics of one process; any thread may change them."""
+    """Metrics of one process; any thread may change them."""
 
     def __init__(self, *, version: str) -> None:
         registry = Registry(PREFIX, version=version)

@@ -1,33 +1,33 @@
-"""Names that partitions are asked for, marked and kept by, and what the init container and the REST API agree on."""
+"""Names of annotations, labels, objects and paths that the webhook, controller, REST API and init container share."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 
-# --- Of Graphcore's Kubernetes plugin -------------------------------------------------------------------------------
-#: Annotations of pods: how many IPUs. The second is the spelling of the plugin's own tests.
+# --- Names of Graphcore's Kubernetes plugin ---------------------------------------------------------------------------
+#: Annotations of pods: the number of requested IPUs. The tests of Graphcore's plugin use the second spelling.
 IPUS = "graphcore.ai/ipus"
 IPU = "graphcore.ai/ipu"
 SIZE_ANNOTATIONS = (IPUS, IPU)
-#: Label of pods that have been injected; the value says nothing.
+#: Label of pods that have been injected. Only its presence counts, not its value.
 POD_LABEL = "graphcore.ai/pod"
-#: Annotation of pods that have been injected.
+#: Annotation of pods that have been injected, with the value INJECTED.
 STATUS = "graphcore.ai/status"
 INJECTED = "injected"
-#: Annotation of pods that the kubelet runs from files whatever the API server says: of what it shows of them.
+#: Annotation of mirror pods: the API server's copies of static pods, which the kubelet runs from files.
 MIRROR = "kubernetes.io/config.mirror"
 
-# --- Ours -----------------------------------------------------------------------------------------------------------
-#: Holds a pod back from the scheduler until its partition is active.
+# --- Names of tpu-provisioner -----------------------------------------------------------------------------------------
+#: Scheduling gate that holds a pod back from the scheduler until its partition is active.
 SCHEDULING_GATE = "tpu-provisioner.cloud.google.com/partition"
-#: Annotations of pods, set when the gate is opened: the partition's id, and HOST:PORT of the V-IPU server it is on.
+#: Annotations of pods, set when the gate is removed: id of the partition, host and port of its V-IPU server.
 PARTITION_ID = "tpu-provisioner.cloud.google.com/partition-id"
 PARTITION_HOST = "tpu-provisioner.cloud.google.com/partition-host"
 PARTITION_PORT = "tpu-provisioner.cloud.google.com/partition-port"
-#: Annotation of pods: the partition may be removed although the pod is unfinished; set by the REST API alone.
+#: Annotation of pods: the partition may be removed although the pod is unfinished. Set by the REST API and `take_back`.
 RELEASE = "tpu-provisioner.cloud.google.com/partition-release"
-#: The ledger, in the controller's own namespace.
+#: Name of the ConfigMap with the ledger, in the controller's namespace.
 LEDGER_CONFIGMAP_NAME = "tpu-provisioner-partitions"
 LEASE_NAME = "tpu-provisioner-partitions"
 
@@ -39,29 +39,29 @@ _ID = re.compile(rf".*-[0-9a-f]{{{_SERVER_DIGITS}}}")
 
 
 def id_prefix(cluster_uid: str) -> str:
-    """Return what the ids of a cluster's partitions begin with, by the UID of its namespace kube-system."""
+    """Return the prefix of the ids of a cluster's partitions; `cluster_uid` is the UID of the namespace kube-system."""
     return f"{_ID_PREFIX}-{_digits(cluster_uid, _CLUSTER_DIGITS)}-"
 
 
 def owner_id(cluster_uid: str, pod_uid: str) -> str:
-    """Return what the ids of all partitions of a pod begin with."""
+    """Return the prefix that the ids of all partitions of a pod share."""
     return id_prefix(cluster_uid) + _digits(pod_uid, _POD_DIGITS)
 
 
 def owner_of(partition_id: str) -> str:
-    """Return the part of an id that names its pod (`owner_id`)."""
+    """Return the part of a partition's id that identifies the pod (`owner_id`)."""
     return partition_id.rpartition("-")[0]
 
 
 def is_of(partition_id: str, cluster_uid: str, pod_uid: str) -> bool:
-    """Whether an id, which anybody may have written, is that of a pod's partition on some server."""
+    """Return whether an id, which any user may have written, belongs to a partition of a pod on any server."""
     return _ID.fullmatch(partition_id) is not None and owner_of(partition_id) == owner_id(cluster_uid, pod_uid)
 
 
 def partition_id(cluster_uid: str, pod_uid: str, server: str) -> str:
     """Return the id of a pod's partition on a server (HOST:PORT): 32 characters, a DNS label.
 
-    Each server has another id of it: one that appears late is not taken for the one that the pod was told of.
+    The id differs by server, so that a partition that appears late is not taken for the one that the pod uses.
     """
     return f"{owner_id(cluster_uid, pod_uid)}-{_digits(server, _SERVER_DIGITS)}"
 
@@ -70,27 +70,27 @@ def _digits(text: str, count: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:count]
 
 
-#: Tokens of ServiceAccounts are made for this audience alone, and no other tokens are taken.
+#: Audience of the ServiceAccount tokens for the REST API; tokens for other audiences are rejected.
 AUDIENCE = "tpu-provisioner-partitions"
-#: Partitions are asked for here by POST; one is at this path, "/" and its id, its configuration at /config below.
+#: Path of the REST API: a POST requests a partition. ROOT/ID is one partition, ROOT/ID/config its configuration.
 ROOT = "/v1/partitions"
 CONFIG = "config"
 HEALTH = "/health"
 SERVICE = "tpu-provisioner-partitions"
 
-#: The container that waits for the partition: it tells pods that were prepared here from those of Graphcore's plugin.
+#: Init container that waits for the partition. Pods that Graphcore's plugin prepared do not have it.
 INIT_CONTAINER = "graphcore-partition"
 
-# --- in the pod -----------------------------------------------------------------------------------------------------
-#: Where the token is mounted in the init container.
+# --- Files and variables in the pod -----------------------------------------------------------------------------------
+#: Folder in the init container where the token is mounted.
 TOKEN_DIRECTORY = "/var/run/secrets/tpu-provisioner"  # noqa: S105 - a path
 TOKEN_FILE = "token"  # noqa: S105 - a name
-#: Beside it: whom the client trusts; also the key in the ConfigMap that it comes from.
+#: File next to the token with the authorities that the client trusts; also its key in the ConfigMap.
 CA_FILE = "ca.crt"
-#: Where the volume with the IPUoF configuration is mounted, and the file in it.
+#: Folder where the volume with the IPUoF configuration is mounted, and the file in it.
 CONFIG_DIRECTORY = "/etc/graphcore"
 CONFIG_FILE = "ipuof.conf"
-#: Variables of the init container, which say whose partition it waits for.
+#: Environment variables of the init container: the pod, and the number of IPUs that it requests.
 NAMESPACE_VARIABLE = "POD_NAMESPACE"
 POD_VARIABLE = "POD_NAME"
 UID_VARIABLE = "POD_UID"

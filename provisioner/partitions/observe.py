@@ -1,4 +1,4 @@
-"""Observing: pods, the ledger, and the servers as they were last read, put together into a snapshot."""
+"""Observes pods, the ledger and the last readings of the V-IPU servers, and combines them into a snapshot."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from provisioner.settings.partitions import Server
 
 _log = structlog.get_logger(__name__)
 
-#: The ledger is read so often though nobody else writes to it.
+#: Interval in seconds between reads of the ledger. Only the leader writes it, but a user may repair it by hand.
 _REREAD_SECONDS = 60.0
-#: The loop waits for these reads.
+#: Short, because the loop waits for these reads.
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 
 
 def make_pod_watch(api: Api, on_change: Callable[[], None], parse: Callable[[object], Pod] = parse_pod) -> Watch[Pod]:
-    """Make the list-watch of pods; it is not started yet."""
+    """Return the list-watch of pods, not started."""
     return ListWatch(
         api,
         Collection(name="pods", resource="pods", query={"labelSelector": names.POD_LABEL, "fieldSelector": UNFINISHED}),
@@ -43,7 +43,7 @@ def make_pod_watch(api: Api, on_change: Callable[[], None], parse: Callable[[obj
 
 
 def make_ledger_watch(api: Api, namespace: str) -> Watch[Ledger]:
-    """Make the list-watch of the ledger, for replicas that only answer; it is not started yet."""
+    """Return the list-watch of the ledger for replicas that only answer requests, not started."""
     return ListWatch(
         api,
         Collection(
@@ -53,7 +53,7 @@ def make_ledger_watch(api: Api, namespace: str) -> Watch[Ledger]:
             query={"fieldSelector": f"metadata.name={names.LEDGER_CONFIGMAP_NAME}"},
         ),
         parse=_parse_ledger,
-        # Requests read the ledger when they come.
+        # Requests read the current ledger when they arrive.
         on_change=lambda: None,
     )
 
@@ -66,28 +66,28 @@ def _parse_ledger(raw: object) -> Ledger:
 
 @dataclass(slots=True, kw_only=True)
 class Known(Rereading):
-    """What is known beside the pods: the ledger, the cluster and its servers. Used by the loop's thread alone."""
+    """The observed state except for the pods: ledger, cluster and servers. Used only by the loop's thread."""
 
-    #: The controller's own, with the ledger.
+    #: Namespace of the controller and of the ledger.
     namespace: str
     servers: Sequence[Server]
-    #: None: it has to be read before anything is decided.
+    #: None if it has to be read before the next decision.
     ledger: Ledger | None = None
-    #: Of the namespace kube-system; empty until it was read.
+    #: UID of the namespace kube-system; empty until it has been read.
     cluster_uid: str = ""
     _readings: dict[str, Reading] = field(default_factory=dict)
     _failing: dict[str, Failure] = field(default_factory=dict)
 
     def due_in_seconds(self, now: datetime, *, leading: bool) -> float:
-        """Return in how many seconds something has to be read; a follower has to know the cluster alone."""
+        """Return the seconds until the next read is due. A follower has to read only the cluster's UID."""
         if self.cluster_uid and not leading:
             return float("inf")
         is_known = self.cluster_uid and self.ledger is not None
-        # Somebody may have repaired an entry by hand.
+        # A user may have repaired an entry by hand.
         return self.left_seconds(now, _REREAD_SECONDS if is_known else self.retry_seconds())
 
     def read(self, *, leading: bool) -> None:
-        """Read what is not known, or the ledger again: two calls at most. What was known stays where that fails."""
+        """Read the cluster's UID if unknown, and the ledger if leading. If a read fails, the last values are kept."""
 
         def read() -> None:
             if not self.cluster_uid:
@@ -107,10 +107,10 @@ class Known(Rereading):
             return Ledger()
 
     def fold(self, answer: CallAnswer | WriteAnswer) -> None:
-        """Take note of an answer."""
+        """Record the ledger or the server's state from an answer."""
         if isinstance(answer, WriteAnswer):
             if isinstance(answer.write, SaveLedger):
-                # Whether a write took effect that failed is not known: what there is has to be read.
+                # A failed write may have taken effect, so the ledger has to be read again.
                 self.ledger = answer.ledger if answer.failure is None else None
         elif isinstance(answer.call, ReadServer):
             address = answer.call.server
@@ -121,12 +121,12 @@ class Known(Rereading):
                 self._failing.pop(address, None)
 
     def clock_set(self, by: timedelta) -> None:
-        """Take note that the clock was set: what was read is as old as it was."""
+        """Shift the recorded times after the clock was set, so that readings keep their age."""
         self._readings = shifted(self._readings, by)
         self.tried_at = shifted(self.tried_at, by)
 
     def snapshot(self, pods: Watch[Pod], live: frozenset[str] = frozenset()) -> Snapshot:
-        """Put together what one decision sees."""
+        """Return the snapshot for one decision."""
         is_known = self.ledger is not None and self.cluster_uid
         doubt = "" if is_known else self.problem or "the ledger is not read yet"
         return Snapshot(

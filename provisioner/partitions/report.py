@@ -1,4 +1,4 @@
-"""Telling people: Events on pods, log lines, metrics. Nothing here decides anything."""
+"""Reports decisions and answers as Events on pods, log lines and metrics. Decides nothing."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Reporter:
-    """Used by the loop's thread alone."""
+    """Reports decisions and answers. Used only by the loop's thread."""
 
     recorder: EventRecorder
     metrics: Metrics
     _lasting: Lasting = field(default_factory=Lasting)
 
     def tell(self, plan: Plan, snapshot: Snapshot, now: datetime) -> None:
-        """Tell what one decision came to."""
+        """Report the Events and faults of one decision, and set the metrics."""
         for event in plan.events:
             self._emit(event.pod, event.reason, event.message, warning=event.warning)
         for fault in plan.faults:
@@ -51,7 +51,7 @@ class Reporter:
         self._measure(plan.view, now)
 
     def tell_answer(self, answer: actions.Answer) -> None:
-        """Tell how a call or a write ended."""
+        """Report the outcome of a call or a write."""
         if isinstance(answer, actions.WriteAnswer):
             self._tell_write(answer)
         else:
@@ -72,7 +72,7 @@ class Reporter:
         elif failure is None:
             self._tell_done(call, said, failed_before=self._lasting.ended(key))
         elif failure.kind is FailureKind.ALREADY_EXISTS:
-            # An earlier create of ours had its effect: no other cluster makes this id.
+            # An earlier create of this controller took effect: no other cluster uses this id.
             self._lasting.ended(key)
             _log.info("partition.exists", **said)
         else:
@@ -130,7 +130,7 @@ class Reporter:
     def _refused(self, answer: actions.WriteAnswer, said: Mapping[str, object]) -> None:
         _log.warning("write.refused", **said, message=answer.message)
         if isinstance(answer.write, actions.OpenGate):
-            # Its IPUs are taken, and it waits until somebody changes something: its people have to know.
+            # The pod occupies its IPUs and waits until a user corrects the cause, so an Event is necessary.
             self._emit(
                 answer.write.pod,
                 FAILED,

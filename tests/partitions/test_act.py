@@ -1,4 +1,4 @@
-"""What is read live right before a partition is removed, and what is written to Kubernetes, on which condition."""
+"""Live reads right before a partition is removed, and writes to Kubernetes with their preconditions."""
 
 from __future__ import annotations
 
@@ -56,45 +56,49 @@ def _is_let_through(pod: dict[str, Any] | None, call: RemovePartition) -> bool:
 _AT = datetime(2026, 11, 23, 2, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["its pod is known", "an orphan"])
+@pytest.mark.parametrize("known", [True, False], ids=["known pod", "orphan"])
 @pytest.mark.parametrize(
     ("pod", "changes", "want"),
     [
-        pytest.param(_raw(), {}, False, id="a pod that runs keeps its partition"),
-        pytest.param(_raw(phase="Succeeded"), {}, True, id="one that has ended does not"),
-        pytest.param(_raw(annotations={names.RELEASE: "true"}), {}, True, id="nor one that gives it back"),
-        pytest.param(_raw(told=_ELSEWHERE), {}, True, id="nor one that has another partition"),
-        pytest.param(_raw(told=_ID), {"server": "vipu.example:8090"}, False, id="a server may have two names"),
-        pytest.param(_raw(gated=True), {}, False, id="one that waits keeps it"),
-        pytest.param(_raw(gated=True), {"unused": True}, True, id="but for what is recreated"),
-        pytest.param(_raw(phase="Pending"), {"unused": True}, True, id="also where its init container waits"),
-        pytest.param(_raw(), {"unused": True}, False, id="and its others do not run meanwhile"),
-        pytest.param(_raw(deletionTimestamp=_DELETED), {}, False, id="one that is being deleted has its grace"),
-        pytest.param(_raw(deletionTimestamp=_DELETED), {"past_deletion": _AT}, True, id="until that has run out"),
+        pytest.param(_raw(), {}, False, id="pod running"),
+        pytest.param(_raw(phase="Succeeded"), {}, True, id="pod succeeded"),
+        pytest.param(_raw(annotations={names.RELEASE: "true"}), {}, True, id="pod released"),
+        pytest.param(_raw(told=_ELSEWHERE), {}, True, id="pod with another partition"),
+        pytest.param(
+            _raw(told=_ID), {"server": "vipu.example:8090"}, False, id="same partition, other name of the server"
+        ),
+        pytest.param(_raw(gated=True), {}, False, id="pod with its gate"),
+        pytest.param(_raw(gated=True), {"unused": True}, True, id="pod with its gate, unused partition"),
+        pytest.param(_raw(phase="Pending"), {"unused": True}, True, id="pending pod, unused partition"),
+        pytest.param(_raw(), {"unused": True}, False, id="running pod, unused partition"),
+        pytest.param(_raw(deletionTimestamp=_DELETED), {}, False, id="pod being deleted"),
+        pytest.param(_raw(deletionTimestamp=_DELETED), {"past_deletion": _AT}, True, id="grace period over"),
         pytest.param(
             _raw(deletionTimestamp=_DELETED),
             {"past_deletion": _AT.replace(hour=1)},
             False,
-            id="with another time its grace is another one",
+            id="another deletionTimestamp",
         ),
-        pytest.param(_raw(), {"past_deletion": _AT}, False, id="a time without a deletion is no proof"),
-        pytest.param(None, {}, True, id="a pod that is gone needs none"),
+        pytest.param(_raw(), {"past_deletion": _AT}, False, id="deletion time of a pod that is not deleted"),
+        pytest.param(None, {}, True, id="no pod"),
     ],
 )
-def test_who_keeps_its_partition(pod: dict[str, Any] | None, changes: dict[str, Any], want: bool, known: bool) -> None:
+def test_remove_is_prevented_only_if_a_pod_may_use_the_partition(
+    pod: dict[str, Any] | None, changes: dict[str, Any], want: bool, known: bool
+) -> None:
     call = replace(_REMOVE, **changes) if known else replace(_REMOVE, pod=None, **changes)
     assert _is_let_through(pod, call) is want
 
 
-def test_another_pod_of_the_same_name_has_another_partition() -> None:
+def test_remove_is_not_prevented_by_another_pod_of_the_same_name() -> None:
     assert _is_let_through(_raw(uid="uid-of-the-next"), _REMOVE)
 
 
-def test_a_partition_of_another_cluster_is_never_let_through() -> None:
+def test_remove_of_a_partition_of_another_cluster_is_prevented() -> None:
     assert not _is_let_through(None, replace(_REMOVE, id=names.partition_id("another", "uid-train", "vipu-1:8090")))
 
 
-def test_nothing_is_let_through_while_kubernetes_does_not_answer() -> None:
+def test_remove_is_prevented_while_the_api_server_does_not_respond() -> None:
     api = FakeKube()
     api.fail("GET", ".*", Unavailable("away"), times=2)
     for call in (_REMOVE, replace(_REMOVE, pod=None)):
@@ -109,11 +113,11 @@ POD_PATH = object_path("pods", "train", namespace="research")
 SERVER = Server(host="10.0.0.5", port=8090, node_selector=("ipu-pod", "one"))
 
 
-#: As they are read: by id.
+#: Entries in the order in which they are read: by id.
 ONE, TWO, THREE = sorted((make_entry(make_pod(f"pod-{n}"), at=NOW) for n in range(3)), key=lambda each: each.id)
-#: The pod that the controller has seen.
+#: The pod as the controller has seen it.
 POD = make_pod("train", namespace="research", uid="u-1", resource_version="7")
-#: What the plan asks for.
+#: The write in the plan.
 OPENING = OpenGate(pod=POD, partition_id="tpup-1", server=SERVER)
 
 
@@ -133,12 +137,12 @@ def read(api: FakeKube) -> Ledger:
 
 
 def save(api: FakeKube, before: Ledger, *entries: Entry) -> Ledger:
-    """Write it."""
+    """Write entries to the ledger."""
     return save_ledger(api, "system", SaveLedger(before=before, entries=entries))
 
 
-def test_what_is_written_is_read_again(api: FakeKube) -> None:
-    """By whoever leads next; what is not there is empty, and the first write creates it."""
+def test_written_ledger_is_read_back_by_the_next_leader(api: FakeKube) -> None:
+    """The next leader reads the ledger. A missing ConfigMap is an empty ledger, and the first write creates it."""
     assert read(api) == Ledger()
     first = save(api, Ledger(), ONE, TWO)
     assert read(api) == first
@@ -147,8 +151,8 @@ def test_what_is_written_is_read_again(api: FakeKube) -> None:
     assert {each.id for each in second.entries} == {TWO.id, THREE.id}
 
 
-def test_a_write_onto_an_older_ledger_is_a_conflict(api: FakeKube) -> None:
-    """Two that lead for a moment must not write over each other's entries."""
+def test_write_based_on_an_outdated_ledger_raises_conflict(api: FakeKube) -> None:
+    """Two processes that lead at the same time for a moment must not overwrite each other's entries."""
     first = save(api, Ledger(), ONE)
     save(api, first, ONE, TWO)
     for before in (Ledger(), first):
@@ -157,8 +161,8 @@ def test_a_write_onto_an_older_ledger_is_a_conflict(api: FakeKube) -> None:
     assert {each.id for each in read(api).entries} == {ONE.id, TWO.id}
 
 
-def test_entries_that_cannot_be_read_stay(api: FakeKube) -> None:
-    """A later release may have written them, and their partitions are there."""
+def test_unreadable_entries_are_kept_by_a_write(api: FakeKube) -> None:
+    """A later release may have written them, and their partitions exist."""
     save(api, Ledger(), ONE)
     raw = api.object(PATH)
     assert raw is not None
@@ -182,8 +186,8 @@ def raw_pod(**spec: Any) -> dict[str, Any]:
     }
 
 
-def test_our_gate_goes_and_others_stay(api: FakeKube) -> None:
-    """With the partition told in the same write, and the nodes that reach it."""
+def test_open_gate_removes_the_partition_gate_and_keeps_other_gates(api: FakeKube) -> None:
+    """One patch also adds the annotations and the node selector."""
     api.put_object(POD_PATH, raw_pod(nodeSelector={"disk": "ssd"}))
     open_gate(api, OPENING)
     written = api.object(POD_PATH) or {}
@@ -199,8 +203,8 @@ def test_our_gate_goes_and_others_stay(api: FakeKube) -> None:
     }
 
 
-def test_a_server_that_all_nodes_reach_adds_no_selector(api: FakeKube) -> None:
-    """And a list of gates that is empty goes."""
+def test_open_gate_adds_no_selector_if_all_nodes_reach_the_server(api: FakeKube) -> None:
+    """An empty list of gates is removed."""
     api.put_object(POD_PATH, raw_pod(schedulingGates=[{"name": names.SCHEDULING_GATE}]))
     open_gate(api, replace(OPENING, server=SERVER._replace(node_selector=None)))
     assert (api.object(POD_PATH) or {})["spec"] == {}
@@ -209,13 +213,17 @@ def test_a_server_that_all_nodes_reach_adds_no_selector(api: FakeKube) -> None:
 @pytest.mark.parametrize(
     ("change", "want"),
     [
-        pytest.param({"metadata": {"uid": "u-2"}}, "another one", id="a pod of the same name came after it"),
-        pytest.param({"spec": {"schedulingGates": []}}, "no longer has the scheduling gate", id="somebody opened it"),
-        pytest.param({"spec": {"nodeSelector": {"ipu-pod": "two"}}}, "selects other nodes", id="it may not go there"),
+        pytest.param({"metadata": {"uid": "u-2"}}, "another one", id="replaced by a pod of the same name"),
+        pytest.param({"spec": {"schedulingGates": []}}, "no longer has the scheduling gate", id="gate already removed"),
+        pytest.param(
+            {"spec": {"nodeSelector": {"ipu-pod": "two"}}}, "selects other nodes", id="selector excludes the server"
+        ),
     ],
 )
-def test_another_pod_than_was_decided_on_is_left_alone(api: FakeKube, change: dict[str, Any], want: str) -> None:
-    """The next decision sees it as it is."""
+def test_open_gate_does_not_change_a_pod_that_was_replaced_or_changed(
+    api: FakeKube, change: dict[str, Any], want: str
+) -> None:
+    """The next decision sees the pod as it is now."""
     raw = raw_pod()
     api.put_object(POD_PATH, {part: {**raw[part], **change.get(part, {})} for part in raw})
     before = api.object(POD_PATH)
@@ -224,8 +232,8 @@ def test_another_pod_than_was_decided_on_is_left_alone(api: FakeKube, change: di
     assert api.object(POD_PATH) == before
 
 
-def test_a_change_in_between_is_a_conflict(api: FakeKube) -> None:
-    """The list of gates is written as a whole: a gate that came meanwhile must not be lost."""
+def test_open_gate_raises_conflict_if_the_pod_changes_before_the_write(api: FakeKube) -> None:
+    """The list of gates is written as a whole: a gate that was added in between must not be lost."""
     api.put_object(POD_PATH, raw_pod())
     get = api.get
 
@@ -240,16 +248,16 @@ def test_a_change_in_between_is_a_conflict(api: FakeKube) -> None:
     assert {"name": "late/gate"} in (api.object(POD_PATH) or {})["spec"]["schedulingGates"]
 
 
-def test_a_partition_is_taken_back_from_the_pod_as_it_was_seen(api: FakeKube) -> None:
-    """By the annotation that the REST API writes as well."""
+def test_take_back_releases_an_unchanged_pod(api: FakeKube) -> None:
+    """The write sets the same annotation as the REST API."""
     api.put_object(POD_PATH, raw_pod())
     version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
     take_back(api, TakeBack(pod=replace(POD, resource_version=version), partition_id="tpup-1"))
     assert (api.object(POD_PATH) or {})["metadata"]["annotations"] == {"theirs": "stays", names.RELEASE: "true"}
 
 
-def test_a_pod_that_the_scheduler_has_bound_meanwhile_keeps_its_partition(api: FakeKube) -> None:
-    """Its init container may have it already."""
+def test_take_back_raises_conflict_if_the_pod_got_a_node(api: FakeKube) -> None:
+    """The init container may already have the partition."""
     api.put_object(POD_PATH, raw_pod())
     version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
     api.put_object(POD_PATH, raw_pod(nodeName="host-1"))

@@ -1,4 +1,4 @@
-"""Pods that ask for IPUs: what they get, why they are rejected, and what may be changed later."""
+"""Admission of pods that request IPUs: injection, rejections and later changes."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def main_of(pod: Json) -> Json:
     return found
 
 
-# --- what is injected -------------------------------------------------------------------------------------------------
+# --- injection ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["compatible", "least-privilege"])
-def test_the_init_container_gets_the_authority_of_the_api_beside_its_token(mode: str) -> None:
-    """From a ConfigMap of the pod's namespace, which the kubelet reads again when the authority changes."""
+def test_init_container_gets_the_authority_of_the_api_next_to_its_token(mode: str) -> None:
+    """The authority is from a ConfigMap in the pod's namespace; the kubelet updates the file after a change."""
     by = replace(
         COMPATIBLE,
         ipu_injection=mode,
@@ -90,7 +90,7 @@ def test_the_init_container_gets_the_authority_of_the_api_beside_its_token(mode:
     assert review(pod, by).patch == ()
 
 
-def test_the_init_container_comes_first_and_all_others_get_their_share() -> None:
+def test_compatible_mode_puts_the_init_container_first_and_injects_all_others() -> None:
     after = injected(raw_pod(initContainers=[{"name": "warm"}, {"name": "side", "restartPolicy": "Always"}]))
     first, *others = after["spec"]["initContainers"]
     assert first["name"] == names.INIT_CONTAINER
@@ -134,7 +134,7 @@ def adding(capability: str) -> Json:
 @pytest.mark.parametrize("part", ["initContainers", "containers"])
 @pytest.mark.parametrize("capability", ["NET_ADMIN", "NET_RAW", "CAP_NET_ADMIN", "net_admin", "ALL"])
 def test_pod_is_rejected_if_a_container_could_change_the_network_of_the_node(part: str, capability: str) -> None:
-    """A mesh had added its init container before hostNetwork was set; there it rewrites the iptables of the node."""
+    """The mesh added its init container before hostNetwork was set; now it would rewrite the node's iptables."""
     pod = raw_pod(containers=[{"name": "main"}])
     pod["spec"].setdefault(part, []).append(adding(capability))
     denied = review(pod).denied
@@ -143,15 +143,15 @@ def test_pod_is_rejected_if_a_container_could_change_the_network_of_the_node(par
     assert review(pod, LEAST).denied == ""
 
 
-def test_pod_is_rejected_if_another_webhook_adds_such_a_container_later() -> None:
-    """A mesh that is called after this webhook may ignore hostNetwork, which an author may also have set himself."""
+def test_pod_is_rejected_if_a_later_webhook_adds_network_capabilities() -> None:
+    """A mesh that is called after this webhook may ignore hostNetwork, which the author may also have set."""
     for network in ({}, {"hostNetwork": True}):
         after = injected(raw_pod(**network))
         after["spec"]["initContainers"].append(adding("NET_ADMIN"))
         assert "spec.initContainers[1], 'mesh-init', has the capability NET_ADMIN" in review(after).denied
 
 
-def test_author_may_combine_such_a_container_with_the_network_of_the_node() -> None:
+def test_pod_with_hostnetwork_of_its_author_may_have_network_capabilities() -> None:
     after = injected(raw_pod(hostNetwork=True, initContainers=[adding("NET_ADMIN")]))
     assert review(after) == Answer()
 
@@ -162,7 +162,7 @@ def test_author_may_combine_such_a_container_with_the_network_of_the_node() -> N
         pytest.param(
             {"env": [{"name": "IPUOF_CONFIG_PATH", "value": "/mine"}]},
             {"env": [{"name": "IPUOF_CONFIG_PATH", "value": "/mine"}]},
-            id="a variable that is there",
+            id="existing variable",
         ),
         pytest.param(
             {"securityContext": {"privileged": False}}, {"securityContext": {"privileged": False}}, id="no privileges"
@@ -170,7 +170,7 @@ def test_author_may_combine_such_a_container_with_the_network_of_the_node() -> N
         pytest.param(
             {"securityContext": {"allowPrivilegeEscalation": False}},
             {"securityContext": {"allowPrivilegeEscalation": False}},
-            id="no escalation, which the API server takes of no privileged container",
+            id="no escalation, which privileged containers may not forbid",
         ),
         pytest.param(
             {"securityContext": {"capabilities": {"drop": ["ALL"]}}},
@@ -194,7 +194,7 @@ def test_author_may_combine_such_a_container_with_the_network_of_the_node() -> N
         ),
     ],
 )
-def test_what_a_container_says_stays(container: Json, want: Json) -> None:
+def test_injection_keeps_fields_that_a_container_sets(container: Json, want: Json) -> None:
     after = main_of(injected(raw_pod(containers=[{"name": "main", **container}])))
     assert {key: after[key] for key in want} == want
 
@@ -202,7 +202,7 @@ def test_what_a_container_says_stays(container: Json, want: Json) -> None:
 @pytest.mark.parametrize(
     ("policy", "want"), [("ClusterFirst", "ClusterFirstWithHostNet"), ("None", "None"), ("Default", "Default")]
 )
-def test_a_dns_policy_that_somebody_chose_stays(policy: str, want: str) -> None:
+def test_injection_keeps_a_dns_policy_other_than_the_default(policy: str, want: str) -> None:
     assert injected(raw_pod(dnsPolicy=policy))["spec"]["dnsPolicy"] == want
 
 
@@ -210,26 +210,28 @@ def test_a_dns_policy_that_somebody_chose_stays(policy: str, want: str) -> None:
     ("policy", "url", "want"),
     [
         pytest.param("Default", "http://partitions.ipus.svc", 1, id="the node's DNS does not know Services"),
-        pytest.param("None", "https://partitions.ipus.svc.cluster.local:8443", 1, id="its own may not either"),
+        pytest.param(
+            "None", "https://partitions.ipus.svc.cluster.local:8443", 1, id="own DNS servers may not know them"
+        ),
         pytest.param("ClusterFirst", "http://partitions.ipus.svc", 0, id="the cluster's DNS knows them"),
-        pytest.param("Default", "http://partitions.example", 0, id="a name that is no Service"),
+        pytest.param("Default", "http://partitions.example", 0, id="name of no Service"),
     ],
 )
-def test_who_makes_a_pod_whose_init_container_may_find_nobody_is_warned(policy: str, url: str, want: int) -> None:
-    """It would wait on its node, with its IPUs, and only its log would say why."""
+def test_pod_whose_dns_may_not_resolve_the_api_gets_a_warning(policy: str, url: str, want: int) -> None:
+    """The pod would wait on its node, with its IPUs, and only its log would have the reason."""
     answer = review(raw_pod(dnsPolicy=policy), replace(COMPATIBLE, ipu_api_url=url))
     assert (answer.denied, len(answer.warnings)) == ("", want)
     assert all("dnsPolicy" in each for each in answer.warnings)
 
 
 @pytest.mark.parametrize("capability", ["IPC_LOCK", "CAP_IPC_LOCK", "ALL"])
-def test_a_capability_that_is_there_is_not_added_again(capability: str) -> None:
+def test_existing_capability_is_not_added_again(capability: str) -> None:
     security = {"capabilities": {"add": [capability]}}
     pod = raw_pod(containers=[{"name": "main", "securityContext": security}])
     assert main_of(injected(pod, WITH_PLUGIN))["securityContext"] == security
 
 
-def test_other_gates_and_volumes_stay() -> None:
+def test_injection_keeps_other_gates_and_volumes() -> None:
     other = {"name": "kueue.x-k8s.io/admission"}
     data = {"name": "data", "emptyDir": {}}
     spec = injected(raw_pod(schedulingGates=[other], volumes=[data]))["spec"]
@@ -237,11 +239,11 @@ def test_other_gates_and_volumes_stay() -> None:
     assert [each["name"] for each in spec["volumes"]] == ["data", TOKEN_VOLUME, CONFIG_VOLUME]
 
 
-# --- nobody gets around it --------------------------------------------------------------------------------------------
+# --- attempts to evade the injection ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("by", [COMPATIBLE, LEAST, WITH_PLUGIN])
-def test_a_pod_that_was_injected_gets_no_patch(by: WebhookSettings) -> None:
+def test_injected_pod_gets_no_patch(by: WebhookSettings) -> None:
     after = injected(raw_pod(), by)
     # The API server mounts the pod's own token in the meantime.
     token = {"name": "kube-api-access-x", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
@@ -249,7 +251,7 @@ def test_a_pod_that_was_injected_gets_no_patch(by: WebhookSettings) -> None:
     assert review(after, by) == Answer()
 
 
-def test_what_is_called_as_ours_is_replaced() -> None:
+def test_init_container_and_volumes_with_reserved_names_are_replaced() -> None:
     sly = raw_pod(
         {names.IPUS: "4", names.STATUS: names.INJECTED},
         labels={names.POD_LABEL: "true"},
@@ -263,8 +265,8 @@ def test_what_is_called_as_ours_is_replaced() -> None:
     assert {"name": CONFIG_VOLUME, "emptyDir": {}} in spec["volumes"]
 
 
-def test_a_copy_of_a_running_pod_is_a_new_one() -> None:
-    """As `kubectl debug --copy-to` makes them: with the partition of the first one."""
+def test_copy_of_a_running_pod_loses_the_partition_annotations() -> None:
+    """`kubectl debug --copy-to` creates such a copy, with the annotations of the first pod."""
     running = injected(raw_pod())
     running["metadata"]["annotations"] |= {names.PARTITION_ID: "tpup-1", names.RELEASE: "true"}
     running["spec"]["schedulingGates"] = []
@@ -287,11 +289,11 @@ def test_a_copy_of_a_running_pod_is_a_new_one() -> None:
         ),
         pytest.param(raw_pod(os={"name": "windows"}), "IPUs are used on Linux", id="Windows"),
         pytest.param(raw_pod(hostUsers=False), "spec.hostUsers is false", id="a user namespace"),
-        pytest.param(raw_pod(containers=[{"name": names.INIT_CONTAINER}]), "rename it", id="our name"),
+        pytest.param(raw_pod(containers=[{"name": names.INIT_CONTAINER}]), "rename it", id="reserved container name"),
         pytest.param(
             raw_pod(containers=[{"name": "m", "volumeMounts": [{"name": "x", "mountPath": "/etc/graphcore/"}]}]),
             "spec.containers[0] mounts the volume 'x' at /etc/graphcore",
-            id="our path",
+            id="reserved path",
         ),
         pytest.param(
             raw_pod(containers=[{"name": "m", "ports": [{"containerPort": 80, "hostPort": 8080}]}]),
@@ -303,24 +305,26 @@ def test_a_copy_of_a_running_pod_is_a_new_one() -> None:
             "2 of its containers have the port 80 (TCP)",
             id="one port twice",
         ),
-        pytest.param(raw_pod(initContainers=[{}], containers=[{}] * 256), "it has 257 containers", id="too much to do"),
+        pytest.param(
+            raw_pod(initContainers=[{}], containers=[{}] * 256), "it has 257 containers", id="too many containers"
+        ),
     ],
 )
-def test_a_pod_is_rejected_that_has(pod: Json, want: str) -> None:
+def test_pod_that_cannot_use_ipus_is_rejected_with_the_reason(pod: Json, want: str) -> None:
     answer = review(pod)
     assert answer.denied.startswith("Pod ml/train")
     assert want in answer.denied
     assert answer.patch == ()
 
 
-def test_not_everything_is_said_of_a_pod_in_which_thousands_of_things_are_wrong() -> None:
-    """All of it would take more memory than the server has."""
+def test_rejection_of_a_pod_with_thousands_of_conflicts_is_short() -> None:
+    """The whole message would take more memory than the server has."""
     mounts = [{"name": "x", "mountPath": "/etc/graphcore"}] * 10_000
     assert len(review(raw_pod(containers=[{"name": "m", "volumeMounts": mounts}])).denied) < 2_000
 
 
 class _Counted(dict[str, Any]):
-    """Counts how often it is compared."""
+    """A mapping that counts its comparisons."""
 
     compared = 0
 
@@ -332,37 +336,37 @@ class _Counted(dict[str, Any]):
 
 
 @pytest.mark.parametrize("by", [COMPATIBLE, LEAST], ids=["compatible", "least privilege"])
-def test_the_work_for_mounts_grows_as_their_number(by: WebhookSettings) -> None:
-    """Comparing each with all others takes minutes for a pod that the API server sends, and keeps others waiting."""
+def test_number_of_comparisons_is_linear_in_the_number_of_mounts(by: WebhookSettings) -> None:
+    """With a quadratic number of comparisons, one pod would block other reviews for minutes."""
     mounts = [_Counted(name="x", mountPath=f"/{number}") for number in range(500)]
     _Counted.compared = 0
     assert not review(raw_pod(containers=[{"name": "m", "volumeMounts": mounts}]), by).denied
     assert _Counted.compared <= 2 * len(mounts)
 
 
-def test_ports_that_do_not_meet_are_no_conflict() -> None:
+def test_ports_that_differ_or_are_used_at_other_times_do_not_conflict() -> None:
     containers = [
         {"name": "a", "ports": [{"containerPort": 80, "hostPort": 80}, {"containerPort": 81}]},
         {"name": "b", "ports": [{"containerPort": 80, "protocol": "UDP"}]},
     ]
-    # An init container that ends before has its port to itself.
+    # The init container ends before the others start, so it uses the port alone at that time.
     pod = raw_pod(containers=containers, initContainers=[{"name": "c", "ports": [{"containerPort": 80}]}])
     assert not review(pod).denied
 
 
-def test_host_ports_and_user_namespaces_are_no_conflict_without_the_nodes_network() -> None:
+def test_least_privilege_mode_allows_host_ports_and_user_namespaces() -> None:
     ports = [{"containerPort": 80, "hostPort": 8080}]
     assert not review(raw_pod(containers=[{"name": "m", "ports": ports}], hostUsers=False), LEAST).denied
 
 
 @pytest.mark.parametrize("size", ["4", "three"])
-def test_a_static_pod_is_shown_and_gets_nothing(size: str) -> None:
+def test_static_pod_is_admitted_with_a_warning_and_without_a_patch(size: str) -> None:
     answer = review(raw_pod({names.IPUS: size, "kubernetes.io/config.mirror": "x"}, nodeName="host-1"))
     assert (answer.denied, answer.patch) == ("", ())
     assert "is a static pod" in answer.warnings[0]
 
 
-# --- what does not concern IPUs ---------------------------------------------------------------------------------------
+# --- pods without IPUs ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -373,12 +377,12 @@ def test_a_static_pod_is_shown_and_gets_nothing(size: str) -> None:
             Request(
                 operation="CREATE", kind="Pod", subresource="ephemeralcontainers", object=raw_pod({names.IPUS: "3"})
             ),
-            id="no part of metadata",
+            id="subresource without metadata",
         ),
         pytest.param(Request(operation="DELETE", kind="Pod", namespace="ml"), id="another operation"),
     ],
 )
-def test_admitted_as_it_is(request_: Request) -> None:
+def test_request_that_does_not_concern_ipus_is_admitted_unchanged(request_: Request) -> None:
     assert review_pod(request_, COMPATIBLE) == Answer()
 
 
@@ -400,7 +404,7 @@ def with_annotation(pod: Json, key: str, value: str | None) -> Json:
 @pytest.mark.parametrize(
     ("before", "after", "want"),
     [
-        pytest.param(RUNNING, with_annotation(RUNNING, names.IPUS, None), "cannot be changed", id="no size any more"),
+        pytest.param(RUNNING, with_annotation(RUNNING, names.IPUS, None), "cannot be changed", id="size removed"),
         pytest.param(RUNNING, with_annotation(RUNNING, names.IPU, "8"), "cannot be changed", id="a second size"),
         pytest.param(RUNNING, with_annotation(RUNNING, names.STATUS, "no"), "cannot be changed", id="the status"),
         pytest.param(
@@ -420,7 +424,7 @@ def with_annotation(pod: Json, key: str, value: str | None) -> Json:
         ),
     ],
 )
-def test_a_change_is_rejected_of(before: Json, after: Json, want: str) -> None:
+def test_change_of_a_protected_annotation_or_label_is_rejected(before: Json, after: Json, want: str) -> None:
     assert want in update(before, after).denied
 
 
@@ -429,11 +433,13 @@ def test_a_change_is_rejected_of(before: Json, after: Json, want: str) -> None:
     [
         pytest.param(RUNNING, with_annotation(RUNNING, "note", "x"), id="something else"),
         pytest.param(
-            raw_pod(labels={}), with_annotation(raw_pod(labels={}), names.IPUS, None), id="what was never served"
+            raw_pod(labels={}),
+            with_annotation(raw_pod(labels={}), names.IPUS, None),
+            id="size removed from a pod without injection",
         ),
     ],
 )
-def test_a_change_is_admitted_of(before: Json, after: Json) -> None:
+def test_change_of_other_annotations_is_admitted(before: Json, after: Json) -> None:
     assert update(before, after) == Answer()
 
 
@@ -442,16 +448,16 @@ OPENED = {**GATED, "spec": {**GATED["spec"], "schedulingGates": [{"name": "x"}]}
 HELD = {**GATED, "spec": {**GATED["spec"], "schedulingGates": [GATE]}}
 
 
-def test_nobody_but_the_controller_takes_the_gate_off() -> None:
+def test_gate_can_be_removed_only_by_the_controller() -> None:
     assert "is removed by the controller" in update(GATED, OPENED).denied
     assert update(GATED, OPENED, CONTROLLER) == Answer()
-    # Other gates are for others.
+    # The webhook does not protect gates of other controllers.
     assert update(GATED, HELD) == Answer()
     assert update(OPENED, OPENED) == Answer()
 
 
-def test_what_a_status_brings_along_is_a_change_too() -> None:
-    """The API server takes annotations and labels from it, and no spec."""
+def test_annotations_are_also_protected_in_status_updates() -> None:
+    """With the status, the API server changes annotations and labels, but not the spec."""
 
     def update_status(before: Json, after: Json, user: str = "ada") -> Answer:
         request = Request(
@@ -477,19 +483,19 @@ def test_what_a_status_brings_along_is_a_change_too() -> None:
         pytest.param({"labels": {names.POD_LABEL: "true"}}, names.POD_LABEL, id="the label"),
         pytest.param({"annotations": {"note": "x"}, "labels": {"zone": "a"}}, "", id="something else"),
         pytest.param({}, "", id="nothing"),
-        pytest.param({"annotations": [names.IPUS], "labels": 3}, "", id="nothing that can be read"),
+        pytest.param({"annotations": [names.IPUS], "labels": 3}, "", id="invalid metadata"),
     ],
 )
 @pytest.mark.parametrize("subresource", ["binding", ""])
-def test_a_binding_brings_nothing_of_ours_along(metadata: Json, want: str, subresource: str) -> None:
-    """Its annotations and labels become the pod's. Both addresses of bindings are served."""
+def test_binding_with_protected_annotations_or_labels_is_rejected(metadata: Json, want: str, subresource: str) -> None:
+    """The API server adds them to those of the pod. Bindings can be created at two paths."""
     binding = {"metadata": {"name": "train", **metadata}, "target": {"name": "node"}}
     request = Request(operation="CREATE", kind="Binding", subresource=subresource, namespace="ml", object=binding)
     denied = review_pod(request, COMPATIBLE).denied
     assert (want in denied and "Pod ml/train" in denied) if want else denied == ""
 
 
-# --- whatever people write --------------------------------------------------------------------------------------------
+# --- arbitrary input ------------------------------------------------------------------------------------------------
 
 _KEYS = st.sampled_from(
     [
@@ -512,9 +518,7 @@ _METADATA = st.dictionaries(st.sampled_from(["annotations", "labels", "ownerRefe
 
 @settings(max_examples=40)
 @given(metadata=_METADATA, spec=_SPECS, by=st.sampled_from([COMPATIBLE, LEAST, WITH_PLUGIN]))
-def test_any_pod_gets_an_answer_that_fits_it_and_a_second_look_changes_nothing(
-    metadata: Json, spec: Json, by: WebhookSettings
-) -> None:
+def test_any_pod_gets_a_valid_patch_that_a_second_review_keeps(metadata: Json, spec: Json, by: WebhookSettings) -> None:
     annotations = metadata.get("annotations", {})
     pod = {"metadata": metadata, "spec": spec}
     if isinstance(annotations, dict):
@@ -529,13 +533,13 @@ def test_any_pod_gets_an_answer_that_fits_it_and_a_second_look_changes_nothing(
 
 
 @given(before=_METADATA, after=_METADATA)
-def test_any_change_gets_an_answer(before: Json, after: Json) -> None:
+def test_any_change_is_answered_without_a_patch(before: Json, after: Json) -> None:
     assert update({"metadata": before}, {"metadata": after}).patch == ()
 
 
 @pytest.mark.parametrize("by", [COMPATIBLE, LEAST], ids=["compatible", "least privilege"])
-def test_the_example_of_a_job_gets_its_ipus(by: WebhookSettings) -> None:
-    """Its pod is injected without a word of warning, and read as asking for what it says."""
+def test_example_job_is_injected_without_warnings(by: WebhookSettings) -> None:
+    """The pod of the example is injected without a warning, and requests the IPUs of its annotation."""
     template = yaml.safe_load(Path("examples/partitions/job.yaml").read_text(encoding="utf-8"))["spec"]["template"]
     answer = review(template, by)
     assert (answer.denied, answer.warnings) == ("", ())

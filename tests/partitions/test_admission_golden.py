@@ -1,4 +1,4 @@
-"""Reviews of pods with IPUs as API servers send them, in both versions, and what they are answered.
+"""Golden answers to reviews of pods with IPUs, as API servers send them in both versions.
 
 A file of tests/data/partitions has the variables of the webhook server, the review, and its answer with the patch
 decoded.
@@ -31,11 +31,11 @@ def answer_to(variables: dict[str, str], review: dict[str, Any]) -> dict[str, An
 
 @pytest.mark.parametrize("version", reviews.VERSIONS)
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_a_review_is_answered(path: Path, version: str) -> None:
+def test_review_gets_the_golden_answer(path: Path, version: str) -> None:
     case = json.loads(path.read_text(encoding="utf-8"))
     review, want = ({**case[each], "apiVersion": version} for each in ("review", "answer"))
     assert answer_to(case["variables"], review) == want
-    # Asked again about what it made of it, as after another webhook, it leaves it as it is.
+    # A second review of the patched pod, for example after another webhook, changes nothing.
     patch = [Operation(**each) for each in want["response"].get("patch", [])]
     after = apply_patch(review["request"]["object"], patch)
     again = answer_to(case["variables"], {**review, "request": {**review["request"], "object": after}})
@@ -43,7 +43,7 @@ def test_a_review_is_answered(path: Path, version: str) -> None:
     assert again["response"].get("status") == want["response"].get("status")
 
 
-def test_there_are_cases() -> None:
+def test_at_least_13_golden_cases_exist() -> None:
     assert len(CASES) >= 13
 
 
@@ -60,12 +60,12 @@ def test_there_are_cases() -> None:
         ({"IPU_RDMA_RESOURCE": "hca"}, "the name of an extended resource"),
     ],
 )
-def test_settings_are_rejected(variables: dict[str, str], want: str) -> None:
+def test_invalid_ipu_settings_are_rejected(variables: dict[str, str], want: str) -> None:
     with pytest.raises(SettingsError, match=want):
         read_webhook_settings(variables)
 
 
-def test_the_init_container_asks_the_service_in_the_webhooks_namespace_unless_told_otherwise() -> None:
+def test_init_container_calls_the_service_unless_ipu_api_url_is_set() -> None:
     case = json.loads(Path("tests/data/partitions/compatible.json").read_text(encoding="utf-8"))
 
     def command(**more: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What people are shown of partitions: the document, the page's files, and the same in the terminal."""
+"""Partitions as users see them: the JSON document, the files of the page, and the same in the terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROUNDS = 12
 
 @pytest.fixture(name="controller")
 def _controller() -> Controller:
-    """Return a controller with a pod that has its partition, one that waits, and one that asks for too much."""
+    """Return a controller with one pod that has its partition, one that waits, and one that requests too many IPUs."""
     controller = Controller()
     controller.create_pod("first", 64)
     controller.rounds(_ROUNDS)
@@ -37,16 +37,16 @@ def _controller() -> Controller:
 
 
 def read(board: Board) -> Document:
-    """Return what a client reads."""
+    """Return the document as a client decodes it."""
     return msgspec.json.decode(board.page().make().body, type=Document)
 
 
 def document(controller: Controller) -> Document:
-    """Return what a client reads."""
+    """Return the document of a controller as a client decodes it."""
     return read(controller.loop.board)
 
 
-def test_the_document_has_what_there_is(controller: Controller) -> None:
+def test_document_has_supply_partitions_and_pods(controller: Controller) -> None:
     shown = document(controller)
     assert controller.loop.board.page().path == PATH == "/api/v1/partitions"
     assert (shown.leading, shown.problems) == (True, ())
@@ -58,15 +58,15 @@ def test_the_document_has_what_there_is(controller: Controller) -> None:
     assert [each.nodes for each in shown.servers] == ["ipu-pod=one"]
 
 
-def test_before_the_first_decision_it_says_so() -> None:
-    """And shows nothing that would look like an empty cluster."""
+def test_document_before_the_first_decision_reports_it() -> None:
+    """The document must not look like that of an empty cluster."""
     shown = Controller().loop.board.document()
     assert shown.decided_at is None
     assert list(ipus.page(shown))[-1] == "IPU partitions: nothing has been decided yet"
 
 
-def test_a_ledger_that_cannot_be_read_is_told_and_the_last_decision_stays(controller: Controller) -> None:
-    """What was decided last is the best that anybody knows."""
+def test_unreadable_ledger_is_reported_and_the_last_decision_is_kept(controller: Controller) -> None:
+    """The last decision is the best available information."""
     decided = document(controller).decided_at
     controller.loop.known.ledger = None
     controller.kube.fail("GET", "configmaps", RuntimeError("unexpected"), times=0)
@@ -78,16 +78,16 @@ def test_a_ledger_that_cannot_be_read_is_told_and_the_last_decision_stays(contro
     assert any(line.startswith("ATTENTION") for line in ipus.page(shown))
 
 
-def test_who_does_not_lead_shows_nothing(controller: Controller) -> None:
-    """Two processes must not show two truths."""
+def test_document_of_a_follower_is_empty(controller: Controller) -> None:
+    """Only the leader decides; the last decision of a former leader would contradict the new one's."""
     controller.loop.is_leader = lambda: False
     controller.rounds(1)
     shown = document(controller)
     assert (shown.leading, shown.partitions, shown.decided_at) == (False, (), None)
 
 
-def test_a_server_that_cannot_be_read_is_told(controller: Controller) -> None:
-    """With its words, on the page and in the terminal."""
+def test_unreadable_server_is_reported(controller: Controller) -> None:
+    """The page and the terminal show the server's message."""
     for _ in range(40):
         controller.vipu.fail("list_allocations", FailureKind.UNAVAILABLE)
     controller.rounds(20, seconds=30.0)
@@ -98,8 +98,8 @@ def test_a_server_that_cannot_be_read_is_told(controller: Controller) -> None:
     ]
 
 
-def test_the_terminal_shows_who_waits_and_why(controller: Controller) -> None:
-    """In one table, those that wait first."""
+def test_terminal_lists_the_pods_of_a_namespace_by_state(controller: Controller) -> None:
+    """One table has all pods, waiting pods first."""
     lines = list(ipus.page(document(controller)))
     assert lines[0].startswith("IPUs: 64 of 64 in partitions of this cluster, 0 in others; pods that wait: 1;")
     states = [line.split()[3] for line in lines if line.startswith("research")]
@@ -112,28 +112,30 @@ def test_the_terminal_shows_who_waits_and_why(controller: Controller) -> None:
     [
         pytest.param("second", "", "has waited for 32 IPUs", id="a pod by its name"),
         pytest.param("pod/second", "research", "at place", id="with kind and namespace"),
-        pytest.param("first", "", "64 IPUs, is active", id="one that has its partition"),
-        pytest.param("third", "", "gets no IPUs as it is", id="one that is rejected"),
-        pytest.param("second", "elsewhere", "", id="of another namespace"),
-        pytest.param("jobset/second", "", "", id="of another kind"),
-        pytest.param("nobody", "", "", id="that nobody knows"),
+        pytest.param("first", "", "64 IPUs, is active", id="pod with its partition"),
+        pytest.param("third", "", "gets no IPUs as it is", id="rejected pod"),
+        pytest.param("second", "elsewhere", "", id="pod of another namespace"),
+        pytest.param("jobset/second", "", "", id="object of another kind"),
+        pytest.param("nobody", "", "", id="unknown pod"),
     ],
 )
-def test_explain_knows_pods_with_ipus(controller: Controller, name: str, namespace: str, part: str) -> None:
+def test_explain_describes_only_matching_pods_with_ipus(
+    controller: Controller, name: str, namespace: str, part: str
+) -> None:
     said = "\n".join(ipus.explain(document(controller), name, namespace))
     assert (part in said) if part else said == ""
 
 
-def test_a_partition_is_explained_by_its_id(controller: Controller) -> None:
-    """As `vipu list partitions` shows it."""
+def test_explain_accepts_the_id_of_a_partition(controller: Controller) -> None:
+    """`vipu list partitions` shows this id."""
     (held,) = document(controller).partitions
     assert "of pod research/first" in "\n".join(ipus.explain(document(controller), held.id, ""))
 
 
-def test_status_shows_partitions_also_where_they_are_all_there_is(
+def test_status_shows_partitions_without_a_status_of_slices(
     controller: Controller,
 ) -> None:
-    """A cluster with IPUs need not have TPUs; without either it is an error."""
+    """A cluster with IPUs may have no TPUs. Without either, the command fails."""
     server = WireServer()
     absent = Answer(status=404, body=b"{}")
     server.answer("GET /api/v1/board", absent)
@@ -147,23 +149,23 @@ def test_status_shows_partitions_also_where_they_are_all_there_is(
     assert any("research" in line for line in shown)
 
 
-def test_the_files_of_the_page_are_there() -> None:
-    """Nothing from elsewhere: the policy forbids it."""
+def test_page_serves_its_files_with_a_content_security_policy() -> None:
+    """The page loads nothing from other sites: its policy forbids it."""
     served = {each.path: each.make() for each in file_pages("provisioner.partitions")}
     assert set(served) == {"/", "/page/style.css", "/page/page.js"}
     assert b"page/page.js" in served["/"].body
     assert all("default-src 'none'" in each.headers["Content-Security-Policy"] for each in served.values())
 
 
-def test_the_document_is_json_that_programs_read(controller: Controller) -> None:
-    """Names stay: what is added later has a default."""
+def test_document_has_stable_field_names(controller: Controller) -> None:
+    """Programs read the document, so names are kept, and new fields have defaults."""
     assert set(json.loads(controller.loop.board.page().make().body)) == {
         "served_at", "release", "identity", "leading", "problems", "decided_at", "servers", "supply", "waiting",
         "rejected", "partitions", "left_out",
     }  # fmt: skip
 
 
-# --- a great many pods
+# --- thousands of pods
 
 
 def holding(number: int, phase: str = "active") -> PartitionLine:
@@ -178,7 +180,7 @@ def rejected(number: int, namespace: str = "research") -> RejectedLine:
 
 @pytest.fixture(name="crowd")
 def _crowd() -> Document:
-    """Return what is shown of thousands of pods."""
+    """Return the document for thousands of pods."""
     view = View(
         waiting=tuple(
             WaitingLine(namespace="research", pod=f"train-{number}", ipus=4, place=number + 1, since=NOW, why="Full.")
@@ -192,8 +194,8 @@ def _crowd() -> Document:
     return read(board)
 
 
-def test_of_a_great_many_pods_the_most_important_are_shown(crowd: Document) -> None:
-    """Whoever asks every two seconds must not cost more with each pod that somebody gets wrong."""
+def test_document_of_thousands_of_pods_keeps_the_most_important_lines(crowd: Document) -> None:
+    """The cost of a request must not grow with the number of waiting or invalid pods."""
     assert [each.place for each in crowd.waiting] == list(range(1, 1001))
     assert [each.pod for each in crowd.rejected] == [f"wrong-{number}" for number in range(1000)]
     assert [each.phase for each in crowd.partitions].count("broken") == 1
@@ -201,8 +203,8 @@ def test_of_a_great_many_pods_the_most_important_are_shown(crowd: Document) -> N
     assert crowd.left_out == LeftOut(waiting=2000, rejected=2000, partitions=501)
 
 
-def test_thousands_of_rejected_pods_of_one_namespace_leave_out_none_of_another() -> None:
-    """Its owner would look for it in vain, for as long as the others come faster."""
+def test_rejected_pods_of_one_namespace_do_not_displace_those_of_another() -> None:
+    """The owner of the pod would never find it as long as invalid pods of the other namespace arrive faster."""
     board = Board(release="test", identity="test", now=lambda: NOW)
     view = View(rejected=(*map(rejected, range(2999)), rejected(2999, "other")))
     board.publish(Plan(memory=Memory(), view=view), Snapshot(cluster_uid=""), NOW)
@@ -210,8 +212,8 @@ def test_thousands_of_rejected_pods_of_one_namespace_leave_out_none_of_another()
     assert shown == [*(f"wrong-{number}" for number in range(999)), "wrong-2999"]
 
 
-def test_what_is_left_out_is_told(crowd: Document) -> None:
-    """Nobody takes a part for the whole."""
+def test_number_of_left_out_lines_is_shown(crowd: Document) -> None:
+    """Users must not take the shown part for the whole."""
     lines = list(ipus.page(crowd))
     assert "pods that wait: 3000;" in lines[0]
     words = "Not shown: 2000 more pods that wait, 2000 more rejected pods, 501 more partitions."
@@ -221,7 +223,7 @@ def test_what_is_left_out_is_told(crowd: Document) -> None:
     assert "at place 1000 of 3000" in told
 
 
-def test_what_is_in_the_way_of_a_partition_is_shown() -> None:
+def test_problem_of_a_partition_is_shown() -> None:
     why = "V-IPU server a cannot be read."
     board = Board(release="test", identity="test", now=lambda: NOW)
     view = View(partitions=(replace(holding(1, "creating"), why=why),))

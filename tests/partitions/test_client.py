@@ -1,4 +1,4 @@
-"""The init container's client: how long it waits for what, when it ends, and what it leaves behind."""
+"""Client of the init container: its waits, its exit codes, and the file that it writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AWAY = Unreachable("http://it does not answer: refused")
 
 
 class Play:
-    """A client, whose requests are answered by a script, in a time of its own."""
+    """A client with a simulated clock, whose requests get the answers of a script."""
 
     def __init__(self, *script: Reply | Exception, chance: float = 0.0, patience_seconds: float | None = None) -> None:
         self.clock = FakeClock()
@@ -64,23 +64,23 @@ class Play:
         self.clock.advance(seconds)
 
 
-def test_it_waits_as_it_is_told_and_returns_the_configuration() -> None:
+def test_fetch_waits_for_retry_after_and_returns_the_configuration() -> None:
     play = Play(WAITING, WAITING, ACTIVE)
     assert json.loads(play.client.fetch()) == {"a": 1}
     assert play.waited == [5.0, 5.0]
     assert play.said == ["the pod waits for IPUs"]
-    # The kubelet replaces the token while it waits.
+    # The kubelet replaces the token during the wait.
     assert play.tokens == ["token at 1000", "token at 1005", "token at 1010"]
 
 
-def test_an_api_that_restarts_is_waited_for_longer_each_time() -> None:
+def test_wait_for_an_unreachable_api_doubles_up_to_a_maximum() -> None:
     play = Play(*[AWAY] * 7, WAITING, AWAY, ACTIVE)
     play.client.fetch()
     assert play.waited == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 5.0, 0.5]
     assert play.said == [str(AWAY), "the pod waits for IPUs", str(AWAY)]
 
 
-def test_chance_keeps_clients_from_coming_back_together() -> None:
+def test_wait_is_lengthened_at_random() -> None:
     play = Play(WAITING, AWAY, ACTIVE, chance=1.0)
     play.client.fetch()
     assert play.waited == [7.5, 1.0]
@@ -89,52 +89,52 @@ def test_chance_keeps_clients_from_coming_back_together() -> None:
 @pytest.mark.parametrize(
     ("reply", "want"),
     [
-        pytest.param(Reply(status=503), 0.5, id="nothing is said"),
+        pytest.param(Reply(status=503), 0.5, id="no Retry-After"),
         pytest.param(Reply(status=503, retry_after="soon"), 0.5, id="no number"),
         pytest.param(Reply(status=503, retry_after="99999"), 120.0, id="too long"),
         pytest.param(Reply(status=429, retry_after="3"), 3.0, id="too many requests"),
-        pytest.param(Reply(status=500, body=b"internal error"), 0.5, id="a mistake of the server's"),
+        pytest.param(Reply(status=500, body=b"internal error"), 0.5, id="internal error"),
         pytest.param(Reply(status=502, body=b"<html>"), 0.5, id="a proxy that speaks HTML"),
-        pytest.param(Reply(status=200, body=b"[]"), 0.5, id="an answer of somebody else"),
+        pytest.param(Reply(status=200, body=b"[]"), 0.5, id="answer of another server"),
         pytest.param(Reply(status=200, body=b'{"config": ""}'), 0.5, id="no configuration"),
     ],
 )
-def test_how_long_it_waits_after(reply: Reply, want: float) -> None:
+def test_wait_after_an_answer_follows_retry_after_or_the_back_off(reply: Reply, want: float) -> None:
     play = Play(reply, ACTIVE)
     play.client.fetch()
     assert play.waited == [want]
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 410, 415, 422])
-def test_it_ends_where_it_will_never_get_anything(status: int) -> None:
+def test_fetch_raises_not_served_after_a_final_status(status: int) -> None:
     with pytest.raises(NotServed, match="size is 3"):
         Play(WAITING, Reply(status=status, body=b'{"error": "size is 3"}')).client.fetch()
 
 
-def test_a_token_that_is_not_taken_is_tried_for_some_minutes() -> None:
+def test_rejected_token_is_retried_for_five_minutes() -> None:
     refused = Reply(status=401, retry_after="60", body=b'{"error": "the token has expired"}')
     with pytest.raises(NotServed, match="has expired"):
         Play(*[refused] * 6).client.fetch()
-    # Not where it is taken in between.
+    # The time starts again if the token was accepted in between.
     assert Play(*[refused] * 4, WAITING, *[refused] * 4, ACTIVE).client.fetch()
 
 
-def test_it_gives_up_in_time_and_says_why() -> None:
+def test_fetch_gives_up_after_its_patience_with_the_reason() -> None:
     play = Play(WAITING, WAITING, WAITING, patience_seconds=12.0)
     with pytest.raises(GaveUp, match=r"after 12 s: the pod waits for IPUs"):
         play.client.fetch()
     assert play.waited == [5.0, 5.0]
-    # A server that hangs ends no later.
+    # No request lasts longer than the patience of the client, even if the server hangs.
     assert play.given == [12.0, 7.0, 2.0]
 
 
-def test_what_it_waits_for_is_said_again_each_minute() -> None:
+def test_unchanged_reason_is_printed_every_minute() -> None:
     play = Play(*[WAITING] * 13, ACTIVE)
     play.client.fetch()
     assert play.said == ["the pod waits for IPUs"] * 2
 
 
-def test_a_token_that_is_not_there_yet_is_waited_for() -> None:
+def test_fetch_waits_for_a_missing_token() -> None:
     play = Play(ACTIVE)
     tokens: Iterator[str | OSError] = iter([FileNotFoundError("no token"), "token"])
 
@@ -152,7 +152,7 @@ def test_a_token_that_is_not_there_yet_is_waited_for() -> None:
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_file_is_there_at_once_and_everybody_may_read_it(tmp_path: Path) -> None:
+def test_written_file_is_complete_and_readable_by_all_users(tmp_path: Path) -> None:
     path = tmp_path / "ipuof.conf"
     for text in ("first", "second"):
         write_file(path, text)
@@ -161,7 +161,7 @@ def test_the_file_is_there_at_once_and_everybody_may_read_it(tmp_path: Path) -> 
     assert [each.name for each in tmp_path.iterdir()] == ["ipuof.conf"]
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_previous_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ipuof.conf"
     write_file(path, "first")
 
@@ -191,14 +191,14 @@ def get(ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *more: 
     variables = {"POD_NAMESPACE": "ml", "POD_NAME": "train", "POD_UID": pod.uid, "IPUS": "4", **variables}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    # The handler of the process is the tests' own.
+    # Do not replace the signal handlers of the test process.
     monkeypatch.setattr("signal.signal", lambda *_: None)
     server = f"http://127.0.0.1:{ground.port}"
     given = [f"--server={server}", f"--token-file={tmp_path / 'token'}", *more]
     return main(["partitions", "get", *given])
 
 
-def test_the_init_container_ends_with_the_file(
+def test_command_succeeds_and_writes_the_configuration_file(
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ground.place(ground.add_pod())
@@ -214,7 +214,7 @@ def test_the_init_container_ends_with_the_file(
     ("more", "variables", "code", "want"),
     [
         pytest.param((), {"IPUS": "8"}, ExitCode.NOT_SERVED, "asks for 4 IPUs, and not for 8", id="another size"),
-        pytest.param((), {"POD_UID": "x"}, ExitCode.NOT_SERVED, "only the pod itself", id="the UID of another"),
+        pytest.param((), {"POD_UID": "x"}, ExitCode.NOT_SERVED, "only the pod itself", id="UID of another pod"),
         pytest.param(("--timeout=0",), {}, ExitCode.ERROR, "there is no partition after 0 s", id="no time"),
         pytest.param((), {"IPUS": ""}, ExitCode.ERROR, "not set: IPUS", id="a variable that is missing"),
         pytest.param((), {"IPUS": "two"}, ExitCode.ERROR, "IPUS is 'two'", id="no number"),
@@ -229,7 +229,7 @@ def test_the_init_container_ends_with_the_file(
         ),
     ],
 )
-def test_the_command_ends_with(
+def test_command_fails_with_an_exit_code_and_a_message(
     ground: Ground,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -244,8 +244,8 @@ def test_the_command_ends_with(
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n"], ids=["before the first line", "after it"])
-def test_a_server_that_does_not_end_its_answer_is_left_in_time(said: bytes) -> None:
-    """Also where bytes come one by one: the time is that of the whole answer."""
+def test_request_times_out_if_the_answer_does_not_end(said: bytes) -> None:
+    """The time-out applies to the whole answer, even if its bytes arrive one by one."""
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
         asked = thread.submit(client.sender(f"http://127.0.0.1:{server.getsockname()[1]}"), "token", b"{}", 0.3)
         talking, _ = server.accept()
@@ -257,8 +257,8 @@ def test_a_server_that_does_not_end_its_answer_is_left_in_time(said: bytes) -> N
             asked.result()
 
 
-def test_a_signal_ends_it_also_as_process_1(tmp_path: Path) -> None:
-    """In a process of its own, which waits for an API that is away."""
+def test_signal_ends_the_waiting_command(tmp_path: Path) -> None:
+    """The test runs the command in a separate process, which waits for an API that is down."""
     (tmp_path / "token").write_text("token", encoding="utf-8")
     environment: dict[str, Any] = {"POD_NAMESPACE": "ml", "POD_NAME": "p", "POD_UID": "u", "IPUS": "4"}
     command = ["partitions", "get", "--server=http://127.0.0.1:1", f"--token-file={tmp_path / 'token'}"]
@@ -275,8 +275,8 @@ def test_a_signal_ends_it_also_as_process_1(tmp_path: Path) -> None:
     process.stderr.close()
 
 
-def test_it_starts_without_the_libraries_of_the_controller() -> None:
-    """What is imported until it asks; a new start costs each pod that much."""
+def test_command_starts_without_importing_large_libraries() -> None:
+    """Each pod starts the program, so its start must be cheap. HTTP libraries are imported with the first request."""
     code = "import sys, provisioner.cli.partitions, provisioner.cli.partitions_get; print(' '.join(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": "."}, check=True, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""`tpu-provisioner partitions` as a process: what it leaves behind."""
+"""`tpu-provisioner partitions` kills its `vipu` commands before it ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(30)
 
 @pytest.fixture(name="asked")
 def _asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[dict[str, Any]], Path]]:
-    """Return what asks a V-IPU server whose command hangs, and returns the file with the number of its process."""
+    """Return a function that starts a hanging `vipu` command, and returns the file with its PID."""
     program, started = tmp_path / "vipu", tmp_path / "started"
     program.write_text(f"#!/bin/sh\necho $$ > {started}.new\nmv {started}.new {started}\nexec sleep 3600\n")
     program.chmod(0o755)
@@ -47,8 +47,8 @@ def _asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     wait_for(lambda: bool(ended), what="the end of vipu")
 
 
-def test_no_vipu_command_outlives_the_controller(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that hangs would keep the process from its end, and change a server that somebody else leads by then."""
+def test_vipu_command_is_killed_when_the_controller_ends(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hanging command would block the exit, and could change a server when another replica already leads."""
 
     def run(_settings: Any, _addresses: Any, _api: Any, clients: dict[str, Any], **_options: Any) -> int:
         asked(clients)
@@ -59,22 +59,22 @@ def test_no_vipu_command_outlives_the_controller(asked: Any, monkeypatch: pytest
 
 
 def comes_to_its_end(process: int) -> bool:
-    """Wait for it."""
+    """Return whether a process ends within 10 s."""
     return bool(wait_for(lambda: is_over(process), what="the end of vipu", seconds=10))
 
 
-def test_no_vipu_command_outlives_a_lost_lease(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process ends at once, whatever hangs, and leaves no command to whoever leads next."""
+def test_vipu_command_is_killed_when_the_lease_is_lost(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process exits at once, even if calls hang, and leaves no command to the next leader."""
     found: list[tuple[int, bool]] = []
 
     def run(_settings: Any, _addresses: Any, _api: Any, clients: dict[str, Any], **options: Any) -> int:
         command = int(asked(clients).read_text("utf-8"))
-        # Where the process would be gone.
+        # Replaces the call that would end the process.
         monkeypatch.setattr(os, "_exit", lambda code: found.append((code, comes_to_its_end(command))))
         options["exit_process"](1)
         return 0
 
-    # What ends in good order kills them, too, and later.
+    # The regular end also kills the commands, but later.
     monkeypatch.setattr(app, "run", run)
     main(["partitions"])
     assert found == [(1, True)]

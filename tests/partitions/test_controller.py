@@ -1,4 +1,4 @@
-"""The controller of partitions, its real parts together: from a pod that waits to nothing left."""
+"""The controller of partitions with its real parts: from a waiting pod to the removed partition."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def _controller() -> Controller:
 
 
 def entries(controller: Controller) -> list[str]:
-    """Return the ids in the ledger."""
+    """Return the ids of the ledger's entries."""
     raw = controller.kube.object(LEDGER) or {}
     return [entry.id for entry in ledger_of(raw.get("data"), resource_version="1").entries]
 
 
 @pytest.mark.parametrize("broken", ["_created", "_removed", "_read"])
-def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(
+def test_answer_whose_processing_raises_does_not_affect_others(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    """It counts as lost after a while, and where not even that can be noted the call is made again."""
+    """The call counts as lost after a while. If that cannot be recorded either, the call is repeated."""
 
     def crashing(*_: object) -> None:
         raise ValueError
@@ -52,8 +52,10 @@ def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(
 
 
 @pytest.mark.parametrize("was_known", [False, True], ids=["from the start", "since a write failed"])
-def test_while_the_ledger_cannot_be_read_nothing_is_made_nor_removed(controller: Controller, was_known: bool) -> None:
-    """Nobody knows what is whose; readiness and a metric say it."""
+def test_no_partition_is_created_or_removed_while_the_ledger_is_unreadable(
+    controller: Controller, was_known: bool
+) -> None:
+    """The owners of partitions are unknown; readiness and a metric report it."""
     known = "tpu_provisioner_partitions_ledger_known"
     if was_known:
         controller.rounds(_ROUNDS)
@@ -71,12 +73,12 @@ def test_while_the_ledger_cannot_be_read_nothing_is_made_nor_removed(controller:
     assert "other" in controller.vipu.partitions
 
 
-def test_a_process_killed_anywhere_is_followed_by_one_that_goes_on(controller: Controller) -> None:
-    """After each round by another one, with nothing but what is in the cluster and on the server."""
+def test_process_killed_after_any_round_is_continued_by_the_next_one(controller: Controller) -> None:
+    """After each round, another process continues with only the state of the cluster and the server."""
     ids = [controller.create_pod(f"train-{number}") for number in range(3)]
     for _ in range(_ROUNDS * 2):
         controller = controller.restarted()
-        # Its first round reads, and its second has the answers.
+        # The first round reads, and the second one has the answers.
         controller.rounds(3)
     assert sorted(controller.vipu.partitions) == sorted(ids)
     assert not any(controller.is_gated(f"train-{number}") for number in range(3))
@@ -88,8 +90,8 @@ def test_a_process_killed_anywhere_is_followed_by_one_that_goes_on(controller: C
     assert (controller.vipu.partitions, entries(controller)) == ({}, [])
 
 
-def test_a_pod_that_turns_out_to_run_keeps_its_partition(controller: Controller) -> None:
-    """The cache may have lost it: the gate reads the pod itself."""
+def test_pod_missing_only_in_the_cache_keeps_its_partition(controller: Controller) -> None:
+    """The cache may have lost the pod: the check before the remove reads it live."""
     partition_id = controller.create_pod("train")
     controller.rounds(_ROUNDS)
     controller.loop.pods._read = dict  # type: ignore[attr-defined]
@@ -99,8 +101,8 @@ def test_a_pod_that_turns_out_to_run_keeps_its_partition(controller: Controller)
     assert b"tpu_provisioner_partitions_removals_kept_total 0.0" not in controller.metrics.exposition()
 
 
-def test_foreign_partitions_are_never_touched(controller: Controller) -> None:
-    """Also those of another cluster of ours, whose ledger was restored here; an orphan of this one goes."""
+def test_foreign_partitions_are_never_removed(controller: Controller) -> None:
+    """This includes partitions of another cluster whose ledger was restored here, but not orphans of this cluster."""
     foreign = names.partition_id("another-cluster", "uid-1", SERVER.address)
     orphan = names.partition_id("cluster-uid", "uid-of-nobody", SERVER.address)
     for each in ("by-hand", foreign, orphan):
@@ -113,8 +115,8 @@ def test_foreign_partitions_are_never_touched(controller: Controller) -> None:
     assert b"tpu_provisioner_partitions_orphans_removed_total 1.0" in controller.metrics.exposition()
 
 
-def test_without_time_left_on_the_lease_nothing_is_changed(controller: Controller) -> None:
-    """Somebody else may lead by the time that it would take effect."""
+def test_no_change_is_sent_without_time_left_on_the_lease(controller: Controller) -> None:
+    """Another process may lead when the change takes effect."""
     controller.create_pod("train")
     controller.lease_seconds = 0.0
     controller.rounds(_ROUNDS)
@@ -122,8 +124,8 @@ def test_without_time_left_on_the_lease_nothing_is_changed(controller: Controlle
     assert controller.kube.object(LEDGER) is None
 
 
-def test_people_are_told_on_the_pod(controller: Controller) -> None:
-    """Who waits, why; and that the partition is there."""
+def test_waiting_and_created_partitions_are_reported_as_events(controller: Controller) -> None:
+    """The Events have the reason to wait, and report the active partition."""
     controller.create_pod("first", 64)
     controller.rounds(_ROUNDS)
     controller.create_pod("second", 64)
@@ -136,8 +138,8 @@ def test_people_are_told_on_the_pod(controller: Controller) -> None:
     assert b"tpu_provisioner_partitions_oldest_wait_ipus 64.0" in controller.metrics.exposition()
 
 
-def test_an_entry_that_is_repaired_by_hand_is_seen_within_a_minute_or_two(controller: Controller) -> None:
-    """The log asks for that repair: nobody should have to restart the controller after it."""
+def test_entry_repaired_by_hand_is_read_within_two_minutes(controller: Controller) -> None:
+    """A log line asks for the repair, which must not require a restart of the controller."""
     partition_id = controller.create_pod("train")
     controller.rounds(_ROUNDS)
     raw = controller.kube.object(LEDGER) or {}
@@ -153,8 +155,8 @@ def test_an_entry_that_is_repaired_by_hand_is_seen_within_a_minute_or_two(contro
     assert (controller.vipu.partitions, entries(controller)) == ({}, [])
 
 
-def test_a_ledger_that_cannot_be_read_again_is_known_all_the_same(controller: Controller) -> None:
-    """Nobody else writes to it: what was written last is good."""
+def test_failed_reread_keeps_the_last_ledger(controller: Controller) -> None:
+    """Only the leader writes the ledger, so the last written one is still valid."""
     controller.create_pod("first")
     controller.rounds(_ROUNDS)
     controller.kube.fail("GET", "configmaps", errors.Unavailable("away"), times=1000)
@@ -164,8 +166,8 @@ def test_a_ledger_that_cannot_be_read_again_is_known_all_the_same(controller: Co
     assert controller.loop.problems() == ()
 
 
-def test_a_gate_that_may_not_be_opened_is_told_on_the_pod(controller: Controller) -> None:
-    """Its IPUs are taken meanwhile, and only people can change that; told once, and opened when it may be."""
+def test_rejected_removal_of_a_gate_is_reported_once_as_an_event(controller: Controller) -> None:
+    """The pod holds its IPUs until a user corrects the cause. The Event is emitted once; the gate is removed later."""
     controller.kube.fail("PATCH", "pods/train", errors.Forbidden("a policy says no", status=403), times=3)
     controller.create_pod("train")
     controller.rounds(_ROUNDS)

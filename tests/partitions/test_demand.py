@@ -1,4 +1,4 @@
-"""Pods as JSON become demand, whatever is in them, and what they ask for wrongly is said."""
+"""Pods are read from any JSON, and mistakes in their requests are reported."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _raw(*, annotations: Any = None, spec: Any = None, status: Any = None, **met
     }
 
 
-def test_everything_that_counts_is_read() -> None:
+def test_all_relevant_fields_of_a_pod_are_read() -> None:
     raw = _raw(
         annotations={
             names.IPUS: "8",
@@ -102,20 +102,20 @@ def _ended(code: int, name: str = "graphcore-partition") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("status", "gated", "want"),
     [
-        pytest.param({}, False, False, id="no kubelet has said anything"),
-        pytest.param({"phase": "Pending", **_ended(0)}, False, True, id="its init container has ended well"),
-        pytest.param({"phase": "Pending", **_ended(3)}, False, False, id="or not, and is started again"),
-        pytest.param({"phase": "Pending", **_ended(0, "other")}, False, False, id="another one has ended"),
-        pytest.param({"phase": "Running"}, False, True, id="it runs"),
-        pytest.param({"phase": "Running", **_ended(0)}, True, False, id="somebody says so of one that waits"),
+        pytest.param({}, False, False, id="no status"),
+        pytest.param({"phase": "Pending", **_ended(0)}, False, True, id="init container succeeded"),
+        pytest.param({"phase": "Pending", **_ended(3)}, False, False, id="init container failed"),
+        pytest.param({"phase": "Pending", **_ended(0, "other")}, False, False, id="another init container succeeded"),
+        pytest.param({"phase": "Running"}, False, True, id="pod running"),
+        pytest.param({"phase": "Running", **_ended(0)}, True, False, id="pod with its gate and a written status"),
     ],
 )
-def test_whether_a_pod_may_use_its_partition(status: dict[str, Any], gated: bool, want: bool) -> None:
+def test_pod_has_begun_after_its_init_container_has_succeeded(status: dict[str, Any], gated: bool, want: bool) -> None:
     spec = {"schedulingGates": [{"name": names.SCHEDULING_GATE}]} if gated else {}
     assert parse_pod(_raw(spec=spec, status=status)).begun is want
 
 
-def test_a_pod_that_says_nothing_is_what_the_api_takes_it_for() -> None:
+def test_pod_without_optional_fields_has_the_defaults_of_the_api() -> None:
     pod = parse_pod({"metadata": {"namespace": "team", "name": "a", "uid": "uid-a"}})
     assert pod == Pod(
         namespace="team",
@@ -135,32 +135,34 @@ def test_a_pod_that_says_nothing_is_what_the_api_takes_it_for() -> None:
         pytest.param({}, {"priority": True}, "priority", 0, id="a truth value is no priority"),
         pytest.param({names.RELEASE: "false"}, {}, "released", False, id="not released"),
         pytest.param({names.STATUS: "no"}, {"initContainers": [_OURS]}, "injected", False, id="not injected"),
-        # Admission cannot reject it, and it runs without a gate: it would take IPUs that nobody hands to it.
+        # Admission cannot reject a static pod, which runs without a gate: it would hold IPUs that it cannot use.
         pytest.param(
             {names.STATUS: names.INJECTED, names.MIRROR: "x"}, {"initContainers": [_OURS]}, "injected", False,
-            id="a static pod has not been injected, whatever it says",
+            id="static pod with the annotation",
         ),
-        # It has the plugin's label and annotation, and runs with a partition of the plugin: it gets no second one.
+        # The pod has the plugin's label and annotation, and runs with a partition of the plugin: it gets no second one.
         pytest.param(
             {names.STATUS: names.INJECTED}, {"initContainers": [{"name": "ipu-init"}]}, "injected", False,
-            id="one that Graphcore's plugin has injected is none of ours",
+            id="pod injected by Graphcore's plugin",
         ),
         pytest.param({names.PARTITION_HOST: "a"}, {}, "told_server", "", id="a host without a port"),
         pytest.param({names.PARTITION_PORT: "8090"}, {}, "told_server", "", id="a port without a host"),
         pytest.param({names.IPUS: "1024"}, {}, "problem", "", id="the largest partition of all"),
     ],
 )  # fmt: skip
-def test_a_field_is_read(annotations: dict[str, str], spec: dict[str, Any], part: str, want: object) -> None:
+def test_field_of_a_pod_is_read_or_has_its_default(
+    annotations: dict[str, str], spec: dict[str, Any], part: str, want: object
+) -> None:
     found = getattr(parse_pod(_raw(annotations=annotations, spec=spec)), part)
     assert (found, type(found)) == (want, type(want))
 
 
-def test_more_than_the_largest_partition_of_all_is_a_problem() -> None:
+def test_size_above_the_largest_possible_partition_is_a_problem() -> None:
     pod = parse_pod(_raw(annotations={names.IPUS: "2048"}))
     assert (pod.size, "has 1024" in pod.problem) == (0, True)
 
 
-def test_what_a_pod_says_of_its_server_before_its_gate_is_open_is_not_believed() -> None:
+def test_server_annotations_of_a_pod_with_its_gate_are_ignored() -> None:
     annotations = {names.IPUS: "4", names.PARTITION_HOST: "vipu-1", names.PARTITION_PORT: "8090"}
     pod = parse_pod(_raw(annotations=annotations, spec={"schedulingGates": [{"name": names.SCHEDULING_GATE}]}))
     assert (pod.gated, pod.held_by_others, pod.told_server) == (True, False, "")
@@ -181,35 +183,35 @@ _BOTH = {"matchExpressions": [each for key in ("zone", _KEY) for each in _term("
 @pytest.mark.parametrize(
     ("spec", "want"),
     [
-        pytest.param({}, None, id="no wish allows all"),
-        pytest.param({"nodeSelector": {"other": "x"}}, None, id="another label says nothing"),
+        pytest.param({}, None, id="no selector"),
+        pytest.param({"nodeSelector": {"other": "x"}}, None, id="selector of another label"),
         pytest.param({"nodeSelector": {_KEY: "1"}}, {_ONE, _ANY}, id="a selector of one server's nodes"),
-        pytest.param({"nodeSelector": {_KEY: "3"}}, {_ANY}, id="of nobody's, where all nodes reach one server"),
+        pytest.param({"nodeSelector": {_KEY: "3"}}, {_ANY}, id="selector of no server's nodes"),
         pytest.param(_affinity(_term("In", "2", "3")), {_TWO, _ANY}, id="an affinity to one of several values"),
         pytest.param(_affinity(_term("NotIn", "2")), {_ONE, _ANY}, id="an affinity away from one"),
-        pytest.param(_affinity(_term("Exists")), None, id="any value will do"),
+        pytest.param(_affinity(_term("Exists")), None, id="label with any value"),
         pytest.param(_affinity(_term("DoesNotExist")), {_ANY}, id="nodes without the label"),
         pytest.param(_affinity(_term("Gt", "1")), {_TWO, _ANY}, id="numbers above another"),
         pytest.param(_affinity(_term("Lt", "2")), {_ONE, _ANY}, id="numbers below another"),
         pytest.param(_affinity(_term("Lt", "x")), {_ANY}, id="no number at all"),
         pytest.param(_affinity(_term("Gt")), {_ANY}, id="above nothing"),
-        pytest.param(_affinity(_term("In", "x", key="zone")), None, id="an affinity to another label says nothing"),
+        pytest.param(_affinity(_term("In", "x", key="zone")), None, id="affinity to another label"),
         pytest.param(_affinity(_BOTH), {_ONE, _ANY}, id="all expressions of a term together"),
         pytest.param(_affinity(_term("In", "1"), _term("In", "2")), None, id="either of two terms is enough"),
         pytest.param(_affinity({}), set(), id="a term without requirements matches no node"),
-        pytest.param(_affinity({"matchFields": [{"key": "metadata.name"}]}), None, id="one node by name may be any"),
+        pytest.param(_affinity({"matchFields": [{"key": "metadata.name"}]}), None, id="affinity to a node by name"),
         pytest.param(
             {"nodeSelector": {_KEY: "1"}, **_affinity(_term("In", "2"))}, {_ANY}, id="selector and affinity together"
         ),
     ],
 )
-def test_the_servers_that_a_pod_may_use(spec: dict[str, Any], want: set[Server] | None) -> None:
+def test_servers_of_a_pod_follow_its_selector_and_affinity(spec: dict[str, Any], want: set[Server] | None) -> None:
     pod = parse_pod(_raw(spec=spec), servers=(_ONE, _TWO, _ANY))
     assert pod.servers == (None if want is None else {server.address for server in want})
 
 
-def test_an_affinity_that_takes_long_to_read_is_not_read() -> None:
-    """With each change of the pod, while all others wait."""
+def test_affinity_that_exceeds_a_bound_is_a_problem() -> None:
+    """The affinity would be read with each change of the pod, while all other pods wait."""
     annotations, terms = {names.IPUS: "4"}, [_term("Lt", "0")] * 2000
     pod = parse_pod(_raw(annotations=annotations, spec=_affinity(*terms)), servers=(_ONE,))
     assert (pod.size, "node affinity" in pod.problem, pod.servers) == (4, True, None)
@@ -218,7 +220,7 @@ def test_an_affinity_that_takes_long_to_read_is_not_read() -> None:
 @pytest.mark.parametrize(
     "raw", [None, [], {}, _raw(uid=None), _raw(deletionTimestamp="soon")], ids=["null", "list", "empty", "uid", "time"]
 )
-def test_what_cannot_be_read_without_a_guess_is_refused(raw: object) -> None:
+def test_pod_without_identity_or_with_an_invalid_deletion_time_is_malformed(raw: object) -> None:
     with pytest.raises(MalformedObject):
         parse_pod(raw)
 
@@ -234,14 +236,14 @@ _ANNOTATIONS = (names.IPUS, names.IPU, names.PARTITION_PORT, names.STATUS)
     st.fixed_dictionaries({}, optional=dict.fromkeys(_ANNOTATIONS, _JSON)),
     st.fixed_dictionaries({}, optional={"phase": _JSON, "startTime": _JSON, "initContainerStatuses": _JSON}),
 )
-def test_whatever_json_comes_a_pod_comes_out(spec: Any, annotations: Any, status: Any) -> None:
+def test_any_json_results_in_a_valid_pod(spec: Any, annotations: Any, status: Any) -> None:
     pod = parse_pod(_raw(annotations=annotations, spec=spec, status=status), servers=(_ONE, _TWO))
     assert pod.size == 0 or pod.size.bit_count() == 1
     assert pod.active_deadline_seconds is None or 0 < pod.active_deadline_seconds < 2**31
     assert pod.servers is None or pod.servers <= {_ONE.address, _TWO.address}
 
 
-# --- the size that annotations ask for ---
+# --- size in annotations ---
 
 _VALUES = st.one_of(st.text(max_size=200), st.integers(-5, 500).map(str), st.none(), st.integers(), st.booleans())
 
@@ -250,14 +252,14 @@ _VALUES = st.one_of(st.text(max_size=200), st.integers(-5, 500).map(str), st.non
     ("annotations", "want"),
     [
         pytest.param({}, None, id="a pod without annotations asks for none"),
-        pytest.param({"graphcore.ai/status": "injected"}, None, id="another annotation says nothing"),
+        pytest.param({"graphcore.ai/status": "injected"}, None, id="another annotation"),
         pytest.param({names.IPUS: "1"}, 1, id="one IPU is a partition"),
         pytest.param({names.IPUS: "64"}, 64, id="the largest is served"),
         pytest.param({names.IPU: "4"}, 4, id="the short spelling counts as well"),
         pytest.param({names.IPU: "4", names.IPUS: "4"}, 4, id="both may be there with the same size"),
     ],
 )
-def test_a_size_is_read(annotations: dict[str, str], want: int | None) -> None:
+def test_valid_size_is_read(annotations: dict[str, str], want: int | None) -> None:
     assert read_size(annotations, largest=64) == want
 
 
@@ -265,25 +267,25 @@ def test_a_size_is_read(annotations: dict[str, str], want: int | None) -> None:
     ("annotations", "words"),
     [
         pytest.param({names.IPUS: "3"}, ["3 IPUs", "ask for 2 or 4."], id="three is no power of two"),
-        pytest.param({names.IPUS: "48"}, ["ask for 32 or 64."], id="the largest is proposed, too"),
+        pytest.param({names.IPUS: "48"}, ["ask for 32 or 64."], id="above the middle of two powers of two"),
         pytest.param({names.IPUS: "200"}, ["ask for 64."], id="far above the largest"),
         pytest.param({names.IPUS: "536870912"}, ["has 64"], id="the longest number that is read"),
         pytest.param({names.IPUS: "1073741824"}, ["is '1073741824',"], id="a longer one"),
-        pytest.param({names.IPUS: "100"}, ["ask for 64."], id="no power of two that is not served is proposed"),
+        pytest.param({names.IPUS: "100"}, ["ask for 64."], id="next power of two is not served"),
         pytest.param({names.IPUS: "128"}, ["128 IPUs", "has 64"], id="more than the largest"),
-        pytest.param({names.IPUS: "0"}, ["is '0'"], id="none at all is asked for by no annotation"),
+        pytest.param({names.IPUS: "0"}, ["is '0'"], id="zero"),
         pytest.param({names.IPUS: "-2"}, ["is '-2'"], id="a negative number"),
         pytest.param({names.IPUS: ""}, ["is ''"], id="nothing"),
-        pytest.param({names.IPUS: " 4"}, ["is ' 4'"], id="blanks are not trimmed, so what is shown is what counts"),
+        pytest.param({names.IPUS: " 4"}, ["is ' 4'"], id="leading blank"),
         pytest.param({names.IPUS: "٤"}, ["is '٤'"], id="digits of other scripts"),
         pytest.param({names.IPUS: "1e1"}, ["is '1e1'"], id="an exponent"),
-        pytest.param({names.IPUS: "9" * 300_000}, ["9…, but"], id="an endless number is not computed"),
+        pytest.param({names.IPUS: "9" * 300_000}, ["9…, but"], id="number with 300,000 digits"),
         pytest.param({names.IPUS: 4}, ["is 4, but"], id="a number where a text belongs"),
         pytest.param({names.IPUS: "4", names.IPU: "2"}, [names.IPUS, names.IPU, "4", "2"], id="two sizes"),
         pytest.param({names.IPUS: "4", names.IPU: "x"}, [f"{names.IPU} is 'x'"], id="one good and one bad"),
     ],
 )
-def test_what_is_wrong_is_said(annotations: dict[str, Any], words: list[str]) -> None:
+def test_invalid_size_is_reported_with_valid_ones(annotations: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(Wrong) as caught:
         read_size(annotations, largest=64)
     for word in words:
@@ -291,7 +293,7 @@ def test_what_is_wrong_is_said(annotations: dict[str, Any], words: list[str]) ->
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(names.SIZE_ANNOTATIONS, _VALUES)), st.sampled_from([1, 64]))
-def test_whatever_is_written_there_is_a_size_or_a_short_sentence(annotations: dict[str, Any], largest: int) -> None:
+def test_any_annotation_results_in_a_size_or_a_short_sentence(annotations: dict[str, Any], largest: int) -> None:
     size, sentence = 1, "."
     try:
         size = read_size(annotations, largest=largest) or 1

@@ -1,4 +1,4 @@
-"""The REST API over real sockets: what pods and people are answered, and who is told nothing."""
+"""The REST API over real sockets: answers to pods and users, and no information for other callers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.partitions import FakeVipu
 from tests.support.partitions_api import SERVER, Ground, id_of, jwt
 from tests.support.waiting import wait_for
 
-#: As long as a busy machine may take.
+#: Time-out in seconds, long enough for a busy machine.
 pytestmark = pytest.mark.timeout(30)
 
 ROOT = names.ROOT
@@ -36,10 +36,10 @@ def ground(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
     made.end()
 
 
-# --- a pod asks -------------------------------------------------------------------------------------------------------
+# --- requests of a pod ----------------------------------------------------------------------------------------------
 
 
-def test_a_pod_waits_and_gets_its_configuration_in_the_end(ground: Ground) -> None:
+def test_pod_waits_until_its_partition_is_active_and_gets_its_configuration(ground: Ground) -> None:
     pod = ground.add_pod(gated=True)
     waiting = ground.ask(pod)
     assert (waiting.status, waiting.headers["Retry-After"]) == (202, "5")
@@ -49,7 +49,7 @@ def test_a_pod_waits_and_gets_its_configuration_in_the_end(ground: Ground) -> No
     }  # fmt: skip
 
     ground.place(pod, state=None)
-    # A gated pod was not told of its partition, which may be another one in the end.
+    # A pod with its gate has not been given the partition, and may get another one in the end.
     assert (ground.ask(pod).status, ground.vipu.reads) == (202, 0)
     ground.change(pod, gated=False)
     creating = ground.ask(pod)
@@ -81,12 +81,14 @@ def test_a_pod_waits_and_gets_its_configuration_in_the_end(ground: Ground) -> No
         pytest.param({}, {"size": None}, 422, "a power of two", id="no size"),
         pytest.param({}, {"reconfigurable": "no"}, 400, "reconfigurable", id="a text for a truth value"),
         pytest.param({}, {"reconfigurable": False}, 409, "is reconfigurable", id="another kind of partition"),
-        pytest.param({"problem": "It cannot be.", "size": 4}, {}, 422, "It cannot be.", id="a pod that nobody serves"),
+        pytest.param(
+            {"problem": "It cannot be.", "size": 4}, {}, 422, "It cannot be.", id="a pod that cannot be served"
+        ),
         pytest.param({"finished": True}, {}, 410, "has ended", id="a pod that has ended"),
         pytest.param({"released": True}, {}, 410, "was released", id="a partition that was given back"),
     ],
 )
-def test_a_request_is_refused_that_has(
+def test_request_that_can_never_succeed_is_rejected(
     ground: Ground, parts: dict[str, Any], body: dict[str, Any], status: int, want: str
 ) -> None:
     pod = ground.add_pod(**parts)
@@ -96,7 +98,7 @@ def test_a_request_is_refused_that_has(
     assert (answer.status, want in answer.json["error"]) == (status, True), answer.json
 
 
-def test_what_is_not_json_is_refused(ground: Ground) -> None:
+def test_body_that_is_not_valid_json_is_rejected(ground: Ground) -> None:
     token = ground.token(ground.add_pod())
     long = json.dumps({"namespace": "x" * 300}).encode()
     for body in (b"", b"[]", b"{", b"\xff", b"[" * 3000, b'{"namespace":1}', long):
@@ -114,7 +116,7 @@ def test_what_is_not_json_is_refused(ground: Ground) -> None:
         ("vipu", "the V-IPU server cannot be read"),
     ],
 )
-def test_what_cannot_be_known_now_is_to_be_asked_again(ground: Ground, what: str, want: str) -> None:
+def test_request_is_answered_503_while_the_state_is_unknown(ground: Ground, what: str, want: str) -> None:
     pod = ground.add_pod()
     ground.place(pod)
     token = ground.token(pod)
@@ -124,7 +126,7 @@ def test_what_cannot_be_known_now_is_to_be_asked_again(ground: Ground, what: str
         case "cluster":
             ground.cluster_uid = ""
         case "pod":
-            # An earlier one of the same name.
+            # An earlier pod of the same name.
             ground.change(pod, uid="earlier")
         case "server":
             del ground.vipus[SERVER]
@@ -133,14 +135,14 @@ def test_what_cannot_be_known_now_is_to_be_asked_again(ground: Ground, what: str
     answer = ground.ask(pod, token)
     assert (answer.status, want in answer.json["error"]) == (503, True), answer.json
     assert int(answer.headers["Retry-After"]) >= 1
-    # What exactly is wrong with a server is not for every pod.
+    # Pods do not get the details of a server's failure.
     assert "it is down" not in answer.json["error"]
 
 
-# --- who may ask ------------------------------------------------------------------------------------------------------
+# --- access control -------------------------------------------------------------------------------------------------
 
 
-def test_nobody_asks_for_the_partition_of_another_pod(ground: Ground) -> None:
+def test_partition_of_another_pod_cannot_be_requested(ground: Ground) -> None:
     pod, other = ground.add_pod(), ground.add_pod("other")
     elsewhere = ground.add_pod("train", "theirs")
     made = ground.place(pod)
@@ -157,13 +159,13 @@ def test_nobody_asks_for_the_partition_of_another_pod(ground: Ground) -> None:
             assert (answer.status, answer.json) == (
                 404, {"error": f"there is no partition {made}, or you have no right to its pod"},
             ), who  # fmt: skip
-    # Nor does a pod by what it writes of itself.
+    # A pod cannot claim the identity of another pod in the request body either.
     assert ground.ask(other, ground.token(other), uid=pod.uid).status == 403
     assert ground.ask(other, ground.token(other), namespace="theirs").status == 403
     assert not [each for each in ground.kube.calls if each.method == "PATCH"]
 
 
-def test_an_id_of_nothing_is_answered_as_one_of_somebody_else(ground: Ground) -> None:
+def test_unknown_id_gets_the_same_answer_as_a_forbidden_one(ground: Ground) -> None:
     token = ground.kube.token_of_person("ada")
     unknown = "tpup-00000000-0000000000000000"
     answer = ground.send("GET", f"{ROOT}/{unknown}", token)
@@ -182,7 +184,7 @@ def test_an_id_of_nothing_is_answered_as_one_of_somebody_else(ground: Ground) ->
         pytest.param("Bearer opaque", id="no token of a ServiceAccount"),
     ],
 )
-def test_what_is_plainly_no_token_costs_the_api_server_nothing(ground: Ground, authorization: str) -> None:
+def test_invalid_authorization_is_rejected_without_a_review(ground: Ground, authorization: str) -> None:
     pod = ground.add_pod()
     headers = {"Authorization": authorization} if authorization else {}
     answer = ground.send("GET", f"{ROOT}/{id_of(pod)}", **headers)
@@ -190,7 +192,7 @@ def test_what_is_plainly_no_token_costs_the_api_server_nothing(ground: Ground, a
     assert ground.kube.reviews == []
 
 
-def test_two_headers_are_none(ground: Ground) -> None:
+def test_request_with_two_authorization_headers_is_rejected(ground: Ground) -> None:
     pod = ground.add_pod()
     good = ground.token(pod)
     with socket.create_connection(("127.0.0.1", ground.port), timeout=10) as client:
@@ -202,14 +204,14 @@ def test_two_headers_are_none(ground: Ground) -> None:
         assert client.recv(65536).split(b" ")[1] == b"401"
 
 
-def test_a_token_that_the_api_server_does_not_take_is_asked_about_once(ground: Ground) -> None:
+def test_rejected_token_is_reviewed_only_once(ground: Ground) -> None:
     pod, forged = ground.add_pod(), jwt(mark="forged")
     for _ in range(3):
         assert ground.ask(pod, forged).status == 401
     assert ground.kube.reviews == [TOKEN_REVIEWS]
 
 
-def test_an_api_server_that_knows_no_audiences_is_not_believed(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_rejected_if_the_review_has_no_audiences(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     pod = ground.add_pod()
     token = ground.token(pod)
     status = {"authenticated": True, "user": ground.kube.users[token]}
@@ -218,10 +220,10 @@ def test_an_api_server_that_knows_no_audiences_is_not_believed(ground: Ground, m
 
 
 class Away(errors.Unavailable):
-    """What is raised nowhere else."""
+    """An exception that no other code raises."""
 
 
-def test_an_api_server_that_is_away_is_no_refusal(ground: Ground) -> None:
+def test_request_is_answered_503_if_the_api_server_does_not_respond(ground: Ground) -> None:
     token = ground.token(pod := ground.add_pod())
     assert ground.ask(ground.add_pod("other")).status == 202
 
@@ -234,14 +236,14 @@ def test_an_api_server_that_is_away_is_no_refusal(ground: Ground) -> None:
     assert {each.status for each in answers} == {503}
     assert "10.0.0.1" not in answers[0].json["error"]
     assert [each["event"] for each in lines] == ["partitions_api.unavailable"]
-    # No failure is kept behind the answer that counts: it would keep all that was sent.
+    # The failure must not stay in memory, because it refers to the request.
     wait_for(lambda: not any(type(each) is Away for each in gc.get_objects()))
 
 
-# --- people -----------------------------------------------------------------------------------------------------------
+# --- requests of users ----------------------------------------------------------------------------------------------
 
 
-def test_people_see_what_they_have_a_right_to(ground: Ground) -> None:
+def test_user_with_the_right_to_get_the_pod_sees_its_partition(ground: Ground) -> None:
     pod = ground.add_pod(gated=False)
     made = ground.place(pod)
     ada = ground.kube.token_of_person("ada")
@@ -251,7 +253,7 @@ def test_people_see_what_they_have_a_right_to(ground: Ground) -> None:
     assert ground.send("HEAD", f"{ROOT}/{made}", ada).status == 200
     configuration = ground.send("GET", f"{ROOT}/{made}/config", ada)
     assert (configuration.status, configuration.json) == (200, {"partition": "the configuration"})
-    # To look is not to take away.
+    # The right to get a pod is not the right to release its partition.
     assert ground.send("DELETE", f"{ROOT}/{made}", ada).status == 404
     assert ground.kube.reviews.count(ACCESS_REVIEWS) == 2
 
@@ -266,7 +268,7 @@ def test_people_see_what_they_have_a_right_to(ground: Ground) -> None:
         ({"uid": "another of its name"}, "releasing"),
     ],
 )
-def test_the_state_of_a_partition(ground: Ground, parts: dict[str, Any], want: str) -> None:
+def test_state_of_a_partition_follows_its_pod(ground: Ground, parts: dict[str, Any], want: str) -> None:
     pod = ground.add_pod()
     made = ground.place(pod)
     ground.change(pod, **parts)
@@ -274,16 +276,16 @@ def test_the_state_of_a_partition(ground: Ground, parts: dict[str, Any], want: s
     assert ground.send("GET", f"{ROOT}/{made}", ground.kube.token_of_person("ada")).json["state"] == want
 
 
-def test_a_pod_has_its_partition_although_the_settings_would_not_give_it_any_more(ground: Ground) -> None:
-    """LARGEST_PARTITION was lowered: the init container of a pod that was served must not fail for it."""
+def test_pod_keeps_its_partition_after_a_change_of_the_settings(ground: Ground) -> None:
+    """LARGEST_PARTITION was lowered, and the init container of a pod that has its partition must not fail."""
     pod = ground.add_pod()
     ground.place(pod)
     ground.change(pod, size=0, problem="4 IPUs are too many")
     assert ground.ask(pod).status == 200
 
 
-def test_a_pod_that_was_not_seen_on_a_node_is_handed_nothing(ground: Ground) -> None:
-    """What is seen of it is old: its partition may have been taken back while it had none."""
+def test_pod_without_a_known_node_gets_no_configuration(ground: Ground) -> None:
+    """The API's view of the pod is outdated: the partition may have been taken back before the pod got a node."""
     pod = ground.add_pod(node="")
     ground.place(pod)
     assert (ground.ask(pod).status, ground.vipu.reads) == (202, 0)
@@ -291,7 +293,7 @@ def test_a_pod_that_was_not_seen_on_a_node_is_handed_nothing(ground: Ground) -> 
     assert ground.ask(pod).status == 200
 
 
-def test_a_pod_sees_that_it_waits(ground: Ground) -> None:
+def test_waiting_pod_sees_its_state_and_no_configuration(ground: Ground) -> None:
     pod = ground.add_pod()
     token = ground.token(pod)
     assert ground.send("GET", f"{ROOT}/{id_of(pod)}", token).json["state"] == "waiting"
@@ -302,7 +304,7 @@ def test_a_pod_sees_that_it_waits(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("who", ["the pod", "a person"])
-def test_a_partition_is_released(ground: Ground, who: str) -> None:
+def test_partition_is_released_by_its_pod_or_an_authorized_user(ground: Ground, who: str) -> None:
     pod = ground.add_pod()
     made = ground.place(pod)
     ground.kube.rights.add(("ada", "delete", "ml"))
@@ -315,8 +317,8 @@ def test_a_partition_is_released(ground: Ground, who: str) -> None:
     assert written == {"metadata": {"uid": pod.uid, "annotations": {names.RELEASE: "true"}}}
 
 
-def test_a_replica_that_has_not_seen_the_pod_yet_releases_it_all_the_same(ground: Ground) -> None:
-    """The ledger says whose partition it is."""
+def test_partition_of_an_unknown_pod_is_released_by_its_ledger_entry(ground: Ground) -> None:
+    """The ledger has the owner of the partition."""
     pod = ground.add_pod()
     made, token = ground.place(pod), ground.token(pod)
     ground.pods.clear()
@@ -325,7 +327,7 @@ def test_a_replica_that_has_not_seen_the_pod_yet_releases_it_all_the_same(ground
     assert written == {"metadata": {"uid": pod.uid, "annotations": {names.RELEASE: "true"}}}
 
 
-def test_nothing_is_written_into_another_pod_of_that_name(ground: Ground) -> None:
+def test_release_succeeds_if_another_pod_has_the_name(ground: Ground) -> None:
     pod = ground.add_pod()
     made, token = ground.place(pod), ground.token(pod)
     ground.kube.fail("PATCH", "/pods/train", errors.Conflict("another UID"))
@@ -335,7 +337,9 @@ def test_nothing_is_written_into_another_pod_of_that_name(ground: Ground) -> Non
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_slow_v_ipu_server_keeps_nobody_from_the_others(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_v_ipu_server_does_not_delay_requests_for_other_servers(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(api, "_READ_PATIENCE_SECONDS", 0.2)
     other = ground.vipus["fast.example:8090"] = FakeVipu()
     ground.vipu.answers.clear()
@@ -348,7 +352,7 @@ def test_a_slow_v_ipu_server_keeps_nobody_from_the_others(ground: Ground, monkey
         asked = [threads.submit(ground.ask, each) for each in slow]
         assert ground.ask(fast).status == 200
         assert {each.result().status for each in asked} == {503}
-    # Two at a time ask it, and each partition is asked for once, however often its pod asks.
+    # At most two reads run at the same time, and repeated requests for a partition share one read.
     assert ground.ask(slow[0]).status == 503
     assert ground.vipu.reads == 2
     ground.vipu.answers.set()
@@ -357,7 +361,9 @@ def test_a_slow_v_ipu_server_keeps_nobody_from_the_others(ground: Ground, monkey
     assert other.reads == 1
 
 
-def test_more_than_a_server_can_be_asked_is_refused_at_once(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_of_a_server_beyond_the_maximum_are_rejected_immediately(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(api, "_MOST_READS", 1)
     ground.vipu.answers.clear()
     first, second = ground.add_pod("first"), ground.add_pod("second")
@@ -371,7 +377,7 @@ def test_more_than_a_server_can_be_asked_is_refused_at_once(ground: Ground, monk
         assert asked.result().status == 200
 
 
-def test_a_flood_of_tokens_from_one_client_keeps_nobody_out(ground: Ground) -> None:
+def test_flood_of_tokens_from_one_client_does_not_block_other_clients(ground: Ground) -> None:
     pod = ground.add_pod()
     token = ground.token(pod)
     ground.kube.answers.clear()
@@ -380,11 +386,11 @@ def test_a_flood_of_tokens_from_one_client_keeps_nobody_out(ground: Ground) -> N
             threads.submit(ground.send, "GET", f"{ROOT}/x", jwt(mark=str(number)), source="127.0.0.2")
             for number in range(40)
         ]
-        # Some are refused at once.
+        # Some requests are rejected immediately.
         wait_for(lambda: sum(each.done() for each in flood) == 40 - api._MOST)
         assert len(ground.kube.reviews) == api._AT_ONCE
         mine = threads.submit(ground.ask, pod, token)
-        # It takes the room of one that waits, and has the next place.
+        # This request replaces a waiting one of the flood, and gets the next place.
         wait_for(lambda: sum(each.done() for each in flood) == 41 - api._MOST)
         ground.kube.answers.set()
         assert mine.result().status == 202
@@ -392,7 +398,7 @@ def test_a_flood_of_tokens_from_one_client_keeps_nobody_out(ground: Ground) -> N
     assert sorted(set(statuses)) == [401, 503]
 
 
-def test_many_who_ask_the_same_are_one_question(ground: Ground) -> None:
+def test_concurrent_requests_with_one_token_share_one_review(ground: Ground) -> None:
     pod = ground.add_pod()
     token = ground.token(pod)
     ground.kube.answers.clear()
@@ -404,10 +410,10 @@ def test_many_who_ask_the_same_are_one_question(ground: Ground) -> None:
     assert ground.kube.reviews == [TOKEN_REVIEWS]
 
 
-# --- the rest ---------------------------------------------------------------------------------------------------------
+# --- health ---------------------------------------------------------------------------------------------------------
 
 
-def test_health_is_for_everybody(ground: Ground) -> None:
+def test_health_is_served_without_authentication(ground: Ground) -> None:
     assert (ground.send("GET", "/health").status, ground.send("GET", "/health").json["status"]) == (200, "ok")
     ground.problems.append("no list of pods yet")
     answer = ground.send("GET", "/health")

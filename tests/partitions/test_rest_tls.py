@@ -1,4 +1,4 @@
-"""The REST API over TLS, over real sockets: whom the client of init containers trusts, and what is served meanwhile."""
+"""The REST API over TLS, with real sockets: the certificates that init containers trust, and their replacement."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.timeout(30)
 
 ANYWHERE = "127.0.0.1:0"
-#: What a Service has in a cluster: a name that leads to the server.
+#: Stands for the host name of a Service, which resolves to the server.
 HOST = "localhost"
 
 
 def make(*names: str) -> Keys:
-    """Return a certificate for names, of an authority of its own."""
+    """Return a certificate for host names, from a new authority."""
     return make_keys(names or (HOST,), now=datetime.now(UTC), valid=timedelta(days=1))
 
 
 class Place:
-    """Files of a certificate and of an authority, and a REST API over TLS that is served with them."""
+    """Files of a certificate and an authority, and a REST API that is served with them over TLS."""
 
     def __init__(self, folder: Path) -> None:
         self.ground = Ground()
@@ -40,19 +40,19 @@ class Place:
         self.rest: Rest | None = None
 
     def write(self, keys: Keys) -> None:
-        """Replace certificate and authority."""
+        """Replace the certificate and the authority."""
         self.files.certificate.write_text(keys.certificate_pem)
         self.files.key.write_text(keys.key_pem)
         self.authority.write_text(keys.authority_pem)
 
     def start(self, *, api: str = ANYWHERE, api_tls: str = ANYWHERE, files: bool = True) -> Rest:
-        """Serve."""
+        """Start the REST API."""
         self.rest = make_rest(api, api_tls, self.files if files else None, self.ground.kube, self.ground.sources())
         self.rest.start()
         return self.rest
 
     def ask(self, port: int, *, scheme: str = "https", host: str = HOST) -> str:
-        """Ask for a pod's partition as its init container does; return its configuration."""
+        """Request a pod's partition as its init container does; return the configuration."""
         pod = self.ground.pods.get(("ml", "train"))
         if pod is None:
             pod = self.ground.add_pod()
@@ -77,8 +77,8 @@ def ports(rest: Rest) -> list[int]:
     return [each.ports[0] for each in rest.servers]
 
 
-def test_both_are_served_so_that_pods_that_wait_keep_their_address(place: Place) -> None:
-    """A pod that was created before there was a certificate has the other URL."""
+def test_plain_http_and_tls_are_served_at_the_same_time(place: Place) -> None:
+    """A pod that was created before the certificate existed has the URL in plain HTTP."""
     place.write(make())
     plain, encrypted = ports(place.start())
     assert place.ask(encrypted) == place.ask(plain, scheme="http") == '{"partition": "the configuration"}'
@@ -93,7 +93,9 @@ def test_both_are_served_so_that_pods_that_wait_keep_their_address(place: Place)
         pytest.param({"api": "0", "api_tls": "0"}, 0, False, id="no address at all"),
     ],
 )
-def test_what_is_served(place: Place, given: dict[str, bool | str], count: int, *, is_encrypted: bool) -> None:
+def test_servers_follow_the_addresses_and_the_certificate(
+    place: Place, given: dict[str, bool | str], count: int, *, is_encrypted: bool
+) -> None:
     place.write(make())
     rest = place.start(**given)  # type: ignore[arg-type]
     assert len(rest.servers) == count
@@ -104,14 +106,18 @@ def test_what_is_served(place: Place, given: dict[str, bool | str], count: int, 
 @pytest.mark.parametrize(
     ("spoil", "want"),
     [
-        pytest.param(lambda place: place.authority.write_text(make().authority_pem), "is not trusted", id="another"),
+        pytest.param(
+            lambda place: place.authority.write_text(make().authority_pem), "is not trusted", id="another authority"
+        ),
         pytest.param(lambda place: place.write(make("other.example")), "is not trusted: Hostname", id="another host"),
         pytest.param(lambda place: place.authority.unlink(), "cannot be read: .*No such file", id="no file"),
         pytest.param(lambda place: place.authority.write_text("?"), "cannot be read", id="no authority in the file"),
     ],
 )
-def test_nobody_sends_a_token_to_who_is_not_trusted(place: Place, spoil: Callable[[Place], object], want: str) -> None:
-    """Whoever stands between would have it."""
+def test_client_sends_no_token_to_an_untrusted_server(
+    place: Place, spoil: Callable[[Place], object], want: str
+) -> None:
+    """An attacker between client and server would get the token."""
     place.write(make())
     spoil(place)
     _, port = ports(place.start())
@@ -120,7 +126,7 @@ def test_nobody_sends_a_token_to_who_is_not_trusted(place: Place, spoil: Callabl
     assert place.ground.kube.reviews == []
 
 
-def test_a_server_in_plain_http_gets_no_token_at_an_https_url(place: Place) -> None:
+def test_client_with_an_https_url_sends_no_token_in_plain_http(place: Place) -> None:
     place.write(make())
     plain, _ = ports(place.start())
     with pytest.raises(Unreachable, match="does not answer"):
@@ -128,10 +134,10 @@ def test_a_server_in_plain_http_gets_no_token_at_an_https_url(place: Place) -> N
     assert place.ground.kube.reviews == []
 
 
-def test_a_certificate_that_is_replaced_is_served_and_trusted_without_a_restart(
+def test_replaced_certificate_is_served_and_trusted_without_a_restart(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By whoever reads the new authority; a file that is written in between changes nothing."""
+    """Clients that read the new authority trust it. A file that is written in between has no effect."""
     monkeypatch.setattr("provisioner.admission.files._LOOK_SECONDS", 0.01)
     place.write(make())
     rest = place.start()
@@ -147,10 +153,10 @@ def test_a_certificate_that_is_replaced_is_served_and_trusted_without_a_restart(
         place.ask(port)
 
 
-def test_without_a_certificate_it_is_not_ready_and_tells_why_once(
+def test_missing_certificate_is_reported_once_and_prevents_readiness(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The Secret may come later."""
+    """The Secret may be created later."""
     monkeypatch.setattr("provisioner.admission.files._LOOK_SECONDS", 0.01)
     with structlog.testing.capture_logs() as lines:
         rest = place.start()

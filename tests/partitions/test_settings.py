@@ -1,4 +1,4 @@
-"""The options of the controller of partitions: defaults, forms, and all mistakes at once."""
+"""Options of the controller of partitions: defaults, formats, and errors."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ SERVER = {"VIPU_SERVERS": "vipu.example.com"}
         ),
     ],
 )
-def test_servers_have_the_form_of_the_operator(text: str, want: tuple[Server, ...]) -> None:
-    """HOST:PORT:LABEL=VALUE, of which the host alone is needed."""
+def test_servers_are_parsed_with_optional_port_and_node_label(text: str, want: tuple[Server, ...]) -> None:
+    """HOST:PORT:LABEL=VALUE, of which only the host is required."""
     assert read_options(PartitionSettings, {"VIPU_SERVERS": text}).servers == want
 
 
-def test_servers_are_named_by_their_address() -> None:
-    """As the ledger and the pods have it."""
+def test_address_of_a_server_has_host_and_port() -> None:
+    """The ledger and the pods contain these addresses."""
     effective = read_options(PartitionSettings, {"VIPU_SERVERS": "[fd00::1],a:1"})
     assert [server.address for server in effective.servers] == ["[fd00::1]:8090", "a:1"]
 
 
-def test_limits_and_sizes_reach_the_decisions() -> None:
-    """A setting that nothing reads would be a lie."""
+def test_limits_and_sizes_are_read_into_the_settings() -> None:
+    """Every setting must have an effect."""
     effective = read_options(
         PartitionSettings,
         {
@@ -71,16 +71,16 @@ def test_limits_and_sizes_reach_the_decisions() -> None:
         ("NAMESPACE_IPU_LIMITS", "research=many", "many"),
     ],
 )
-def test_a_mistake_is_told_with_its_value_and_its_form(variable: str, text: str, part: str) -> None:
-    """And what the option is for."""
+def test_invalid_option_is_reported_with_its_variable_and_format(variable: str, text: str, part: str) -> None:
+    """The error also explains the option."""
     with pytest.raises(SettingsError, match=part) as caught:
         read_options(PartitionSettings, {**SERVER, variable: text})
     assert variable in str(caught.value)
 
 
 @pytest.mark.parametrize("size", ["1024", "2048"])
-def test_webhook_and_controller_take_the_same_largest_sizes(size: str) -> None:
-    """A pod that one of them lets in is served by the other."""
+def test_webhook_and_controller_accept_the_same_largest_size(size: str) -> None:
+    """A pod that the webhook admits must be served by the controller."""
     option = {"LARGEST_PARTITION": size}
     taken = []
     for read in (lambda: read_options(PartitionSettings, {**SERVER, **option}), lambda: read_webhook_settings(option)):

@@ -1,4 +1,4 @@
-// Shows api/v1/partitions, and asks for it again every two seconds. Data reaches the page as text alone: names are chosen by users.
+// Shows api/v1/partitions, and fetches it every two seconds. Data is inserted only as text, because users choose the names.
 
 const LOOK_MS = 2000;
 
@@ -9,7 +9,7 @@ function make(tag, properties = {}, ...children) {
   return node;
 }
 
-/** Return how long something lasts: the largest unit alone, two for hours and days. */
+/** Format a duration in its largest unit, and from one hour on in two units. */
 export function lasting(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   if (whole < 60) return `${whole} s`;

@@ -1,1 +1,1 @@
-"""What is to be done about partitions: pure decisions on frozen records."""
+"""Decisions on partitions: pure functions on frozen records."""

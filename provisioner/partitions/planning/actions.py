@@ -1,6 +1,6 @@
-"""What a plan asks to be done, and the answers. One call of a key is under way at a time; each is answered once.
+"""Calls and writes of a plan, and their answers. At most one call of a key is open at a time; each is answered once.
 
-The name of a call or a write is that which metrics and the log have.
+The `name` of a call or write is its name in metrics and in the log.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.vipu.protocol import PartitionRequest, Reading
 from provisioner.settings.partitions import Server
 
-#: What a write of the ledger is known by.
+#: Key of writes of the ledger.
 LEDGER = "ledger"
 
 
 def partition_key(server: str, partition_id: str) -> str:
-    """Return what a call that makes or removes a partition is known by."""
+    """Return the key of calls that create or remove a partition."""
     return f"partition {server} {partition_id}"
 
 
 def pod_key(pod: Pod) -> str:
-    """Return what a write of a pod is known by."""
+    """Return the key of writes of a pod."""
     return f"Pod {pod.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadServer:
-    """List allocations and partitions of a server. The answer has a Reading."""
+    """List the allocations and partitions of a server. The answer has a Reading."""
 
     name: ClassVar = "read"
     server: str
 
     @property
     def key(self) -> str:
-        """Names the call: equal while it is the same one."""
+        """Key of the call, one for each server."""
         return f"read {self.server}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartition:
-    """Make a partition that is in the ledger."""
+    """Create a partition that is in the ledger."""
 
     name: ClassVar = "create"
     server: str
@@ -52,21 +52,21 @@ class CreatePartition:
 
     @property
     def key(self) -> str:
-        """Names the call: equal while it is the same one."""
+        """Key of the call; a remove of this partition has the same key."""
         return partition_key(self.server, self.request.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovePartition:
-    """Remove a partition of ours. Of one whose pod may still use it, nothing of this kind is ever asked for.
+    """Remove a partition of this cluster. A plan contains no remove of a partition that a pod may still use.
 
-    `pod` is read live right before: (namespace, name, UID) of the pod that had it, None for an orphan of which no pod
-    is known (then the pod whose id it is, if there is one). A pod that is there with that UID, unfinished and not
-    released keeps it, except that
+    Right before the remove, the pod is read live. `pod` is the (namespace, name, UID) of the pod that had the
+    partition; None for an orphan without a known pod, whose pod is then searched by the partition's id. An existing pod
+    with this UID that is neither finished nor released prevents the remove, unless
 
-    - one that is being deleted has had its grace, if its deletionTimestamp is `past_deletion`;
-    - one that was told of another partition (`Pod.told_partition`) does not use this one;
-    - with `unused`, one whose init container has not ended does not use it: it is broken, and recreated.
+    - it is being deleted and its grace period is over: its deletionTimestamp is `past_deletion`;
+    - its annotation names another partition (`Pod.told_partition`);
+    - `unused` is set and its init container has not succeeded: the partition is broken, and will be recreated.
     """
 
     name: ClassVar = "remove"
@@ -78,13 +78,13 @@ class RemovePartition:
 
     @property
     def key(self) -> str:
-        """Names the call: equal while it is the same one."""
+        """Key of the call; a create of this partition has the same key."""
         return partition_key(self.server, self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveLedger:
-    """Replace the ledger, with the resource version of the one that was decided on as precondition."""
+    """Replace the ledger, if its resourceVersion is still that of `before`."""
 
     name: ClassVar = "save_ledger"
     before: Ledger
@@ -92,13 +92,13 @@ class SaveLedger:
 
     @property
     def key(self) -> str:
-        """Names what is written."""
+        """Key of the write."""
         return LEDGER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfPod:
-    """A write of a pod, with its UID and resource version as preconditions."""
+    """A write of a pod, with its UID and resourceVersion as preconditions."""
 
     pod: Pod
     partition_id: str
@@ -110,7 +110,7 @@ class _OfPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenGate(_OfPod):
-    """Tell a pod its partition and let it be scheduled to the nodes of the server, all in one patch."""
+    """In one patch, add the partition to a pod's annotations, remove its gate, and select the nodes of the server."""
 
     name: ClassVar = "open_gate"
     server: Server
@@ -118,7 +118,7 @@ class OpenGate(_OfPod):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeBack(_OfPod):
-    """Release a pod that has its partition and no node, as the REST API does; one with a node by then keeps it."""
+    """Release a pod that has a partition but no node, as the REST API does. A pod with a node keeps its partition."""
 
     name: ClassVar = "take_back"
 
@@ -128,7 +128,7 @@ Write = SaveLedger | OpenGate | TakeBack
 
 
 class Wanted(NamedTuple):
-    """A call that is to be made; of equal kind whatever has been due for longest comes first."""
+    """A call to send. Among calls of the same kind, the one with the earliest `due_at` is first."""
 
     call: Call
     due_at: datetime
@@ -136,16 +136,16 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAnswer(AnsweredCall[Call]):
-    """How a call ended."""
+    """Outcome of a call."""
 
     reading: Reading | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteAnswer(Answered[Write]):
-    """How a write ended."""
+    """Outcome of a write."""
 
-    #: Of a SaveLedger that is done: the ledger as it is now.
+    #: The ledger as it is now, after a successful SaveLedger; otherwise None.
     ledger: Ledger | None = None
 
 

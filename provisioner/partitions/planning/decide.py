@@ -1,6 +1,6 @@
-"""The decision: from one snapshot of pods, ledger and servers to a plan. Pure.
+"""Decides what to do about partitions: from one snapshot of pods, ledger and servers to a plan. Pure.
 
-It can be repeated or skipped anywhere. A pod, an entry or a server that makes it raise costs nothing but itself.
+A decision may be repeated or skipped. If the code raises for one pod, entry or server, only that one is left out.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from provisioner.partitions.planning.round import Fault, Guard, Round, Snapshot,
 from provisioner.partitions.planning.standing import OVER, Phase, Standing
 from provisioner.settings.partitions import PartitionSettings
 
-#: What is left to tell is told so soon.
+#: Seconds until the next round if a round has more Events than it may emit.
 _MORE_SECONDS = 1.0
-#: However much depends on it, a server is not read more often.
+#: Minimum interval in seconds between two reads of a server.
 _SHORTEST_SECONDS = 1.0
 _SETTLED = frozenset({Phase.ACTIVE, Phase.GONE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything to do, to say and to remember. What is to be done is already remembered as being under way."""
+    """Result of a decision. `memory` already contains the calls and writes as open."""
 
     memory: Memory
-    #: Most urgent first.
+    #: Most urgent call first.
     calls: tuple[actions.Call, ...] = ()
     writes: tuple[actions.Write, ...] = ()
     events: tuple[Event, ...] = ()
     view: View = field(default_factory=View)
     faults: tuple[Fault, ...] = ()
-    #: When to decide again at the latest, without any event; None: whenever something happens.
+    #: Latest time of the next decision if no event occurs; None if only an event requires one.
     wake_at: datetime | None = None
 
 
 def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now: datetime) -> Plan:
-    """Decide what to do; without a trusted snapshot, ledger and cluster nothing is decided, and nothing forgotten."""
+    """Return the plan of a round. Without a trusted snapshot, ledger and cluster, it is empty and keeps the memory."""
     if snapshot.not_synced or snapshot.ledger is None or not snapshot.cluster_uid:
         return Plan(memory=memory)
     memory = give_up_lost_calls(memory, snapshot.live, now)
@@ -105,7 +105,7 @@ def _guarded(subject: str, part: Callable[[], Iterable[Step]], guard: Guard) -> 
 
 
 def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
-    """Return since when a pod has been seen to have its partition and no node; None: it has one, or has none yet."""
+    """Return the time since which a pod has had a partition but no node; None if it has a node, or no partition."""
     pod = standing.pod
     if pod is None or standing.phase in (*OVER, Phase.RELEASING) or pod.gated or pod.node:
         return None
@@ -113,7 +113,7 @@ def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
 
 
 def _take_back(picture: Picture, round_: Round) -> Iterator[Step]:
-    """Say from which pods without a node partitions are taken back now, and when from others."""
+    """Yield a release for each pod that has had no node for too long, or the time at which it is due."""
     seconds, schedule = round_.settings.unscheduled_seconds, picture.schedule
     if not seconds:
         return
@@ -136,7 +136,7 @@ def _take_back(picture: Picture, round_: Round) -> Iterator[Step]:
 def _read(
     address: str, standings: Sequence[Standing], strays: Sequence[Stray], round_: Round, *, waits: bool
 ) -> Iterator[Step]:
-    """Say when a server is read next; `standings` and `strays` are those on it, `waits`: somebody waits for IPUs."""
+    """Yield the next read of a server, or its time. `waits` is whether a pod waits for IPUs of any server."""
     settings, view = round_.settings, round_.servers[address]
     backoff = round_.memory.servers.get(address)
     if backoff is not None:
@@ -155,12 +155,12 @@ def _read(
 
 
 def _choose(wanted: Iterable[actions.Wanted], memory: Memory, settings: PartitionSettings) -> tuple[actions.Call, ...]:
-    """Choose what is called now: of each server so many changes at once, and one call of a key."""
+    """Return the calls to send now: at most one of a key, and `most_changes_per_server` open changes of a server."""
     under_way = Counter(
         each.call.server for each in memory.calls.values() if not isinstance(each.call, actions.ReadServer)
     )
     chosen: dict[str, actions.Call] = {}
-    # Creates and removals by turns: neither kind, where it hangs, keeps the other waiting.
+    # Creates and removes share one order by due time, so that hanging calls of one kind do not block the other.
     for call, _ in sorted(
         wanted, key=lambda each: (not isinstance(each.call, actions.ReadServer), each.due_at, each.call.key)
     ):
@@ -175,7 +175,7 @@ def _choose(wanted: Iterable[actions.Wanted], memory: Memory, settings: Partitio
 
 
 def _notices(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> Iterator[Event]:
-    """Say what pods wait for, where they still do."""
+    """Yield Events for pods that wait or are rejected."""
     placed = {pod.uid for pod, _ in picture.schedule.placed}
     for candidate in picture.queue:
         pod = candidate.pod
@@ -190,7 +190,7 @@ def _notices(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> 
 
 
 def entries_of(picture: Picture, round_: Round) -> tuple[Entry, ...]:
-    """Return all entries: those that stay, then those of pods that have a place now, as far as there is room."""
+    """Return the entries of the new ledger: the kept ones, then those of placed pods if there is enough space."""
     kept = {
         standing.entry.id: picture.restored.get(standing.entry.id) or _as_listed(standing)
         for standing in picture.standings.values()
@@ -210,7 +210,7 @@ def entries_of(picture: Picture, round_: Round) -> tuple[Entry, ...]:
 
 
 def unrecorded_of(entries: Iterable[Entry], picture: Picture, round_: Round) -> Mapping[str, str]:
-    """Return why pods that have a place now wait all the same, by UID: the ledger does not take them."""
+    """Return the reasons, by UID, why the ledger cannot record pods for which IPUs are free."""
     write = round_.memory.writes.get(actions.LEDGER)
     if write is not None and write.failure is WriteFailure.REFUSED:
         words = bounds.cut(write.message, bounds.HINTED_WORDS)
@@ -222,7 +222,7 @@ def unrecorded_of(entries: Iterable[Entry], picture: Picture, round_: Round) -> 
 
 
 def _as_listed(standing: Standing) -> Entry:
-    """Return an entry with the allocation that its partition is in, should that be another one."""
+    """Return the entry of a partition, with the allocation that the server lists."""
     entry, (_, allocation) = standing.entry, standing.site
     return entry if entry.allocation == allocation else replace(entry, allocation=allocation)
 
@@ -230,7 +230,7 @@ def _as_listed(standing: Standing) -> Entry:
 def _writes(
     entries: tuple[Entry, ...], of_pods: Iterable[actions.OpenGate | actions.TakeBack], round_: Round
 ) -> tuple[tuple[actions.Write, ...], list[datetime]]:
-    """Choose what is written now; return when the rest may be."""
+    """Return the writes to send now, and the times at which the others may be sent."""
     proposals: list[actions.Write] = [*of_pods]
     if entries != round_.ledger.entries:
         proposals.insert(0, actions.SaveLedger(before=round_.ledger, entries=entries))
@@ -262,7 +262,7 @@ def _remembered(
 
 
 def _known(standing: Standing, now: datetime) -> PartitionMemory:
-    """Return what stays in mind of an entry: a partition that is listed ends what was tried in vain."""
+    """Return the new memory of an entry. Failed creates are forgotten when the partition is listed."""
     known = replace(standing.known, unscheduled_since=_unscheduled_since(standing, now))
     if standing.phase is Phase.ACTIVE:
         known = replace(known, active_at=now)
@@ -272,5 +272,5 @@ def _known(standing: Standing, now: datetime) -> PartitionMemory:
 
 
 def _seen_by(write: actions.Write) -> str:
-    """Return how the object of a write looked when it was decided on."""
+    """Return the resourceVersion of the object on which a write was decided."""
     return write.before.resource_version if isinstance(write, actions.SaveLedger) else write.pod.resource_version

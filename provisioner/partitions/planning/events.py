@@ -1,4 +1,4 @@
-"""What people are told of their pods."""
+"""Events on pods: their texts, and the limits on repetitions and number."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ LOST = "PartitionLost"
 RELEASED = "PartitionReleased"
 REJECTED = "PartitionRejected"
 
-#: Told again, should it happen again after the partition was active.
+#: Topics of Events that are repeated if their cause recurs after the partition was active.
 _REPEATABLE = frozenset({"lost", "broken"})
-#: What a round tells at most; the rest is told in the next ones.
+#: Maximum number of Events in a round; later rounds emit the rest.
 MOST_PER_ROUND = 200
-#: What waits for these is not going to change by itself.
+#: Reasons to wait that do not end without a change by a user or another cluster.
 _WARNINGS = frozenset({Wait.IMPOSSIBLE, Wait.OTHERS, Wait.REFUSED})
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that people are told of a pod once, when it happens."""
+    """An Event on a pod, emitted once."""
 
-    #: Of equal ones of a pod one is told.
+    #: Only the first Event of a pod with a given topic is emitted.
     topic: str
     pod: Pod
     reason: str
@@ -40,31 +40,31 @@ class Event:
 
 
 def waiting(candidate: Candidate) -> Event:
-    """Say what a pod waits for."""
+    """Return the Event with the reason why a pod waits."""
     warning = candidate.wait in _WARNINGS
     return Event(candidate.wait.value, candidate.pod, WAITING, candidate.why, warning=warning)
 
 
 def why_limited(pod: Pod) -> str:
-    """Say that a pod waits for the limit of its namespace."""
+    """Return the reason for a pod that waits because of the limit of its namespace."""
     return f"Namespace {pod.namespace} has used its limit of IPUs, or its older pods wait for the rest."
 
 
 def created(pod: Pod, entry: Entry) -> Event:
-    """Say that a pod's partition is active."""
+    """Return the Event for an active partition."""
     where = f"allocation {entry.allocation} of {entry.server}" if entry.allocation else entry.server
     return Event("created", pod, CREATED, f"Partition {entry.id} of {entry.size} IPUs is active in {where}.")
 
 
 def failed(pod: Pod, entry: Entry, failure: Failure) -> Event:
-    """Say why a pod's partition was not made."""
+    """Return the Event for a failed create."""
     words = bounds.cut(failure.message, bounds.HINTED_WORDS)
     message = f"Partition {entry.id} is not created on {entry.server}, and is retried: {words}"
     return Event(f"failed {failure.kind.value}", pod, FAILED, message, warning=True)
 
 
 def broken(pod: Pod, entry: Entry, partition: Partition | None) -> Event:
-    """Say that a pod's partition exists and is unusable."""
+    """Return the Event for a partition that exists but is unusable."""
     state = bounds.cut(partition.state_text, bounds.QUOTED) if partition is not None else ""
     what = "The pod may be using it, so it stays." if pod.begun else "It is removed and created again."
     message = f"Partition {entry.id} on {entry.server} is not usable (state {state or 'unknown'}). {what}"
@@ -72,14 +72,14 @@ def broken(pod: Pod, entry: Entry, partition: Partition | None) -> Event:
 
 
 def not_removed(pod: Pod, entry: Entry, failure: Failure) -> Event:
-    """Say why a pod's partition could not be removed, though that was tried again and again."""
+    """Return the Event for a partition whose removes have failed several times."""
     words = bounds.cut(failure.message, bounds.HINTED_WORDS)
     message = f"Partition {entry.id} is not removed from {entry.server}, and this is retried: {words}"
     return Event("not removed", pod, FAILED, message, warning=True)
 
 
 def misplaced(pod: Pod, entry: Entry) -> Event:
-    """Say that a pod may not be where its partition is."""
+    """Return the Event for a partition on a server whose nodes the pod may no longer use."""
     message = (
         f"Partition {entry.id} is on {entry.server}, whose nodes the pod may not use any more by its node selector or "
         "affinity. It is removed, and the pod waits again."
@@ -88,19 +88,19 @@ def misplaced(pod: Pod, entry: Entry) -> Event:
 
 
 def lost(pod: Pod, entry: Entry) -> Event:
-    """Say that a pod's partition has vanished."""
+    """Return the Event for a partition that has vanished from its server."""
     message = f"Partition {entry.id} is gone from {entry.server}, and is created again under the same id."
     return Event("lost", pod, LOST, message, warning=True)
 
 
 def unnamed(pod: Pod, entry: Entry) -> Event:
-    """Say that nobody can ask for a pod's partition."""
+    """Return the Event for a partition on a server that is no longer in the settings."""
     message = f"Partition {entry.id} is on {entry.server}, which VIPU_SERVERS no longer names: its state is unknown."
     return Event("unnamed", pod, FAILED, message, warning=True)
 
 
 def unreadable(pod: Pod, entry: Entry, failure: Failure, most_seconds: float) -> Event:
-    """Say that nobody can ask for a partition that a pod waits for."""
+    """Return the Event for a partition on a server that cannot be read while the pod waits for it."""
     if pod.gated:
         what = f"After {most_seconds / 60:g} minutes without an answer the pod waits for IPUs of other servers, too."
     else:
@@ -111,14 +111,14 @@ def unreadable(pod: Pod, entry: Entry, failure: Failure, most_seconds: float) ->
 
 
 def released(pod: Pod, entry: Entry) -> Event:
-    """Say that a pod's partition is gone, as it should be."""
+    """Return the Event for a partition that was removed because its pod no longer needs it."""
     return Event("released", pod, RELEASED, f"Partition {entry.id} on {entry.server} is removed.")
 
 
 def choose(
     events: Iterable[Event], told: Mapping[str, frozenset[str]], uids: Iterable[str], active: frozenset[str]
 ) -> tuple[list[Event], dict[str, frozenset[str]], bool]:
-    """Return what is told now, what has been told then, and whether there is more; `uids` are those of all pods."""
+    """Return Events to emit now, topics emitted so far by UID, and whether Events are left. `uids` has all pods."""
     known = {uid: told[uid] for uid in uids if uid in told}
     for uid in active & known.keys():
         known[uid] -= _REPEATABLE

@@ -1,6 +1,6 @@
-"""The ledger: which partitions were asked for, for whom, and where; written before a partition is made.
+"""The ledger: records the pod, size and place of each partition before the partition is created.
 
-Each entry is a value of a ConfigMap, under the partition's id, so that one that cannot be read costs no other.
+Each entry is a value of a ConfigMap, with the partition's id as key, so that an unreadable entry affects no other.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import msgspec
 
 from provisioner.partitions import names
 
-#: A ConfigMap holds 1 MiB, which is room for some 3,000 entries.
+#: Maximum number of characters of all entries: a ConfigMap holds 1 MiB, which is about 3,000 entries.
 MOST_CHARACTERS = 1_000_000
-#: Of an entry, besides its texts.
+#: Maximum number of characters of an entry in addition to its texts.
 _FRAME_CHARACTERS = 200
-#: Longer than any entry that was written here.
+#: Maximum length of an entry that is read: longer than any entry that the provisioner writes.
 _LONGEST_ENTRY = 2048
 _LONGEST_NAME = 253
 #: Fields of entries that have other names in the ConfigMap.
@@ -28,15 +28,15 @@ _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_NAME)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A partition that may exist, because it is ours to make and to remove."""
+    """A partition that may exist. Only recorded partitions are created."""
 
     id: str
     namespace: _Text
     pod: _Text
     pod_uid: _Text
-    #: IPUs.
+    #: Number of IPUs.
     size: Annotated[int, msgspec.Meta(gt=0, le=1 << 20)]
-    #: HOST:PORT.
+    #: V-IPU server as HOST:PORT.
     server: _Text
     allocation: Annotated[str, msgspec.Meta(max_length=_LONGEST_NAME)] = ""
     reconfigurable: bool = True
@@ -45,28 +45,28 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """All entries, by id, as they were last read or written."""
+    """All entries, as they were last read or written."""
 
     entries: tuple[Entry, ...] = ()
-    #: metadata.resourceVersion; empty: there is no such ConfigMap.
+    #: metadata.resourceVersion; empty if the ConfigMap does not exist.
     resource_version: str = ""
-    #: Entries that could not be read, as they are stored: they stay as they are, and their partitions, too.
+    #: Stored texts of unreadable entries, by id. These entries and their partitions are kept.
     unreadable: dict[str, str] = field(default_factory=dict)
 
 
 def characters_of(entry: Entry) -> int:
-    """Return how much of the ConfigMap an entry takes, at most; its texts are ASCII."""
+    """Return the maximum number of characters that an entry takes in the ConfigMap. Its texts are ASCII."""
     texts = (entry.id, entry.namespace, entry.pod, entry.pod_uid, entry.server, entry.allocation)
     return _FRAME_CHARACTERS + sum(map(len, texts))
 
 
 def encode(entries: Iterable[Entry]) -> dict[str, str]:
-    """Return entries as the data of the ConfigMap: JSON by id."""
+    """Return entries as the data of the ConfigMap: JSON texts by id."""
     return {entry.id: _text_of(entry) for entry in entries}
 
 
 def ledger_of(data: object, *, resource_version: str) -> Ledger:
-    """Read the data of the ConfigMap, whatever is in it: what is no entry is among `unreadable`, by its key."""
+    """Read the data of the ConfigMap, which may be anything. Values that are not entries are in `unreadable`."""
     entries, unreadable = [], {}
     for key, text in sorted(data.items(), key=lambda item: str(item[0])) if isinstance(data, Mapping) else ():
         entry = _entry_of(key, text)
@@ -78,7 +78,7 @@ def ledger_of(data: object, *, resource_version: str) -> Ledger:
 
 
 def of_cluster(ledger: Ledger, cluster_uid: str) -> Ledger:
-    """Count entries of other clusters, as of a backup that was restored here, among those that cannot be read."""
+    """Move entries of other clusters to `unreadable`; a restored backup of another cluster may contain some."""
     ours, others = [], {}
     for entry in ledger.entries:
         if names.owner_of(entry.id) == names.owner_id(cluster_uid, entry.pod_uid):

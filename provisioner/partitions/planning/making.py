@@ -1,4 +1,4 @@
-"""What is to be done for each entry of the ledger, and about partitions with our prefix where the ledger has none."""
+"""Steps for each entry of the ledger, and for strays: partitions that the ledger does not have, or has elsewhere."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from provisioner.partitions.planning.round import Round
 from provisioner.partitions.planning.standing import Phase, Standing, cannot_be_removed
 from provisioner.partitions.vipu.protocol import Partition, PartitionRequest
 
-#: A call, a write of a pod, words for its people, or when to look again.
+#: A call, a write of a pod, an Event, or a time at which to decide again.
 Step = actions.Wanted | actions.OpenGate | actions.TakeBack | Event | datetime
 
 
 def steps_of(standing: Standing, round_: Round) -> Iterator[Step]:
-    """Say what is to be done for an entry."""
+    """Yield the steps for an entry."""
     pod = standing.pod
     if pod is not None:
         yield from _make(standing, pod, round_) if standing.certain else _without_server(standing, pod, round_)
@@ -63,7 +63,7 @@ def _create(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
         if backoff.until > round_.now:
             yield backoff.until
             return
-    # The oldest pod has its turn first; who has failed comes after those that had none yet.
+    # Creates for the oldest pods come first. A retry is due at the end of its back-off, so it comes after them.
     due_at = backoff.until if backoff is not None else pod.created_at
     request = PartitionRequest(
         id=entry.id, size=entry.size, allocation=entry.allocation, reconfigurable=entry.reconfigurable
@@ -87,13 +87,13 @@ def entry_of(pod: Pod, partition_id: str, site: Site, round_: Round) -> Entry:
 
 
 def _hand_over(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
-    """Tell the pod, as soon as a reading shows that its partition is active."""
+    """Yield the steps for an active partition: remove the pod's gate, and emit an Event."""
     entry = standing.entry
     if not pod.gated:
         if not pod.told_server:
             yield events.created(pod, entry)
         return
-    # A remove may be under way: a reading that shows it active meanwhile is no promise.
+    # Do not rely on a reading during a remove: the partition may be active in it, and deleted right after.
     is_being_removed = isinstance(round_.change_of(entry), actions.RemovePartition)
     if pod.deletion_deadline is not None or is_being_removed or _is_being_dropped(entry, round_):
         return
@@ -102,7 +102,7 @@ def _hand_over(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
 
 
 def _is_being_dropped(entry: Entry, round_: Round) -> bool:
-    """Whether the ledger is being written without the entry: a partition that appears late is recorded again first."""
+    """Return whether a write removes the entry from the ledger: then its partition must first be recorded again."""
     under_way = round_.memory.writes.get(actions.LEDGER)
     if under_way is None or under_way.answered_at is not None or not isinstance(under_way.write, actions.SaveLedger):
         return False
@@ -110,20 +110,20 @@ def _is_being_dropped(entry: Entry, round_: Round) -> bool:
 
 
 def _make_anew(standing: Standing, pod: Pod, round_: Round, notice: Event) -> Iterator[Step]:
-    """Remove what is of no use, as long as nothing of the pod but its init container has run."""
+    """Yield an Event, and a remove of the unusable partition if only the pod's init container can have run."""
     yield notice
     write = round_.memory.writes.get(actions.pod_key(pod))
-    # While its gate is being opened, a pod that is read live has it still, and not a moment later.
+    # The live check before a remove could see the gate just before this open write removes it.
     is_being_told = write is not None and write.answered_at is None
     if not (pod.begun or is_being_told):
         yield from _remove(standing, round_, unused=True)
 
 
 def _release(standing: Standing, round_: Round) -> Iterator[Step]:
-    """Say what is to be done for an entry whose pod has ended, or is gone; and when one that ends has."""
+    """Yield the steps for an entry whose pod no longer needs it, or the time at which a deleted pod loses it."""
     pod = standing.pod
     if standing.phase is Phase.GONE:
-        # Where no setting names the server nobody has seen that it is not there.
+        # If the server is no longer in the settings, it is unknown whether the partition still exists.
         if pod is not None and standing.certain:
             yield events.released(pod, standing.entry)
     elif standing.phase is not Phase.RELEASING:
@@ -131,7 +131,7 @@ def _release(standing: Standing, round_: Round) -> Iterator[Step]:
         if lets_go_at is not None:
             yield lets_go_at
     elif standing.certain and standing.partition is not None and not standing.outdated:
-        # The pod of one that is unused waits for another one.
+        # A pod with its gate does not use this partition: it waits for another one.
         unused = pod is not None and pod.gated
         yield from _remove(standing, round_, unused=unused, past_deletion=round_.past_deletion(pod))
 
@@ -156,24 +156,24 @@ def _at(due_at: datetime, call: actions.RemovePartition, round_: Round) -> Step:
     return actions.Wanted(call, due_at) if due_at <= round_.now else due_at
 
 
-# --- partitions where the ledger has none ---
+# --- strays ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stray:
-    """A partition of ours that is not where the ledger has it, or that the ledger does not have."""
+    """A partition of this cluster that the ledger does not have, or has on another server."""
 
     server: str
     partition: Partition
-    #: Where the ledger has a partition of this id.
+    #: Entry with this id, on another server; None if the ledger has no such entry.
     entry: Entry | None
-    #: The pod whose id it is; None: none is seen.
+    #: Pod that the id belongs to; None if no such pod is known.
     pod: Pod | None
     known: PartitionMemory
 
 
 def strays_of(round_: Round) -> Sequence[Stray]:
-    """Find them on all servers that can be read."""
+    """Return the strays on all servers that can be read."""
     prefix = names.id_prefix(round_.snapshot.cluster_uid)
     found = [
         (address, partition)
@@ -200,15 +200,15 @@ def strays_of(round_: Round) -> Sequence[Stray]:
 
 
 def restored(strays: Iterable[Stray], round_: Round) -> Mapping[str, Entry]:
-    """Return entries of living pods that the ledger is to have, by id, for those that it has lost or has elsewhere."""
+    """Return the entries, by id, with which the ledger has to record the strays of living pods again."""
     has_place = {entry.pod_uid for entry in round_.ledger.entries if entry.server in round_.servers}
-    #: By the pod's UID: each has one.
+    #: Entries by UID of the pod, because each pod has one entry.
     found: dict[str, Entry] = {}
     for stray in strays:
         pod = stray.pod
         if pod is None or not _may_be_in_use(stray, round_) or round_.told_elsewhere(pod, stray.server):
             continue
-        # A pod that was told of it has it there, whatever the ledger says.
+        # The server in the pod's annotation takes precedence over the ledger: the pod uses the partition there.
         told = pod.told_server == stray.server
         if told or (pod.uid not in found and pod.uid not in has_place):
             found[pod.uid] = _restored(stray, pod, round_)
@@ -216,7 +216,7 @@ def restored(strays: Iterable[Stray], round_: Round) -> Mapping[str, Entry]:
 
 
 def clear(stray: Stray, round_: Round) -> Iterator[Step]:
-    """Say what is to be done about one that is not recorded again."""
+    """Yield the remove of a stray that is not recorded again, or the time at which it is due."""
     known, reading = stray.known, round_.reading(stray.server)
     if _may_be_in_use(stray, round_):
         return
@@ -233,7 +233,7 @@ def clear(stray: Stray, round_: Round) -> Iterator[Step]:
 
 
 def _may_be_in_use(stray: Stray, round_: Round) -> bool:
-    """Whether a living pod was told of this partition or may be: it may be seen by another name of its server."""
+    """Return whether a living pod may use the stray, even if its annotation has another name of the server."""
     return stray.pod is not None and round_.may_use(stray.pod, stray.partition.id)
 
 
@@ -254,7 +254,7 @@ def _restored(stray: Stray, pod: Pod, round_: Round) -> Entry:
 
 
 def _allocation_of(stray: Stray, round_: Round) -> str:
-    """Return the allocation that a partition is in; empty where nobody can tell."""
+    """Return the allocation of a partition; empty if it cannot be determined."""
     reading = round_.reading(stray.server)
     if stray.partition.allocation or reading is None:
         return stray.partition.allocation

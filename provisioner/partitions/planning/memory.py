@@ -1,7 +1,7 @@
-"""What is remembered between decisions: what calls have taught, and what caches do not show yet.
+"""Memory between decisions: results of calls, and changes that caches do not show yet.
 
-Losing it is safe: partitions are made again under the same ids. A failure delays the one thing that failed, and nothing
-is given up.
+Losing it is safe: partitions are created again with the same ids. A failure delays only the operation that failed,
+which is retried without limit.
 """
 
 from __future__ import annotations
@@ -15,109 +15,109 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.writes import LOST, OpenCall, OpenWrite, lost_calls, with_answer
 from provisioner.partitions.planning import actions
 
-#: A server (HOST:PORT) and the name of an allocation on it: where a partition can be.
+#: Server (HOST:PORT) and name of an allocation on it: a possible place of a partition.
 Site = tuple[str, str]
 _MOST_IN_VAIN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """The same is not tried again before `until`."""
+    """Pause after failures: the operation is not retried before `until`."""
 
     failure: Failure
     failures: int
-    #: When it failed last.
+    #: Time of the last failure.
     at: datetime
     until: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMemory:
-    """One entry of the ledger, or a partition with our prefix where the ledger has none."""
+    """Memory of one entry of the ledger, or of one stray."""
 
-    #: Of an entry, where it is and when it was recorded, as a text: another mark, another entry.
+    #: Server, allocation and recording time of an entry. Memory with another mark belongs to an earlier entry.
     mark: str = ""
-    #: When it was first seen.
+    #: Time at which the entry or stray was first seen.
     since: datetime
-    #: When a call of ours that changes it was last answered: a reading asked for before says nothing of it.
+    #: Time of the last answer to a create or remove. Readings requested before it are outdated.
     changed_at: datetime | None = None
     active_at: datetime | None = None
-    #: A create was refused here, and the server is to show that there is no partition.
+    #: Whether a create was rejected, or a broken partition was removed; reset when a reading lists the partition.
     refused: bool = False
-    #: Of creates, until the partition is listed.
+    #: Back-off of creates; None once the partition is listed.
     backoff: Backoff | None = None
     removing: Backoff | None = None
-    #: Since when its pod has been seen to have it and no node; None: it is not so.
+    #: Time since which the pod has had this partition but no node; None if it has a node, or not the partition.
     unscheduled_since: datetime | None = None
-    #: Why the last remove was not sent; empty: it was.
+    #: Reason why the last remove was not sent; empty if it was sent.
     kept: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An allocation where a pod's partition could not be made."""
+    """Failed creates for one pod in one allocation."""
 
     backoff: Backoff
-    #: When it was refused there first.
+    #: Time of the first failure.
     since: datetime
-    #: There was no place for it beside these: there may be one as soon as one of them is gone. None: another reason.
+    #: Partitions listed after a stockout: a retry is due when one of them is gone. None after another failure.
     listed: frozenset[str] | None = None
-    #: How often there was no place for it although nothing was there.
+    #: Number of stockouts while no partition was listed in the allocation.
     in_vain: int = 0
 
     @property
     def never_fits(self) -> bool:
-        """Whether there may never be a place for it: nobody is held up for it any more."""
+        """Whether the partition may never fit. Then other pods are not delayed for it."""
         return self.in_vain >= _MOST_IN_VAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """All of it. Replaced as a whole by each decision and each answer."""
+    """Memory of the loop. Each decision and each answer replaces it as a whole."""
 
-    #: By id.
+    #: Entries by id.
     partitions: Mapping[str, PartitionMemory] = field(default_factory=dict)
-    #: By the pod's UID.
+    #: Failed creates by UID of the pod and by allocation.
     refusals: Mapping[str, Mapping[Site, Refusal]] = field(default_factory=dict)
-    #: By server: of readings.
+    #: Back-off of reads by HOST:PORT.
     servers: Mapping[str, Backoff] = field(default_factory=dict)
-    #: By server and id: of partitions where the ledger has none.
+    #: Strays by server and id.
     strays: Mapping[tuple[str, str], PartitionMemory] = field(default_factory=dict)
-    #: Since when a pod is seen to be deleted, by UID and deletionTimestamp, which is by another clock.
+    #: Time at which a deletion was first seen, by UID and deletionTimestamp, which is from another clock.
     ending: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     calls: Mapping[str, OpenCall[actions.Call]] = field(default_factory=dict)
     writes: Mapping[str, OpenWrite[actions.Write]] = field(default_factory=dict)
-    #: By the pod's UID: what its people have been told.
+    #: Topics of the Events that were emitted, by UID of the pod.
     told: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 # --- waits ---
 
 
-#: The first wait after a failure of a V-IPU server, and the longest.
+#: First and maximum wait in seconds after a failure of a call to a V-IPU server.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
-    # The free IPUs are not in one place: another partition has to go first, and that is noticed at once.
+    # The free IPUs are not contiguous. The wait ends early when another partition is removed.
     FailureKind.STOCKOUT: (30, 300),
     FailureKind.OPERATION_IN_THE_WAY: (2, 30),
     FailureKind.TOO_MANY_OPERATIONS: (1, 30),
     FailureKind.UNKNOWN_OUTCOME: (1, 60),
     FailureKind.ALREADY_EXISTS: (1, 60),
     FailureKind.UNAVAILABLE: (1, 60),
-    # Somebody may change what is in the way of these at any time, and nothing tells us.
+    # A user may correct the cause at any time, and no event reports it.
     FailureKind.INVALID: (30, 600),
     FailureKind.PERMISSION: (30, 600),
     FailureKind.NOT_FOUND: (10, 600),
 }
-#: Of a place in which creates have failed for long: elsewhere there may be a server that makes it.
+#: Waits in seconds for an allocation in which creates have failed for long: another server may create the partition.
 IN_VAIN = (300, 600)
-#: A remove that was kept from being sent, because its pod is there.
+#: Waits in seconds after a remove that was not sent, because its pod still exists.
 _KEPT = (2, 30)
 
 
 def failed(
     before: Backoff | None, failure: Failure, key: str, now: datetime, delay: tuple[float, float] | None = None
 ) -> Backoff:
-    """Return the back-off after one more failure, with the delay of its kind or another one."""
+    """Return the back-off after one more failure. `delay` replaces the waits of the kind of failure."""
     failures = before.failures + 1 if before is not None else 1
     until = waits.after(now, waits.doubled_seconds(*(delay or DELAYS[failure.kind]), failures, key))
     return Backoff(failure=failure, failures=failures, at=now, until=until)
@@ -128,14 +128,14 @@ def failed(
 _NOT_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was created, but its server does not list it.")
 _STILL_LISTED = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="It was removed, but its server still lists it.")
 _WAS_BROKEN = Failure(kind=FailureKind.UNAVAILABLE, message="The partition was broken, and is removed.")
-#: What a create ends in for which this is not the place, or not now: the pod may go elsewhere meanwhile.
+#: Failures of a create because of the allocation or its current use: the pod may get another allocation.
 _REFUSALS = frozenset({FailureKind.STOCKOUT, FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.NOT_FOUND})
-#: What may have changed what is there, or shows that something else is there than was thought.
+#: Failures after which the state of the partition is uncertain, so a new reading is necessary.
 _UNSURE = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS, FailureKind.NOT_FOUND})
 
 
 def fold(memory: Memory, answer: actions.Answer) -> Memory:
-    """Fold one answer into the memory."""
+    """Return the memory after an answer."""
     if isinstance(answer, actions.WriteAnswer):
         return replace(memory, writes=with_answer(memory.writes, answer))
     memory = replace(memory, calls={key: each for key, each in memory.calls.items() if key != answer.call.key})
@@ -149,11 +149,11 @@ def fold(memory: Memory, answer: actions.Answer) -> Memory:
 
 
 def give_up_lost_calls(memory: Memory, live: frozenset[str], now: datetime) -> Memory:
-    """Take calls that should be under way, and that nobody makes, for calls whose outcome nobody knows."""
+    """Replace open calls that no thread executes by answers with an unknown outcome."""
     for key, each in lost_calls(memory.calls, live, now).items():
         try:
             memory = fold(memory, actions.CallAnswer(call=each.call, asked_at=each.since, at=now, failure=LOST))
-        except Exception:  # noqa: BLE001 - one call must not cost the others their turn
+        except Exception:  # noqa: BLE001 - one call must not affect the others
             memory = replace(memory, calls={other: call for other, call in memory.calls.items() if other != key})
     return memory
 
@@ -170,7 +170,7 @@ def _created(memory: Memory, call: actions.CreatePartition, answer: actions.Call
     known = memory.partitions.get(request.id)
     if known is None:
         return memory
-    # Success, too, is followed by a wait that grows, should the server not list what it says that it made.
+    # A successful create also starts a wait, in case the server does not list the partition.
     wait = failed(known.backoff, failure or _NOT_LISTED, call.key, answer.at)
     known = replace(known, backoff=wait)
     if failure is None or failure.kind in _UNSURE:

@@ -1,4 +1,4 @@
-"""What there is, concluded once for all that is decided on it, and as people are shown it."""
+"""Picture of a round: state of pods, entries and allocations for all steps of a decision, and its view for users."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from provisioner.partitions.planning.queue import Candidate, SiteSupply, crowded
 from provisioner.partitions.planning.round import Guard, Round
 from provisioner.partitions.planning.standing import OVER, Phase, Standing, known_of, standing_of
 
-#: The phase of a partition that no entry is for.
+#: Phase of a partition without an entry.
 ORPHAN = "orphan"
 _NOT_PREPARED = (
     "The webhook did not prepare it: it was created without it, or has its IPUs from another program. Create it again."
@@ -31,23 +31,23 @@ _UNREADABLE = f"ConfigMap {names.LEDGER_CONFIGMAP_NAME}: its entry {{id}} cannot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """Pods, entries and allocations, each with how far it is."""
+    """State of pods, entries and allocations in one round."""
 
-    #: By id, in the ledger's order.
+    #: Entries by id, in the ledger's order.
     standings: Mapping[str, Standing]
-    #: Those that the ledger is not going to have.
+    #: Strays that are not recorded again.
     strays: tuple[Stray, ...]
-    #: Entries that the ledger is to have for what servers show, by id.
+    #: Entries of strays that are recorded again, by id.
     restored: Mapping[str, Entry]
     supply: Mapping[Site, SiteSupply]
     queue: tuple[Candidate, ...]
     schedule: Schedule
-    #: Pods that are not served, and why.
+    #: Reasons why pods are not served, by UID.
     rejected: Mapping[str, str] = field(default_factory=dict)
 
 
 def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
-    """Conclude what there is; return it with the round, in which refusals are remembered by now."""
+    """Return the picture of a round, and the round with updated refusals in its memory."""
     standings = {
         entry.id: guard.run(f"entry {entry.id}", partial(standing_of, entry, round_), _untouched(entry, round_))
         for entry in round_.ledger.entries
@@ -62,7 +62,7 @@ def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
     queue = queue_of(waiting, standings, supply, round_, guard)
     used: Counter[str] = Counter()
     for standing in standings.values():
-        # What nobody needs any more may stay for long where it cannot be removed or seen.
+        # Unneeded partitions that cannot be removed or read may remain for long: do not count them.
         if (
             standing.phase not in OVER
             and not standing.stays
@@ -72,7 +72,7 @@ def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
     for entry in restored.values():
         if entry.id not in standings:
             used[entry.namespace] += entry.size
-    # What is recorded again is not in what places are chosen by: it is after the next round.
+    # Place no pods on the servers of entries that are recorded again: the supply includes these in the next round.
     moving = {entry.server for entry in restored.values()}
     settled = {site: each for site, each in crowded(supply, round_).items() if site[0] not in moving}
     schedule = placing.schedule(queue, settled, used, round_.settings, guard)
@@ -93,7 +93,7 @@ def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
 
 
 def _untouched(entry: Entry, round_: Round) -> Standing:
-    """Return what leaves an entry as it is."""
+    """Return a standing that causes no change, for an entry whose evaluation raised."""
     known = known_of(entry, round_)
     return Standing(entry=entry, pod=None, phase=Phase.CREATING, known=known, certain=False)
 
@@ -101,7 +101,7 @@ def _untouched(entry: Entry, round_: Round) -> Standing:
 def _demand(
     standings: Mapping[str, Standing], restored: Mapping[str, Entry], round_: Round
 ) -> tuple[list[Pod], dict[str, str]]:
-    """Return the pods that wait for a place, and why others that ask for one are not served."""
+    """Return the pods that wait for a place, and the reasons, by UID, why other pods are not served."""
     served = {each.entry.pod_uid for each in standings.values() if each.phase is not Phase.WITHDRAWN and not each.stays}
     served |= {entry.pod_uid for entry in restored.values()}
     unreadable = _owners_of_unreadable(round_)
@@ -123,7 +123,7 @@ def _demand(
         elif pod.size > 0 and not pod.injected:
             rejected[pod.uid] = _NOT_PREPARED
         elif pod.told_partition and not names.is_of(pod.told_partition, round_.snapshot.cluster_uid, pod.uid):
-            # Somebody wrote that, and the entry of the pod whose partition it is would be overwritten.
+            # A user wrote the annotation. Following it would overwrite the entry of another pod.
             rejected[pod.uid] = _NOT_PREPARED
         elif pod.size > 0:
             waiting.append(pod)
@@ -131,7 +131,7 @@ def _demand(
 
 
 def _owners_of_unreadable(round_: Round) -> Mapping[str, str]:
-    """Return ids of entries that cannot be read, by UID of the pod: whether it has a partition is not known."""
+    """Return ids of unreadable entries by UID of the pod: it is unknown whether these pods have a partition."""
     unreadable = round_.ledger.unreadable
     if not unreadable:
         return {}
@@ -140,26 +140,26 @@ def _owners_of_unreadable(round_: Round) -> Mapping[str, str]:
     return {uid: by_owner[owner] for uid, owner in owners.items() if owner in by_owner}
 
 
-# --- as people are shown it ---
+# --- the view that is shown ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingLine:
-    """A pod that has no active partition yet."""
+    """A pod that waits for a partition."""
 
     namespace: str
     pod: str
     ipus: int
-    #: Its place among those that wait; 1 is the first.
+    #: Position in the queue; 1 is the first.
     place: int
     since: datetime
-    #: What it waits for, as a sentence.
+    #: Reason for the wait, as a sentence.
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedLine:
-    """A pod that gets no partition as it is."""
+    """A pod that gets no partition, with the reason."""
 
     namespace: str
     pod: str
@@ -168,24 +168,24 @@ class RejectedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLine:
-    """A partition that is ours: in the ledger, or an orphan."""
+    """A partition of this cluster: a recorded one or an orphan."""
 
     id: str
     server: str
     allocation: str
     ipus: int
-    #: As namespace/name; empty of an orphan.
+    #: Pod as NAMESPACE/NAME; empty for an orphan without a known pod.
     pod: str
-    #: That of a `Phase`, or orphan.
+    #: Value of a `Phase`, or ORPHAN.
     phase: str
     since: datetime
-    #: What is in its way, as a sentence; empty: nothing is.
+    #: Problem of the partition, as a sentence; empty if it has none.
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupplyLine:
-    """The IPUs of an allocation; `ipus` and `free` are None where unknown."""
+    """IPUs of an allocation; `ipus` and `free` may be unknown (None)."""
 
     server: str
     allocation: str
@@ -197,17 +197,17 @@ class SupplyLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What people and metrics are shown of a decision; the lines are those of the JSON that is served."""
+    """Result of a decision for users and metrics. The lines are served as JSON."""
 
     waiting: tuple[WaitingLine, ...] = ()
-    #: The youngest pods first.
+    #: Youngest pod first.
     rejected: tuple[RejectedLine, ...] = ()
     partitions: tuple[PartitionLine, ...] = ()
     supply: tuple[SupplyLine, ...] = ()
 
 
 def view_of(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> View:
-    """Put together what is shown; `unrecorded` says by UID what the ledger has against pods that have a place."""
+    """Return the view. `unrecorded` has the reasons, by UID, why the ledger cannot record placed pods."""
     partitions = [_line(each) for each in picture.standings.values()]
     partitions += [
         PartitionLine(

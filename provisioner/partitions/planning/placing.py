@@ -1,12 +1,12 @@
-"""Which waiting pod gets its partition where, now: EASY backfill, as in Slurm and Maui.
+"""Decides which waiting pods get a partition now, and in which allocation: EASY backfill, as in Slurm and Maui.
 
-Pods are served in the order of the queue. The first that cannot start now has a reservation on the allocation where
-enough IPUs are free first by the activeDeadlineSeconds of those that have them (its shadow time), or, where no
-deadlines tell one, on that with the most free IPUs. A younger pod gets IPUs there only if it is gone by then, or takes
-none that the reservation needs. A pod that may use none but other allocations has a reservation there.
+Pods are served in the order of the queue. The first pod that cannot start gets a reservation on the allocation where
+enough IPUs are free first by the activeDeadlineSeconds of the pods that use them (its shadow time). Without deadlines,
+the allocation is the one with the most free IPUs. A younger pod gets IPUs there only if it ends before the shadow time,
+or if the reservation does not need them. A pod that can use only other allocations gets a reservation there.
 
-A server may refuse a partition although the count fits. The pod then has no shadow time before the first partition
-there ends; without deadlines it keeps its reservation for `crowded_seconds`.
+A server may reject a partition although enough IPUs are free. The pod's shadow time is then at least the end of the
+first partition there; without deadlines, its reservation lasts for `crowded_seconds`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from provisioner.partitions.planning.queue import Candidate, SiteSupply, Wait, d
 from provisioner.partitions.planning.round import Guard
 from provisioner.settings.partitions import PartitionSettings
 
-#: What may end at any moment does not end now.
+#: Minimum shadow time in seconds: a partition that may end at any moment has not ended now.
 SOON_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Who is served now, and what the others wait for."""
+    """Pods that get a partition now, and the state of the others."""
 
     placed: tuple[tuple[Pod, Site], ...] = ()
-    #: By UID of those that have a reservation: in how many seconds they can start by deadlines; infinite: nobody knows.
+    #: Seconds until a pod with a reservation can start by deadlines, by UID; infinite if unknown.
     shadows: Mapping[str, float] = field(default_factory=dict)
-    #: UIDs of pods whose namespace has, or its older pods wait for, all that it may have.
+    #: UIDs of pods that wait because their namespace has used its limit, or its older pods wait for the rest.
     limited: frozenset[str] = frozenset()
-    #: Namespaces of which one waits that the limit allows: others of them have what it may have.
+    #: Namespaces in which a pod within the limit waits, because other pods of the namespace have used it.
     full: frozenset[str] = frozenset()
 
 
@@ -46,7 +46,7 @@ def schedule(
     settings: PartitionSettings,
     guard: Guard,
 ) -> Schedule:
-    """Place whom can be placed. `used` has the IPUs of each namespace that has any."""
+    """Place pods in the order of the queue. `used` has the number of used IPUs by namespace."""
     grounds = {site: _Ground(each) for site, each in supply.items()}
     places = _Places(grounds=grounds, used=dict(used), settings=settings)
     for candidate in queue:
@@ -58,17 +58,17 @@ def schedule(
 
 
 class _Ground:
-    """One allocation while places are given."""
+    """One allocation during the placement."""
 
     def __init__(self, supply: SiteSupply) -> None:
         self.supply = supply
-        #: An allocation of unknown size takes one at a time; the server says whether there is room.
+        #: Whether the size is unknown: then one partition at a time is tried, and the server decides if it fits.
         self.one = supply.total is None
         self.free = supply.free
         self._taken = self.one and bool(supply.trying)
         self.closed = bool(supply.refused & supply.trying)
         self._ends = [(seconds, ipus) for ipus, seconds in supply.ours if seconds < inf]
-        #: The shadow time of the pod that has the reservation here, and how many IPUs it leaves to others then.
+        #: Shadow time of the pod with the reservation, and IPUs that it leaves to others; None if there is no such pod.
         self.reserved: tuple[float, int] | None = None
 
     @property
@@ -90,7 +90,7 @@ class _Ground:
             self.reserved = (self.reserved[0], self.reserved[1] - ipus)
 
     def shadow(self, ipus: int) -> tuple[float, int]:
-        """Return when a pod can start by deadlines, and how many IPUs are free beside it then."""
+        """Return the seconds until a pod can start by deadlines, and the IPUs that remain free then."""
         crowded, free = ipus >= self.supply.crowded_from, self.free
         if free >= ipus and not crowded:
             return SOON_SECONDS, 0
@@ -101,25 +101,25 @@ class _Ground:
         return inf, 0
 
     def may_be_kept(self, ipus: int, shadow_seconds: float) -> bool:
-        """Whether others are held up for so many IPUs, which the server may have refused again and again."""
+        """Return whether a reservation may delay other pods; the server may have rejected this size for long."""
         return ipus < self.supply.never_from and (ipus < self.supply.tired_from or shadow_seconds < inf)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Places:
     grounds: Mapping[Site, _Ground]
-    #: IPUs by namespace, those of reservations too: no younger pod of the namespace takes them away.
+    #: IPUs by namespace, including reservations, so that younger pods of the namespace cannot take them.
     used: dict[str, int]
     settings: PartitionSettings
     placed: list[tuple[Pod, Site]] = field(default_factory=list)
     shadows: dict[str, float] = field(default_factory=dict)
-    #: UIDs of pods that wait for the limit of their namespace.
+    #: UIDs of pods that wait because of the limit of their namespace.
     limited: set[str] = field(default_factory=set)
-    #: Namespaces of which one waits that the limit allows: the next of them would take what it waits for.
+    #: Namespaces in which a pod within the limit waits; a younger pod must not take the IPUs that it waits for.
     full: set[str] = field(default_factory=set)
 
     def serve(self, candidate: Candidate) -> None:
-        """Give a pod its place; or a reservation, if nobody older has one where it may be."""
+        """Place a pod. If this is impossible, give it a reservation, unless an older pod has one in its allocations."""
         pod = candidate.pod
         if candidate.wait is not Wait.QUEUE or not self.may_have(pod):
             return
@@ -127,14 +127,14 @@ class _Places:
         mine = {site: ground for site in candidate.sites if (ground := self.grounds.get(site)) is not None}
         fitting = [(ground.free, site) for site, ground in mine.items() if ground.takes(pod.size, longest_seconds)]
         if fitting:
-            # The less is left over, the better it fits.
+            # Best fit: the allocation with the fewest free IPUs.
             site = min(fitting, key=lambda each: (self.grounds[each[1]].one, *each))[1]
             mine[site].take(pod.size, deadline_of(pod), longest_seconds)
             mine[site].closed = pod.uid in mine[site].supply.refused
             self._count(pod)
             self.placed.append((pod, site))
             return
-        # One that was told of a partition, and has lost it, has its turn when there is room.
+        # A pod that has lost its partition gets no reservation: it is placed as soon as IPUs are free.
         if pod.told_partition or any(ground.reserved is not None for ground in mine.values()):
             return
         shadows = {site: ground.shadow(pod.size) for site, ground in mine.items()}
@@ -146,7 +146,7 @@ class _Places:
             self.shadows[pod.uid] = shadows[best][0]
 
     def may_have(self, pod: Pod) -> bool:
-        """Whether there is a share for a pod; else it stands aside."""
+        """Return whether the limit of the namespace allows the pod; record the pod in `limited` if not."""
         namespace, limit = pod.namespace, self.settings.limit_of(pod.namespace)
         if limit is None:
             return True

@@ -1,4 +1,4 @@
-"""What V-IPU servers have, and which pods wait for it: in which order, and where each may have its partition."""
+"""Supply of the V-IPU servers, and the queue of waiting pods: their order, and the allocations that each may use."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ _TRIALS = frozenset({Phase.WANTED, Phase.CREATING, Phase.MISPLACED, Phase.LOST})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSupply:
-    """One allocation."""
+    """Supply of one allocation."""
 
     site: Site
-    #: IPUs; None: the server does not tell.
+    #: Number of IPUs; None if the server does not report it.
     total: int | None
-    #: IPUs that each of our pods has, and in how many seconds they are free by its deadline; infinite: nobody knows.
+    #: IPUs of each recorded partition, and seconds until its pod's deadline frees them; infinite if unknown.
     ours: tuple[tuple[int, float], ...] = ()
     #: IPUs of partitions that are not in the ledger.
     others: int = 0
-    #: IPUs besides those of partitions that may stay for ever; None: the server does not tell the total.
+    #: IPUs without those of partitions that may never be removed; None if the total is unknown.
     within_reach: int | None
-    #: Its server can be read.
+    #: Whether the server can be read.
     usable: bool = True
-    #: Ids of the partitions that are listed in it.
+    #: Ids of the partitions that are listed in the allocation.
     listed: frozenset[str] = frozenset()
-    #: UIDs of pods whose partitions are asked for and not seen yet, without those that have failed several times.
+    #: UIDs of pods whose partitions are requested and not listed yet, except after several failed creates.
     trying: frozenset[str] = frozenset()
-    #: The server has refused so many IPUs or more, and nothing has changed since; infinite: it has not.
+    #: Smallest size in IPUs that was rejected for lack of space and must not be retried yet; infinite if none.
     crowded_from: float = inf
-    #: It has refused so many for long, or where nothing was: the second may never fit.
+    #: Smallest size rejected for `crowded_seconds` or longer, and smallest size that may never fit; infinite if none.
     tired_from: float = inf
     never_from: float = inf
-    #: UIDs of pods that it has refused: while one is tried again, until the server has answered, nobody else is placed.
+    #: UIDs of pods that the server rejected. While one of them is retried, no other pod is placed here.
     refused: frozenset[str] = frozenset()
 
     @property
     def free(self) -> int:
-        """IPUs that nobody has; 0 where the total is not known."""
+        """IPUs in no partition; 0 if the total is unknown."""
         return max(0, (self.total or 0) - sum(ipus for ipus, _ in self.ours) - self.others)
 
 
 def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site, SiteSupply]:
-    """Return all allocations that servers have shown, also those that cannot be read now."""
+    """Return all allocations that servers have listed, including those of servers that cannot be read now."""
     found: dict[Site, SiteSupply] = {}
     at: dict[Site, list[Standing]] = {}
     on: dict[str, list[Standing]] = {}
@@ -78,7 +78,7 @@ def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site,
         for allocation in view.reading.allocations:
             site = (address, allocation.name)
             own = at.get(site, [])
-            # Where one of ours is that was recorded again may not be told either.
+            # A recorded partition may also have an unknown allocation, if it was recorded again.
             theirs = [each for each in (*foreign, *adrift) if _may_be_in(each, allocation)]
             listed = [each.partition.id for each in own if each.partition is not None]
             found[site] = SiteSupply(
@@ -103,7 +103,7 @@ def _is_tried(standing: Standing) -> bool:
 def _within_reach(
     address: str, allocation: Allocation, own: Iterable[Standing], theirs: Iterable[Partition], round_: Round
 ) -> int | None:
-    """Leave out what is not this cluster's, and what cannot be removed: it may stay for ever."""
+    """Return the IPUs without partitions of other clusters or that cannot be removed; None if the total is unknown."""
     if allocation.ipus is None:
         return None
     prefix, unreadable = names.id_prefix(round_.snapshot.cluster_uid), round_.ledger.unreadable
@@ -117,19 +117,19 @@ def _within_reach(
 
 
 def _may_be_in(partition: Partition, allocation: Allocation) -> bool:
-    """Whether the IPUs of a partition may be of an allocation: one that is not told counts against all."""
+    """Return whether a partition may be in an allocation. Without a reported allocation, it counts against all."""
     if partition.allocation:
         return partition.allocation == allocation.name
     return not (partition.cluster and allocation.cluster) or partition.cluster == allocation.cluster
 
 
 def deadline_of(pod: Pod) -> float:
-    """Return after how many seconds a pod has to end; infinite: it need not."""
+    """Return the seconds from its start after which a pod must end; infinite if there is no deadline."""
     return inf if pod.active_deadline_seconds is None else pod.active_deadline_seconds
 
 
 def longest_of(pod: Pod, settings: PartitionSettings) -> float:
-    """Return for how long a pod may have a partition that it gets now, with all that it takes to end."""
+    """Return the maximum seconds for which a pod keeps a partition that it gets now, including start and end."""
     return deadline_of(pod) + pod.grace_seconds + settings.backfill_allowance_seconds
 
 
@@ -138,56 +138,56 @@ def _ends_in(standing: Standing, round_: Round) -> float:
     if pod is None or standing.phase is Phase.RELEASING:
         return inf if standing.stays else 0.0
     since = standing.entry.recorded_at
-    # By another clock, which may be ahead.
+    # The start time is from another clock, which may be ahead.
     began = pod.started_at if pod.started_at is not None and pod.started_at <= round_.now else since
     passed = max(0.0, (round_.now - began).total_seconds())
-    # What should have ended long ago may never end.
+    # A pod that should have ended long ago may never end.
     return max(0.0, deadline_of(pod) - passed) if passed < longest_of(pod, round_.settings) else inf
 
 
-# --- who waits ---
+# --- waiting pods ---
 
 
 class Wait(Enum):
-    """What a pod waits for; people are told of each once."""
+    """Reason why a pod waits. One Event is emitted for each reason."""
 
-    #: IPUs that others have, or that older pods are to have.
+    #: Other pods use the IPUs, or older pods have reserved them.
     QUEUE = "queue"
-    #: Its namespace has, or its older pods wait for, all that it may have.
+    #: The limit of the namespace is used, or its older pods wait for the rest.
     LIMIT = "limit"
-    #: No server has or may have an allocation that is large enough.
+    #: No server has an allocation that is large enough, or may have one.
     IMPOSSIBLE = "impossible"
-    #: IPUs of partitions that are not of this cluster, or cannot be removed, and may stay for ever.
+    #: Partitions that may never be removed, or of other clusters, use the IPUs.
     OTHERS = "others"
-    #: The servers that it may use cannot be read.
+    #: The servers that the pod may use cannot be read.
     UNREADABLE = "unreadable"
-    #: Somebody else's scheduling gates.
+    #: Scheduling gates of other controllers hold the pod.
     HELD = "held"
-    #: Where there was room, its partition could not be made.
+    #: Creates failed in all allocations that are large enough.
     REFUSED = "refused"
 
 
-#: What a pod waits for, in words too, and the allocations that it may use.
+#: Reason to wait, its text, and the allocations that the pod may use.
 _Choice = tuple[Wait, str, tuple[Site, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A pod that waits."""
+    """A waiting pod."""
 
     pod: Pod
     wait: Wait
     why: str
-    #: Allocations that it may use now.
+    #: Allocations that the pod may use now.
     sites: tuple[Site, ...] = ()
-    #: When it is tried again at the latest; None: nobody knows.
+    #: Time at which the pod is retried at the latest; None if unknown.
     until: datetime | None = None
 
 
 def refusals_of(
     standings: Mapping[str, Standing], supply: Mapping[Site, SiteSupply], round_: Round
 ) -> dict[str, Mapping[Site, Refusal]]:
-    """Return where partitions of pods that are there could not be made, until they are made somewhere."""
+    """Return the failed creates of existing pods, by UID and allocation, until a partition of the pod is active."""
     found = {uid: each for uid, each in round_.memory.refusals.items() if uid in round_.pods}
     for standing in standings.values():
         known, uid = standing.known, standing.entry.pod_uid
@@ -213,7 +213,7 @@ def refusals_of(
 
 
 def crowded(supply: Mapping[Site, SiteSupply], round_: Round) -> dict[Site, SiteSupply]:
-    """Note where servers had no place for so many IPUs, and where such pods are tried again."""
+    """Return the supply with the sizes that servers rejected for lack of space, and the pods to retry."""
     found = dict(supply)
     for uid, refusals in round_.memory.refusals.items():
         for site, refusal in refusals.items():
@@ -239,10 +239,10 @@ def queue_of(
     round_: Round,
     guard: Guard,
 ) -> list[Candidate]:
-    """Return pods that wait, first those that are served first."""
+    """Return the waiting pods in the order in which they are served."""
     ordered = sorted(pods, key=lambda pod: (-pod.priority, pod.created_at, pod.uid))
     choose = cache(partial(_choose, supply, round_))
-    # Another one on the same server would have the same id.
+    # On the same server, another partition of the pod would have the same id.
     stay = {each.entry.pod_uid: each for each in standings.values() if each.phase is Phase.RELEASING}
     found = []
     for pod in ordered:
@@ -278,7 +278,7 @@ def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice],
 def _choose(
     supply: Mapping[Site, SiteSupply], round_: Round, allowed: frozenset[str] | None, told: str, size: int
 ) -> _Choice:
-    """Say where pods may have their partitions; one that was told a server, only there."""
+    """Return where pods may have their partitions. A pod with a server in its annotation (`told`) uses only that."""
     servers = {
         each
         for each in round_.servers
@@ -303,7 +303,7 @@ def _choose(
         return Wait.OTHERS, words, ()
     unread = sorted({each.site[0] for each in large} | {a for a in servers if round_.servers[a].reading is None})
     if unread:
-        # Just after a start nobody has tried yet.
+        # Right after the start, no read has been tried.
         how = "cannot be read" if any(round_.servers[each].failure for each in unread) else "is not read yet"
         return Wait.UNREADABLE, f"V-IPU server {', '.join(unread)} {how}.", ()
     return Wait.IMPOSSIBLE, f"No allocation of the V-IPU servers that it may use has {size} IPUs.", ()

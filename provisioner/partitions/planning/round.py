@@ -1,4 +1,4 @@
-"""What one decision goes by, put together once: the snapshot, the settings, and what is remembered."""
+"""Input of one decision: snapshot, settings and memory, indexed once."""
 
 from __future__ import annotations
 
@@ -17,57 +17,57 @@ from provisioner.partitions.vipu.protocol import Partition, Reading
 from provisioner.settings.partitions import PartitionSettings, Server
 
 _T = TypeVar("_T")
-#: More faults of one round tell nothing new.
+#: Maximum number of faults of one round; more of them add no information.
 _MOST_FAULTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerView:
-    """A V-IPU server, and how it was last seen."""
+    """A V-IPU server and its last readings."""
 
     server: Server
-    #: The last that succeeded; None: there was none yet.
+    #: Last successful reading; None if there was none.
     reading: Reading | None = None
-    #: Of readings since then.
+    #: Failure of the last read; None if it succeeded, or none was tried.
     failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Kubernetes as it was at one moment, and the servers as they were last read."""
+    """State of Kubernetes at one moment, and the last readings of the V-IPU servers."""
 
     #: UID of the namespace kube-system.
     cluster_uid: str
     pods: tuple[Pod, ...] = ()
-    #: None: it is not known, and nothing may be made or removed.
+    #: None if unknown: then no partition may be created or removed.
     ledger: Ledger | None = None
     servers: tuple[ServerView, ...] = ()
-    #: Keys of calls and writes that are being sent, or have been answered and the answer not read (`key`).
+    #: Keys of calls and writes that are being sent, or whose answers have not been processed.
     live: frozenset[str] = frozenset()
-    #: Why nothing may be decided on this snapshot, such as a cache that is not synced; empty: it may.
+    #: Reasons why no decision may be made, such as a cache that is not synced; empty if it may.
     not_synced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that could not be decided about, because of a mistake in this program; nothing else was held up."""
+    """A part of a decision that raised because of a bug. The other parts were not affected."""
 
-    #: The pod, the entry or the server.
+    #: Pod, entry or server that the part was about.
     subject: str
     error: str
 
 
 class Guard:
-    """Runs parts of a decision, and takes note of what they raise."""
+    """Runs parts of a decision, and records their exceptions."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
 
     def run(self, subject: str, part: Callable[[], _T], instead: _T) -> _T:
-        """Return what a part comes to, and `instead` where it raises."""
+        """Return the result of a part, or `instead` if it raises."""
         try:
             return part()
-        except Exception as error:  # noqa: BLE001 - whatever the mistake is, others must have their turn
+        except Exception as error:  # noqa: BLE001 - a bug in one part must not affect the others
             if len(self.faults) < _MOST_FAULTS:
                 self.faults.append(Fault(subject=subject, error=bounds.cut(repr(error), bounds.CONDITION_MESSAGE)))
             return instead
@@ -75,55 +75,55 @@ class Guard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round."""
+    """Input of one decision."""
 
     snapshot: Snapshot
     settings: PartitionSettings
     now: datetime
     memory: Memory
     ledger: Ledger
-    #: By UID.
+    #: Pods by UID.
     pods: Mapping[str, Pod]
-    #: By id.
+    #: Entries by id.
     entries: Mapping[str, Entry]
-    #: By HOST:PORT.
+    #: Servers by HOST:PORT.
     servers: Mapping[str, ServerView]
-    #: By HOST:PORT and id: as last read.
+    #: Partitions of the last readings, by HOST:PORT and id.
     listed: Mapping[str, Mapping[str, Partition]]
 
     def reading(self, server: str) -> Reading | None:
-        """Return the last reading of a server that can be read; None: nothing may be concluded about it."""
+        """Return the last reading of a server; None if it cannot be read, so that nothing is known about it."""
         view = self.servers.get(server)
         return view.reading if view is not None and view.failure is None else None
 
     def change_of(self, entry: Entry) -> Call | None:
-        """Return the create or the remove of a partition that is under way; None: there is none."""
+        """Return the open create or remove of an entry's partition, if any."""
         under_way = self.memory.calls.get(partition_key(entry.server, entry.id))
         return under_way.call if under_way is not None else None
 
     def told_elsewhere(self, pod: Pod, server: str) -> bool:
-        """Whether a pod was told another server than this one; a name that no setting has may be an old one of it."""
+        """Return whether a pod's annotation names another known server. An unknown name may mean this `server`."""
         return pod.told_server != server and pod.told_server in self.servers
 
     def wants(self, pod: Pod) -> bool:
-        """Whether a pod needs a partition, or may still use the one that it has."""
+        """Return whether a pod needs a partition, or may still use the one that it has."""
         return not (pod.finished or pod.released or self.has_had_its_grace(pod))
 
     def may_use(self, pod: Pod, partition_id: str) -> bool:
-        """Whether a pod needs this partition or may use it: one that was told of another does not."""
+        """Return whether a pod needs or may use this partition; a pod uses no other than its annotation names."""
         return self.wants(pod) and pod.told_partition in ("", partition_id)
 
     def has_had_its_grace(self, pod: Pod) -> bool:
-        """Whether a pod has been seen to be deleted for so long that it loses its partition, whatever it does."""
+        """Return whether the grace period of a deleted pod is over: it loses its partition, even if it still runs."""
         lets_go_at = self.lets_go_at(pod)
         return lets_go_at is not None and self.now >= lets_go_at
 
     def past_deletion(self, pod: Pod | None) -> datetime | None:
-        """Return the deletionTimestamp of a pod that has had its grace; None: it has not, or there is none."""
+        """Return the deletionTimestamp of a pod whose grace period is over; otherwise None."""
         return pod.deletion_deadline if pod is not None and self.has_had_its_grace(pod) else None
 
     def lets_go_at(self, pod: Pod) -> datetime | None:
-        """Return when a pod that is being deleted loses its partition; None: it is not being deleted."""
+        """Return the time at which a pod that is being deleted loses its partition; None if it is not being deleted."""
         since = self.memory.ending.get(_deletion_of(pod))
         if since is None or pod.deletion_deadline is None:
             return None
@@ -133,7 +133,7 @@ class Round:
 def begin_round(
     snapshot: Snapshot, ledger: Ledger, memory: Memory, settings: PartitionSettings, now: datetime
 ) -> Round:
-    """Sort what there is."""
+    """Return the indexed input of a decision."""
     views = [_dated(view, now) for view in snapshot.servers]
     deletions = [_deletion_of(pod) for pod in snapshot.pods if pod.deletion_deadline is not None]
     return Round(
@@ -158,5 +158,5 @@ def _deletion_of(pod: Pod) -> tuple[str, str]:
 
 
 def _dated(view: ServerView, now: datetime) -> ServerView:
-    """Leave out a reading that is yet to be asked for: the clock was set, and what it is older than nobody knows."""
+    """Drop a reading from the future: the clock was set back, so the age of the reading is unknown."""
     return replace(view, reading=None) if view.reading is not None and view.reading.asked_at > now else view

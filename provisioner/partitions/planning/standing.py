@@ -1,4 +1,4 @@
-"""How far each entry of the ledger is, by what pods and servers show."""
+"""State of each entry of the ledger, derived from pods and servers."""
 
 from __future__ import annotations
 
@@ -14,72 +14,72 @@ from provisioner.partitions.vipu.protocol import Partition, PartitionState
 
 
 class Phase(Enum):
-    """How far a partition is; the words are those that people are shown (`PartitionLine.phase`)."""
+    """State of a recorded partition. Users see the values (`PartitionLine.phase`)."""
 
-    #: It is not there, and is to be made.
+    #: The partition does not exist, and will be created.
     WANTED = "wanted"
-    #: It is being created, or a reading has yet to show what there is.
+    #: The partition is being created, or its state is unknown until the next reading.
     CREATING = "creating"
     ACTIVE = "active"
-    #: It says that it failed, is another one than was asked for, or takes too long.
+    #: The partition has failed, has another size than requested, or takes too long to become active.
     BROKEN = "broken"
-    #: Its pod, which was told nothing of it, may not be scheduled to the nodes of its server any more.
+    #: The pod still has its gate, and may no longer be scheduled to the nodes of the partition's server.
     MISPLACED = "misplaced"
-    #: Its pod was told of it, and it is not there any more.
+    #: The partition was in the pod's annotation, and no longer exists.
     LOST = "lost"
-    #: Its server had no place for it, or fails for long, and it is not there: its pod waits again.
+    #: The partition does not exist: its server rejected it, or fails for long. The pod waits again.
     WITHDRAWN = "withdrawn"
-    #: Nobody needs it any more.
+    #: No pod needs the partition.
     RELEASING = "releasing"
-    #: Nobody needs it any more, and it is not there.
+    #: No pod needs the partition, and it does not exist.
     GONE = "gone"
 
 
-#: Entries of these take no IPUs, and leave the ledger.
+#: Phases whose entries use no IPUs, and are removed from the ledger.
 OVER = frozenset({Phase.WITHDRAWN, Phase.GONE})
 _USELESS = frozenset({Phase.BROKEN, Phase.MISPLACED})
-#: Creates that have failed so often may fail for ever, and hold up nobody.
+#: Number of failed creates after which a partition no longer delays other pods: it may never be created.
 MOST_TRIES = 3
-#: The same of removes. One that succeeds counts, too, until a reading shows it: these take about half a minute.
+#: Number of removes, successful or not, after which a listed partition counts as permanent; takes about 30 s.
 MOST_REMOVES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One entry."""
+    """State of one entry."""
 
     entry: Entry
     pod: Pod | None
     phase: Phase
     known: PartitionMemory
-    #: As its server lists it; None: it does not, or cannot be read.
+    #: Partition as its server lists it; None if it is not listed, or the server cannot be read.
     partition: Partition | None = None
-    #: Its server can be read: what the phase says may be acted on.
+    #: Whether the server can be read, so that decisions may rely on the phase.
     certain: bool = True
-    #: A reading that is asked for from now on tells more.
+    #: Whether a new reading would show the phase more exactly.
     reads: bool = False
-    #: Something was changed here since the reading was asked for.
+    #: Whether the partition was changed after the reading was requested.
     outdated: bool = False
 
     @property
     def site(self) -> Site:
-        """Where it is, as far as that is known."""
+        """Server and allocation of the partition; the allocation is empty if unknown."""
         listed = self.partition.allocation if self.partition is not None else ""
         return self.entry.server, listed or self.entry.allocation
 
     @property
     def ipus(self) -> int:
-        """The IPUs that it takes or is about to take."""
+        """IPUs that the partition uses or will use."""
         return max(self.entry.size, self.partition.size if self.partition is not None else 0)
 
     @property
     def stays(self) -> bool:
-        """Whether nobody needs it, and it cannot be removed."""
+        """Whether no pod needs the partition, and it cannot be removed."""
         return self.phase is Phase.RELEASING and cannot_be_removed(self.known)
 
 
 def standing_of(entry: Entry, round_: Round) -> Standing:
-    """Say how far an entry is."""
+    """Return the state of an entry."""
     known = known_of(entry, round_)
     pod = round_.pods.get(entry.pod_uid)
     wanted = pod is not None and round_.may_use(pod, entry.id)
@@ -88,7 +88,7 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
         phase = _phase_unread(entry, pod if wanted else None, known, round_)
         return Standing(entry=entry, pod=pod, phase=phase, known=known, certain=False)
     partition = round_.listed[entry.server].get(entry.id)
-    # Nothing was changed after this was asked for.
+    # The reading was requested after the last change.
     shows_changes = known.changed_at is None or reading.asked_at >= known.changed_at
     shows_all = shows_changes and reading.asked_at >= known.since
     reads = False
@@ -111,26 +111,26 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
     else:
         phase = Phase.WANTED
     if phase in _USELESS and pod is not None and pod.gated and cannot_be_removed(known):
-        # Its pod waits for another one, of another server.
+        # The pod waits for another partition, on another server.
         phase = Phase.RELEASING
     outdated = not shows_changes
     return Standing(entry=entry, pod=pod, phase=phase, known=known, partition=partition, reads=reads, outdated=outdated)
 
 
 def cannot_be_removed(known: PartitionMemory) -> bool:
-    """Whether removes of it have failed so often that this may go on for ever."""
+    """Return whether removes of a partition have failed so often that it may never be removed."""
     return known.removing is not None and known.removing.failures >= MOST_REMOVES and not known.kept
 
 
 def _is_misplaced(entry: Entry, pod: Pod) -> bool:
-    """Whether a pod that has its gate may not use the nodes of its server: selectors can be added to it until then."""
+    """Return whether the pod may no longer use the server's nodes: a pod with its gate can get new selectors."""
     return pod.gated and pod.servers is not None and entry.server not in pod.servers
 
 
 def _phase_unread(entry: Entry, wanted: Pod | None, known: PartitionMemory, round_: Round) -> Phase:
-    """Say how far an entry is whose server cannot be read; `wanted` is its pod, where that needs it."""
+    """Return the phase of an entry whose server cannot be read. `wanted` is its pod if the pod needs the partition."""
     if entry.server not in round_.servers:
-        # No setting names it any more; a pod that was told of it has it there, for all anybody knows.
+        # The server is no longer in the settings. A pod whose annotation names the partition may still use it.
         return Phase.GONE if wanted is None else Phase.WITHDRAWN if wanted.gated else Phase.CREATING
     if wanted is None:
         return Phase.RELEASING
@@ -143,14 +143,14 @@ def _is_away(entry: Entry, known: PartitionMemory, round_: Round) -> bool:
 
 
 def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, round_: Round) -> bool:
-    """Whether a pod waits for another place; told of this one, on the same server, after some tries."""
+    """Return whether an entry is given up and its pod waits again; for a pod without gate, after several attempts."""
     if pod.told_server and pod.told_server not in round_.servers:
-        # Which server that is nobody knows.
+        # The pod's server is not in the settings, so it is unknown which server that is.
         return False
     if known.refused:
         is_refused_often = known.backoff is not None and known.backoff.failures >= MOST_TRIES
         return pod.gated or pod.uid in round_.memory.refusals or is_refused_often
-    # Creates of it have failed for long.
+    # Creates have failed for long.
     is_in_vain = known.backoff is not None and _is_long_ago(known.since, round_)
     return pod.gated and is_in_vain and round_.change_of(entry) is None
 
@@ -160,7 +160,7 @@ def _is_long_ago(moment: datetime, round_: Round) -> bool:
 
 
 def known_of(entry: Entry, round_: Round) -> PartitionMemory:
-    """Return what is remembered of an entry; nothing yet of one that was moved or recorded again."""
+    """Return the memory of an entry. It is empty if the entry was moved or recorded again."""
     mark = f"{entry.server} {entry.allocation} {entry.recorded_at.isoformat()}"
     known = round_.memory.partitions.get(entry.id)
     return known if known is not None and known.mark == mark else PartitionMemory(mark=mark, since=round_.now)

@@ -1,1 +1,1 @@
-"""The REST API that init containers and people ask for partitions: who may ask, what is answered."""
+"""The REST API with which init containers and users request, inspect and release partitions."""

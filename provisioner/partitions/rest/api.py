@@ -1,8 +1,8 @@
-"""The REST API: a pod asks for its partition until it is there, and people look at partitions or release them.
+"""REST API of partitions: init containers poll it until their partition is active; users inspect or release partitions.
 
-Any replica answers, and changes nothing but one annotation, so a request may be sent again. Whoever does not prove to
-be the pod itself, or to have a right to it, is told nothing. A client that asks much waits behind the others, and a
-slow V-IPU server holds up its own callers alone.
+Every replica serves it, leader or not. Its only write is one annotation of the pod, so requests are idempotent. A
+caller that is neither the pod itself nor has a right to the pod gets no information. Requests are queued per client,
+and reads per V-IPU server: a busy client or a slow server delays only its own requests.
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ from provisioner.runtime.resources import NAME, Busy, Call, Content, Lane, Resou
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
-#: When to ask again: while IPUs are waited for, while a partition is made, when something cannot be known.
+#: Values of Retry-After in seconds: while a pod waits, while its partition is created, and if the state is unknown.
 _WAITING_SECONDS, _MAKING_SECONDS, _UNKNOWN_SECONDS = 5, 2, 5
-#: A body has some 300 bytes, a token 1,500. What a V-IPU server takes long for is answered 503 in time.
+#: A body has about 300 bytes, a token 1,500. A slow V-IPU server results in 503 before `request_seconds`.
 _LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_bytes=4096, answers_per_second=200.0)
 _ID = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 _NOT_YOURS = "there is no partition {id}, or you have no right to its pod"
-#: Questions to the API server under way, and with those that wait for their turn.
+#: Maximum number of running calls to the API server, and of running and waiting calls together.
 _AT_ONCE, _MOST = 8, 256
-#: So long an answer counts. A token of a pod that was deleted is taken for as long.
+#: Seconds for which a review by the API server is reused; a token of a deleted pod may be accepted for this time.
 _KEPT_SECONDS = 10.0
 _MOST_KEPT = 4096
-#: Of one V-IPU server.
+#: Maximum number of running reads of one V-IPU server, and of running and waiting reads together.
 _READS_AT_ONCE, _MOST_READS = 2, 128
-#: A read goes on when nobody waits any more, and its answer is kept for whoever comes again.
+#: Maximum wait in seconds of a request for a read, which continues afterwards; seconds for which a result is reused.
 _READ_PATIENCE_SECONDS, _READ_KEPT_SECONDS = 15.0, 5.0
 
 
-# --- what is asked on behalf of callers, each question once for all who ask it at the same time ---
+# --- calls on behalf of clients, shared by all clients that need the same call at the same time ---
 
 
 class Shared:
-    """Questions that are under way, and answers that count for a while; used from one event loop."""
+    """Calls in progress, and results that are reused for a limited time. Used from one event loop."""
 
     def __init__(self, kept_seconds: float, *, most: float = inf) -> None:
         self._kept_seconds, self._most = kept_seconds, most
-        #: Each ends with an answer and the moment from which it counts.
+        #: Each future results in the monotonic time from which the result counts, and the result.
         self._asked: dict[Hashable, asyncio.Future[tuple[float, Any]]] = {}
 
     async def once(self, key: Hashable, ask: Callable[[], Awaitable[tuple[float, _T]]]) -> _T:
-        """Return a kept answer, or what `ask` returns beside the moment from which it counts; raise Busy, too."""
+        """Return a kept result, or that of `ask`, which also returns the time from which it counts. Raises Busy."""
         task: asyncio.Future[tuple[float, _T]] | None = self._asked.get(key)
         if task is None or not self._counts(task):
             self._asked.pop(key, None)
@@ -78,15 +78,15 @@ class Shared:
             task = self._asked[key] = asyncio.ensure_future(ask())
             task.add_done_callback(partial(self._end, key))
         try:
-            # Whoever goes does not end it for the others.
+            # A client that disconnects must not cancel the call for the other clients.
             found: tuple[float, _T] = await asyncio.shield(task)
         finally:
-            # A failure would refer to itself, and keep all that was sent.
+            # Otherwise the traceback of a failure would refer to itself, and keep the request in memory.
             del task
         return found[1]
 
     def _end(self, key: Hashable, task: asyncio.Future[tuple[float, Any]]) -> None:
-        # Nobody may be left who takes a failure.
+        # Retrieve the exception: no client may be left to do so.
         if (task.cancelled() or task.exception()) and self._asked.get(key) is task:
             del self._asked[key]
 
@@ -97,13 +97,13 @@ class Shared:
         return not failed and time.monotonic() - task.result()[0] < self._kept_seconds
 
     def _forget(self) -> None:
-        """Forget the oldest where they do not count any more, or where there are too many."""
+        """Remove the oldest results that no longer count or that exceed the maximum number."""
         while self._asked and (len(self._asked) >= _MOST_KEPT or not self._counts(next(iter(self._asked.values())))):
             del self._asked[next(iter(self._asked))]
 
 
 class Access:
-    """Knows callers by their tokens, and their rights; used from one event loop."""
+    """Identifies callers by their tokens, and checks their rights. Used from one event loop."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -112,39 +112,39 @@ class Access:
         self._shared = Shared(_KEPT_SECONDS)
 
     async def identify(self, authorization: str, client: str) -> Caller:
-        """Return who sent a header; raise Refused, Busy, or ClusterError where the API server does not say."""
+        """Return the sender of a request. Raises Refused, Busy, or ClusterError if the API server fails."""
         token = wire.token_of(authorization)
-        # Nobody finds a token in this memory.
+        # Keep only a hash, so that the memory contains no tokens.
         key = hashlib.sha256(token.encode()).digest()
         ask = partial(self._api.post, wire.TOKEN_REVIEWS, wire.token_review(token), timeouts=_TIMEOUTS)
-        # That nobody knows who it is counts for a while as well.
+        # The rejection of a token is also reused.
         found = await self._shared.once(key, lambda: self.in_turn(lambda: wire.read_token_review(ask()), client))
         if isinstance(found, str):
             raise Refused(401, found)
         return found
 
     async def may(self, caller: Caller, verb: str, pod: tuple[str, str], client: str) -> bool:
-        """Return whether a caller has a right to a pod (namespace, name); raise Busy or ClusterError."""
+        """Return whether a caller has a right to a pod (namespace, name). Raises Busy or ClusterError."""
         key = (caller.username, caller.uid, caller.groups, repr(caller.extra), verb, pod)
         body = wire.access_review(caller, verb, *pod)
         ask = partial(self._api.post, wire.ACCESS_REVIEWS, body, timeouts=_TIMEOUTS)
         return await self._shared.once(key, lambda: self.in_turn(lambda: wire.read_access_review(ask()), client))
 
     async def in_turn(self, ask: Callable[[], _T], client: str) -> tuple[float, _T]:
-        """Ask or write in a thread; return the moment and the answer, or raise Busy without a place in time."""
+        """Call `ask` in a thread; return its start time and result. Raises Busy if it cannot start in time."""
         async with self._lane.place(flow=client):
             asked_at = time.monotonic()
             return asked_at, await asyncio.get_running_loop().run_in_executor(self._threads, ask)
 
 
 class Servers:
-    """Reads from V-IPU servers; used from one event loop."""
+    """Reads partitions from V-IPU servers. Used from one event loop."""
 
     def __init__(self) -> None:
         self._by_address: dict[str, tuple[ThreadPoolExecutor, Shared]] = {}
 
     async def find(self, address: str, vipu: Vipu, partition_id: str) -> tuple[str, str]:
-        """Return how a partition is, and its configuration, empty unless it is active; raise VipuError or Busy."""
+        """Return a partition's state, and its configuration (empty unless active). Raises VipuError or Busy."""
         if address not in self._by_address:
             threads = ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="vipu-read")
             self._by_address[address] = threads, Shared(_READ_KEPT_SECONDS, most=_MOST_READS)
@@ -152,7 +152,7 @@ class Servers:
 
         async def ask() -> tuple[float, tuple[str, str]]:
             found = await asyncio.get_running_loop().run_in_executor(threads, _read, vipu, partition_id)
-            # What is not there yet may be there the next moment.
+            # Do not reuse an empty configuration: the partition may become active at any moment.
             return (time.monotonic() if found[1] else -inf), found
 
         try:
@@ -170,26 +170,26 @@ def _read(vipu: Vipu, partition_id: str) -> tuple[str, str]:
     return "the partition is active", vipu.ipuof_config(partition_id)
 
 
-# --- what is answered ---
+# --- answers ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What the API goes by; all are called in the event loop, and must not block."""
+    """Data that the API reads. All functions are called in the event loop, and must not block."""
 
-    #: UID of the namespace kube-system; empty while it is not known.
+    #: Returns the UID of the namespace kube-system; empty while it is unknown.
     cluster_uid: Callable[[], str]
-    #: A pod by namespace and name, as it was last seen; None: there is none that asks for IPUs.
+    #: Returns a pod by namespace and name, as last seen; None if no such pod requests IPUs.
     pod: Callable[[str, str], Pod | None]
     ledger: Callable[[], Ledger]
-    #: The V-IPU server at HOST:PORT; None: no setting names it any more.
+    #: Returns the V-IPU server at HOST:PORT; None if it is not in the settings.
     vipu: Callable[[str], Vipu | None]
-    #: Why nothing can be known now, such as a watch that is not synced; empty: it can.
+    #: Returns why the data is unknown now, such as a watch that is not synced; empty if it is known.
     problems: Callable[[], Sequence[str]]
 
 
 class PartitionsApi:
-    """Answers requests; used from one event loop."""
+    """Answers requests. Used from one event loop."""
 
     def __init__(self, api: Api, sources: Sources) -> None:
         self._api = api
@@ -199,7 +199,7 @@ class PartitionsApi:
         self._repeats = Repeats()
 
     def resources(self) -> tuple[Resource, ...]:
-        """Return what is served."""
+        """Return the resources of the API."""
         one = f"{names.ROOT}/{NAME}"
         return (
             Resource(method="POST", path=names.ROOT, answer=self._route(self._ask)),
@@ -226,20 +226,20 @@ class PartitionsApi:
         return answer
 
     def _unavailable(self, what: str, error: Exception) -> Content:
-        """Answer that something cannot be known; what exactly is wrong is for the log alone."""
+        """Return the answer 503. Only the log has the exact error."""
         left_out = self._repeats.left_out((what, type(error)))
         if left_out is not None:
             _log.warning("partitions_api.unavailable", what=what, error=str(error), left_out=left_out)
         return wire.refusal(Refused(503, f"{what}; try again", retry_after_seconds=_UNKNOWN_SECONDS))
 
     async def _health(self, _call: Call) -> Content:
-        """Answer without asking who asks. It is healthy while it answers; what it lacks is said."""
+        """Answer without authentication: 200, or 503 with the problems of this replica."""
         problems = list(self._sources.problems())
         return wire.answer(
             503 if problems else 200, {"status": "not ready" if problems else "ok", "problems": problems}
         )
 
-    # --- what pods and people ask ---
+    # --- requests of pods and users ---
 
     async def _ask(self, call: Call, caller: Caller) -> Content:
         asked = wire.read_ask(call.body)
@@ -249,12 +249,12 @@ class PartitionsApi:
         ledger, owner = self._ledger(), names.owner_id(self._cluster_uid(), asked.uid)
         pod = self._pod(whose)
         if pod is None:
-            # The token shows that there is one.
+            # The token proves that the pod exists, so its record must still arrive.
             raise Refused(
                 503, "the controller has not seen the pod yet; try again", retry_after_seconds=_MAKING_SECONDS
             )
         entry = next((each for each in ledger.entries if _is_of(each, pod, owner)), None)
-        # What it has it keeps, whatever the settings are by now.
+        # A pod that has a partition keeps it, even if the settings have changed.
         if pod.problem and entry is None:
             raise Refused(422, pod.problem)
         size = entry.size if entry is not None else pod.size
@@ -269,10 +269,10 @@ class PartitionsApi:
             is_so = "reconfigurable" if entry.reconfigurable else "not reconfigurable"
             raise Refused(409, f"the pod's partition is {is_so}")
         if pod.gated:
-            # Until it was told of its partition, that may still be removed and recreated.
+            # Until the gate is removed, the partition may still be removed and recreated.
             return _creating(pod, entry, "the partition is being created")
         if not pod.node:
-            # It asks, so it has one, and this is old: its partition may have been taken back before it had.
+            # The caller runs on a node, so this record is outdated. The partition may have been taken back before.
             return _creating(pod, entry, "the pod was not seen on a node yet")
         message, configuration = await self._read(entry)
         if not configuration:
@@ -310,20 +310,20 @@ class PartitionsApi:
             try:
                 await self._access.in_turn(release, call.client)
             except (errors.NotFound, errors.Conflict):
-                # It is gone, or another one has its name: its partition goes with it.
+                # The pod was deleted or replaced, so its partition will be removed.
                 pod = None
         return wire.answer(202, wire.described(pod, entry, "releasing", "the partition is given back"))
 
     def _release(self, partition_id: str, whose: PodIdentity, by: str) -> None:
         _log.info("partition.release_asked", partition=partition_id, namespace=whose.namespace, pod=whose.name, by=by)
-        # The UID makes it a precondition.
+        # With the UID, the patch fails if another pod has the name.
         body = {"metadata": {"uid": whose.uid, "annotations": {names.RELEASE: "true"}}}
         self._api.patch(object_path("pods", whose.name, namespace=whose.namespace), body, timeouts=_TIMEOUTS)
 
-    # --- what is known ---
+    # --- state ---
 
     async def _known(self, call: Call, caller: Caller, verb: str) -> tuple[PodIdentity, Pod | None, Entry | None]:
-        """Return whose a partition is that the caller may see, and the pod and the entry, as far as they are seen."""
+        """Return the owner of a partition that the caller may see, and its pod and entry if known. Raises Refused."""
         found_id = call.name
         nothing = Refused(404, _NOT_YOURS.format(id=found_id if _ID.fullmatch(found_id) else "of that id"))
         if not _ID.fullmatch(found_id):
@@ -332,7 +332,7 @@ class PartitionsApi:
         entry = next((each for each in ledger.entries if each.id == found_id), None)
         if whose is None or names.owner_id(cluster_uid, whose.uid) != names.owner_of(found_id):
             if entry is None or not await self._access.may(caller, verb, (entry.namespace, entry.pod), call.client):
-                # The same words for both: an id tells nobody that it exists.
+                # Answer as for an unknown id, so that callers do not learn whether the partition exists.
                 raise nothing
             whose = PodIdentity(namespace=entry.namespace, name=entry.pod, uid=entry.pod_uid)
         pod = self._pod(whose)
@@ -341,7 +341,7 @@ class PartitionsApi:
         return whose, pod, entry
 
     async def _read(self, entry: Entry) -> tuple[str, str]:
-        """Return how a partition is, in words, and its configuration, empty where it is not active."""
+        """Return a partition's state as text, and its configuration, which is empty unless it is active."""
         vipu = self._sources.vipu(entry.server)
         if vipu is None:
             raise Refused(
@@ -362,7 +362,7 @@ class PartitionsApi:
         return found
 
     def _pod(self, whose: PodIdentity) -> Pod | None:
-        """Return a pod; another one of the same name is not it."""
+        """Return a pod; None if it is unknown, or if another pod has its name."""
         pod = self._sources.pod(whose.namespace, whose.name)
         return pod if pod is not None and pod.uid == whose.uid else None
 
@@ -373,42 +373,42 @@ def _creating(pod: Pod, entry: Entry, message: str) -> Content:
 
 
 def _is_of(entry: Entry, pod: Pod, owner: str) -> bool:
-    """Whether an entry is that of a pod, `owner` by its ids; a pod that was told of one has no other."""
+    """Return whether an entry is a pod's (`owner`: its id prefix). An id in the pod's annotation excludes others."""
     return names.owner_of(entry.id) == owner and pod.told_partition in ("", entry.id)
 
 
-# --- serving, on every replica ---
+# --- servers of every replica ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """The REST API, at each of its addresses with bounds of its own."""
+    """The REST API at all its addresses. Each address has its own limits."""
 
     servers: tuple[HttpServer, ...]
-    #: Of the one that is served over TLS, if one is.
+    #: Reloads the certificate of the server with TLS; None without TLS.
     certificate: CertificateLoop | None = None
 
     def start(self) -> None:
-        """Serve; raise ServerError where an address is not free."""
+        """Start to serve. Raises ServerError if an address is not free."""
         if self.certificate is not None:
             self.certificate.start()
         for each in self.servers:
             each.start()
 
     def stop(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         for each in self.servers:
             each.stop()
         if self.certificate is not None:
             self.certificate.stop()
 
     def problems(self) -> Sequence[str]:
-        """Return what keeps it from being served; files that became useless later leave what was read before."""
+        """Return why TLS cannot be served. If new certificate files are invalid, the last valid certificate is used."""
         return self.certificate.problems() if self.certificate is not None else ()
 
 
 def make_rest(plain: str, encrypted: str, files: Files | None, api: Api, sources: Sources) -> Rest:
-    """Return the REST API at two addresses, of TLS where there are `files`; ServerError where one cannot be read."""
+    """Return the REST API at two addresses; the second needs `files` (TLS). Raises ServerError if one is invalid."""
     address, tls_address = parse_address(plain), parse_address(encrypted)
     servers = [make_rest_server(address, api, sources)] if address is not None else []
     certificate = None
@@ -425,6 +425,6 @@ def _tell(problem: str) -> None:
 
 
 def make_rest_server(address: Address, api: Api, sources: Sources, *, tls: ssl.SSLContext | None = None) -> HttpServer:
-    """Return the server of one address; without `tls` it speaks plain HTTP."""
+    """Return the server of one address: plain HTTP without `tls`."""
     app = ResourceApp(PartitionsApi(api, sources).resources())
     return HttpServer({address: app}, name="tpu-provisioner-partitions", limits=_LIMITS, tls=tls)

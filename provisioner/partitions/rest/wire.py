@@ -1,4 +1,4 @@
-"""What the REST API is sent and answers, as JSON, and who asks, by what the API server says of a token (pure)."""
+"""JSON of the REST API's requests and answers, and the identity of callers from reviews by the API server. Pure."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ class Refused(Exception):  # noqa: N818 - it is a verdict on a request
         self.retry_after_seconds = retry_after_seconds
 
 
-# --- what is sent and answered ---
+# --- requests and answers ---
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that asks for its partition."""
+    """Request of a pod for its partition."""
 
     namespace: _Name
     pod: _Name
     uid: _Name
-    #: IPUs; a wrong size has an answer of its own.
+    #: Number of IPUs. Any type is decoded, because an invalid size has its own answer.
     size: Any = None
-    #: None: as the controller makes them.
+    #: None if the pod accepts the controller's setting.
     reconfigurable: bool | None = None
 
 
 def read_ask(body: bytes) -> Ask:
-    """Read the body of a POST; raise Refused with 400 where it is none, with 422 where the size is none."""
+    """Read the body of a POST. Raises Refused: 400 if the body is invalid, 422 if only the size is."""
     try:
         asked = msgspec.json.decode(body, type=Ask)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -61,12 +61,12 @@ def read_ask(body: bytes) -> Ask:
     return asked
 
 
-#: Fields of an entry that are shown under the same name.
+#: Fields of an entry that have the same names in answers.
 _SHOWN = ("id", "namespace", "pod", "size", "server", "allocation", "reconfigurable")
 
 
 def described(pod: Pod | None, entry: Entry | None, state: str, message: str) -> dict[str, Any]:
-    """Return a partition as people and pods are shown it; at least one of `pod` and `entry` is there."""
+    """Return a partition as it is shown to users and pods. At least one of `pod` and `entry` is not None."""
     found: dict[str, Any] = {"state": state, "message": message}
     if entry is not None:
         found |= {name: getattr(entry, name) for name in _SHOWN} | {"uid": entry.pod_uid}
@@ -76,7 +76,7 @@ def described(pod: Pod | None, entry: Entry | None, state: str, message: str) ->
 
 
 def answer(status: int, body: Mapping[str, Any], *, retry_after_seconds: int | None = None) -> Content:
-    """Return an answer; none of them is to be kept by anybody."""
+    """Return an answer that must not be cached."""
     headers = {"Cache-Control": "no-store"}
     if retry_after_seconds is not None:
         headers["Retry-After"] = str(retry_after_seconds)
@@ -84,19 +84,19 @@ def answer(status: int, body: Mapping[str, Any], *, retry_after_seconds: int | N
 
 
 def refusal(refused: Refused) -> Content:
-    """Return the answer to a request that is refused."""
+    """Return the answer to a rejected request."""
     content = answer(refused.status, {"error": str(refused)}, retry_after_seconds=refused.retry_after_seconds)
     if refused.status != 401:
         return content
     return replace(content, headers={**content.headers, "WWW-Authenticate": "Bearer"})
 
 
-# --- who asks ---
+# --- callers ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodIdentity:
-    """A pod, such as the one that a token is bound to: the API server takes no token of a pod that is gone."""
+    """A pod, such as the one that a token is bound to. The API server rejects tokens of deleted pods."""
 
     namespace: str
     name: str
@@ -105,18 +105,18 @@ class PodIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """A user of the cluster."""
+    """A caller, as identified by the API server."""
 
     username: str
     uid: str = ""
     groups: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
-    #: None: the token is of no pod.
+    #: Pod that the token is bound to; None if it is bound to no pod.
     pod: PodIdentity | None = None
 
 
 def token_of(authorization: str) -> str:
-    """Return the token in a header, unchecked; raise Refused where there is none."""
+    """Return the token in an Authorization header, not verified. Raises Refused if it has none."""
     match = _BEARER.fullmatch(authorization)
     if match is None:
         raise Refused(401, f"send a token of a ServiceAccount for the audience {names.AUDIENCE}, as bearer token")
@@ -124,7 +124,7 @@ def token_of(authorization: str) -> str:
 
 
 def token_review(token: str) -> dict[str, Any]:
-    """Return what the API server is asked about a token."""
+    """Return the TokenReview for a token."""
     return {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenReview",
@@ -133,9 +133,9 @@ def token_review(token: str) -> dict[str, Any]:
 
 
 def read_token_review(raw: Mapping[str, Any]) -> Caller | str:
-    """Read the answer: who it is, or why the token is none for us."""
+    """Return the caller from a reviewed TokenReview, or the reason why the token is not accepted."""
     status = fields.mapping(raw.get("status"))
-    # An API server that knows no audiences names none, and means its own.
+    # An API server without support for audiences returns none: it has verified the token for its own audience.
     if status.get("authenticated") is not True or names.AUDIENCE not in fields.sequence(status.get("audiences")):
         return f"the API server does not accept the token for the audience {names.AUDIENCE}"
     user = fields.mapping(status.get("user"))
@@ -164,7 +164,7 @@ def _only(raw: object) -> str:
 
 
 def access_review(caller: Caller, verb: str, namespace: str, pod: str) -> dict[str, Any]:
-    """Return what the API server is asked about a right of somebody's to a pod."""
+    """Return the SubjectAccessReview for a right of a caller to a pod."""
     return {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
@@ -181,6 +181,6 @@ def access_review(caller: Caller, verb: str, namespace: str, pod: str) -> dict[s
 
 
 def read_access_review(raw: Mapping[str, Any]) -> bool:
-    """Read the answer: whether it is allowed."""
+    """Return whether a reviewed SubjectAccessReview allows the access."""
     status = fields.mapping(raw.get("status"))
     return status.get("allowed") is True and status.get("denied") is not True

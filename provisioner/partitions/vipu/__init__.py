@@ -1,1 +1,1 @@
-"""The boundary to V-IPU servers."""
+"""Interface to V-IPU servers."""

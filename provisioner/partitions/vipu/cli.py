@@ -1,6 +1,6 @@
-"""A V-IPU server as the `vipu` command line shows it: the one surface of V-IPU that is published.
+"""A V-IPU server, called with the `vipu` command line, the only published interface of V-IPU.
 
-What is not known of it is assumed here, in `tables.py` and in `errors.py`; docs/partitions.md lists it.
+This module, `tables.py` and `errors.py` assume the details that are not published; docs/partitions.md lists them.
 """
 
 from __future__ import annotations
@@ -25,49 +25,49 @@ from provisioner.partitions.vipu import errors, tables
 from provisioner.partitions.vipu.errors import Verb
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, VipuError
 
-#: A call is killed after this time.
+#: Maximum duration of a read and of a remove in seconds; then the command is killed.
 _READ_SECONDS, _REMOVE_SECONDS = 30.0, 120.0
-#: Of stdout and stderr each.
+#: Maximum number of bytes of stdout, and of stderr.
 _MOST_OUTPUT_BYTES = 2 << 20
 _AGENTS_KEPT_SECONDS = 600.0
-#: Of ids and allocations that are handed to the command: none is taken for an option.
+#: Valid ids and allocations in arguments of the command; none of them can be taken for an option.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,252}")
-#: Of an IPUoF configuration: a device takes about 300 bytes, and a partition has 64, or 256 over several domains.
+#: Maximum bytes of an IPUoF configuration: about 300 for each device, up to 64 of them, or 256 over several domains.
 MOST_BYTES = 1 << 20
 
 CONFIG_FILE = "vipu-cli.hcl"
 USER_FILE = "user-id"
 KEY_FILE = "access-key"
-#: What stands in a string of HCL for itself.
+#: Characters that need no escape in a string of HCL.
 _PLAIN = re.compile(r"[ !#-\[\]-~]+")
 _TEMPLATE = re.compile(r"[$%]\{")
 _KEY = re.compile(r'api[-_]access[-_]key"?\s*[=:]\s*"([^"\n]+)"')
 _HIDDEN = "***"
-#: The end of a process is looked for so soon, and then ever more seldom: a create takes minutes.
+#: First and maximum pause in seconds between checks whether a process has ended. A create takes minutes.
 _LOOK_SECONDS, _LATEST_LOOK_SECONDS = 0.002, 0.05
-#: A program that is being started may hang; whoever ends waits no longer for it.
+#: Maximum wait in seconds of `close` for a program that is being started, which may hang.
 _CLOSE_SECONDS = 0.2
 _Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Who this process is to a server in secure mode; a key is in a private file, never in arguments or logs."""
+    """Identity of this process at a server in secure mode. The key is in a private file, never in arguments or logs."""
 
-    #: HCL; it has the access key.
+    #: Configuration in HCL, including the access key.
     config: str = field(default="", repr=False)
-    #: What must never be seen.
+    #: Texts that must never appear in output.
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def hidden(self, text: str) -> str:
-        """Return a text without the secrets."""
+        """Return a text with the secrets replaced."""
         for secret in self.secrets:
             text = text.replace(secret, _HIDDEN)
         return text
 
 
 def read_credentials(folder: Path) -> Credentials:
-    """Read the mounted `vipu-cli.hcl`, else `user-id` and `access-key`; ValueError where they cannot be used."""
+    """Read the mounted `vipu-cli.hcl`, or else `user-id` and `access-key`. Raises ValueError if they are unusable."""
     config = _content(folder / CONFIG_FILE)
     if config is not None:
         return Credentials(config=config, secrets=tuple(_KEY.findall(config)))
@@ -83,7 +83,7 @@ def read_credentials(folder: Path) -> Credentials:
 
 
 def _content(path: Path) -> str | None:
-    """Return what a file has; None where there is none."""
+    """Return the content of a file; None if it does not exist. Raises ValueError if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -95,25 +95,25 @@ def _content(path: Path) -> str | None:
 
 
 class StartError(Exception):
-    """The program did not run."""
+    """The program could not be started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a program ended."""
+    """Outcome of a program."""
 
-    #: Its exit code; None where it did not exit by itself.
+    #: Exit code; None if the program was killed or exceeded a limit.
     code: int | None
     stdout: str
     stderr: str
-    #: Why it has no exit code, in words; empty where it has one.
+    #: Reason why there is no exit code; empty if there is one.
     cause: str = ""
 
 
 class Runner:
-    """Runs programs within bounds: of time, of output, and with an end for all that they start.
+    """Runs programs with limits on time and output, and kills all processes that they have started.
 
-    They write to memory: on a file system that is full, output would be cut without a sign.
+    The output is written to memory, because a full file system would truncate it without an error.
     """
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -125,7 +125,7 @@ class Runner:
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, seconds: float, most_bytes: int
     ) -> Ended:
-        """Run a program until it ends, or reaches its bounds of time or of stdout or stderr. Raises StartError."""
+        """Run a program until it ends or exceeds the limit on time, stdout or stderr. Raises StartError."""
         deadline = self._monotonic() + seconds
         with _memory() as stdout, _memory() as stderr:
             process = self._start(arguments, environment, folder, (stdout, stderr))
@@ -143,7 +143,7 @@ class Runner:
         return Ended(code=None if cause else process.returncode, stdout=texts[0], stderr=texts[1], cause=cause)
 
     def close(self) -> None:
-        """Kill what runs, and run nothing more."""
+        """Kill the running programs, and start no others."""
         self._closed = True
         held = self._lock.acquire(timeout=_CLOSE_SECONDS)
         try:
@@ -179,7 +179,7 @@ class Runner:
             return process
 
     def _watch(self, process: subprocess.Popen[bytes], deadline: float) -> str:
-        """Wait until the program has ended; return why it is to be killed, empty where it has ended by itself."""
+        """Wait until the program has ended. Return why it must be killed, empty if it ended on its own."""
         pause_seconds = _LOOK_SECONDS
         while not _has_ended(process):
             if self._monotonic() >= deadline:
@@ -189,7 +189,7 @@ class Runner:
         return ""
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        # The program has not been waited for, so its number is still that of its group and of nobody else.
+        # The process has not been waited for, so its PID still identifies its group, and no other process.
         with self._lock:
             _kill_group(process.pid)
             self._running.discard(process.pid)
@@ -202,7 +202,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Tell whether a program has ended, without taking note of it."""
+    """Return whether a program has ended, without reaping the process."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
@@ -217,27 +217,27 @@ def _text(file: IO[bytes], most_bytes: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """What a command that ended by itself had to say."""
+    """Output of a command that exited."""
 
     verb: Verb
-    #: Such as "create partition tpup-1".
+    #: Start of the command line, such as "create partition tpup-1".
     subject: str
-    #: What it was given.
+    #: Ids and allocations in the arguments.
     names: tuple[str, ...]
     ended: Ended
     known: Credentials
 
     def words(self) -> str:
-        """Return what it said to people, without secrets."""
+        """Return the message of the command to users, without secrets."""
         said = self.ended.stderr.strip() or self.ended.stdout.strip()
         return self.known.hidden(said or f"vipu ended with exit code {self.ended.code} and no output")
 
     def failed(self) -> VipuError:
-        """Return what its words mean, where it failed."""
+        """Return the failure that the message means."""
         return VipuError(errors.failure_of(self.verb, self.words(), self.names), self.subject)
 
     def parsed(self, parse: Callable[[str], _Read]) -> _Read:
-        """Return what it printed as something that can be used. Raises VipuError."""
+        """Return the parsed stdout. Raises VipuError if the command failed, or stdout cannot be parsed."""
         if self.ended.code != 0:
             raise self.failed()
         try:
@@ -247,7 +247,7 @@ class _Answer:
             raise VipuError(errors.unsent(words), self.subject) from None
 
     def check_done(self) -> None:
-        """Raise VipuError where it does not say that it changed what it was to change."""
+        """Raise VipuError unless the command reports success."""
         ended = self.ended
         if ended.code != 0 or not (errors.is_success(ended.stdout) or errors.is_success(ended.stderr)):
             raise self.failed()
@@ -255,13 +255,13 @@ class _Answer:
 
 @dataclass(slots=True, kw_only=True)
 class VipuCommand:
-    """One V-IPU server, asked by running a command for each call."""
+    """A V-IPU server, called by running a command."""
 
     host: str
     port: int
-    #: A path, or a name on PATH.
+    #: Path of the program, or its name on PATH.
     command: str = "vipu"
-    #: Folder of a mounted Secret (`read_credentials`), read for each call; None: the server is not in secure mode.
+    #: Folder of a mounted Secret (`read_credentials`), read for each call; None if the server is not in secure mode.
     credentials: Path | None = None
     create_seconds: float = 300.0
     monotonic: Callable[[], float] = time.monotonic
@@ -270,7 +270,7 @@ class VipuCommand:
     _agents_read_at: float | None = field(default=None, init=False)
 
     def list_allocations(self) -> tuple[Allocation, ...]:
-        """Return the allocations that this user may use; without a name where the server knows none."""
+        """Return the allocations that this user may use; only an unnamed one if the server has none."""
         answer = self._run(Verb.READ, "list", "allocations")
         if answer.ended.code != 0 and errors.is_unsupported(answer.words()):
             return (Allocation(name=""),)
@@ -279,11 +279,11 @@ class VipuCommand:
         return tables.with_ipus(listed, self._ipus_of(agents))
 
     def list_partitions(self) -> tuple[Partition, ...]:
-        """Return all partitions that this user sees."""
+        """Return all partitions that this user may see."""
         return self._run(Verb.READ, "list", "partitions").parsed(tables.partitions)
 
     def create_partition(self, request: PartitionRequest) -> None:
-        """Make a partition, and wait for the answer."""
+        """Create a partition; return when the command has ended."""
         options = ["--size", str(request.size)]
         names = [request.id]
         if request.allocation:
@@ -294,7 +294,7 @@ class VipuCommand:
         self._run(Verb.CREATE, "create", "partition", request.id, *options, names=tuple(names)).check_done()
 
     def remove_partition(self, partition_id: str) -> None:
-        """Remove a partition, and wait for the answer."""
+        """Remove a partition; return when the command has ended."""
         self._run(Verb.REMOVE, "remove", "partition", partition_id, names=(partition_id,)).check_done()
 
     def ipuof_config(self, partition_id: str) -> str:
@@ -303,7 +303,7 @@ class VipuCommand:
         return self._run(Verb.GET, *arguments, names=(partition_id,)).parsed(parse_config)
 
     def close(self) -> None:
-        """Kill the commands that run; they end in failures as any that was killed."""
+        """Kill the running commands; their calls fail."""
         self.runner.close()
 
     def _ipus_of(self, agents: set[str]) -> Mapping[str, int]:
@@ -311,14 +311,14 @@ class VipuCommand:
         is_recent = self._agents_read_at is not None and now - self._agents_read_at < _AGENTS_KEPT_SECONDS
         if not agents or (is_recent and agents <= self._agents.keys()):
             return self._agents
-        # The number of IPUs is worth having, and not worth failing for: without it the server's answers decide.
+        # The numbers of IPUs are optional: without them, the server rejects the partitions that do not fit.
         with contextlib.suppress(VipuError):
             self._agents = self._run(Verb.READ, "list", "ipu-attrs").parsed(tables.ipus_of_agents)
             self._agents_read_at = now
         return self._agents
 
     def _run(self, verb: Verb, *arguments: str, names: tuple[str, ...] = ()) -> _Answer:
-        """Run the command to its end, or raise VipuError; `names` are those of its arguments that others chose."""
+        """Run the command to its end, or raise VipuError. `names` are the arguments that users or the server chose."""
         subject = " ".join(arguments[:3])
         for name in names:
             if _NAME.fullmatch(name) is None:
@@ -343,7 +343,7 @@ class VipuCommand:
 
 
 def parse_config(text: str) -> str:
-    """Return the JSON that `vipu get partition --ipuof-configs` has printed, behind words. Raises ValueError."""
+    """Return the JSON that `vipu get partition --ipuof-configs` printed after other text. Raises ValueError."""
     if len(text.encode("utf-8", "replace")) > MOST_BYTES:
         raise ValueError(f"the IPUoF configuration has more than {MOST_BYTES} bytes")
     lines = text.splitlines()
@@ -362,7 +362,7 @@ def parse_config(text: str) -> str:
 
 @contextlib.contextmanager
 def _home(known: Credentials) -> Iterator[Path]:
-    """Give a command a folder of its own: a create writes a file into its home that nobody here reads."""
+    """Return a temporary home folder for one command: a create writes an unneeded file into its home."""
     with tempfile.TemporaryDirectory(prefix="vipu-", ignore_cleanup_errors=True) as name:
         home = Path(name)
         if known.config:
@@ -373,5 +373,5 @@ def _home(known: Credentials) -> Iterator[Path]:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """Return what the command is to see of the environment; variables of our own process are none of its business."""
+    """Return the environment of the command, without the variables of this process except for PATH."""
     return {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(home), "TMPDIR": str(home), "LANG": "C.UTF-8"}

@@ -1,8 +1,8 @@
-"""What the words and exit codes of the `vipu` command mean. Pure.
+"""Meaning of the messages of the `vipu` command. Pure.
 
-No document shows the real texts, but for `VERB NOUN (NAME): success`; the server speaks gRPC, whose Go library writes
-`rpc error: code = CODE desc = WORDS`. A change that ended in unknown words has an unknown outcome, and what is not
-recognised is no stockout. Names that were asked for are taken out of the words before they are read.
+The real messages are not documented, except for `VERB NOUN (NAME): success`. The server uses gRPC, whose Go library
+writes `rpc error: code = CODE desc = WORDS`. A change that ended with an unknown message has an unknown outcome, and
+never counts as a stockout. Names from the request are removed from a message before the rules are applied.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 class Verb(Enum):
-    """What a call does, as far as it changes the meaning of its failure."""
+    """Kind of a call. The meaning of a message depends on it."""
 
     READ = "read"
-    #: A read about one partition.
+    #: A read of one partition.
     GET = "get"
     CREATE = "create"
     REMOVE = "remove"
@@ -47,23 +47,23 @@ def _rule(pattern: str, kind: FailureKind, verbs: frozenset[Verb] = _ALL) -> _Ru
     return _Rule(re.compile(pattern, re.IGNORECASE | re.DOTALL), kind, verbs)
 
 
-#: The first match wins. All are assumed, but for those of Go's and cobra's libraries, which are marked.
+#: The first match wins. All rules are assumptions, except for messages of Go's and cobra's libraries (marked).
 _RULES: Sequence[_Rule] = (
-    # What was lost on its way may still have its effect (Go: grpc, net).
+    # A request that was lost on its way may still take effect (Go: grpc, net).
     _rule(r"deadline exceeded|transport is closing|connection reset|\bEOF\b", FailureKind.UNKNOWN_OUTCOME),
-    # Nothing was sent (Go: net).
+    # The request was not sent (Go: net).
     _rule(r"connection refused|no such host|network is unreachable|no route to host", FailureKind.UNAVAILABLE),
     _rule(r"\bdial \w+\b[^\n]*\btimeout", FailureKind.UNAVAILABLE),
     _rule(r"timed? ?out", FailureKind.UNKNOWN_OUTCOME),
-    # The command does not know what it is told to do (cobra, pflag): it has sent nothing.
+    # The command does not know its arguments, and has sent nothing (cobra, pflag).
     _rule(
         r"unknown shorthand flag|unknown flag|unknown command|required flag|invalid argument \"", FailureKind.INVALID
     ),
     _rule(r"accepts \d+ arg|flag needs an argument", FailureKind.INVALID),
     _rule(r"unauthenticated|not authori[sz]ed|access key", FailureKind.PERMISSION),
-    # It may be about a file, which the command writes when the change is made.
+    # Only for reads: in a create or remove, it may concern the file that the command writes after the change.
     _rule(r"permission denied|access denied", FailureKind.PERMISSION, frozenset({Verb.READ, Verb.GET})),
-    # Of an allocation, user or cluster that is not there somebody has to change something.
+    # The allocation, user or cluster does not exist, so a user has to change something.
     _rule(
         r"\b(allocation|cluster|user)s?\b((?!partition)[^.])*(not found|does not exist|not exist)", FailureKind.INVALID
     ),
@@ -78,7 +78,7 @@ _RULES: Sequence[_Rule] = (
     ),
     _rule(r"in progress|is busy|being (created|removed|reset)|try again later", FailureKind.OPERATION_IN_THE_WAY),
     _rule(r"power of (2|two)|invalid (partition|size|id)\b|not supported", FailureKind.INVALID, _CHANGES),
-    # gRPC's codes, where the words say nothing that is known, without those that leave open what happened.
+    # gRPC codes of messages without a known text, except for the codes that leave the outcome open.
     _rule(r"\bcode = AlreadyExists\b", FailureKind.ALREADY_EXISTS, _CREATE),
     _rule(r"\bcode = NotFound\b", FailureKind.NOT_FOUND, _OF_ONE),
     _rule(r"\bcode = ResourceExhausted\b", FailureKind.STOCKOUT, _CREATE),
@@ -90,32 +90,32 @@ _UNSUPPORTED = re.compile(r"unknown command|code = Unimplemented", re.IGNORECASE
 
 
 def failure_of(verb: Verb, said: str, asked: Iterable[str] = (), *, whole: bool = True) -> Failure:
-    """Return the failure that words mean, without names that were `asked`; those that are not `whole` mean nothing."""
+    """Return the failure that a message means, without the names `asked`. It has no meaning if it is not `whole`."""
     return Failure(kind=_kind_of(verb, without(said, asked) if whole else ""), message=message_of(said))
 
 
 def unsent(said: str) -> Failure:
-    """Return the failure of a command that did not run, so that nothing was asked of the server."""
+    """Return the failure of a command that did not run, so that the server received no request."""
     return Failure(kind=FailureKind.UNAVAILABLE, message=message_of(said))
 
 
 def is_success(said: str) -> bool:
-    """Tell whether a command that changes something says that it did."""
+    """Return whether a create or remove reports success."""
     return re.search(r"\): success\b", said) is not None and re.search(r"\bfailed\b", said) is None
 
 
 def is_unsupported(said: str) -> bool:
-    """Tell whether this version of V-IPU does not have what was asked for at all."""
+    """Return whether this version of V-IPU does not support the command."""
     return _UNSUPPORTED.search(said) is not None
 
 
 def message_of(said: str) -> str:
-    """Return words for people: printable, in one line, of bounded length."""
+    """Return the message for users: printable, in one line, of bounded length."""
     return bounds.cut(" ".join(_UNPRINTABLE.sub(" ", said[:_LONGEST_READ]).split()), _LONGEST_MESSAGE)
 
 
 def without(said: str, names: Iterable[str]) -> str:
-    """Return a text without names, wherever they stand by themselves."""
+    """Return a text with the given names replaced, unless they are parts of longer names."""
     text = said[:_LONGEST_READ]
     for name in sorted((name for name in names if name), key=len, reverse=True):
         text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", _GAP, text)

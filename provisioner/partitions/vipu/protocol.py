@@ -1,12 +1,12 @@
-"""What is asked of a V-IPU server. Implementations raise nothing but VipuError.
+"""Interface of a V-IPU server. Implementations raise only VipuError.
 
-- Every method may be called from many threads, and ends within a stated time, whatever the server does.
-- **Idempotent by id.** A second create of an id ends in ALREADY_EXISTS and changes nothing; a remove of an id that is
-  not there ends in NOT_FOUND. So a call whose answer was lost may be sent again.
-- **UNKNOWN_OUTCOME** is what a changing call ends in that was lost on its way, or took too long: it may have had its
-  effect, also later. Every other failure means that nothing was changed.
-- STOCKOUT is what a create ends in for which there are not enough free IPUs in one place.
-- **Listed means all**, also partitions of others. What cannot be read is an error of the whole list.
+- Any thread may call any method. Each method ends within a stated time, even if the server does not respond.
+- **Idempotent by id.** A second create of an id ends in ALREADY_EXISTS and changes nothing; a remove of an unknown id
+  ends in NOT_FOUND. A call whose answer was lost may therefore be sent again.
+- **UNKNOWN_OUTCOME**: a create or remove was lost on its way or took too long. It may have taken effect, or may take
+  effect later. Any other failure means that nothing was changed.
+- STOCKOUT: a create found too few free IPUs in one place.
+- **Lists are complete**, including partitions of other users. If a part cannot be read, the whole list fails.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from provisioner.model.capacity import Failure
 
 
 class PartitionState(Enum):
-    """What a partition is good for. V-IPU has more states, whose names are not published: those are OTHER."""
+    """Usability of a partition. V-IPU has more states, whose names are not published: these are OTHER."""
 
     ACTIVE = "active"
-    #: It is being created, or anything else that is neither good nor known to be bad.
+    #: The partition is being created, or has an unknown state.
     OTHER = "other"
     ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """A group of IPU-Machines that partitions are made in; none reaches over two."""
+    """A group of IPU-Machines in which partitions are created. A partition is in one allocation."""
 
     name: str
-    #: Empty where it is not told.
+    #: Empty if the server does not report it.
     cluster: str = ""
-    #: IPUs; None where it cannot be read.
+    #: Number of IPUs; None if unknown.
     ipus: int | None = None
 
 
@@ -46,16 +46,16 @@ class Partition:
     id: str
     size: int
     state: PartitionState
-    #: The server's own word.
+    #: State in the spelling of the server.
     state_text: str = ""
     cluster: str = ""
-    #: Empty where it is not told.
+    #: Empty if the server does not report it.
     allocation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a V-IPU server has. A change that was answered after `asked_at` may or may not be in it."""
+    """State of a V-IPU server. A change that was answered after `asked_at` may or may not be included."""
 
     asked_at: datetime
     at: datetime
@@ -65,19 +65,19 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRequest:
-    """A partition to be made."""
+    """A partition to create."""
 
     id: str
-    #: IPUs: a power of two.
+    #: Number of IPUs, a power of two.
     size: int
-    #: Empty: the server's default.
+    #: Empty for the server's default.
     allocation: str = ""
-    #: Its devices may be used one by one and in groups.
+    #: Whether the devices may be used one by one and in groups.
     reconfigurable: bool = True
 
 
 class VipuError(Exception):
-    """The one exception of this boundary."""
+    """The only exception of this interface."""
 
     def __init__(self, failure: Failure, subject: str = "") -> None:
         super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
@@ -88,21 +88,21 @@ class Vipu(Protocol):
     """One V-IPU server, as one of its users sees it."""
 
     def list_allocations(self) -> tuple[Allocation, ...]:
-        """Return the allocations that this user may make partitions in. Changes nothing."""
+        """Return the allocations in which this user may create partitions. Changes nothing."""
         ...
 
     def list_partitions(self) -> tuple[Partition, ...]:
-        """Return all partitions that this user sees. Changes nothing."""
+        """Return all partitions that this user may see. Changes nothing."""
         ...
 
     def create_partition(self, request: PartitionRequest) -> None:
-        """Make a partition; it may become active some time later. Takes seconds to minutes."""
+        """Create a partition, which may become active later. Takes seconds to minutes."""
         ...
 
     def remove_partition(self, partition_id: str) -> None:
-        """Remove a partition, whatever uses it."""
+        """Remove a partition, even if it is in use."""
         ...
 
     def ipuof_config(self, partition_id: str) -> str:
-        """Return the IPUoF configuration of a partition: a JSON document that the Poplar SDK reads. Changes nothing."""
+        """Return the IPUoF configuration of a partition: a JSON document for the Poplar SDK. Changes nothing."""
         ...

@@ -1,7 +1,7 @@
-"""The tables that the `vipu` command prints, read with the mistrust that an unpublished format deserves. Pure.
+"""Parses the tables that the `vipu` command prints; strict, because their format is not published. Pure.
 
-Columns are found by their names in the header. A line of dashes follows it, and one ends the table, or it may be cut
-off. What cannot be read is an error of the whole table: a list with a hole would be taken for the truth.
+Columns are found by their names in the header. A line of dashes follows the header, and another one ends the table:
+without it, the table may be truncated. Any unreadable part fails the whole table: lists must not have gaps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SHORTEST_RULE = "---"
 _MOST_IPUS = 65_536
 _LONGEST_SHOWN = 120
 
-#: Names that a column has, or may have in a version that nobody here has seen; in lower case.
+#: Names of columns in lower case, including possible names in other versions.
 _PARTITION = ("partition", "partition id", "partition name")
 _CLUSTER = ("cluster", "cluster id", "cluster name")
 _ALLOCATION = ("allocation", "allocation id", "allocation name")
@@ -28,18 +28,18 @@ _AGENTS = ("agents", "agent", "agent ids", "ipu-machines")
 _AGENT = ("agent", "agent id")
 _IPU = ("ipu", "ipu id")
 
-#: States as gRPC's enumeration has them begin with this (PopRun's log).
+#: Prefix of states in gRPC's enumeration (seen in PopRun's log).
 _STATE_PREFIX = "PS_"
 _ACTIVE_STATES = frozenset({"ACTIVE"})
-#: None is confirmed: words that would say no less than that it failed.
+#: Names that would mean a failure; none of them is confirmed.
 _ERROR_STATES = frozenset({"ERROR", "FAILED", "FAILURE", "FAULT", "FAULTY", "BROKEN"})
 
 
 class TableError(ValueError):
-    """Text that is not the table that it should be; names the line."""
+    """The text is not the expected table. The message names the line."""
 
 
-#: An allocation, whose IPUs are None where they are not told, and its agents: IPU-Machines.
+#: An allocation, with `ipus` None if not reported, and its agents (IPU-Machines).
 Listed = tuple[Allocation, tuple[str, ...]]
 
 
@@ -71,7 +71,7 @@ def partitions(text: str) -> tuple[Partition, ...]:
 
 
 def state_of(word: str) -> PartitionState:
-    """Return what a state is good for; every word that is not known is OTHER."""
+    """Return the usability of a state; an unknown word is OTHER."""
     known = word.upper().removeprefix(_STATE_PREFIX)
     if known in _ACTIVE_STATES:
         return PartitionState.ACTIVE
@@ -79,7 +79,7 @@ def state_of(word: str) -> PartitionState:
 
 
 def allocations(text: str) -> tuple[Listed, ...]:
-    """Read `vipu list allocations`, where a row of agents alone goes on with the one above. Raises TableError."""
+    """Read `vipu list allocations`. A row with only agents continues the row above. Raises TableError."""
     table = _Table(text, needed={"Allocation": _ALLOCATION, "Agents": _AGENTS})
     cluster, ipus = table.column(_CLUSTER), table.column(_SIZE)
     found: dict[str, tuple[Allocation, list[str]]] = {}
@@ -103,7 +103,7 @@ def allocations(text: str) -> tuple[Listed, ...]:
 
 
 def ipus_of_agents(text: str) -> Mapping[str, int]:
-    """Read IPUs by agent from `vipu list ipu-attrs`, where cells that repeat are empty. Raises TableError."""
+    """Read IPUs by agent from `vipu list ipu-attrs`. An empty cell repeats the cell above. Raises TableError."""
     table = _Table(text, needed={"Agent": _AGENT, "IPU": _IPU})
     seen: set[tuple[str, int]] = set()
     agent = ""
@@ -122,7 +122,7 @@ def ipus_of_agents(text: str) -> Mapping[str, int]:
 
 
 def with_ipus(listed: Sequence[Listed], ipus: Mapping[str, int]) -> tuple[Allocation, ...]:
-    """Return allocations with their IPUs: as told, else added up; None where an agent's number is not known."""
+    """Return allocations with their IPUs: as reported, or the sum over their agents, or None if an agent is unknown."""
     return tuple(
         replace(each, ipus=sum(ipus[agent] for agent in set(agents)))
         if each.ipus is None and ipus.keys() >= set(agents)
@@ -138,7 +138,7 @@ class _Row:
     cells: tuple[str, ...]
 
     def text(self, column: int | None) -> str:
-        """Return a cell; empty where there is no such column."""
+        """Return a cell; empty if there is no such column."""
         return "" if column is None else self.cells[column]
 
     def number(self, column: int | None) -> int:
@@ -152,17 +152,17 @@ class _Row:
 
 
 class _Table:
-    """A header, and the rows after it."""
+    """A table: the header and the rows after it."""
 
     def __init__(self, text: str, *, needed: Mapping[str, Sequence[str]]) -> None:
-        # One by one: as pairs, millions of empty lines would take more memory than the process has.
+        # A generator: a list of pairs for millions of empty lines would take more memory than the process has.
         self._lines = ((number, line.rstrip()) for number, line in enumerate(text.splitlines(), start=1))
         number, line = self._find_header()
-        #: The lines are framed, so that they begin and end with what ends cells.
+        #: Whether each line begins and ends with the cell separator.
         self._framed = line.lstrip().startswith(_CELL_END) and line.endswith(_CELL_END)
         self._header = self._row(number, line)
         self._names = [" ".join(cell.lower().split()) for cell in self._header.cells]
-        #: Where the columns are without which the table is of no use, by the name that an error has for them.
+        #: Indexes of the required columns, by the names that error messages use.
         self.needed: dict[str, int] = {}
         for name, names in needed.items():
             column = self.column(names)
@@ -171,15 +171,15 @@ class _Table:
             self.needed[name] = column
 
     def column(self, names: Sequence[str]) -> int | None:
-        """Return where the column is that has one of these names; None: there is none."""
+        """Return the index of the column with one of these names; None if no column has one."""
         found = [index for index, name in enumerate(self._names) if name in names]
         if len(found) > 1:
             raise self._header.error(f"has two columns {names[0]}")
         return found[0] if found else None
 
     def rows(self) -> Iterator[_Row]:
-        """Return what is between the header and the closing line."""
-        # One line follows the header where there are no rows, too.
+        """Yield the rows between the header and the closing line."""
+        # The line after the header and the closing line; a table without rows also has both.
         lines_missing = 2
         for number, line in self._lines:
             if not line:
@@ -198,7 +198,7 @@ class _Table:
     def _find_header(self) -> tuple[int, str]:
         shown = ""
         for number, line in self._lines:
-            # Words before the table, such as a warning, are none of its lines.
+            # Skip text before the table, such as a warning.
             if _CELL_END in line and not _is_rule(line):
                 return number, line
             shown = shown or line

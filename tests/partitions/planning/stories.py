@@ -1,4 +1,4 @@
-"""A small world for tests of decisions: pods, a ledger and servers that do what they are told, step by step."""
+"""Simulated cluster for tests of decisions: pods, a ledger and V-IPU servers, controlled step by step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BOTH = {each: (Allocation(name="a", ipus=64),) for each in (SERVER, OTHER)}
 
 
 def make_pod(name: str, *, size: int = 4, age_seconds: float = 0.0, **fields: Any) -> Pod:
-    """Return a pod as admission leaves it."""
+    """Return a pod as the webhook prepares it."""
     defaults: dict[str, Any] = {
         "namespace": "team",
         "uid": f"uid-{name}",
@@ -53,12 +53,12 @@ def make_pod(name: str, *, size: int = 4, age_seconds: float = 0.0, **fields: An
 
 
 def id_of(pod: Pod, server: Server = SERVER) -> str:
-    """Return the id of a pod's partition."""
+    """Return the id of a pod's partition on a server."""
     return names.partition_id(CLUSTER, pod.uid, server.address)
 
 
 def make_entry(pod: Pod, *, server: Server = SERVER, allocation: str = "a", at: datetime = NOW) -> Entry:
-    """Return a pod's entry."""
+    """Return the ledger entry of a pod."""
     return Entry(
         id=id_of(pod, server),
         namespace=pod.namespace,
@@ -80,7 +80,7 @@ def make_partition(
 
 @dataclass
 class Story:
-    """One cluster and its servers."""
+    """A simulated cluster and its V-IPU servers."""
 
     pods: list[Pod] = field(default_factory=list)
     ledger: Ledger | None = field(default_factory=lambda: Ledger(resource_version="1"))
@@ -110,11 +110,11 @@ class Story:
         self.ledger = Ledger(entries=entries, resource_version="1", unreadable=unreadable or {})
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.now += timedelta(seconds=seconds)
 
     def snapshot(self) -> Snapshot:
-        """Return what a decision sees."""
+        """Return the snapshot for a decision."""
         return Snapshot(
             cluster_uid=CLUSTER,
             pods=tuple(self.pods),
@@ -131,28 +131,28 @@ class Story:
         )
 
     def decide(self) -> Plan:
-        """Decide; nothing is carried out."""
+        """Return a plan without executing it."""
         self.plan = decide(self.snapshot(), self.memory, self.settings, self.now)
         self.memory = self.plan.memory
         return self.plan
 
     def calls(self, kind: type[Any]) -> list[Any]:
-        """Return what the last plan wants of a kind."""
+        """Return the calls and writes of a type in the last plan."""
         assert self.plan is not None
         return [each for each in (*self.plan.calls, *self.plan.writes) if isinstance(each, kind)]
 
     def wants(self, kind: type[Any]) -> list[Any]:
-        """Decide, and return what the plan wants of a kind."""
+        """Decide, and return the calls and writes of a type."""
         self.decide()
         return self.calls(kind)
 
     def read(self) -> None:
-        """Decide, and answer all reads with what there is."""
+        """Decide, and answer all reads with the current state of the servers."""
         for call in self.wants(ReadServer):
             self.answer(call)
 
     def answer(self, call: Call, failure: FailureKind | None = None, *, kept: str = "") -> None:
-        """Answer a call: with what it does, or with a failure and no effect."""
+        """Answer a call: execute it, or fail without effect, or do not send it for the reason `kept`."""
         asked_at, self.now = self.now, self.now + timedelta(milliseconds=10)
         failed = Failure(kind=failure, message="no") if failure is not None else None
         reading = None
@@ -186,7 +186,7 @@ class Story:
         )
 
     def write(self, write: Write, failure: WriteFailure | None = None) -> None:
-        """Answer a write: done, or failed without effect."""
+        """Answer a write: execute it, or fail without effect."""
         self.now += timedelta(milliseconds=10)
         saved = None
         if failure is None and isinstance(write, SaveLedger):
@@ -201,7 +201,7 @@ class Story:
         self.memory = fold(self.memory, WriteAnswer(write=write, at=self.now, failure=failure, ledger=saved))
 
     def change(self, pod: Pod, **fields: Any) -> Pod:
-        """Change a pod."""
+        """Change fields of a pod."""
         place = next(place for place, each in enumerate(self.pods) if each.uid == pod.uid)
         changed = replace(self.pods[place], resource_version=f"{self.pods[place].resource_version}+", **fields)
         self.pods[place] = changed
@@ -215,9 +215,9 @@ class Story:
         fails: Callable[[Call], FailureKind | None] = lambda _: None,
         refused: bool = False,
     ) -> list[Plan]:
-        """Decide and carry everything out, again and again; return the plans.
+        """Decide and execute the plan in a number of rounds; return the plans.
 
-        Calls end as `fails` says, and where `refused`, all writes are.
+        Calls end with the failure that `fails` returns. With `refused`, all writes are rejected.
         """
         plans = []
         for _ in range(rounds):
@@ -232,7 +232,7 @@ class Story:
         return plans
 
     def entries(self) -> dict[str, Entry]:
-        """Return the ledger's entries by pod."""
+        """Return the ledger's entries by name of the pod."""
         assert self.ledger is not None
         return {entry.pod: entry for entry in self.ledger.entries}
 
@@ -240,9 +240,9 @@ class Story:
 def held(
     pod: Pod, *others: Pod, state: PartitionState | None = PartitionState.ACTIVE, gone: bool = False, **fields: Any
 ) -> Story:
-    """Return a story in which a pod has an entry, and a partition in a state; None: it is not there.
+    """Return a story in which a pod has an entry and a partition in a state; None for no partition.
 
-    A pod that is `gone` has left both.
+    With `gone`, only the entry and the partition exist, and the pod does not.
     """
     story = Story(pods=[*others] if gone else [pod, *others], **fields)
     story.record(make_entry(pod))

@@ -1,4 +1,4 @@
-"""What crowds of pods, and pods that bring out mistakes, cost the others."""
+"""Effects of thousands of pods, and of pods whose evaluation raises, on other pods."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tests.partitions.planning.stories import Story, events_of, make_entry, make
 
 
 @pytest.mark.timeout(60)
-def test_tens_of_thousands_of_pods_cost_a_second_and_not_their_product() -> None:
-    """The oldest are served, and people are told in portions."""
+def test_decision_on_20000_pods_serves_the_oldest_and_limits_events() -> None:
+    """The time must not grow with the square of the number of pods, and later rounds emit the other Events."""
     pods = [make_pod(f"p{number}", size=1 << number % 4, age_seconds=number) for number in range(20_000)]
     story = Story(pods=pods)
     story.read()
     plan = story.decide()
     (save,) = story.calls(SaveLedger)
     assert {entry.pod for entry in save.entries} <= {f"p{number}" for number in range(19_900, 20_000)}
-    assert sum(entry.size for entry in save.entries) == 60  # The next one asks for eight.
+    assert sum(entry.size for entry in save.entries) == 60  # The next pod requests 8 IPUs.
     assert len(plan.events) == MOST_PER_ROUND
     assert plan.wake_at == story.now + timedelta(seconds=1)
 
 
-def test_a_pod_that_brings_out_a_mistake_costs_nobody_else_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither in the queue nor while partitions are made; and its entry stays."""
+def test_pod_whose_evaluation_raises_does_not_affect_other_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue and the steps for entries catch the exception; the entry of the pod is kept."""
     for module, name in ((queue, "_candidate"), (making, "_create")):
         original = getattr(module, name)
 
@@ -48,8 +48,8 @@ def test_a_pod_that_brings_out_a_mistake_costs_nobody_else_its_turn(monkeypatch:
     assert any("ZeroDivisionError" in fault.error for plan in plans for fault in plan.faults)
 
 
-def test_a_pod_that_the_webhook_holds_and_the_controller_does_not_serve_is_told_so() -> None:
-    """The two may be set up differently, and nobody else would say why it waits for ever."""
+def test_pod_that_the_controller_does_not_serve_gets_an_event() -> None:
+    """Webhook and controller may have different settings; without an Event the pod would wait for an unknown reason."""
     pods = {
         make_pod("elsewhere", namespace="other"): "SERVED_NAMESPACES",
         make_pod("odd", problem="It is odd."): "It is odd.",

@@ -1,4 +1,4 @@
-"""The life of partitions, decision by decision: from a waiting pod to nothing left of it."""
+"""Life of partitions, decision by decision: from a waiting pod to the removed partition."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from tests.partitions.planning.stories import (
 )
 
 
-def test_a_pod_gets_its_partition_and_its_gate_is_opened_and_it_gives_it_back() -> None:
-    """Recorded first, made then, told last; removed when the pod has ended, and the entry goes after it."""
+def test_partition_is_created_for_a_pod_and_removed_after_its_end() -> None:
+    """The entry is first, then the create and the gate. At the end the remove is first, then the entry."""
     story = Story(pods=[make_pod("a")])
     told = reasons(story.settle())
     assert "PartitionCreated" in told
@@ -47,8 +47,8 @@ def test_a_pod_gets_its_partition_and_its_gate_is_opened_and_it_gives_it_back() 
 
 
 @pytest.mark.parametrize("ipus", [64, None], ids=["known", "unknown"])
-def test_a_pod_that_is_refused_where_nothing_is_keeps_nobody_waiting_for_ever(ipus: int | None) -> None:
-    """The server has less than it shows, or does not say what it has."""
+def test_pod_rejected_by_an_empty_allocation_stops_delaying_other_pods(ipus: int | None) -> None:
+    """The allocation has fewer IPUs than the server reports, or their number is unknown."""
     old, younger = make_pod("old", size=32, age_seconds=1), make_pod("younger", size=4)
     story = Story(pods=[old, younger], servers={SERVER: (Allocation(name="a", ipus=ipus),)})
     tries = 0
@@ -68,21 +68,21 @@ def test_a_pod_that_is_refused_where_nothing_is_keeps_nobody_waiting_for_ever(ip
 @pytest.mark.parametrize(
     ("fields", "want_removed"),
     [
-        pytest.param({"finished": True}, True, id="a pod that has finished"),
-        pytest.param({"released": True}, True, id="a pod that gives its partition back"),
-        pytest.param({"deletion_deadline": NOW - timedelta(hours=1)}, False, id="one seen to be deleted just now"),
-        pytest.param({}, False, id="a pod that runs"),
+        pytest.param({"finished": True}, True, id="pod finished"),
+        pytest.param({"released": True}, True, id="pod released"),
+        pytest.param({"deletion_deadline": NOW - timedelta(hours=1)}, False, id="deletion just seen"),
+        pytest.param({}, False, id="pod running"),
     ],
 )
-def test_who_loses_its_partition(fields: dict[str, object], want_removed: bool) -> None:
+def test_partition_is_removed_only_if_its_pod_no_longer_needs_it(fields: dict[str, object], want_removed: bool) -> None:
     pod = make_pod("a", gated=False, told_server=SERVER.address, **fields)
     story = held(pod)
     story.read()
     assert bool(story.wants(RemovePartition)) is want_removed
 
 
-def test_a_pod_that_is_deleted_again_has_its_new_grace() -> None:
-    """Its host may have heard of it just now."""
+def test_pod_deleted_again_keeps_its_partition_for_the_new_grace_period() -> None:
+    """The kubelet may have received the deletion only now."""
     pod = make_pod("a", gated=False, told_server=SERVER.address, deletion_deadline=NOW, deletion_grace_seconds=600.0)
     story = held(pod)
     story.settle(rounds=20, seconds=5)
@@ -93,8 +93,8 @@ def test_a_pod_that_is_deleted_again_has_its_new_grace() -> None:
     assert list(story.at()) == []
 
 
-def test_a_removal_carries_its_proof_and_what_keeps_it_is_asked_again() -> None:
-    """A pod that is gone from the cache is looked for live, and seconds later again."""
+def test_remove_that_the_live_check_prevents_is_retried_after_seconds() -> None:
+    """The cache may have lost the pod, so the remove names it for the live check, which is repeated after seconds."""
     story = held(make_pod("a"), gone=True)
     story.read()
     (remove,) = story.wants(RemovePartition)
@@ -108,8 +108,7 @@ def test_a_removal_carries_its_proof_and_what_keeps_it_is_asked_again() -> None:
     assert story.memory == Memory()
 
 
-def test_nothing_is_decided_without_a_ledger() -> None:
-    """And nothing is forgotten."""
+def test_decision_without_a_ledger_is_empty_and_keeps_the_memory() -> None:
     story = Story(pods=[make_pod("a")], ledger=None)
     before = replace(Memory(), told={"x": frozenset({"y"})})
     story.memory = before
@@ -117,8 +116,8 @@ def test_nothing_is_decided_without_a_ledger() -> None:
     assert (plan.calls, plan.writes, plan.memory) == ((), (), before)
 
 
-def test_a_ledger_that_somebody_else_has_changed_is_written_after_it_was_read_again() -> None:
-    """A conflict costs half a second."""
+def test_ledger_is_written_again_within_a_second_after_a_conflict() -> None:
+    """The wait after a conflict is about half a second."""
     story = Story(pods=[make_pod("a")])
     story.read()
     story.write(story.wants(SaveLedger)[0], WriteFailure.CONFLICT)
@@ -130,9 +129,11 @@ def test_a_ledger_that_somebody_else_has_changed_is_written_after_it_was_read_ag
 _ALIAS = Server(host="vipu.example", port=8090)
 
 
-@pytest.mark.parametrize("told", [SERVER, _ALIAS], ids=["by the first name", "by the second name"])
-def test_a_server_with_two_names_keeps_the_partitions_of_living_pods(told: Server) -> None:
-    """Whatever differs between two readings of one server."""
+@pytest.mark.parametrize(
+    "told", [SERVER, _ALIAS], ids=["annotation with the first name", "annotation with the second name"]
+)
+def test_server_with_two_names_keeps_the_partitions_of_existing_pods(told: Server) -> None:
+    """The two readings of the one server may differ."""
     pod = make_pod("train", gated=False, told_server=told.address, node="host-1", begun=True)
     story = Story(pods=[pod], servers=dict.fromkeys((SERVER, _ALIAS), (Allocation(name="a", ipus=64),)))
     story.partitions = dict.fromkeys((SERVER.address, _ALIAS.address), story.at())
@@ -148,8 +149,8 @@ def test_a_server_with_two_names_keeps_the_partitions_of_living_pods(told: Serve
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["", "the ledger is lost"])
-def test_what_appears_late_on_a_server_that_looks_the_same_is_removed(lost: bool) -> None:
-    """Its pod was told of a partition on the other one."""
+def test_late_partition_on_another_server_than_the_pods_is_removed(lost: bool) -> None:
+    """The pod's annotation names a partition on the other server."""
     pod = make_pod("train", gated=False, told_server=OTHER.address, node="host-1", begun=True)
     story = Story(pods=[pod], servers=dict(BOTH))
     if not lost:
@@ -161,8 +162,8 @@ def test_what_appears_late_on_a_server_that_looks_the_same_is_removed(lost: bool
     assert {entry.id for entry in story.ledger.entries} == {id_of(pod, OTHER)}  # type: ignore[union-attr]
 
 
-def test_a_server_that_is_renamed_keeps_the_partitions_of_pods_that_run() -> None:
-    """The id still says the old name, and so does the pod."""
+def test_renamed_server_keeps_the_partitions_of_running_pods() -> None:
+    """The id of the partition and the pod's annotation have the old name."""
     pod, waits = make_pod("train", gated=False, told_server="old:8090", node="host-1", begun=True), make_pod("waits")
     old = Server(host="old", port=8090)
     story = Story(pods=[pod, waits])
@@ -176,8 +177,8 @@ def test_a_server_that_is_renamed_keeps_the_partitions_of_pods_that_run() -> Non
     assert (story.at(), story.entries()) == ({}, {})
 
 
-def test_an_entry_of_a_pod_that_ended_does_not_outlive_its_server() -> None:
-    """It would count against its namespace for ever; should the server come back, the partition is an orphan there."""
+def test_entry_of_a_finished_pod_is_removed_if_its_server_is_not_in_the_settings() -> None:
+    """The entry would count against its namespace indefinitely. If the server returns, its partition is an orphan."""
     pod = make_pod("train", gated=False, told_server=SERVER.address, node="host-1", begun=True)
     story = held(pod, servers={OTHER: (Allocation(name="a", ipus=64),)})
     told = events_of(story.settle(5))
@@ -191,15 +192,15 @@ def test_an_entry_of_a_pod_that_ended_does_not_outlive_its_server() -> None:
     assert story.at() == {}
 
 
-def test_a_pod_that_runs_with_a_partition_of_graphcores_plugin_gets_no_second_one() -> None:
-    """Somebody moves from the plugin while pods run, which have its label and annotation."""
+def test_pod_that_graphcores_plugin_prepared_gets_no_partition() -> None:
+    """During a migration from the plugin, running pods have its label and annotation."""
     story = Story(pods=[make_pod("old", injected=False, gated=False, node="host-1")])
     assert reasons(story.settle()) == ["PartitionRejected"]
     assert (story.at(), story.entries()) == ({}, {})
 
 
-def test_a_pod_that_was_told_of_one_of_two_partitions_keeps_that_one() -> None:
-    """Somebody has put an old entry back into the ledger."""
+def test_pod_with_two_entries_keeps_the_partition_in_its_annotation() -> None:
+    """A user may have restored an old entry of the ledger."""
     pod = make_pod("train")
     story = Story(pods=[pod], servers=dict(BOTH))
     story.record(make_entry(pod), make_entry(pod, server=OTHER))
@@ -209,8 +210,8 @@ def test_a_pod_that_was_told_of_one_of_two_partitions_keeps_that_one() -> None:
     assert [entry.id for entry in story.ledger.entries] == [told]  # type: ignore[union-attr]
 
 
-def test_no_gate_is_opened_while_the_partition_is_being_removed() -> None:
-    """One that took too long is removed; should it be active meanwhile, its pod would start and lose it."""
+def test_gate_is_kept_during_a_remove_of_the_partition() -> None:
+    """A partition that took too long may become active during its remove; its pod would start and lose it."""
     pod = make_pod("train")
     story = held(pod, state=PartitionState.OTHER)
     story.read()
@@ -228,8 +229,8 @@ def test_no_gate_is_opened_while_the_partition_is_being_removed() -> None:
     assert [gate.pod for gate in story.wants(OpenGate)] == [pod]
 
 
-def test_no_gate_is_opened_while_the_entry_is_taken_out_of_the_ledger() -> None:
-    """Its create was refused, and the partition is there all the same, before the write is answered."""
+def test_gate_is_kept_while_the_entry_is_removed_from_the_ledger() -> None:
+    """The create was rejected, but the partition appears before the write of the ledger is answered."""
     pod = make_pod("train")
     story = held(pod, state=None)
     story.read()
@@ -249,8 +250,8 @@ def test_no_gate_is_opened_while_the_entry_is_taken_out_of_the_ledger() -> None:
     assert "train" in story.entries()
 
 
-def test_no_partition_is_removed_while_its_gate_is_being_opened() -> None:
-    """The look at the pod right before would find the gate still there."""
+def test_partition_is_kept_while_the_gate_of_its_pod_is_removed() -> None:
+    """The live check before the remove could see the gate just before the gate is removed."""
     pod = make_pod("train")
     story = held(pod)
     story.read()

@@ -1,4 +1,4 @@
-"""The ledger goes to a ConfigMap and back, and bears whatever is in it."""
+"""The ledger is encoded as a ConfigMap and read back; any content of the ConfigMap can be read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _GARBAGE = st.none() | st.integers() | _TEXTS
 
 
 @given(st.lists(_ENTRIES, max_size=5, unique_by=lambda entry: entry.id))
-def test_entries_come_back_as_they_went(entries: list[Entry]) -> None:
+def test_encoded_entries_are_read_back_unchanged(entries: list[Entry]) -> None:
     data = encode(entries)
     ledger = ledger_of(data, resource_version="7")
     assert sorted(ledger.entries, key=lambda entry: entry.id) == sorted(entries, key=lambda entry: entry.id)
@@ -40,7 +40,7 @@ def test_entries_come_back_as_they_went(entries: list[Entry]) -> None:
 
 
 @given(_ENTRIES, st.dictionaries(st.text(max_size=5), _GARBAGE, max_size=4))
-def test_what_cannot_be_read_is_kept_as_it_is_and_costs_no_other_entry(entry: Entry, garbage: dict[Any, Any]) -> None:
+def test_unreadable_values_are_kept_and_do_not_affect_entries(entry: Entry, garbage: dict[Any, Any]) -> None:
     data = {**garbage, **encode([entry])}
     ledger = ledger_of(data, resource_version="7")
     assert ledger.entries == (entry,)
@@ -50,7 +50,7 @@ def test_what_cannot_be_read_is_kept_as_it_is_and_costs_no_other_entry(entry: En
             assert ledger.unreadable[key] == text
 
 
-def test_an_entry_with_a_wrong_field_cannot_be_read() -> None:
+def test_entry_with_an_invalid_field_is_unreadable() -> None:
     entry = Entry(id="a", namespace="n", pod="p", pod_uid="u", size=4, server="s:1", recorded_at=_BEGIN)
     wrong = {"pod": "", "namespace": "a" * 254, "uid": 1, "size": 0, "reconfigurable": 1, "allocation": None}
     for field, value in (*wrong.items(), ("size", "4"), ("size", 1 << 21), ("allocation", "a" * 254)):
@@ -59,11 +59,11 @@ def test_an_entry_with_a_wrong_field_cannot_be_read() -> None:
 
 
 @given(st.none() | st.integers() | st.text() | st.lists(st.integers()))
-def test_data_that_is_no_map_is_an_empty_ledger(data: Any) -> None:
+def test_data_that_is_not_a_mapping_is_an_empty_ledger(data: Any) -> None:
     assert ledger_of(data, resource_version="1").entries == ()
 
 
-def test_another_time_zone_is_the_same_moment() -> None:
+def test_time_in_another_time_zone_is_read_as_the_same_time_in_utc() -> None:
     moment = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
     entry = Entry(id="a", namespace="n", pod="p", pod_uid="u", size=4, server="s:1", recorded_at=moment)
     (read,) = ledger_of(encode([entry]), resource_version="1").entries
@@ -71,8 +71,8 @@ def test_another_time_zone_is_the_same_moment() -> None:
     assert read.recorded_at.tzinfo is UTC
 
 
-def test_entries_of_another_cluster_count_as_unreadable() -> None:
-    """A backup that was restored here: its partitions are somebody else's to remove."""
+def test_entries_of_another_cluster_are_unreadable() -> None:
+    """A backup of another cluster was restored here; its partitions must not be removed."""
     ours, theirs = (
         Entry(
             id=partition_id(each, "u", "s:1"),

@@ -1,4 +1,4 @@
-"""EASY backfill: who gets IPUs now, and who waits for whom."""
+"""EASY backfill: which pods get IPUs now, and which pods wait."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _site(total: int | None = 16, *holders: tuple[int, float], **fields: Any) ->
 
 
 def _waits(name: str, size: int, deadline: float | None = None, sites: Any = (_A,), **fields: Any) -> Candidate:
-    """Return a pod that waits; the names are in the order of the queue."""
+    """Return a waiting pod. The names are in the order of the queue."""
     pod = make_pod(name, size=size, active_deadline_seconds=deadline, grace_seconds=_GRACE_SECONDS, **fields)
     return Candidate(pod=pod, wait=Wait.QUEUE, why="", sites=sites)
 
@@ -35,7 +35,7 @@ def _schedule(supply: list[SiteSupply], queue: list[Candidate]) -> Schedule:
     return schedule(queue, {each.site: each for each in supply}, {}, _SETTINGS, Guard())
 
 
-#: Beside a pod of 12 IPUs that ends in 1,000 s: it can start then, and leaves four IPUs.
+#: A running pod has 12 IPUs for 1,000 s; then a pod of 12 IPUs can start and leaves four.
 _TO_END = (12, 1000.0)
 
 
@@ -43,66 +43,68 @@ _TO_END = (12, 1000.0)
     ("supply", "queue", "want"),
     [
         pytest.param([_site()], [_waits("a", 8), _waits("b", 8)], "ab", id="in order while there is room"),
-        pytest.param([_site(16, _TO_END)], [_waits("a", 16), _waits("b", 4, 860)], "b", id="gone in time"),
-        pytest.param([_site(16, _TO_END)], [_waits("a", 16), _waits("b", 4, 880)], "", id="not with its grace"),
-        pytest.param([_site(16, _TO_END)], [_waits("a", 12), _waits("b", 4)], "b", id="IPUs that are not needed then"),
+        pytest.param([_site(16, _TO_END)], [_waits("a", 16), _waits("b", 4, 860)], "b", id="ends in time"),
+        pytest.param([_site(16, _TO_END)], [_waits("a", 16), _waits("b", 4, 880)], "", id="ends late with grace"),
+        pytest.param([_site(16, _TO_END)], [_waits("a", 12), _waits("b", 4)], "b", id="unneeded IPUs are used"),
         pytest.param([_site(16, _TO_END)], [_waits("a", 12), _waits("b", 2), _waits("c", 4), _waits("d", 2)], "bd",
-                     id="but only once"),
-        pytest.param([_site(16, (12, inf))], [_waits("a", 16), _waits("b", 4, 10)], "", id="what is free is kept"),
-        pytest.param([_site(16, (12, 0.0))], [_waits("a", 16), _waits("b", 4, 10)], "", id="it ends at any moment"),
+                     id="unneeded IPUs are used once"),
+        pytest.param([_site(16, (12, inf))], [_waits("a", 16), _waits("b", 4, 10)], "", id="free IPUs are reserved"),
+        pytest.param([_site(16, (12, 0.0))], [_waits("a", 16), _waits("b", 4, 10)], "", id="end at any moment"),
         pytest.param([_site(16, (12, inf)), _site(16, (8, inf), site=_B)],
                      [_waits("a", 16, sites=(_A, _B)), _waits("b", 4, sites=(_A, _B)), _waits("c", 4, sites=(_B,))],
-                     "b", id="where most is free, and nowhere else"),
+                     "b", id="reservation only where most IPUs are free"),
         pytest.param([_site(16, (16, inf)), _site(16, (8, inf), site=_B)],
                      [_waits("a", 16), _waits("b", 16, sites=(_B,)), _waits("c", 4, sites=(_B,))], "",
-                     id="who may not use that allocation has another one kept"),
+                     id="two reservations in separate allocations"),
         pytest.param([_site(16, (8, inf)), _site(16, (8, inf), site=_B)],
                      [_waits("a", 16), _waits("b", 16, sites=(_A, _B)), _waits("c", 4, sites=(_B,))], "c",
-                     id="who may use it has none"),
+                     id="one reservation in common allocations"),
         pytest.param([_site(16, (8, inf)), _site(16, (12, inf), site=_B)], [_waits("a", 4, sites=(_A, _B))], "a",
-                     id="one place"),
+                     id="one allocation per pod"),
         pytest.param([_site(16, (12, inf))], [_waits("a", 16, told_server="vipu:8090"), _waits("b", 4)], "b",
-                     id="who has lost its partition holds up nobody"),
-        pytest.param([_site(None)], [_waits("a", 4), _waits("b", 4)], "a", id="unknown size: one at a time"),
-        pytest.param([_site(None, trying=frozenset({"x"}))], [_waits("a", 4)], "", id="and nobody beside it"),
-        # What a server refuses although enough IPUs are free.
+                     id="lost partition delays no pod"),
+        pytest.param([_site(None)], [_waits("a", 4), _waits("b", 4)], "a", id="unknown size, one pod at a time"),
+        pytest.param([_site(None, trying=frozenset({"x"}))], [_waits("a", 4)], "", id="unknown size, one is tried"),
+        # The server rejects partitions although enough IPUs are free.
         pytest.param([_site(16, (8, 1000), crowded_from=8)], [_waits("a", 8), _waits("b", 4, 860)], "b",
-                     id="refused: who is gone before the first one ends"),
+                     id="rejected, younger pod ends before the first one"),
         pytest.param([_site(16, (8, 1000), crowded_from=8)], [_waits("a", 8), _waits("b", 4)], "",
-                     id="refused: nobody else"),
+                     id="rejected, younger pod does not end before"),
         pytest.param([_site(16, (8, inf), crowded_from=8)], [_waits("a", 8), _waits("b", 4, 10)], "",
-                     id="refused: without deadlines nobody"),
+                     id="rejected, no deadlines"),
         pytest.param([_site(16, (8, inf), crowded_from=8, tired_from=8)], [_waits("a", 8), _waits("b", 4)], "b",
-                     id="refused: for an hour"),
+                     id="rejected for an hour, no deadlines"),
         pytest.param([_site(16, (8, 1000), crowded_from=8, tired_from=8)], [_waits("a", 8), _waits("b", 4)], "",
-                     id="refused: with deadlines until they end"),
+                     id="rejected for an hour, deadlines"),
         pytest.param([_site(16, (8, 1000), crowded_from=8, never_from=8)], [_waits("a", 8), _waits("b", 4)],
-                     "b", id="refused where nothing was"),
+                     "b", id="rejected in an empty allocation"),
         pytest.param([_site(16, (8, inf), crowded_from=8, never_from=8)], [_waits("a", 8), _waits("b", 8)], "",
-                     id="refused: nor is who asks for as much tried"),
+                     id="rejected in an empty allocation, second pod of that size"),
         pytest.param([_site(16, refused=frozenset({"x"}), trying=frozenset({"x"}))], [_waits("a", 4)], "",
-                     id="refused: it is tried again alone"),
+                     id="rejected pod is retried alone"),
         pytest.param([_site(16, refused=frozenset({"uid-a"}))], [_waits("a", 4), _waits("b", 4)], "a",
-                     id="refused: nobody is placed with it"),
+                     id="rejected pod is placed alone"),
     ],
 )  # fmt: skip
-def test_who_gets_ipus_now(supply: list[SiteSupply], queue: list[Candidate], want: str) -> None:
+def test_pods_that_get_ipus_now_follow_easy_backfill(
+    supply: list[SiteSupply], queue: list[Candidate], want: str
+) -> None:
     assert "".join(pod.name for pod, _ in _schedule(supply, queue).placed) == want
 
 
-def test_the_smallest_rest_fits_best() -> None:
+def test_pod_is_placed_in_the_allocation_with_the_fewest_free_ipus() -> None:
     supply = [_site(16, (8, inf)), _site(16, (12, inf), site=_B), _site(None, site=("vipu:8090", "c"))]
     placed = _schedule(supply, [_waits("a", 4, sites=tuple(each.site for each in supply))]).placed
     assert [site for _, site in placed] == [_B]
 
 
-def test_of_several_the_earliest_start_is_what_is_told() -> None:
+def test_shadow_time_is_the_earliest_of_several_allocations() -> None:
     supply = [_site(16, (16, 500.0)), _site(16, (16, 300.0), site=_B)]
     assert _schedule(supply, [_waits("a", 16, sites=(_A, _B))]).shadows == {"uid-a": 300.0}
 
 
 @pytest.mark.parametrize(("never_from", "want"), [(inf, ""), (16, "b")], ids=["a reservation", "none"])
-def test_who_has_a_reservation_has_its_share_of_the_limit_and_nobody_else(never_from: float, want: str) -> None:
+def test_reservation_counts_against_the_limit_of_the_namespace(never_from: float, want: str) -> None:
     sites = {_A: _site(16, (12, inf), never_from=never_from), _B: _site(8, site=_B)}
     settings = PartitionSettings(servers=(), namespace_limits=(("*", 16),))
     found = schedule([_waits("a", 16), _waits("b", 4, sites=(_B,))], sites, {}, settings, Guard())
@@ -115,10 +117,10 @@ _JOBS = st.lists(
 
 
 @given(_JOBS, st.booleans())
-def test_who_has_the_reservation_starts_when_it_was_told_at_the_latest(
+def test_pod_with_a_reservation_starts_at_its_shadow_time_at_the_latest(
     jobs: list[tuple[int, int, int]], both: bool
 ) -> None:
-    """Each job has IPUs, a run time, and the slack of its deadline; all wait from the beginning."""
+    """A job is a number of IPUs, a run time, and the slack of its deadline. All jobs wait from the beginning."""
     sites = (_A, _B) if both else (_A,)
     waiting = {f"{number:02}": job for number, job in enumerate(jobs)}
     running: dict[str, tuple[int, float, float, Any]] = {}
@@ -144,8 +146,8 @@ def test_who_has_the_reservation_starts_when_it_was_told_at_the_latest(
 
 
 @given(st.lists(st.sampled_from([1, 2, 4, 8, 16]), min_size=1, max_size=25), st.randoms(use_true_random=False))
-def test_without_deadlines_the_oldest_starts_before_those_that_come_later(sizes: list[int], random: Any) -> None:
-    """However often others come, and whoever ends: the oldest has its turn when all that were there have ended."""
+def test_oldest_pod_without_deadlines_starts_before_younger_pods(sizes: list[int], random: Any) -> None:
+    """Younger pods arrive in every round. The oldest pod starts when the pods that run now have ended."""
     site = _site(16, *((size, inf) for size in sizes[:3] if size < 8))
     oldest = _waits("a", 16)
     while site.ours:

@@ -1,4 +1,4 @@
-"""Pods that hold or want IPUs to no use, and those that wait for something nobody would see."""
+"""Pods that hold or want IPUs which they cannot use, and pods whose reason to wait must be reported."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.partitions.planning.stories import (
 )
 
 
-def test_a_pod_that_may_run_nowhere_any_more_gives_its_ipus_to_others() -> None:
-    """And is told why it waits."""
+def test_pod_whose_selector_excludes_all_servers_releases_its_ipus() -> None:
+    """An Event of the pod has the reason why it waits."""
     pod = make_pod("train", size=64, age_seconds=9)
     story = held(pod, make_pod("next", size=64))
     story.change(pod, servers=frozenset())
@@ -40,8 +40,8 @@ def test_a_pod_that_may_run_nowhere_any_more_gives_its_ipus_to_others() -> None:
     assert any("node selector" in event.message for event in events_of(plans) if event.pod.name == "train")
 
 
-def test_a_narrowed_pod_keeps_what_it_was_told_of() -> None:
-    """Its node is chosen, or its selector can be changed no more."""
+def test_pod_without_gate_keeps_its_partition_if_its_selector_excludes_it() -> None:
+    """The pod has a node, or its selector can no longer be changed."""
     pod = make_pod("train", gated=False, told_server=SERVER.address, servers=frozenset({OTHER.address}))
     story = held(pod, servers=dict(BOTH))
     assert reasons(story.settle()) == []
@@ -49,7 +49,7 @@ def test_a_narrowed_pod_keeps_what_it_was_told_of() -> None:
 
 
 def _away(**fields: Any) -> tuple[Story, Pod]:
-    """Return a story in which a pod has a place on a server that goes down."""
+    """Return a story in which a pod has an entry for a server that will fail, and the pod."""
     pod = make_pod("train", **fields)
     story = held(pod, state=None, servers=dict(BOTH))
     story.read()
@@ -57,7 +57,7 @@ def _away(**fields: Any) -> tuple[Story, Pod]:
 
 
 def _settle_without_server(story: Story, minutes: int) -> list[Plan]:
-    """Let minutes pass in which nobody reaches the first server."""
+    """Run rounds for some minutes in which the first server cannot be reached."""
     return story.settle(
         3 * minutes,
         seconds=20,
@@ -65,8 +65,8 @@ def _settle_without_server(story: Story, minutes: int) -> list[Plan]:
     )
 
 
-def test_a_pod_that_only_a_server_can_serve_that_is_down_waits_for_it() -> None:
-    """It does not use its namespace's limit meanwhile, and has what was made for it when the server is back."""
+def test_pod_that_only_a_failed_server_can_serve_waits_without_using_its_limit() -> None:
+    """While it waits, the pod does not use its namespace's limit. After the server's return it gets its partition."""
     story, pod = _away(servers=frozenset({SERVER.address}), size=16)
     story.pods.append(make_pod("next", size=16))
     story.settings = PartitionSettings(servers=(), namespace_limits=(("*", 16),))
@@ -81,12 +81,12 @@ def test_a_pod_that_only_a_server_can_serve_that_is_down_waits_for_it() -> None:
 @pytest.mark.parametrize(
     ("fields", "kept"),
     [
-        pytest.param({"begun": True}, True, id="one that runs keeps them"),
-        pytest.param({}, True, id="one that was told of them, too"),
-        pytest.param({"begun": True, "finished": True}, False, id="one that has ended does not count any more"),
+        pytest.param({"begun": True}, True, id="pod running"),
+        pytest.param({}, True, id="pod with its partition in the annotation"),
+        pytest.param({"begun": True, "finished": True}, False, id="pod finished"),
     ],
 )
-def test_whose_ipus_on_a_server_that_is_down_count(fields: dict[str, Any], kept: bool) -> None:
+def test_ipus_on_a_failed_server_count_until_the_pod_has_ended(fields: dict[str, Any], kept: bool) -> None:
     story, pod = _away(size=16, gated=False, told_server=SERVER.address, node="host-1", **fields)
     story.put(make_partition(pod))
     story.pods.append(make_pod("next", size=16))
@@ -96,7 +96,7 @@ def test_whose_ipus_on_a_server_that_is_down_count(fields: dict[str, Any], kept:
 
 
 def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> list[Plan]:
-    """Go on for so long on a server that refuses some calls."""
+    """Run rounds for some hours with a server that rejects some calls."""
 
     def fails(call: Call) -> FailureKind | None:
         kind = FailureKind.STOCKOUT if isinstance(call, CreatePartition) else FailureKind.UNAVAILABLE
@@ -112,8 +112,8 @@ def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> l
 
 
 @pytest.mark.parametrize("misplaced", [False, True])
-def test_a_pod_whose_useless_partition_cannot_be_removed_has_another_one(misplaced: bool) -> None:
-    """It does not wait for the server that does not remove it, and is told what the server says."""
+def test_pod_whose_unusable_partition_cannot_be_removed_gets_another_one(misplaced: bool) -> None:
+    """The pod does not wait for that server, and an Event has the server's message."""
     pod = make_pod("train")
     story = held(pod, state=None, servers=dict(BOTH))
     story.put(make_partition(pod, PartitionState.ACTIVE if misplaced else PartitionState.ERROR))
@@ -130,8 +130,8 @@ def test_a_pod_whose_useless_partition_cannot_be_removed_has_another_one(misplac
     assert waiting.why == f"Partition {id_of(pod)} cannot be removed: no"
 
 
-def test_a_pod_that_has_a_place_does_not_get_a_second_one_recorded() -> None:
-    """Its gate was opened by hand, so that it may be on either server."""
+def test_stray_of_a_pod_that_has_an_entry_is_not_recorded() -> None:
+    """The gate was removed by hand, so the pod may run on either server."""
     pod = make_pod("train", gated=False)
     story = held(pod, servers=dict(BOTH))
     story.put(make_partition(pod, id=id_of(pod, OTHER)), server=OTHER)
@@ -140,8 +140,8 @@ def test_a_pod_that_has_a_place_does_not_get_a_second_one_recorded() -> None:
     assert [each.server for each in story.ledger.entries] == [SERVER.address]
 
 
-def test_a_lost_partition_stays_on_a_server_that_was_renamed() -> None:
-    """The old name tells nobody which server it is, and the pod's node reaches no other."""
+def test_lost_partition_on_a_renamed_server_is_recreated_only_there() -> None:
+    """The server is unknown by its old name, and the pod's node reaches no other server."""
     renamed = Server(host="vipu-new", port=8090)
     pod = make_pod("train", gated=False, told_server=SERVER.address, begun=True, node="host-1")
     story = held(pod, state=None, servers={each: (Allocation(name="a", ipus=64),) for each in (renamed, OTHER)})
@@ -153,8 +153,8 @@ def test_a_lost_partition_stays_on_a_server_that_was_renamed() -> None:
 
 
 @pytest.mark.parametrize("other", [None, "b"], ids=["no place", "another allocation"])
-def test_a_lost_partition_that_has_no_place_any_more_holds_up_nobody(other: str | None) -> None:
-    """It is made in another allocation of its server, where there is one: the nodes of its pod are the same."""
+def test_lost_partition_that_no_longer_fits_does_not_delay_other_pods(other: str | None) -> None:
+    """Another allocation of the same server is used if there is one, because it has the same nodes."""
     lost = make_pod("lost", size=16, age_seconds=9, gated=False, told_server=SERVER.address, node="host-1", begun=True)
     allocations = (Allocation(name="a", ipus=64), *([Allocation(name=other, ipus=64)] if other else []))
     story = Story(pods=[lost, make_pod("next", size=32)], servers={SERVER: allocations})
@@ -163,14 +163,14 @@ def test_a_lost_partition_that_has_no_place_any_more_holds_up_nobody(other: str 
     plans = _carry_out(story, 1, lambda call: getattr(call, "request", None) == wanted)
     assert "next" in story.entries()
     if other is None:
-        # It is tried again, and has no IPUs in between.
+        # The create is retried, and the pod holds no IPUs between the attempts.
         held = [any(each.pod == "team/lost" for each in plan.view.partitions) for plan in plans[60:]]
         assert 0 < sum(held) < len(held) / 4
     assert [each.allocation for each in story.at().values() if each.id == id_of(lost)] == ([other] if other else [])
 
 
-def test_who_was_refused_where_nothing_was_holds_up_nobody_beside_others_either() -> None:
-    """Also when others of that size wait behind it, which nobody tries."""
+def test_pod_rejected_by_an_empty_allocation_does_not_delay_later_pods() -> None:
+    """Untried pods of that size, which wait behind it, do not delay the others either."""
     never, behind = make_pod("never", size=32, age_seconds=9), make_pod("behind", size=32, age_seconds=8)
     story = Story(pods=[never, behind], servers={SERVER: (Allocation(name="a", ipus=64),)})
     refuses = lambda call: isinstance(call, CreatePartition) and call.request.size == 32  # noqa: E731
@@ -181,8 +181,8 @@ def test_who_was_refused_where_nothing_was_holds_up_nobody_beside_others_either(
     assert story.entries().keys() >= {"p0", "p1", "p2"}
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["an entry that nobody can read", "another prefix"])
-def test_what_is_not_ours_to_remove_holds_up_nobody_but_who_needs_its_ipus(kept: bool) -> None:
+@pytest.mark.parametrize("kept", [True, False], ids=["unreadable entry", "another prefix"])
+def test_foreign_partition_delays_only_pods_that_need_its_ipus(kept: bool) -> None:
     story = Story(pods=[make_pod("large", size=64, age_seconds=9), make_pod("next")])
     theirs = make_partition(make_pod("theirs"), **({} if kept else {"id": "theirs"}))
     story.record(unreadable={theirs.id: "?"} if kept else None)
@@ -191,8 +191,8 @@ def test_what_is_not_ours_to_remove_holds_up_nobody_but_who_needs_its_ipus(kept:
     assert story.entries().keys() == {"next"}
 
 
-def test_a_partition_that_is_recorded_again_is_to_be_as_large_as_its_pod_asks() -> None:
-    """Somebody may have made one of this id with another size while the ledger was lost."""
+def test_stray_of_another_size_than_its_pod_requests_is_recreated() -> None:
+    """A user may have created a partition with this id and another size while the ledger was lost."""
     pod = make_pod("train", size=4)
     story = Story(pods=[pod])
     story.put(make_partition(pod, size=1))
@@ -200,8 +200,8 @@ def test_a_partition_that_is_recorded_again_is_to_be_as_large_as_its_pod_asks() 
     assert (story.entries()["train"].size, story.at()[id_of(pod)].size) == (4, 4)
 
 
-def test_a_pod_that_the_ledger_cannot_take_is_told_so() -> None:
-    """Its IPUs are free, so it does not wait for those."""
+def test_pod_gets_an_event_if_the_ledger_is_full() -> None:
+    """The reason is not a lack of IPUs: enough of them are free."""
     story = Story(pods=[make_pod("train")])
     story.record(unreadable={"x": "y" * MOST_CHARACTERS})
     story.read()
@@ -210,7 +210,7 @@ def test_a_pod_that_the_ledger_cannot_take_is_told_so() -> None:
     assert ["ledger" in waiting.why for waiting in plans[-1].view.waiting] == [True]
 
 
-def test_a_pod_that_waits_for_a_ledger_which_nobody_lets_us_write_is_told_so() -> None:
+def test_pod_gets_an_event_if_writes_of_the_ledger_are_rejected() -> None:
     story = Story(pods=[make_pod("train")])
     story.read()
     told = events_of(story.settle(5, refused=True))
@@ -220,15 +220,15 @@ def test_a_pod_that_waits_for_a_ledger_which_nobody_lets_us_write_is_told_so() -
 @pytest.mark.parametrize(
     ("namespace", "size", "want"),
     [
-        pytest.param("team", 32, {"next"}, id="a pod of its namespace waits for the limit"),
-        pytest.param("team", 64, {"stuck"}, id="what it waits for is more than the limit"),
-        pytest.param("other", 16, {"stuck", "next"}, id="a pod of another namespace has its own limit"),
+        pytest.param("team", 32, {"next"}, id="limit blocks a pod of the namespace"),
+        pytest.param("team", 64, {"stuck"}, id="pod exceeds the limit on its own"),
+        pytest.param("other", 16, {"stuck", "next"}, id="pod of another namespace"),
     ],
 )
-def test_a_pod_without_a_node_keeps_no_other_of_its_namespace_waiting(
+def test_pod_without_a_node_releases_ipus_that_block_its_namespace_limit(
     namespace: str, size: int, want: set[str]
 ) -> None:
-    """The other one may only use IPUs elsewhere, and what is free there is not the namespace's."""
+    """The waiting pod can use only the other server, which has free IPUs, but the limit of the namespace is used."""
     pod = make_pod("stuck", size=32, age_seconds=99, gated=False, told_server=SERVER.address)
     other = make_pod("next", namespace=namespace, size=size, servers=frozenset({OTHER.address}))
     settings = PartitionSettings(servers=(), unscheduled_seconds=60, namespace_limits=(("*", 32),))
@@ -240,13 +240,15 @@ def test_a_pod_without_a_node_keeps_no_other_of_its_namespace_waiting(
 @pytest.mark.parametrize(
     ("fields", "size", "settings"),
     [
-        pytest.param({"node": "host-1"}, 64, {}, id="one that has a node"),
-        pytest.param({}, 32, {}, id="one whose IPUs nobody waits for: who comes has a place at once"),
-        pytest.param({}, 64, {"namespace_limits": (("*", 32),)}, id="one that is in the way of nobody but a limit"),
-        pytest.param({}, 64, {"unscheduled_seconds": 0.0}, id="one of a cluster where this is switched off"),
+        pytest.param({"node": "host-1"}, 64, {}, id="pod with a node"),
+        pytest.param({}, 32, {}, id="no pod waits for the IPUs"),
+        pytest.param({}, 64, {"namespace_limits": (("*", 32),)}, id="other pod exceeds the limit"),
+        pytest.param({}, 64, {"unscheduled_seconds": 0.0}, id="UNSCHEDULED_TIMEOUT is 0"),
     ],
 )
-def test_a_pod_keeps_its_ipus(fields: dict[str, Any], size: int, settings: dict[str, Any]) -> None:
+def test_pod_keeps_its_ipus_if_it_has_a_node_or_no_other_pod_needs_them(
+    fields: dict[str, Any], size: int, settings: dict[str, Any]
+) -> None:
     pod = make_pod("stuck", size=32, age_seconds=99, gated=False, told_server=SERVER.address, **fields)
     story = held(pod, settings=PartitionSettings(servers=(), **{"unscheduled_seconds": 60, **settings}))
     story.settle(rounds=20, seconds=5)
@@ -255,8 +257,8 @@ def test_a_pod_keeps_its_ipus(fields: dict[str, Any], size: int, settings: dict[
     assert (id_of(pod) in story.at(), story.pods[0].released) == (True, False)
 
 
-def test_nobody_gets_the_partition_of_another_pod_by_saying_that_it_was_told_of_it() -> None:
-    """Where the webhook is not, anybody can write that, and be gone when it is looked for."""
+def test_annotation_with_another_pods_partition_does_not_move_it() -> None:
+    """Without the webhook, users can write the annotation, and delete the pod before it is read live."""
     pod, thief = (make_pod(name, gated=False, told_server=SERVER.address) for name in ("train", "thief"))
     story = held(pod)
     story.read()

@@ -1,4 +1,4 @@
-"""Play partitions of IPUs: python -m tests.partitions.simulation [--seeds N] [--first N] | --seed N [--history]."""
+"""Simulate partitions of IPUs: python -m tests.partitions.simulation [--seeds N] [--first N] | --seed N [--history]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold at every moment of every run. Independent of the code that it judges, as far as that goes."""
+"""Invariants that are checked at every moment of a run, with as little of the tested code as possible."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from tests.partitions.simulation.process import own
 from tests.partitions.simulation.servers import VipuServer
 from tests.support.simulations.stage import Stage
 
-#: A reading may be so old when its gate is opened.
+#: Maximum age in seconds of the reading on which a gate is removed.
 _SEEN_SECONDS = 150.0
-#: The stated bound: so long after its pod, and after the last fault, a partition is gone.
+#: Maximum lifetime in seconds of a partition after its pod has ended, and after the last fault.
 OUTLIVES_SECONDS = 600.0
-#: A server that is down is looked for once a minute, by rounds that may be half a minute apart.
+#: Time in seconds to detect a failed server: it is read once a minute, in rounds up to 30 s apart.
 _NOTICED_SECONDS = 120.0
-#: A partition is asked for so often at most, over all servers; controllers that begin anew try anew.
+#: Maximum number of creates of a partition in a minute, over all servers. A restarted controller counts from zero.
 MOST_TRIES_A_MINUTE = 40
 
 
 class Checks:
-    """Watches one run."""
+    """Checks the invariants of one simulated run."""
 
     def __init__(self, stage: Stage, kube: Kube, servers: dict[str, VipuServer], settings: PartitionSettings) -> None:
         self.stage, self.kube, self.servers, self.settings = stage, kube, servers, settings
-        #: Ids that the ledger has had.
+        #: Ids of all partitions that were ever in the ledger.
         self.recorded: set[str] = set()
-        #: When somebody else, or another leader, may last have written the ledger.
+        #: Time at which a user or another leader may last have written the ledger.
         self.tampered_at = -inf
         self.longest_outlived = 0.0
-        #: Whom each partition was handed to, by id.
+        #: UID of the pod that last got a partition, by id of the partition.
         self.handed: dict[str, str] = {}
-        #: When each was tried, by id.
+        #: Times of the creates, by id of the partition.
         self.tries: dict[str, list[float]] = {}
         kube.on_open, kube.on_start, kube.on_save = self._open, self._start, self._save
         kube.on_take_back, kube.is_served = self._take_back, self._is_served
@@ -49,7 +49,7 @@ class Checks:
     # --- pods and their partitions
 
     def _open(self, pod: Pod, gate: OpenGate) -> None:
-        """A gate is opened only for a partition of the pod's own that is active."""
+        """A gate is removed only if the pod's own partition is active."""
         if gate.partition_id != names.partition_id(CLUSTER, pod.uid, gate.server.address):
             self.stage.violate(f"pod {pod.name} is told of partition {gate.partition_id}, which is not its own")
         other = self.kube.pods.get(self.handed.get(gate.partition_id, pod.uid))
@@ -65,19 +65,19 @@ class Checks:
         self._has_its_partition(pod.name, gate.partition_id, gate.server.address, "its gate is opened")
 
     def _take_back(self, pod: Pod) -> None:
-        """Only a pod that cannot have started loses its partition."""
+        """A partition is taken back only from a pod that cannot have started."""
         if pod.node or pod.gated:
             self.stage.violate(f"the partition of pod {pod.name} is taken back, and it is on {pod.node or 'its way'}")
 
     def _is_served(self, pod: Pod) -> bool:
-        """As the REST API says; pods that came around the gate do not ask."""
+        """Return the answer of the REST API. A pod whose gate was removed by hand does not ask."""
         if not pod.told_server:
             return True
         server = self.servers[pod.told_server]
         return not server.is_down and server.is_active(pod.told_partition)
 
     def _start(self, pod: Pod) -> None:
-        # Of one that found no node for long a fault may have taken it long ago: its init container waits for that.
+        # The partition of a pod that had no node for long may be lost to a fault; its init container waits for it.
         late = pod.uid in self.kube.late and self._was_robbed(pod)
         if pod.told_server and self.kube.needs(pod) and not late:
             self._has_its_partition(pod.name, pod.told_partition, pod.told_server, "it starts")
@@ -93,7 +93,7 @@ class Checks:
             self.stage.violate(f"pod {name} has no active partition on {address} when {when}")
 
     def _change(self, server: VipuServer, call: Call) -> None:
-        """Judge a request when it takes effect."""
+        """Check a request at the time of its effect."""
         if isinstance(call, CreatePartition):
             if call.request.id not in self.recorded:
                 self.stage.violate(f"partition {call.request.id} is made, and the ledger never had it")
@@ -108,11 +108,11 @@ class Checks:
             return
         if not call.unused:
             self.stage.violate(f"partition {call.id} is removed under pod {pod.name}")
-        # A late one: it was sent when nobody had been told, and hits what was made since under the same id.
+        # A late remove was sent before the pod got the partition, and hits a newer one with the same id.
         server.robbed[call.id] = self.stage.agenda.now
 
     def _tries(self, partition_id: str) -> None:
-        """Nobody is tried again and again."""
+        """A create is not repeated too often."""
         now = self.stage.agenda.now
         tries = [at for at in self.tries.get(partition_id, []) if at > now - 60.0] + [now]
         self.tries[partition_id] = tries
@@ -122,7 +122,7 @@ class Checks:
     # --- the ledger
 
     def _save(self, ledger: Ledger) -> None:
-        """Each entry is of one pod, and each pod has one."""
+        """Each entry has the id of its pod."""
         self.recorded |= {entry.id for entry in ledger.entries}
         for entry in ledger.entries:
             if names.owner_of(entry.id) != names.owner_id(CLUSTER, entry.pod_uid):
@@ -131,7 +131,7 @@ class Checks:
     # --- plans
 
     def judge(self, snapshot: Snapshot, plan: Plan) -> None:
-        """Judge a plan."""
+        """Check a plan."""
         tells_sizes = {address: server.tells_sizes for address, server in self.servers.items()}
         for fault in faults_of(snapshot, plan, self.settings, tells_sizes=tells_sizes):
             self.stage.violate(fault)
@@ -140,7 +140,7 @@ class Checks:
     # --- at the end
 
     def outlived(self, since: float) -> None:
-        """No partition of ours outlives its pod by more than the stated bound, counted from `since` at the earliest."""
+        """No partition outlives its pod by more than OUTLIVES_SECONDS, counted from `since` at the earliest."""
         now = self.stage.agenda.now
         for server in self.servers.values():
             for partition_id in server.partitions():
@@ -157,7 +157,7 @@ class Checks:
                     self.stage.violate(f"partition {partition_id} has outlived its pod by {age:.0f} s")
 
     def none_waits_for_a_server(self, since: float) -> None:
-        """Only who was told a server has a place on one that is down for long, counted from `since` at the earliest."""
+        """After `stuck_seconds`, counted from `since` at the earliest, a failed server has no entries of gated pods."""
         for entry in self.kube.read_ledger().entries:
             server, pod = self.servers[entry.server], self.kube.pods.get(entry.pod_uid)
             down = self.stage.agenda.now - max(since, server.down_at)
@@ -166,7 +166,7 @@ class Checks:
                 self.stage.violate(f"{entry.pod} has a place on {entry.server}, which is down for {down:.0f} s")
 
     def nothing_left(self) -> None:
-        """Nothing of ours is left anywhere."""
+        """No partition or entry of this cluster is left."""
         for address, server in self.servers.items():
             left = [each for each in server.partitions() if own(each)]
             if left:

@@ -14,13 +14,13 @@ from provisioner.partitions.planning.actions import OpenGate, SaveLedger, TakeBa
 from provisioner.partitions.planning.ledger import Ledger, encode, ledger_of
 from tests.support.simulations.stage import Stage, seconds_of
 
-#: An init container asks so often for its partition.
+#: Interval in seconds between two requests of an init container.
 _ASK_SECONDS = 5.0
 CLUSTER = "5f0a3a52-0000-4000-8000-000000000001"
 
 
-class Declined(Exception):  # noqa: N818 - it is an answer
-    """The API server does not do it."""
+class Declined(Exception):  # noqa: N818 - an answer, not a failure
+    """The API server rejects a write."""
 
     def __init__(self, failure: WriteFailure) -> None:
         super().__init__(failure.value)
@@ -29,37 +29,37 @@ class Declined(Exception):  # noqa: N818 - it is an answer
 
 @dataclass
 class Cache:
-    """What one process sees of pods: unfinished ones, some time late."""
+    """View of one process: unfinished pods, with a delay."""
 
     pods: dict[str, Pod]
     on_change: Callable[[], None]
-    #: It has lost its connection, and does not know.
+    #: Whether the connection is lost without being noticed.
     frozen: bool = False
 
 
 class Kube:
-    """The cluster."""
+    """The simulated cluster."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.pods: dict[str, Pod] = {}
-        #: How long pods run by themselves.
+        #: Run time of pods in seconds, by UID.
         self.runs: dict[str, float] = {}
-        #: UIDs of pods that no node has room for.
+        #: UIDs of pods for which there is no node.
         self.homeless: set[str] = set()
-        #: UIDs of those that there is room for by now.
+        #: UIDs of pods that got a node late.
         self.late: set[str] = set()
         self.data: dict[str, str] | None = None
         self._version = 1
         self._ledger_version = ""
         self.caches: list[Cache] = []
         self.lag_seconds = 0.05
-        #: When a pod did not need its partition any more.
+        #: Time at which a pod no longer needed its partition, by UID.
         self.ended: dict[str, float] = {}
         self.on_open: Callable[[Pod, OpenGate], None] = lambda _pod, _gate: None
         self.on_take_back: Callable[[Pod], None] = lambda _pod: None
         self.on_start: Callable[[Pod], None] = lambda _pod: None
-        #: Whether the init container of a pod is told that its partition is active.
+        #: Returns whether the REST API answers the init container of a pod that the partition is active.
         self.is_served: Callable[[Pod], bool] = lambda _pod: True
         self.on_save: Callable[[Ledger], None] = lambda _ledger: None
         self._count = 0
@@ -67,7 +67,7 @@ class Kube:
     # --- pods
 
     def create(self, *, size: int, seconds: float, **fields: Any) -> Pod:
-        """Let somebody create a pod that runs for so long."""
+        """Create a pod that runs for a time."""
         self._count += 1
         now = self.stage.wall().replace(microsecond=0)
         defaults: dict[str, Any] = {"namespace": "team", "name": f"p{self._count}", "injected": True, "gated": True}
@@ -79,12 +79,12 @@ class Kube:
         return self._put(pod)
 
     def change(self, uid: str, **fields: Any) -> Pod | None:
-        """Change a pod; None where it is gone."""
+        """Change a pod; return None if it does not exist."""
         pod = self.pods.get(uid)
         return self._put(replace(pod, **fields)) if pod is not None else None
 
     def delete(self, uid: str, *, grace_seconds: float, dead_seconds: float = 0.0) -> None:
-        """Let somebody delete a pod; with its node dead it is gone only so long after its grace."""
+        """Delete a pod. If its node is dead, the pod exists for `dead_seconds` after its grace period."""
         pod = self.pods.get(uid)
         if pod is None or pod.deletion_deadline is not None:
             return
@@ -100,7 +100,7 @@ class Kube:
         )
 
     def finish(self, uid: str) -> None:
-        """Let a pod end, well or not."""
+        """End a pod, with or without success."""
         pod = self.pods.get(uid)
         if pod is not None and not pod.finished:
             self.stage.note("kubelet", "%s has ended", pod.name)
@@ -108,14 +108,14 @@ class Kube:
             self.stage.after(self.stage.rng.uniform(30.0, 200.0), lambda: self._drop(uid))
 
     def needs(self, pod: Pod, *, past_grace_seconds: float = 30.0) -> bool:
-        """Whether a pod may use its partition."""
+        """Return whether a pod may still use its partition."""
         if pod.finished or pod.released:
             return False
         deadline = pod.deletion_deadline
         return deadline is None or self.stage.wall() < deadline + timedelta(seconds=past_grace_seconds)
 
     def by_partition(self, partition_id: str) -> Pod | None:
-        """Return the pod whose id it is."""
+        """Return the pod that the id belongs to."""
         owner = names.owner_of(partition_id)
         return next((pod for uid, pod in self.pods.items() if names.owner_id(CLUSTER, uid) == owner), None)
 
@@ -155,7 +155,7 @@ class Kube:
     # --- caches
 
     def watch(self, on_change: Callable[[], None]) -> Cache:
-        """Begin a watch: with all that there is now."""
+        """Start a watch, which begins with all current pods."""
         cache = Cache(pods={uid: pod for uid, pod in self.pods.items() if not pod.finished}, on_change=on_change)
         self.caches.append(cache)
         return cache
@@ -170,7 +170,7 @@ class Kube:
         self.stage.after(self.stage.rng.uniform(0.5, 5.0), lambda: self._start(uid))
 
     def make_room(self, uid: str) -> None:
-        """Let a node be there for a pod."""
+        """Add a node for a pod."""
         self.homeless.discard(uid)
         self.late.add(uid)
         pod = self.pods.get(uid)
@@ -189,7 +189,7 @@ class Kube:
         self._begin(uid)
 
     def _begin(self, uid: str) -> None:
-        """Let the init container ask for the partition until it is active."""
+        """Run the init container: it polls until the partition is active."""
         pod = self.pods.get(uid)
         if pod is None or pod.finished or pod.deletion_deadline is not None:
             return
@@ -202,13 +202,13 @@ class Kube:
     # --- writes
 
     def read_ledger(self) -> Ledger:
-        """Read the ConfigMap."""
+        """Return the ledger of the ConfigMap."""
         if self.data is None:
             return Ledger()
         return ledger_of(dict(self.data), resource_version=self._ledger_version)
 
     def save(self, write: SaveLedger) -> Ledger:
-        """Write it, as the store of the ledger does."""
+        """Write the ledger as `save_ledger` does."""
         if write.before.resource_version != self._ledger_version:
             raise Declined(WriteFailure.CONFLICT)
         old, new = encode(write.before.entries), encode(write.entries)
@@ -222,24 +222,24 @@ class Kube:
         return saved
 
     def write_ledger(self, data: dict[str, str] | None) -> None:
-        """Write anything at all."""
+        """Replace the data of the ConfigMap with anything."""
         self._version += 1
         self.data = data
         self._ledger_version = str(self._version) if data is not None else ""
 
     def open_gate(self, gate: OpenGate) -> None:
-        """Open a pod's gate."""
+        """Remove a pod's gate."""
         pod = self.pods.get(gate.pod.uid)
         if pod is None or pod.resource_version != gate.pod.resource_version:
             raise Declined(WriteFailure.CONFLICT)
         if pod.servers is not None and gate.server.address not in pod.servers:
-            # Node selectors of a pod can be added to, and none changed.
+            # A node selector can be added to a pod, but not changed.
             raise Declined(WriteFailure.CONFLICT)
         self.on_open(pod, gate)
         self.change(pod.uid, gated=False, told_server=gate.server.address, told_partition=gate.partition_id)
 
     def take_back(self, write: TakeBack) -> None:
-        """Release a pod; somebody sees it, and deletes it."""
+        """Release a pod; its user deletes it some time later."""
         pod = self.pods.get(write.pod.uid)
         if pod is None or pod.resource_version != write.pod.resource_version:
             raise Declined(WriteFailure.CONFLICT)

@@ -1,6 +1,6 @@
-"""What must hold of every plan: nothing is given away twice, and nobody passes an older pod to its cost.
+"""Invariants of plans: no IPUs are assigned twice, and no pod delays an older one.
 
-Independent of the code that it judges, as far as that goes.
+The checks use as little of the tested code as possible.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from provisioner.settings.partitions import PartitionSettings
 from tests.partitions.simulation.kube import CLUSTER
 from tests.partitions.simulation.process import own
 
-#: Refused so often where nothing was, a pod may never start there.
+#: Number of stockouts in an empty allocation after which a pod may never fit.
 _MOST_IN_VAIN = 3
 _MOST_TRIES = 3
 _MOST_REMOVES = 6
-#: Starts that differ by less are the same.
+#: Tolerance in seconds for the comparison of start times.
 _NOTHING_SECONDS = 1.0
 
 
 def faults_of(
     snapshot: Snapshot, plan: Plan, settings: PartitionSettings, *, tells_sizes: Mapping[str, bool]
 ) -> Iterator[str]:
-    """Say what is wrong with a plan; `tells_sizes` has by server whether it tells how large allocations are."""
+    """Yield the mistakes of a plan. `tells_sizes` has by server whether it reports the sizes of allocations."""
     for fault in plan.faults:
         yield f"{fault.subject}: {fault.error}"
     failing = {view.server.address for view in snapshot.servers if view.failure is not None or view.reading is None}
@@ -47,7 +47,7 @@ def faults_of(
 
 @dataclass
 class _Placement:
-    """Which pods a plan gives their places."""
+    """Placement of pods in a plan."""
 
     snapshot: Snapshot
     plan: Plan
@@ -55,11 +55,11 @@ class _Placement:
     settings: PartitionSettings
     tells_sizes: Mapping[str, bool]
     pods: dict[str, Pod] = field(init=False)
-    #: When the plan was made, by the clock of its process.
+    #: Time of the plan by the clock of its process, as a timestamp.
     now: float = field(init=False)
     #: Servers that can be read.
     views: list[ServerView] = field(init=False)
-    #: Ids of those that are recorded now.
+    #: Ids of the entries that this plan records.
     new: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class _Placement:
         self.views = [
             view
             for view in self.snapshot.servers
-            # After the clock was set nobody knows how old a reading of the future is.
+            # After the clock was set back, the age of a reading from the future is unknown.
             if view.reading is not None and view.failure is None and view.reading.asked_at.timestamp() <= self.now
         ]
 
@@ -92,7 +92,7 @@ class _Placement:
             yield from self._passing(head, younger)
 
     def _too_much(self, placed: list[Entry]) -> Iterator[str]:
-        """No allocation is given away twice; on top of what is recorded again nothing goes where that is too much."""
+        """No allocation is assigned twice; if entries recorded again exceed it, nothing else is placed there."""
         taken: Counter[Site] = Counter()
         for entry in self.save.entries:
             taken[entry.server, entry.allocation] += entry.size
@@ -116,7 +116,7 @@ class _Placement:
                 yield f"namespace {namespace} has {used} IPUs, and may have {limit}"
 
     def _room_of_those_tried_again(self, placed: list[Entry]) -> Iterator[str]:
-        """Nobody is placed where one that was refused is tried again, before its server has answered."""
+        """No pod is placed in an allocation where a rejected pod is retried, before the server has answered."""
         listed = {(view.server.address, each.id) for view in self.views for each in _partitions(view)}
         for entry in self.save.entries:
             known = self.plan.memory.partitions.get(entry.id)
@@ -128,19 +128,19 @@ class _Placement:
             if (entry.server, entry.id) in listed or pod is None or not self._needs(pod):
                 continue
             if pod.told_partition:
-                # It has lost its partition, and holds up nobody.
+                # A pod that has lost its partition delays no others.
                 continue
             after = [
                 each
                 for each in placed
                 if (each.server, each.allocation) == site and each is not entry
-                # Who is older was placed before.
+                # Pods older than this one were placed before it.
                 if entry.id not in self.new or _order(pod) < _order(self.pods[each.pod_uid])
             ]
             if after:
                 yield f"{after[0].pod} may take the room of {entry.pod}, which is tried again"
 
-    # --- the oldest that waits
+    # --- the oldest waiting pod
 
     def _head(self) -> Pod | None:
         placed = {entry.pod_uid for entry in self.save.entries}
@@ -157,7 +157,7 @@ class _Placement:
         return next((pod for pod in sorted(waiting, key=_order) if not self._is_refused(pod)), None)
 
     def _is_refused(self, pod: Pod) -> bool:
-        """Whether a pod stands aside, because its partition could not be made wherever it may be."""
+        """Return whether a pod delays no others, because its creates failed in all allocations that it may use."""
         refused = self._refused(pod)
         return bool(refused) and not self._sites(pod).keys() - refused
 
@@ -168,7 +168,7 @@ class _Placement:
         }
 
     def _sites(self, pod: Pod) -> dict[Site, Allocation]:
-        """Return the allocations that a pod may use, as far as servers tell how large they are."""
+        """Return the allocations that a pod may use on servers that report sizes."""
         return {
             (view.server.address, each.name): each
             for view in self.views
@@ -176,12 +176,12 @@ class _Placement:
             and pod.told_server in ("", view.server.address)
             and self.tells_sizes[view.server.address]
             for each in (view.reading.allocations if view.reading is not None else ())
-            # Where others leave it too little, it is passed.
+            # Leave out allocations in which other partitions leave too few IPUs.
             if (each.ipus or 0) - self._strange_ipus(view, each) >= pod.size
         }
 
     def _waits_for_others(self, pod: Pod) -> bool:
-        """Whether all allocations that a pod may use and that are large enough have too much that is not ours."""
+        """Return whether other clusters' partitions leave too few IPUs in all large enough allocations of a pod."""
         large, possible = False, False
         for view in self.views:
             if pod.servers is not None and view.server.address not in pod.servers:
@@ -192,7 +192,7 @@ class _Placement:
         return large and not possible
 
     def _strange_ipus(self, view: ServerView, allocation: Allocation) -> int:
-        """Return the IPUs of partitions that may be in an allocation, and that nobody here removes."""
+        """Return the IPUs of partitions that may be in an allocation, and that the controller does not remove."""
         unreadable = self.save.before.unreadable
         here = self._entries_at((view.server.address, allocation.name))
         return sum(each.size for each in here if self._stays(each)) + sum(
@@ -202,12 +202,12 @@ class _Placement:
         )
 
     def _is_left(self, view: ServerView, partition: Partition) -> bool:
-        """Whether an orphan cannot be removed."""
+        """Return whether an orphan cannot be removed."""
         known = self.plan.memory.strays.get((view.server.address, partition.id))
         return known is not None and known.removing is not None and known.removing.failures >= _MOST_REMOVES
 
     def _passing(self, head: Pod, younger: list[Entry]) -> Iterator[str]:
-        """The oldest pod that waits can start no later, by deadlines, for those that pass it now."""
+        """The oldest waiting pod can start by deadlines as early as without the younger pods that are placed now."""
         sites = {
             site: each
             for site, each in self._sites(head).items()
@@ -215,7 +215,7 @@ class _Placement:
         }
         passing = {site: [each for each in younger if (each.server, each.allocation) == site] for site in sites}
         before = {site: self._start(head, each, site, without=passing[site]) for site, each in sites.items()}
-        # Without deadlines others are held up for only so long for what may be refused for good.
+        # Without deadlines, a pod that was rejected for long delays others only for `crowded_seconds`.
         since = self.now - self.settings.crowded_seconds
         for site in sites:
             if before[site] == inf and any(r.since.timestamp() <= since for r in self._crowding(head, site)):
@@ -223,7 +223,7 @@ class _Placement:
         if not before:
             return
         if min(before.values()) == inf:
-            # One of them is kept for it.
+            # At least one allocation must be reserved for the pod.
             if all(passing[site] for site in before) and not self._may_use_unknown(head):
                 yield f"{younger[0].pod} passes {head.name}, for which nothing is kept anywhere"
             return
@@ -233,16 +233,16 @@ class _Placement:
             yield f"{younger[0].pod} passes {head.name}, which could start in {best:.0f} s, and now in {now:.0f} s"
 
     def _may_use_unknown(self, pod: Pod) -> bool:
-        """Whether a pod may be tried where nobody knows how much there is: then that is kept for it."""
+        """Return whether a pod may be tried in an allocation of unknown size, which is then reserved for it."""
         return any(
             not self.tells_sizes[view.server.address] and (pod.servers is None or view.server.address in pod.servers)
             for view in self.views
         )
 
     def _start(self, head: Pod, allocation: Allocation, site: Site, *, without: Sequence[Entry] = ()) -> float:
-        """Return in how many seconds a pod can start in an allocation, by deadlines.
+        """Return the seconds until a pod can start in an allocation by deadlines.
 
-        Where its partition was refused, that is not before the first one there ends.
+        If its partition was rejected there, this is not before the end of the first partition in the allocation.
         """
         holders = [each for each in self._entries_at(site) if each not in without]
         free = (allocation.ipus or 0) - sum(each.size for each in self._not_recorded(site[0], allocation))
@@ -257,7 +257,7 @@ class _Placement:
         return inf
 
     def _is_crowded(self, head: Pod, site: Site) -> bool:
-        """Whether so many IPUs have found no place, and nothing has changed since."""
+        """Return whether a partition of this size or smaller was rejected, and nothing has changed since."""
         listed = {each.id for view in self.views if view.server.address == site[0] for each in _partitions(view)}
         return any(
             (each.listed or frozenset()) <= listed and each.backoff.until.timestamp() > self.now
@@ -265,7 +265,7 @@ class _Placement:
         )
 
     def _crowding(self, head: Pod, site: Site) -> list[Refusal]:
-        """Return what is known of partitions that are no larger, and for which there was no place."""
+        """Return the stockouts of partitions of at most this size."""
         return [
             each
             for uid, refusals in self.plan.memory.refusals.items()
@@ -273,10 +273,10 @@ class _Placement:
             if uid in self.pods and self.pods[uid].size <= head.size
         ]
 
-    # --- who has IPUs, and how long
+    # --- holders of IPUs, and their ends
 
     def _counts(self, entry: Entry) -> bool:
-        """Whether an entry counts against its namespace: what nobody needs does where it can be removed."""
+        """Return whether an entry counts against its namespace. Unneeded entries count if they can be removed."""
         pod = self.pods.get(entry.pod_uid)
         if self._stays(entry):
             return False
@@ -291,7 +291,7 @@ class _Placement:
         return [each for each in _partitions(view) if each.id not in ids and _may_be_in(each, allocation)]
 
     def _ends_in(self, entry: Entry, head: Pod) -> float:
-        """Return when an entry gives its IPUs back by its deadline; one that passes now may take its grace."""
+        """Return the seconds until a deadline frees an entry's IPUs, with the grace period for a younger pod."""
         pod = self.pods.get(entry.pod_uid)
         if self._stays(entry):
             return inf
@@ -302,22 +302,22 @@ class _Placement:
         rest = self._rest(entry, pod, pod.active_deadline_seconds)
         grace = self._longest(pod) - pod.active_deadline_seconds
         if rest <= -grace:
-            # It should have ended long ago, and may never.
+            # A pod that should have ended long ago may never end.
             return inf
         passes = entry.id in self.new and _order(head) < _order(pod)
         return max(0.001, rest + grace if passes else rest)
 
     def _stays(self, entry: Entry) -> bool:
-        """Whether its partition cannot be removed, and its pod, if there is one, waits for another."""
+        """Return whether the partition cannot be removed, and its pod, if it exists, waits for another one."""
         known, pod = self.plan.memory.partitions.get(entry.id), self.pods.get(entry.pod_uid)
         if known is None or known.removing is None or known.kept or known.removing.failures < _MOST_REMOVES:
             return False
         return pod is None or pod.gated or not self._needs(pod)
 
     def _rest(self, entry: Entry, pod: Pod, deadline_seconds: float) -> float:
-        """Return what is left of a deadline: one that is placed now begins now, whatever came around its gate."""
+        """Return the seconds left of a deadline. A pod that is placed now starts now, even without a gate."""
         since = entry.recorded_at.timestamp()
-        # By another clock, which may be ahead.
+        # The start time is from another clock, which may be ahead.
         if pod.started_at is not None and pod.started_at.timestamp() <= self.now and entry.id not in self.new:
             since = pod.started_at.timestamp()
         return deadline_seconds - max(0.0, self.now - since)

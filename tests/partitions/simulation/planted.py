@@ -1,4 +1,4 @@
-"""Bugs planted on purpose, each a small mutation of the real code: every one must be found, or the checks are blind."""
+"""Planted bugs, each a small mutation of the real code. The checks must find every one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One controller process: the loop around `decide`, what carries its plans out, and what befalls both."""
+"""Simulated controller process: the loop around `decide`, the execution of its plans, and faults of both."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.simulations.stage import Stage
 _LONGEST_PAUSE_SECONDS = 30.0
 _ROUND_GAP_SECONDS = 0.05
 _LEDGER_SECONDS = 60.0
-#: Not asked for again: bugs may be planted in it.
+#: Computed once, because a planted bug may change `id_prefix`.
 _OWN_PREFIX = names.id_prefix(CLUSTER)
 _BAD_ANSWERS = (
     FailureKind.UNAVAILABLE,
@@ -51,7 +51,7 @@ _BAD_ANSWERS = (
 
 
 class Process:
-    """Runs until it is killed; another one takes over with nothing in its memory."""
+    """Runs until it is killed. The next process starts with an empty memory."""
 
     def __init__(
         self, stage: Stage, kube: Kube, servers: Mapping[str, VipuServer], settings: PartitionSettings
@@ -76,7 +76,7 @@ class Process:
         self.wake()
 
     def kill(self) -> None:
-        """End at once: what was sent takes effect, and what was remembered is lost."""
+        """Stop at once: requests that were sent take effect, and the memory is lost."""
         self.alive = False
         if self.cache in self.kube.caches:
             self.kube.caches.remove(self.cache)
@@ -86,7 +86,7 @@ class Process:
         return self.stage.wall() + timedelta(seconds=self.skew_seconds)
 
     def set_clock(self, seconds: float) -> None:
-        """Let somebody set the clock, which the loop notices."""
+        """Set the clock of the process, which the loop notices."""
         self.skew_seconds += seconds
         by = timedelta(seconds=seconds)
         self.memory, self._readings = shifted(self.memory, by), shifted(self._readings, by)
@@ -110,7 +110,7 @@ class Process:
         while self.answers:
             self._fold(self.answers.pop(0), now)
         if self._ledger is None or self.stage.agenda.now - self._ledger_read_at > _LEDGER_SECONDS:
-            # Also now and then, should somebody have repaired it by hand.
+            # Read the ledger also at intervals, because a user may have repaired it by hand.
             self._ledger, self._ledger_read_at = self.kube.read_ledger(), self.stage.agenda.now
         snapshot = self._snapshot()
         plan = deciding.decide(snapshot, self.memory, self.settings, now)
@@ -200,7 +200,7 @@ class Process:
         self.stage.after(self._latency(), lambda: self._arrive(call, asked_at, fate))
 
     def _arrive(self, call: Call, asked_at: datetime, fate: str) -> None:
-        """The request arrives, even where its process is dead by now."""
+        """Deliver a request, even if its process has been killed in between."""
         if fate == "before":
             self._done(call, asked_at, None, _lost(call))
         elif fate == "bad":
@@ -230,7 +230,7 @@ class Process:
             self.wake()
 
     def _kept(self, call: RemovePartition) -> str:
-        """Read live, as the gate of removals does, why a partition must stay."""
+        """Return why the live check before a remove keeps a partition; empty if it does not."""
         if call.pod is None:
             pod = self.kube.by_partition(call.id)
         else:
@@ -276,5 +276,5 @@ def _lost(call: Call) -> Failure:
 
 
 def own(partition_id: str) -> bool:
-    """Whether a partition is of this cluster."""
+    """Return whether a partition is of this cluster."""
     return partition_id.startswith(_OWN_PREFIX)

@@ -1,4 +1,4 @@
-"""One run: from a seed through a storm to a world in which everybody was served and nothing is left; or a violation."""
+"""Runs one seed: a time of faults, then a time in which all pods are served and nothing is left, or a violation."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.support.simulations.bugs import planted
 from tests.support.simulations.runs import Outcome, outcome_of
 from tests.support.simulations.stage import Stage
 
-#: The stated bound: so long after the last fault everybody has been served, and has ended.
+#: Maximum time in seconds after the last fault until all pods have been served and have ended.
 SERVED_WITHIN_SECONDS = 7200.0
 _QUIET_SECONDS = 600.0
-#: In ten minutes of quiet a server is read once a minute, and nothing else happens.
+#: Maximum number of reads of a server in `_QUIET_SECONDS`: it is read once a minute, and nothing else happens.
 _MOST_READS = 13
-#: A run that computes for longer goes round in circles; the others take a tenth of a second.
+#: Maximum CPU time of a run in seconds; a normal run takes 0.1 s, so a longer one is an endless loop.
 _CPU_SECONDS = 20.0
 _NEIGHBOUR = names.id_prefix("another-cluster")
 _HOURS = (3600.0, 3 * 3600.0)
@@ -34,7 +34,7 @@ _LATE = (FaultKind.ACTIVE_LATE, FaultKind.REMOVE_LATE)
 
 
 class Run:
-    """One world under a storm."""
+    """A simulated cluster with faults."""
 
     def __init__(self, seed: int, *, recording: bool = False) -> None:
         self.stage = stage = Stage(seed, recording=recording)
@@ -81,7 +81,7 @@ class Run:
         return found
 
     def start(self) -> Process:
-        """Start a process."""
+        """Start a controller process."""
         process = Process(self.stage, self.kube, self.servers, self.settings)
         process.fault_chance, process.loss_chance = self.fault_chance, self.loss_chance
         process.crash_chance, process.on_crash = self.crash_chance, self._restart
@@ -98,10 +98,10 @@ class Run:
         if not any(not process.cache.frozen for process in self.processes):
             self.start()
 
-    # --- the story
+    # --- the run
 
     def run(self) -> dict[str, float]:
-        """Run; return how long it took to serve all, and how long partitions outlived their pods. Raises Violated."""
+        """Run; return the time to serve all pods, and the longest time of a partition without pod. Raises Violated."""
         stage = self.stage
         stage.often(self.storm_seconds / 10, self._somebody)
         stage.often(self.storm_seconds / stage.rng.choice((3, 12, 40)), self._something)
@@ -114,7 +114,7 @@ class Run:
             self.checks.outlived(began)
             self.checks.none_waits_for_a_server(began)
             if self.kube.pods.keys() <= self.kube.homeless:
-                # Nobody waits for what these have.
+                # No other pod waits for the IPUs of these.
                 for uid in list(self.kube.pods):
                     self.kube.make_room(uid)
             late = [pod for pod in self.kube.pods.values() if self._can_be_served_now(pod)]
@@ -134,7 +134,7 @@ class Run:
         }
 
     def _calm(self) -> None:
-        """End all that is wrong; pods that nobody can serve go."""
+        """End all faults, and delete pods that no server can serve."""
         self.stage.stormy = False
         for server in self.servers.values():
             server.world.faults.clear()
@@ -150,7 +150,7 @@ class Run:
         if data is not None:
             readable = {entry.id for entry in self.kube.read_ledger().entries}
             if readable != data.keys():
-                # An administrator takes out what nobody can read.
+                # An administrator removes unreadable entries.
                 self.kube.write_ledger({key: text for key, text in data.items() if key in readable})
                 self.checks.tampered_at = self.stage.agenda.now
         largest = max(
@@ -176,12 +176,12 @@ class Run:
         up = {address: each for address, each in self.servers.items() if not each.is_down}
         told = [each for each in self.kube.pods.values() if each.told_server and each.told_server not in up]
         if self.settings.namespace_limits and any(each.namespace == pod.namespace for each in told):
-            # It may wait for their share of the limit.
+            # The pod may wait for the limit that they use.
             return False
         return pod.uid not in self.kube.homeless and self._can_be_served(pod, up)
 
     def _check_silence(self) -> None:
-        """Make sure that an empty world is a quiet one."""
+        """Check that nothing happens in an empty cluster except for reads."""
         before = Counter[str]()
         for process in self.processes:
             before += process.sent
@@ -194,7 +194,7 @@ class Run:
         if made or reads > _MOST_READS * len(self.servers):
             self.stage.violate(f"in ten minutes without events there were {reads} reads and {dict(made)}")
 
-    # --- who and what comes along
+    # --- pods and faults
 
     def _somebody(self) -> None:
         rng = self.stage.rng
@@ -220,7 +220,7 @@ class Run:
                     self.stage.after(rng.uniform(50.0, 400.0), lambda uid=pod.uid: self.kube.make_room(uid))
 
     def _end_early(self, pod: Pod) -> None:
-        """Let somebody delete or release a pod before it ends, perhaps, or its node be lost."""
+        """With some probability, delete, release or end a pod early, or lose its node."""
         rng = self.stage.rng
         after, kind = rng.uniform(0.0, 200.0), rng.random()
         if kind < 0.15:
@@ -238,9 +238,9 @@ class Run:
             self.stage.after(after / 4, lambda: self._narrow(pod.uid))
 
     def _narrow(self, uid: str) -> None:
-        """Let somebody add a node selector to a pod, which its gate allows."""
+        """Add a node selector to a pod, which is allowed while it has its gate."""
         pod = self.kube.pods.get(uid)
-        # Afterwards nobody would delete one that can't be served any more.
+        # Only during the faults: `_calm` ends them, and deletes pods that no server can serve.
         if pod is not None and pod.gated and self.stage.stormy:
             chosen = self.stage.rng.choice(sorted(pod.servers if pod.servers is not None else self.servers))
             self.stage.fault("pod narrowed", f"{pod.name} to {chosen}")
@@ -255,7 +255,7 @@ class Run:
             stage.fault("killed", "")
             self._restart(rng.choice(self.processes))
         elif chosen == 1 and self.processes:
-            # It believes that it leads, and sees nothing new.
+            # The process still leads by its own view, and sees no changes.
             stage.fault("two leaders", "")
             stale = rng.choice(self.processes)
             stale.cache.frozen = True
@@ -303,7 +303,7 @@ class Run:
                     server.world.vanish(each)
 
     def _retire(self, process: Process) -> None:
-        # Until then each may have written what the other has not read yet.
+        # Until now, each leader may have written entries that the other has not read.
         self.checks.tampered_at = self.stage.agenda.now
         process.kill()
         if process in self.processes:
@@ -311,7 +311,7 @@ class Run:
         self._lead()
 
     def _tamper(self) -> None:
-        """Let somebody write into the ledger what no ledger has, or lose what it had."""
+        """Write an invalid ledger, or lose its contents."""
         rng, data = self.stage.rng, dict(self.kube.data or {})
         kind = rng.randrange(4)
         self.stage.fault("ledger tampered with", str(kind))
@@ -328,19 +328,19 @@ class Run:
         self.kube.write_ledger(data)
 
     def _neighbour(self, world: World) -> None:
-        """Let another cluster make a partition on the same server."""
+        """Create a partition of another cluster on the same server."""
         rng = self.stage.rng
         self.stage.fault("neighbour", "")
         allocation = rng.choice([each.name for each in world.all_allocations()])
         asked = Asked(id=f"{_NEIGHBOUR}{rng.randrange(10**9)}", size=rng.choice((1, 2, 4)), allocation=allocation)
         try:
             world.create(asked)
-        except Exception as refusal:  # noqa: BLE001 - there is no room, or the server is down
+        except Exception as refusal:  # noqa: BLE001 - no free IPUs, or the server is down
             self.stage.note("neighbour", "%s", refusal)
 
 
 def run_seed(seed: int, *, bug: str = "", recording: bool = False) -> Outcome:
-    """Run one seed to its end, whatever that is; with a bug planted."""
+    """Run one seed with a planted bug, if given, and return its outcome."""
     run = Run(seed, recording=recording)
     with planted(BUGS, bug):
         return outcome_of(run.run, run.stage, cpu_seconds=_CPU_SECONDS)

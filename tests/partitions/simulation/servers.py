@@ -1,4 +1,4 @@
-"""V-IPU servers in virtual time: the simulated server's model, asked through a network that may lose or delay."""
+"""V-IPU servers in virtual time: the model of the simulated server behind a network that loses or delays requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STATES = {
 
 
 class VipuServer:
-    """One server."""
+    """One simulated V-IPU server."""
 
     def __init__(self, stage: Stage, server: Server, settings: VipuSettings, *, tells_sizes: bool) -> None:
         self.stage, self.server = stage, server
@@ -39,27 +39,27 @@ class VipuServer:
         self.tells_sizes = tells_sizes
         #: Called when a change takes effect.
         self.on_change: Callable[[Call], None] = lambda _call: None
-        #: Partitions that a fault has taken from their pods, and when.
+        #: Times at which a fault took a partition from its pod, by id.
         self.robbed: dict[str, float] = {}
-        #: When it was last restarted, and until when it is out of reach.
+        #: Time of the last restart, and time from which the server can be reached again.
         self.down_at = self.back_at = 0.0
 
     def partitions(self) -> dict[str, PartitionView]:
-        """Return what there is."""
+        """Return all partitions by id."""
         return {view.id: view for view in self.world.all_partitions()}
 
     @property
     def is_down(self) -> bool:
-        """Whether it is out of reach."""
+        """Whether the server cannot be reached."""
         return self.stage.agenda.now < self.back_at
 
     def is_active(self, partition_id: str) -> bool:
-        """Whether a partition is there and good."""
+        """Return whether a partition exists and is active."""
         view = self.partitions().get(partition_id)
         return view is not None and view.phase is Phase.ACTIVE
 
     def send(self, call: Call, answer: Callable[[object | None, Failure | None], None]) -> None:
-        """Take a request, and answer it when the server would: with what was read, or why it failed."""
+        """Execute a request. Call `answer` when the simulated server would answer, with the result or a failure."""
         self.on_change(call)
         try:
             if isinstance(call, ReadServer):
@@ -88,7 +88,7 @@ class VipuServer:
             failed = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=outcome.failure) if outcome.failure else None
             answer(None, failed)
         elif outcome.at is None:
-            # The command gives up waiting.
+            # The command stops waiting.
             lost = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="deadline exceeded")
             self.stage.after(120.0, lambda: answer(None, lost))
         else:
@@ -115,10 +115,10 @@ class VipuServer:
             ),
         )
 
-    # --- what befalls it
+    # --- faults
 
     def restart(self, *, keeps_partitions: bool, down_seconds: float) -> None:
-        """Restart; what was there may be gone."""
+        """Restart the server; its partitions may be lost."""
         if not keeps_partitions:
             self._rob(*self.partitions())
         self._rob(*(view.id for view in self.partitions().values() if view.phase is not Phase.ACTIVE))
@@ -128,7 +128,7 @@ class VipuServer:
         self.world.restart(keeps_partitions=keeps_partitions, down_seconds=down_seconds)
 
     def vanish(self, partition_id: str) -> None:
-        """Take a partition away."""
+        """Delete a partition without the controller."""
         self._rob(partition_id)
         self.world.vanish(partition_id)
 
@@ -143,7 +143,7 @@ class VipuServer:
 
 
 def failure_of(refusal: VipuRefusalError, *, changing: bool) -> Failure:
-    """Return what a refusal means, as the adapter has it."""
+    """Return the failure that the adapter reports for a refusal."""
     kind = _KINDS.get(refusal.grpc_code)
     if kind is None:
         kind = FailureKind.UNKNOWN_OUTCOME if changing else FailureKind.UNAVAILABLE

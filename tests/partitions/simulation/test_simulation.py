@@ -1,4 +1,4 @@
-"""Partitions under faults, crashes and people; `python -m tests.partitions.simulation` plays more."""
+"""Partitions with random faults, crashes and users; `python -m tests.partitions.simulation` simulates more seeds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.support.simulations.contract import SimulationContract
 
 
 class TestSimulation(SimulationContract):
-    """Whoever asks is served in turn, nothing is left of those that go, and nobody else's is touched."""
+    """Pods are served in order, no partition outlives its pod, and other clusters' partitions are not changed."""
 
     module = "tests.partitions.simulation"
     name = "partitions"

@@ -25,10 +25,10 @@ from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.settings import VipuSettings
 from tests.support.waiting import wait_for
 
-#: A command takes 0.1 s of processor time to start, and the machine may be busy.
+#: A command takes 0.1 s of CPU time to start, and the machine may be busy.
 pytestmark = pytest.mark.timeout(30)
 KEY = "open-sesame"
-#: The allocations and users that the ground's server has.
+#: Allocations and users of the simulated server.
 ALLOCATIONS = {
     "ours": {"cluster": "c16", "agents": ["ag0", "ag1", "ag2", "ag3"]},
     "small": {"cluster": "c16", "agents": ["ag4"]},
@@ -39,7 +39,7 @@ USERS = {
     "them": {"key": "key-of-others", "allocations": ["small", "theirs"]},
 }
 _FAULTY, _CREATES = 0.4, 0.6
-#: What befalls a change of the last test.
+#: Faults that the last test injects.
 _FAULTS = (
     Fault(kind=FaultKind.REFUSED, grpc_code="Aborted", message="later"),
     Fault(kind=FaultKind.REFUSED, grpc_code="", message="the hamster is tired"),
@@ -54,12 +54,12 @@ _FAULTS = (
 
 
 class InThisProcess(Runner):
-    """Runs the simulated command without a process of its own."""
+    """Runs the simulated command in the test process."""
 
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, seconds: float, most_bytes: int
     ) -> Ended:
-        """Run it."""
+        """Run the simulated command."""
         assert (environment["HOME"], seconds > 0, most_bytes > 0) == (str(folder), True, True)
         stdout, stderr = io.StringIO(), io.StringIO()
         code = command.run(arguments[1:], environment, stdout, stderr)
@@ -67,43 +67,43 @@ class InThisProcess(Runner):
 
 
 class Says(Runner):
-    """Runs nothing, and has something to say."""
+    """Runs nothing, and returns a given output."""
 
     def __init__(self, code: int | None, stdout: str = "", stderr: str = "", cause: str = "") -> None:
         super().__init__()
         self.ended = Ended(code=code, stdout=stdout, stderr=stderr, cause=cause)
 
     def run(self, *_arguments: object, **_options: object) -> Ended:
-        """Say it."""
+        """Return the output."""
         return self.ended
 
 
 @dataclass
 class Ground:
-    """The adapter, which asks as user `us`, and the simulated server that it asks."""
+    """The adapter, which is the user `us`, and its simulated server."""
 
     vipu: VipuCommand
     simulator: VipuSimulator
 
     @property
     def world(self) -> World:
-        """The server's memory."""
+        """State of the simulated server."""
         return self.simulator.world
 
     def with_(self, **changes: Any) -> VipuCommand:
-        """Return an adapter with other settings."""
+        """Return an adapter with changed settings."""
         return replace(self.vipu, **changes)
 
 
 @pytest.fixture(scope="module")
 def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The simulated command."""
+    """Path of the simulated command."""
     return command.install(tmp_path_factory.mktemp("bin"))
 
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """The folder of a mounted Secret, readable by the group as kubelets make it."""
+    """Folder of a mounted Secret, readable by the group as kubelets create it."""
     folder = tmp_path / "secret"
     folder.mkdir()
     for name, content in (("user-id", "us\n"), ("access-key", f"{KEY}\n")):
@@ -114,7 +114,7 @@ def secret(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ground(executable: Path, secret: Path) -> Iterator[Ground]:
-    """The adapter to a server in secure mode whose creates take no time."""
+    """An adapter to a server in secure mode whose creates take no time."""
     server = VipuSettings(allocations=ALLOCATIONS, users=USERS, secure=True, create_seconds=0, remove_seconds=0)
     with VipuSimulator(server, rng=random.Random(1)) as simulator:
         vipu = VipuCommand(host=simulator.host, port=simulator.port, command=str(executable), credentials=secret)
@@ -124,7 +124,7 @@ def ground(executable: Path, secret: Path) -> Iterator[Ground]:
 
 @pytest.fixture
 def quick(ground: Ground) -> Ground:
-    """The same, but that commands run in this process: one of their own takes 0.1 s."""
+    """Return the ground with commands in the test process, because a separate process takes 0.1 s."""
     return replace(ground, vipu=replace(ground.vipu, runner=InThisProcess()))
 
 
@@ -143,7 +143,7 @@ def _request(name: str = "p1", size: int = 1, allocation: str = "ours") -> Parti
 
 
 def _processes(marker: str) -> list[str]:
-    """Return the command lines of all processes that have the marker in theirs, or in their environment."""
+    """Return the command lines and environments of all processes that contain the marker in one of them."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -157,7 +157,7 @@ def _processes(marker: str) -> list[str]:
 
 
 @pytest.mark.parametrize("cause", ["it took too long", "it wrote too much", "it was killed by SIGKILL"])
-def test_a_command_that_does_not_end_by_itself_leaves_the_outcome_of_a_change_open(quick: Ground, cause: str) -> None:
+def test_change_whose_command_is_killed_has_an_unknown_outcome(quick: Ground, cause: str) -> None:
     vipu = quick.with_(runner=Says(None, "create partition (p1): success.\n", "already exists", cause))
     failure = _failed(vipu.create_partition, _request()).failure
     assert (failure.kind, cause in failure.message) == (FailureKind.UNKNOWN_OUTCOME, True)
@@ -175,23 +175,25 @@ def test_a_command_that_does_not_end_by_itself_leaves_the_outcome_of_a_change_op
         ("panic: runtime error\n", 2, FailureKind.UNKNOWN_OUTCOME),
     ],
 )
-def test_a_create_is_done_only_when_the_command_says_so(quick: Ground, body: str, code: int, kind: FailureKind) -> None:
+def test_create_succeeds_only_if_the_command_reports_success(
+    quick: Ground, body: str, code: int, kind: FailureKind
+) -> None:
     assert _kind(quick.with_(runner=Says(code, body)).create_partition, _request()) is kind
 
 
-def test_a_list_that_cannot_be_read_is_an_error_that_names_the_line(quick: Ground) -> None:
+def test_unreadable_list_is_an_error_that_names_the_line(quick: Ground) -> None:
     body = " Partition | Size | State\n----\n p1 | 4 | ACTIVE\n p2 | 4\n----\n"
     failure = _failed(quick.with_(runner=Says(0, body)).list_partitions).failure
     assert failure.kind is FailureKind.UNAVAILABLE
     assert "line 4 has 2 cells, and the header 3: ' p2 | 4'" in failure.message
 
 
-def test_warnings_on_stderr_are_no_failure(quick: Ground) -> None:
+def test_warning_on_stderr_does_not_fail_a_create(quick: Ground) -> None:
     warning = "failed to check for updates: timeout"
     quick.with_(runner=Says(0, "create partition (p1): success.\n", warning)).create_partition(_request())
 
 
-def test_the_access_key_is_in_no_argument_environment_log_or_exception(
+def test_access_key_is_in_no_argument_environment_log_or_exception(
     ground: Ground, secret: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ground.simulator.inject(Fault(kind=FaultKind.HANG, method=CREATE, seconds=60))
@@ -209,7 +211,7 @@ def test_the_access_key_is_in_no_argument_environment_log_or_exception(
     thread.join()
     assert answers[0].failure.kind is FailureKind.UNKNOWN_OUTCOME
     assert not Path(config).exists()
-    # A command that repeats the key in whatever it says is not repeated.
+    # If a command prints the key, the error does not contain it.
     for runner in (Says(0, f"bad key {KEY}\n"), Says(1, "", f"bad key {KEY}\n")):
         vipu = ground.with_(runner=runner)
         for call in (vipu.list_partitions, lambda vipu=vipu: vipu.create_partition(_request())):
@@ -220,28 +222,28 @@ def test_the_access_key_is_in_no_argument_environment_log_or_exception(
     assert KEY not in repr(ground.vipu)
 
 
-def test_the_file_that_vipu_admin_writes_is_handed_on_as_it_is(quick: Ground, tmp_path: Path) -> None:
+def test_mounted_configuration_file_is_used(quick: Ground, tmp_path: Path) -> None:
     folder = tmp_path / "mounted"
     folder.mkdir()
     (folder / "vipu-cli.hcl").write_text(f'api-user-id = "us"\napi-access-key = "{KEY}"\n', "utf-8")
     assert len(quick.with_(credentials=folder).list_allocations()) == 2
 
 
-def test_a_secret_that_is_changed_is_used_from_then_on(quick: Ground, secret: Path) -> None:
+def test_changed_secret_is_used_by_the_next_call(quick: Ground, secret: Path) -> None:
     quick.simulator.set(users={"us": {"key": "rotated", "allocations": ["small"]}})
     assert _failed(quick.vipu.list_partitions).failure.kind is FailureKind.PERMISSION
     (secret / "access-key").write_text("rotated", "utf-8")
     assert quick.vipu.list_partitions() == ()
 
 
-def test_without_the_files_of_the_secret_nothing_is_sent(quick: Ground, tmp_path: Path) -> None:
+def test_call_without_the_files_of_the_secret_is_not_sent(quick: Ground, tmp_path: Path) -> None:
     failure = _failed(quick.with_(credentials=tmp_path / "none").create_partition, _request()).failure
     assert failure.kind is FailureKind.UNAVAILABLE
     assert "has neither vipu-cli.hcl nor user-id and access-key" in failure.message
     assert quick.simulator.calls == ()
 
 
-def test_outside_of_secure_mode_there_is_no_configuration_file(quick: Ground) -> None:
+def test_server_without_secure_mode_needs_no_credentials(quick: Ground) -> None:
     quick.simulator.set(secure=False)
     assert [item.name for item in quick.with_(credentials=None).list_allocations()] == ["ours", "small", "theirs"]
 
@@ -249,13 +251,13 @@ def test_outside_of_secure_mode_there_is_no_configuration_file(quick: Ground) ->
 @pytest.mark.parametrize(
     ("name", "words"), [("no-such-program", "No such file"), ("/proc/version", "Permission denied")]
 )
-def test_a_command_that_cannot_be_run_changes_nothing(ground: Ground, name: str, words: str) -> None:
+def test_command_that_cannot_be_started_is_unavailable(ground: Ground, name: str, words: str) -> None:
     failure = _failed(ground.with_(command=name).create_partition, _request()).failure
     assert failure.kind is FailureKind.UNAVAILABLE
     assert f"cannot run {name}: {words}" in failure.message
 
 
-def test_the_command_is_found_on_the_path_and_sees_nothing_of_our_environment(
+def test_command_is_found_in_path_and_gets_a_minimal_environment(
     ground: Ground, executable: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{executable.parent}:{os.environ['PATH']}")
@@ -265,7 +267,7 @@ def test_the_command_is_found_on_the_path_and_sees_nothing_of_our_environment(
     assert [item.id for item in ground.world.all_partitions()] == ["p1"]
 
 
-def test_no_folder_for_the_command_means_that_nothing_is_sent(
+def test_call_without_a_temporary_folder_is_not_sent(
     quick: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "full"))
@@ -274,7 +276,7 @@ def test_no_folder_for_the_command_means_that_nothing_is_sent(
     assert failure.message == "cannot prepare a folder for vipu: No such file or directory"
 
 
-def test_ipus_are_counted_once_and_again_for_agents_that_are_new_or_after_a_while(quick: Ground) -> None:
+def test_ipus_are_counted_again_only_for_new_agents_or_after_ten_minutes(quick: Ground) -> None:
     now = [0.0]
     vipu = quick.with_(monotonic=lambda: now[0])
     for _ in range(2):
@@ -289,25 +291,25 @@ def test_ipus_are_counted_once_and_again_for_agents_that_are_new_or_after_a_whil
     assert quick.simulator.count(LIST_IPUS) == 3
 
 
-def test_ipus_that_cannot_be_counted_are_not_known(quick: Ground) -> None:
+def test_ipus_are_unknown_if_they_cannot_be_counted(quick: Ground) -> None:
     quick.simulator.inject(Fault(kind=FaultKind.REFUSED, message="no attributes today", method=LIST_IPUS))
     assert [item.ipus for item in quick.vipu.list_allocations()] == [None, None]
 
 
-def test_a_version_without_allocations_has_one_of_which_nothing_is_known(quick: Ground) -> None:
+def test_version_without_allocations_lists_one_without_a_name(quick: Ground) -> None:
     fault = Fault(kind=FaultKind.REFUSED, grpc_code="Unimplemented", message="no", method=LIST_ALLOCATIONS)
     quick.simulator.inject(fault)
     assert quick.vipu.list_allocations() == (Allocation(name=""),)
 
 
-# --- what the protocol promises ---------------------------------------------------------------------------------------
+# --- contract of the protocol ---------------------------------------------------------------------------------------
 
 
 def _states(ground: Ground) -> dict[str, str]:
     return {item.id: item.state for item in ground.world.all_partitions()}
 
 
-def test_a_partition_that_was_made_is_listed_with_all_that_is_told(quick: Ground) -> None:
+def test_created_partition_is_listed_with_all_reported_fields(quick: Ground) -> None:
     quick.vipu.create_partition(_request(size=8))
     expected = Partition(id="p1", size=8, state=PartitionState.ACTIVE, state_text="ACTIVE", cluster="c16")
     assert quick.vipu.list_partitions() == (expected,)
@@ -316,7 +318,7 @@ def test_a_partition_that_was_made_is_listed_with_all_that_is_told(quick: Ground
     assert len(json.loads(quick.vipu.ipuof_config("p1"))["devices"]) == 8
 
 
-def test_what_is_not_asked_for_is_left_to_the_server(quick: Ground) -> None:
+def test_server_chooses_options_that_the_request_leaves_out(quick: Ground) -> None:
     quick.world.change_settings({"picks_allocation": True})
     quick.vipu.create_partition(PartitionRequest(id="p1", size=16, reconfigurable=False))
     quick.vipu.create_partition(PartitionRequest(id="p2", size=4))
@@ -324,7 +326,7 @@ def test_what_is_not_asked_for_is_left_to_the_server(quick: Ground) -> None:
     assert made == [("ours", False), ("small", True)]
 
 
-def test_a_second_call_says_what_the_first_has_done(quick: Ground) -> None:
+def test_repeated_create_already_exists_and_repeated_remove_is_not_found(quick: Ground) -> None:
     quick.vipu.create_partition(_request(size=2))
     assert _kind(quick.vipu.create_partition, _request(size=4)) is FailureKind.ALREADY_EXISTS
     assert [item.size for item in quick.world.all_partitions()] == [2]
@@ -333,7 +335,7 @@ def test_a_second_call_says_what_the_first_has_done(quick: Ground) -> None:
     assert _kind(quick.vipu.remove_partition, "p1") is FailureKind.NOT_FOUND
 
 
-def test_without_aligned_free_ipus_in_the_allocation_there_is_a_stockout(quick: Ground) -> None:
+def test_create_without_aligned_free_ipus_is_a_stockout(quick: Ground) -> None:
     quick.vipu.create_partition(_request("p1", 1))
     assert _kind(quick.vipu.create_partition, _request("p2", 16)) is FailureKind.STOCKOUT
     assert set(_states(quick)) == {"p1"}
@@ -351,13 +353,13 @@ def test_without_aligned_free_ipus_in_the_allocation_there_is_a_stockout(quick: 
         pytest.param(_request(allocation="not enough IPUs"), id="an allocation with a name like an error"),
     ],
 )
-def test_what_can_never_be_made_is_invalid(quick: Ground, request_: PartitionRequest) -> None:
+def test_create_that_can_never_succeed_is_invalid(quick: Ground, request_: PartitionRequest) -> None:
     assert _kind(quick.vipu.create_partition, request_) is FailureKind.INVALID
     assert _states(quick) == {}
 
 
 @pytest.mark.parametrize("method", [LIST_ALLOCATIONS, LIST_PARTITIONS, GET])
-def test_a_read_that_fails_is_an_error_and_never_an_empty_list(quick: Ground, method: str) -> None:
+def test_failed_read_is_an_error_and_not_an_empty_list(quick: Ground, method: str) -> None:
     quick.vipu.create_partition(_request())
     read = {
         LIST_ALLOCATIONS: quick.vipu.list_allocations,
@@ -371,9 +373,7 @@ def test_a_read_that_fails_is_an_error_and_never_an_empty_list(quick: Ground, me
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_only_what_has_an_unknown_outcome_may_have_changed_anything_besides_what_succeeds(
-    quick: Ground, seed: int
-) -> None:
+def test_failed_change_has_no_effect_unless_its_outcome_is_unknown(quick: Ground, seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(40):
         if rng.random() < _FAULTY:

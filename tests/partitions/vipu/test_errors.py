@@ -1,4 +1,4 @@
-"""What the words of the `vipu` command mean; no document shows the real ones."""
+"""Meaning of the messages of the `vipu` command; the real messages are not documented."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _grpc(code: str, words: str = "something") -> str:
 @pytest.mark.parametrize(
     ("verb", "said", "kind"),
     [
-        # --- words
+        # --- known messages
         (CREATE, "partition 'p1' already exists", FailureKind.ALREADY_EXISTS),
         (REMOVE, "the snapshot already exists", FailureKind.UNKNOWN_OUTCOME),
         (REMOVE, "partition 'p1' not found", FailureKind.NOT_FOUND),
@@ -61,7 +61,7 @@ def _grpc(code: str, words: str = "something") -> str:
         (CREATE, "open ~/.ipuof.conf.d/p1.conf: permission denied", FailureKind.UNKNOWN_OUTCOME),
         (CREATE, _grpc("PermissionDenied", "permission denied"), FailureKind.PERMISSION),
         (READ, "invalid user id or access key", FailureKind.PERMISSION),
-        # --- the way to the server
+        # --- connection to the server
         (CREATE, _grpc("Unavailable", "dial tcp 10.0.0.1:8090: connect: connection refused"), FailureKind.UNAVAILABLE),
         (CREATE, _grpc("Unavailable", "dial tcp 10.0.0.1:8090: i/o timeout"), FailureKind.UNAVAILABLE),
         (CREATE, "dial tcp: lookup vipu: no such host", FailureKind.UNAVAILABLE),
@@ -71,7 +71,7 @@ def _grpc(code: str, words: str = "something") -> str:
         (CREATE, _grpc("DeadlineExceeded", "context deadline exceeded"), FailureKind.UNKNOWN_OUTCOME),
         (READ, _grpc("DeadlineExceeded", "context deadline exceeded"), FailureKind.UNAVAILABLE),
         (REMOVE, "operation timed out", FailureKind.UNKNOWN_OUTCOME),
-        # --- codes, where the words say nothing
+        # --- gRPC codes of unknown messages
         (CREATE, _grpc("AlreadyExists"), FailureKind.ALREADY_EXISTS),
         (CREATE, _grpc("ResourceExhausted"), FailureKind.STOCKOUT),
         (READ, _grpc("ResourceExhausted"), FailureKind.UNAVAILABLE),
@@ -87,25 +87,25 @@ def _grpc(code: str, words: str = "something") -> str:
         (CREATE, _grpc("Unknown"), FailureKind.UNKNOWN_OUTCOME),
         (CREATE, _grpc("Unavailable"), FailureKind.UNKNOWN_OUTCOME),
         (READ, _grpc("Internal"), FailureKind.UNAVAILABLE),
-        # --- words that nobody knows
+        # --- unknown messages
         (CREATE, "", FailureKind.UNKNOWN_OUTCOME),
         (REMOVE, "panic: runtime error", FailureKind.UNKNOWN_OUTCOME),
         (READ, "panic: runtime error", FailureKind.UNAVAILABLE),
     ],
 )
-def test_words_mean(verb: Verb, said: str, kind: FailureKind) -> None:
+def test_message_has_the_kind_of_failure_of_its_call(verb: Verb, said: str, kind: FailureKind) -> None:
     assert errors.failure_of(verb, said).kind is kind
 
 
 @pytest.mark.parametrize("name", ["not-found", "already exists", "connection refused", "not enough IPUs"])
-def test_a_name_of_somebodys_choice_decides_nothing(name: str) -> None:
+def test_name_in_a_message_does_not_affect_the_kind(name: str) -> None:
     failure = errors.failure_of(CREATE, f"partition in allocation '{name}' broke", [name])
     assert failure.kind is FailureKind.UNKNOWN_OUTCOME
     assert name in failure.message
 
 
 @given(st.sampled_from(list(Verb)), st.lists(WORDS).map(" ".join), st.lists(WORDS, max_size=2))
-def test_any_words_have_a_meaning_that_fits_the_verb(verb: Verb, said: str, asked: list[str]) -> None:
+def test_any_message_has_a_kind_that_fits_the_call(verb: Verb, said: str, asked: list[str]) -> None:
     failure = errors.failure_of(verb, said, asked)
     assert len(failure.message) <= 500
     assert "\n" not in failure.message
@@ -116,7 +116,7 @@ def test_any_words_have_a_meaning_that_fits_the_verb(verb: Verb, said: str, aske
 
 
 @given(st.text("abcxyz ", max_size=60))
-def test_words_without_meaning_never_tell_that_a_change_had_no_effect(said: str) -> None:
+def test_unknown_message_of_a_change_has_an_unknown_outcome(said: str) -> None:
     assert errors.failure_of(CREATE, said).kind is FailureKind.UNKNOWN_OUTCOME
     assert errors.failure_of(REMOVE, said).kind is FailureKind.UNKNOWN_OUTCOME
 
@@ -132,10 +132,10 @@ def test_words_without_meaning_never_tell_that_a_change_had_no_effect(said: str)
         ("", False),
     ],
 )
-def test_a_success_is_what_says_so(said: str, is_success: bool) -> None:
+def test_success_requires_its_message_without_a_failure(said: str, is_success: bool) -> None:
     assert errors.is_success(said) is is_success
 
 
-def test_messages_are_one_bounded_line_of_printable_words() -> None:
+def test_message_is_one_printable_line_of_bounded_length() -> None:
     assert errors.message_of("a\x1b[31m b\r\n\tc\x00") == "a [31m b c"
     assert len(errors.message_of("x" * 100_000)) == 500

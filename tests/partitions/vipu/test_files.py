@@ -1,4 +1,4 @@
-"""What the `vipu` command is given as files, and the configuration that it prints."""
+"""Files that the `vipu` command gets, and the configuration that it prints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUES = st.none() | st.integers() | TEXTS | st.lists(TEXTS, max_size=3) | st.di
     st.sampled_from(["", "Partition p1:\n", "Warning: old client\n\nIPUoF configuration:\n"]),
     st.sampled_from([None, 2]),
 )
-def test_the_document_is_found_behind_the_words_before_it(document: object, words: str, indent: int | None) -> None:
+def test_configuration_is_found_after_other_text(document: object, words: str, indent: int | None) -> None:
     assert json.loads(parse_config(words + json.dumps(document, indent=indent))) == document
 
 
@@ -36,7 +36,7 @@ def test_the_document_is_found_behind_the_words_before_it(document: object, word
         ('{"a": "' + "x" * MOST_BYTES + '"}', "more than 1048576 bytes"),
     ],
 )
-def test_what_is_no_configuration_is_refused(text: str, problem: str) -> None:
+def test_invalid_configuration_is_rejected(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse_config(text)
 
@@ -47,7 +47,7 @@ def _write(folder: Path, **files: bytes) -> Path:
     return folder
 
 
-def test_user_and_key_become_a_configuration_file(tmp_path: Path) -> None:
+def test_user_and_key_are_written_as_a_configuration_file(tmp_path: Path) -> None:
     found = read_credentials(_write(tmp_path, user_id=b"us\n", access_key=b" s3cret-key\n"))
     assert found.config == 'api-user-id = "us"\napi-access-key = "s3cret-key"\n'
     assert found.hidden("bad key s3cret-key, s3cret-key") == "bad key ***, ***"
@@ -56,14 +56,14 @@ def test_user_and_key_become_a_configuration_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "line", ['api-access-key = "s3cret-key"', 'api-access-key="s3cret-key"', '"api_access_key": "s3cret-key"']
 )
-def test_a_configuration_file_is_taken_as_it_is_and_its_key_is_hidden(tmp_path: Path, line: str) -> None:
+def test_mounted_configuration_is_unchanged_and_its_key_is_hidden(tmp_path: Path, line: str) -> None:
     raw = f'api-host = "10.0.0.1"\n{line}\n'
     found = read_credentials(_write(tmp_path, hcl=raw.encode(), user_id=b"other", access_key=b"other"))
     assert found.config == raw
     assert found.hidden("key s3cret-key") == "key ***"
 
 
-def test_nothing_secret_is_in_its_representation(tmp_path: Path) -> None:
+def test_representation_of_credentials_has_no_secrets(tmp_path: Path) -> None:
     assert "s3cret" not in repr(read_credentials(_write(tmp_path, user_id=b"us", access_key=b"s3cret-key")))
 
 
@@ -79,7 +79,7 @@ def test_nothing_secret_is_in_its_representation(tmp_path: Path) -> None:
         ({"user_id": b"us", "access_key": b"s3cret\xff"}, "access-key is not UTF-8"),
     ],
 )
-def test_files_that_cannot_be_used_are_named_without_what_they_have(
+def test_error_of_an_invalid_file_names_it_without_its_content(
     tmp_path: Path, files: dict[str, bytes], problem: str
 ) -> None:
     with pytest.raises(ValueError, match=problem) as caught:
@@ -87,7 +87,7 @@ def test_files_that_cannot_be_used_are_named_without_what_they_have(
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_error_of_an_unreadable_file_names_it(tmp_path: Path) -> None:
     (tmp_path / "user-id").mkdir()
     with pytest.raises(ValueError, match=r"cannot read .*user-id: Is a directory"):
         read_credentials(tmp_path)

@@ -1,4 +1,4 @@
-"""Programs that are run within bounds."""
+"""Programs that run with limits on time and output."""
 
 from __future__ import annotations
 
@@ -24,44 +24,46 @@ def _run(runner: Runner, folder: Path, script: str, *, seconds: float = 60, most
 @pytest.mark.parametrize(
     ("script", "want"),
     [
-        pytest.param('echo "$WORD" >&2; cat; exit 3', Ended(code=3, stdout="", stderr="from us\n"), id="what it says"),
+        pytest.param(
+            'echo "$WORD" >&2; cat; exit 3', Ended(code=3, stdout="", stderr="from us\n"), id="output and exit code"
+        ),
         pytest.param(r"printf 'a\377b'", Ended(code=0, stdout="a\ufffdb", stderr=""), id="output that is no text"),
         pytest.param("exec >&- 2>&-; sleep 0.05; exit 4", Ended(code=4, stdout="", stderr=""), id="closed output"),
         pytest.param(
             "echo half; kill -TERM $$",
             Ended(code=None, stdout="half\n", stderr="", cause="it was killed by SIGTERM"),
-            id="a signal ends it",
+            id="killed by a signal",
         ),
     ],
 )
-def test_exit_code_and_output_are_those_of_the_program(tmp_path: Path, script: str, want: Ended) -> None:
+def test_run_returns_exit_code_and_output_of_the_program(tmp_path: Path, script: str, want: Ended) -> None:
     ended = _run(Runner(), tmp_path, f"pwd >&2; {script}")
     assert ended == replace(want, stderr=f"{tmp_path}\n{want.stderr}")
 
 
-def test_a_lot_of_output_on_both_streams_is_read_to_its_end(tmp_path: Path) -> None:
+def test_large_output_on_both_streams_is_read_completely(tmp_path: Path) -> None:
     script = f"{sys.executable} -IS -c \"import sys; [f.write('x' * 300000) for f in (sys.stdout, sys.stderr)]\""
     ended = _run(Runner(), tmp_path, script)
     assert (ended.code, len(ended.stdout), len(ended.stderr)) == (0, 300_000, 300_000)
 
 
-def test_output_needs_no_room_in_a_folder(tmp_path: Path) -> None:
-    """A list whose end had no room there would look whole: few programs say that they could not write."""
+def test_output_is_not_written_to_the_file_system(tmp_path: Path) -> None:
+    """On a full file system, a truncated list would look complete: few programs report that they could not write."""
     assert int(_run(Runner(), tmp_path, "stat -L -c %d /proc/self/fd/1").stdout) != tmp_path.stat().st_dev
 
 
-def test_too_much_output_ends_the_program(tmp_path: Path) -> None:
+def test_program_with_too_much_output_is_killed(tmp_path: Path) -> None:
     ended = _run(Runner(), tmp_path, "while :; do echo xxxxxxxxxxxxxxxx; done", most_bytes=1000)
     assert (ended.code, ended.cause, len(ended.stdout)) == (None, "it wrote too much", 1000)
 
 
-def test_a_child_that_outlives_the_program_is_killed_and_holds_nothing_up(tmp_path: Path) -> None:
+def test_child_that_outlives_the_program_is_killed_without_delay(tmp_path: Path) -> None:
     ended = _run(Runner(), tmp_path, "sleep 3600 & echo $!")
     assert ended.code == 0
     wait_for(lambda: is_over(int(ended.stdout)), what="the end of the child")
 
 
-def test_at_the_end_of_its_time_a_program_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+def test_program_is_killed_with_its_children_when_its_time_is_over(tmp_path: Path) -> None:
     now = [0.0]
     runner = Runner(monotonic=lambda: now[0])
     found: list[Ended] = []
@@ -75,7 +77,7 @@ def test_at_the_end_of_its_time_a_program_is_killed_with_all_that_it_started(tmp
     wait_for(lambda: is_over(child), what="the end of the child")
 
 
-def test_closing_kills_what_runs_and_runs_nothing_more(tmp_path: Path) -> None:
+def test_close_kills_running_programs_and_prevents_new_ones(tmp_path: Path) -> None:
     runner = Runner()
     found: list[Ended] = []
     thread = threading.Thread(target=lambda: found.append(_run(runner, tmp_path, "touch here; sleep 3600")))
@@ -88,8 +90,8 @@ def test_closing_kills_what_runs_and_runs_nothing_more(tmp_path: Path) -> None:
         _run(runner, tmp_path, "true")
 
 
-def test_closing_kills_nothing_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its number may be another's by then."""
+def test_close_does_not_kill_ended_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The PID may belong to another process by then."""
     runner = Runner()
     _run(runner, tmp_path, "true")
     killed: list[int] = []
@@ -98,15 +100,15 @@ def test_closing_kills_nothing_that_has_ended(tmp_path: Path, monkeypatch: pytes
     assert killed == []
 
 
-def test_a_program_that_is_not_there_does_not_run(tmp_path: Path) -> None:
+def test_missing_program_raises_start_error(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="cannot run nothing-of-that-name: No such file or directory"):
         Runner().run(["nothing-of-that-name"], {}, tmp_path, seconds=1, most_bytes=1)
 
 
-def test_a_program_that_is_stuck_while_it_starts_keeps_nobody_from_the_end(
+def test_close_does_not_wait_for_a_program_that_hangs_at_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where it lies on a network file system that hangs."""
+    """A network file system that hangs can block the start of a program."""
     runner = Runner()
     threading.Thread(target=lambda: _run(runner, tmp_path, "sleep 3600"), daemon=True).start()
     (running,) = wait_for(lambda: tuple(runner._running), what="the program")

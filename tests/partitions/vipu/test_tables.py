@@ -1,4 +1,4 @@
-"""The tables of the `vipu` command: read in every layout, refused where a line is odd."""
+"""Parsing of the tables of the `vipu` command: every layout is read, and invalid tables are rejected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provisioner.partitions.vipu import tables
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
 from provisioner.partitions.vipu.tables import TableError
 
-#: A table is drawn of many choices, each of which hypothesis takes down.
+#: Hypothesis records each of the many choices that a table is drawn from, which takes time.
 pytestmark = pytest.mark.timeout(20)
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-_.", min_size=1, max_size=12)
 CELLS = st.text("abAB01 ()/é-", max_size=9).map(str.strip)
@@ -29,7 +29,7 @@ PUBLIC = """\
 
 @dataclass(frozen=True)
 class Layout:
-    """How a table is drawn."""
+    """Layout of a table."""
 
     framed: bool
     rule_first: bool
@@ -41,7 +41,7 @@ class Layout:
     blank_lines: bool
 
     def draw(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-        """Return the table."""
+        """Return the text of a table."""
         widths = [max(len(row[column]) for row in (header, *rows)) + self.padding for column in range(len(header))]
         rule = ("+" if self.framed else "-") + "-" * (sum(widths) + 3 * len(widths))
         lines = [self._line(row, widths) for row in (header, *rows)]
@@ -66,14 +66,14 @@ LAYOUTS = st.builds(
 
 @st.composite
 def _drawn(draw: st.DrawFn, cells: Mapping[str, Sequence[str]], unknown: Sequence[str]) -> str:
-    """Return a table of columns with these cells, and unknown ones, in any order and layout."""
+    """Return the text of a table with these and unknown columns, in any order and layout."""
     count = max((len(column) for column in cells.values()), default=0)
     columns = dict(cells)
     for name in draw(st.lists(st.sampled_from(unknown), unique=True)) if unknown else ():
         columns[name] = draw(st.lists(CELLS, min_size=count, max_size=count))
     names = draw(st.permutations(list(columns)))
     rows = [[columns[name][number] for name in names] for number in range(count)]
-    # A line with nothing in it cannot be told from an empty one, and a line of dashes not from a rule.
+    # A row without content looks like an empty line, and a row of dashes looks like a rule.
     shown = [row for row in rows if any(cell.strip("-=+ ") for cell in row)]
     assert len(shown) == len(rows)
     return draw(LAYOUTS).draw(names, rows)
@@ -172,9 +172,9 @@ def test_the_public_example_is_read() -> None:
         pytest.param(PUBLIC.replace("Size", "Many"), "line 1 is not a header with a column Size", id="no size"),
         pytest.param(PUBLIC.replace("GCDs", "Status"), "line 1 has two columns state", id="two columns of one meaning"),
         pytest.param(PUBLIC.replace(" 64 ", " 64G"), "line 3 has '64G' where a number", id="a size with a unit"),
-        pytest.param(PUBLIC.replace(" 64 ", " -4 "), "line 3 has '-4' where a number", id="a size below nothing"),
+        pytest.param(PUBLIC.replace(" 64 ", " -4 "), "line 3 has '-4' where a number", id="negative size"),
         pytest.param(PUBLIC.replace(" 64 ", " 0  "), "line 3 has no size", id="no IPUs"),
-        pytest.param(PUBLIC.replace(" 64 ", " 9999999"), "line 3 has '9999999' where", id="more IPUs than there are"),
+        pytest.param(PUBLIC.replace(" 64 ", " 9999999"), "line 3 has '9999999' where", id="size above the maximum"),
         pytest.param(PUBLIC.replace(" 64 ", " ٦٤ "), "line 3 has '٦٤' where a number", id="digits of another script"),
         pytest.param(PUBLIC.replace("ACTIVE", ""), "line 3 has no state", id="an empty state"),
         pytest.param(PUBLIC.replace(" p64 ", "     "), "line 3 has no id of a partition", id="no id"),
@@ -190,7 +190,7 @@ def test_the_public_example_is_read() -> None:
         ),
     ],
 )
-def test_a_table_of_partitions_that_is_odd_is_refused_as_a_whole(table: str, problem: str) -> None:
+def test_invalid_table_of_partitions_is_rejected_as_a_whole(table: str, problem: str) -> None:
     with pytest.raises(TableError) as caught:
         tables.partitions(table)
     assert problem in str(caught.value)
@@ -209,7 +209,7 @@ def test_an_empty_table_has_no_partitions() -> None:
         (("INACTIVE", "ACTIVATING", "ACTIVE (degraded)", ""), PartitionState.OTHER),
     ],
 )
-def test_only_words_that_are_known_are_good_or_bad(words: tuple[str, ...], state: PartitionState) -> None:
+def test_only_known_states_are_active_or_error(words: tuple[str, ...], state: PartitionState) -> None:
     assert {tables.state_of(word) for word in words} == {state}
 
 
@@ -223,7 +223,7 @@ _ATTRIBUTES = " Agent | IPU | Attribute"
         (" Allocation ID | Agents", [" a b | ag0"], "line 3 has no id of an allocation"),
         (" Allocation ID | Agents", [" a | ag0", " a | ag1"], "line 4 has allocation a a second time"),
         (" Allocation ID | Agents", [" a | ag0", "   | "], "line 4 has no id of an allocation"),
-        # A row without id that has more than agents goes on with none.
+        # A row without an id that has more than agents continues no other row.
         (" Allocation | Agents | Cluster", [" a | ag0 | c", "   | ag1 | c"], "line 4 has no id of an allocation"),
         (_ATTRIBUTES, ["     | 0   | clock"], "line 3 has no agent"),
         (_ATTRIBUTES, [" ag0 |     | clock"], "line 3 has no IPU"),
@@ -231,16 +231,14 @@ _ATTRIBUTES = " Agent | IPU | Attribute"
         (_ATTRIBUTES, [" ag0 | one | clock"], "line 3 has 'one' where a number should be"),
     ],
 )
-def test_a_table_of_allocations_or_attributes_that_is_odd_is_refused(
-    header: str, rows: list[str], problem: str
-) -> None:
+def test_invalid_table_of_allocations_or_attributes_is_rejected(header: str, rows: list[str], problem: str) -> None:
     parse = tables.ipus_of_agents if header is _ATTRIBUTES else tables.allocations
     with pytest.raises(TableError) as caught:
         parse("\n".join([header, "-----", *rows, "-----"]))
     assert problem in str(caught.value)
 
 
-def test_ipus_of_allocations_are_those_that_are_told_else_added_up_else_unknown() -> None:
+def test_ipus_of_allocations_are_reported_or_summed_or_unknown() -> None:
     text = (
         " Allocation | Agents   | Cluster | IPUs\n-----\n"
         " a          | ag0, ag1 | c1      | 7\n"
@@ -257,21 +255,21 @@ def test_ipus_of_allocations_are_those_that_are_told_else_added_up_else_unknown(
 
 
 @given(st.text("ab-|=+ \n\r\x0c\u2028é", max_size=40))
-def test_text_that_is_no_table_is_refused(text: str) -> None:
+def test_text_that_is_not_a_table_is_rejected(text: str) -> None:
     for parse in (tables.partitions, tables.allocations, tables.ipus_of_agents):
         with pytest.raises(TableError):
             parse(text)
 
 
 @given(st.text(" |-\nabc019", max_size=60))
-def test_text_that_looks_like_a_table_is_read_or_refused(text: str) -> None:
+def test_text_that_looks_like_a_table_is_read_completely_or_rejected(text: str) -> None:
     with contextlib.suppress(TableError):
         found = tables.partitions(f" Partition | Size | State\n-----\n{text}\n-----\n")
         assert len(found) == sum(1 for line in text.split("\n") if line.strip(" -|"))
 
 
 @pytest.mark.parametrize("text", ["-" * 4_000_000 + "x | Partition", "\n" * 1_000_000], ids=["dashes", "empty lines"])
-def test_what_no_table_has_takes_neither_time_nor_memory(text: str) -> None:
+def test_huge_text_without_a_table_takes_little_memory(text: str) -> None:
     tracemalloc.start()
     with pytest.raises(TableError):
         tables.partitions(text)
