@@ -25,18 +25,21 @@ def assignments(round_: Round, matching: Matching, partial: Collection[WorkloadU
     """Return the nodes whose labels have to change; `partial` are workloads that wait until all their slices are ready.
 
     A node goes from one slice to another in two steps. The first makes it free, so that no further pod of the first
-    slice is bound there. Before the second, the caller verifies live that no pod with chips is on the node.
+    slice is bound there. Before the second, the caller verifies live that no pod with chips is on the node, as before
+    any node is labelled for pods that are not on it yet: the cached pods may be old.
     """
     found: list[Assignment] = []
+    occupied = {pod.node_name for pod in round_.snapshot.pods if not pod.finished}
     for pool in round_.supply.values():
         wanted, used = _wanted(pool, round_, matching, partial), bool(matching.holders.get(pool.name))
-        verify = not used and round_.made_for.get(pool.name) != matching.claimed.get(pool.name)
+        verify = used or round_.made_for.get(pool.name) != matching.claimed.get(pool.name)
         for node in pool.nodes if wanted is not None else ():
             current = {key: node.labels.get(key) for key in MARKS}
             if wanted in (None, current):
                 continue
             if used or FREE in (wanted, current):
-                found.append(Assignment(node.name, wanted, verify=verify and wanted != FREE))
+                is_verified = verify and wanted != FREE and node.name not in occupied
+                found.append(Assignment(node.name, wanted, verify=is_verified))
             else:
                 found.append(Assignment(node.name, FREE))
     return tuple(found)

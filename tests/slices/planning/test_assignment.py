@@ -106,6 +106,15 @@ def test_pool_with_pods_of_one_marked_slice_is_assigned_to_it(before: dict[str, 
     assert labels(world) == [KEY, KEY]
 
 
+def test_node_without_pods_of_its_slice_is_assigned_after_a_live_look() -> None:
+    """The cache may not show a pod of another slice that was bound before the first pod of this slice."""
+    world = marked_world(TRAIN)
+    put_pool(world, TRAIN, **FREE)
+    first, second = sorted(world.nodes)
+    world.put(make_pod(TRAIN, node=first, marked=True), make_pod(TRAIN, index=1, marked=True))
+    assert world.step().assignments == (Assignment(first, KEY), Assignment(second, KEY, verify=True))
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -203,7 +212,7 @@ def test_recreated_node_is_assigned_again() -> None:
     for pod in lost:
         world.put(replace(pod, node_name="", phase="Pending"))
     world.put(replace(node, uid="recreated", labels={**node.labels, **FREE}))
-    assert world.step().assignments == (Assignment(node.name, KEY),)
+    assert world.step().assignments == (Assignment(node.name, KEY, verify=True),)
     assert labels(world) == [KEY, KEY]
 
 
