@@ -27,8 +27,7 @@ from provisioner.runtime.repeats import Lasting
 
 _log = structlog.get_logger(__name__)
 
-#: Maximum duration in seconds of a call that changes something (time-out of the client). Such a call is not sent if the
-#: lease is valid for a shorter time.
+#: Time-out in seconds of the client for changes. A change is not sent if the lease is valid for a shorter time.
 CALL_SECONDS = 10.0
 _DRY = "Not done: this is a dry run."
 #: Name of a resource in metrics, and its record, by kind.
@@ -134,7 +133,7 @@ class Actor(CallingActor[Answer]):
 
 @dataclass(slots=True, kw_only=True)
 class DryActor(Actor):
-    """Executes reads, logs once what each change would do, and rejects changes, so that no further step follows."""
+    """Executes reads. Logs each change once and rejects it, so that no further step follows."""
 
     _said: Lasting = field(default_factory=Lasting)
 

@@ -32,7 +32,7 @@ from provisioner.settings.nodegroups import NodeGroupSettings
 LEASE_NAME = "tpu-provisioner-nodegroups"
 #: Maximum number of concurrent reads of the API server before deletes, for the nodes of one group.
 _AT_ONCE_PER_GROUP = 16
-#: The same for all groups together.
+#: Maximum number of these reads for all groups together.
 _AT_ONCE = 32
 
 
@@ -74,8 +74,7 @@ class Loop(RoundLoop[Answer]):
         started = self.monotonic()
         plan = decide(snapshot, self.memory, self.settings, self.clock())
         self.metrics.decide_seconds.observe(self.monotonic() - started)
-        # The memory is set before the plan is executed. If that crashes, calls and writes that the actor does not have
-        # count as lost after 60 s, with an unknown outcome.
+        # Set before the plan is executed: if that crashes, calls that the actor does not have count as lost after 60 s.
         self.memory = plan.memory
         if not snapshot.not_synced:
             self.actor.carry_out(plan)

@@ -34,8 +34,7 @@ _HOST_PATHS = {
 def manifest(plugin: str, *, agent: str = "", log: str = "") -> dict[str, Any]:
     """Return the DaemonSet with these images; an annotation has its version.
 
-    The optional agent controls the links between chips. The optional log image needs a shell and `tail`, and prints the
-    driver's log as its own.
+    The optional agent controls the links between chips. The optional log image (shell, `tail`) prints the driver's log.
     """
     made = _manifest(plugin, agent, log)
     text = json.dumps(made, sort_keys=True, separators=(",", ":"))
@@ -97,7 +96,7 @@ def _plugin(image: str) -> dict[str, Any]:
             "--enable-runtime-metrics=false",
             "--enable-host-metrics=false",
             "--enable-vbar-uds",
-            # It would read values from the metadata server that only GKE writes.
+            # The subslice application would read values from the metadata server that only GKE writes.
             "--enable-subslice-application=false",
         ],
         "env": [

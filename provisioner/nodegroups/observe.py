@@ -140,7 +140,7 @@ def _node_seen(raw: object, nodes: Watch[Node], pods: ListWatch[Pod]) -> Node | 
     if not reading.may_be_of_a_group(node):
         return None
     if nodes.synced and _has_come_to_a_group(node, nodes.records().get(("", node.name))):
-        # Its existing pods were dropped when they were seen, and the watch does not repeat them.
+        # Existing pods of the node were dropped when they were seen, and the watch does not repeat them.
         pods.relist()
     return node
 
@@ -166,7 +166,7 @@ def _wanted_pod(raw: object, nodes: Watch[Node]) -> Pod | None:
     if pod.chips or reading.tolerates_tpu_nodes(raw):
         return pod
     if not nodes.synced:
-        # It is unknown whether the pod's node is a group's, and the watch does not repeat the pod.
+        # The nodes are unknown, so the pod's may be a group's, and the watch does not repeat the pod.
         return pod
     # The pod was bound before the node had the taint.
     node = nodes.records().get(("", pod.node))

@@ -127,8 +127,7 @@ class Writer:
             machine_id=what.machine_id,
             expires_at=what.expires_at,
         )
-        # A conflict means that the id belongs to another token, which must not be used. The next attempt draws another
-        # id.
+        # A conflict: the id belongs to another token, which must not be used. The next attempt draws another id.
         made = self.api.post(path, secret, timeouts=_SHORT_TIMEOUTS)
         self._keep_if_it_lasts(what, fields.mapping(made.get("metadata")))
 

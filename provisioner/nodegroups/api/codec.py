@@ -1,8 +1,7 @@
 """Maps dataclasses to the JSON and to the schema of API objects. Pure.
 
 `Annotated[str, Text(about="...")]` declares a field; a string after the form is its name in JSON, by default the
-attribute's name in camel case. The API server has validated all values; a value of another type raises ValueError or
-TypeError.
+attribute's name in camel case. The API server has validated all values; another type raises ValueError or TypeError.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ R = TypeVar("R", bound=Record)
 def parse(cls: type[R], raw: object, *, served: Collection[str] = ()) -> R:
     """Read an object of a kind. Raises MalformedObject if its identity or its spec cannot be read.
 
-    Objects outside the `served` namespaces (empty if all are served) are read without lists, objects and long texts,
-    because any tenant can create many of them.
+    Objects outside the `served` namespaces (empty if all are served) are read without lists, objects and long texts:
+    any tenant can create many.
     """
     whole, hints = fields.mapping(raw), HINTS[cls.kind]
     meta = _meta(cls.kind, fields.mapping(whole.get("metadata")))
@@ -99,8 +99,7 @@ def child(wanted: Child) -> Json:
     }
     if meta.owner is not None:
         metadata["labels"] = {names.GROUP_NAMESPACE: meta.namespace, names.GROUP_NAME: meta.owner.name}
-        # blockOwnerDeletion would need permission for the owner's finalizers; the group has its own finalizers for its
-        # children.
+        # blockOwnerDeletion would need permission for the owner's finalizers, and the owner has its own finalizers.
         owner = {"kind": Kind.TPU_NODE_GROUP.value, "name": meta.owner.name, "uid": meta.owner.uid, "controller": True}
         metadata["ownerReferences"] = [{"apiVersion": API_VERSION, **owner}]
     return {

@@ -1,8 +1,7 @@
 """Specs of the four kinds: description, bounds and default of each field, and the rules between fields.
 
 Names, requirements and defaults are those of gke-labs/tpu-operator, with two differences: fields that can be derived
-are optional, and combinations that can never work are rejected. An absent text is empty; an absent number or choice is
-None.
+are optional, and combinations that never work are rejected. An absent text is empty, an absent number or choice None.
 """
 
 from __future__ import annotations

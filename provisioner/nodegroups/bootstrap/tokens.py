@@ -1,10 +1,9 @@
 """Plans bootstrap tokens, and checks the certificate requests that are made with them. Pure.
 
 Each machine that has not joined has a token, a Secret in kube-system. A token is valid for 30 minutes and is replaced
-earlier; the old one is not deleted until it expires, so a running join is not interrupted. Tokens do not have kubeadm's
-group, for which Kubernetes approves any node's certificate: a user who writes the startup script of a machine could
-then become any node. Only this controller approves certificates for the tokens' own group, and only for the token's
-machine.
+earlier; the old one is kept until it expires, so a running join is not interrupted. Tokens do not have kubeadm's group,
+for which Kubernetes approves any node's certificate: a user who writes the startup script of a machine could become any
+node. For their own group, only this controller approves certificates, for the token's machine.
 """
 
 from __future__ import annotations

@@ -232,8 +232,6 @@ class ComputeClient:
             scope, _OPERATIONS, name, resources.OPERATION_FIELDS, lambda body: resources.operation_of(body, scope)
         )
 
-    # --- single calls
-
     def _pages(
         self,
         subject: str,

@@ -111,9 +111,6 @@ def _body(**entries: Any) -> dict[str, Any]:
     return {key: value for key, value in entries.items() if value not in (None, "", {}, [])}
 
 
-# --- Responses ----------------------------------------------------------------------------------------------
-
-
 def policy_of(raw: object) -> records.ResourcePolicy:
     """Read a resource policy. If it is not a workload policy, `type` is empty."""
     body = fields.mapping(raw)

@@ -65,8 +65,6 @@ def words_of(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfTarget:
-    """A call about a resource."""
-
     sort: ClassVar[Sort] = Sort.READ
     target: Target
 
@@ -120,9 +118,9 @@ class Proof:
     group_labels: Mapping[str, str] = field(default_factory=dict)
     #: Common prefix of the machines' provider ids. Labelled nodes with another prefix are ignored.
     place: str = ""
-    #: Time until which pods without chips of the child's namespace keep the machines. None if they do not keep them.
-    #: The next field is for pods of other namespaces.
+    #: Time until which pods without chips of the child's namespace keep the machines, None if they do not.
     deadline: datetime | None = None
+    #: Time until which pods without chips of other namespaces keep the machines, None if they do not.
     deadline_of_others: datetime | None = None
     #: Provider ids of all machines that may run. Their nodes may lack the labels.
     provider_ids: frozenset[str] = frozenset()
@@ -241,7 +239,6 @@ class _OfObject:
 
     @property
     def key(self) -> str:
-        """Identity of the object."""
         return f"{self.kind} {self.name}"
 
 
@@ -311,11 +308,8 @@ class ApproveRequest(_OfObject):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfDevicePlugin:
-    """A write of the DaemonSet of the device plugin."""
-
     @property
     def key(self) -> str:
-        """Identity of the DaemonSet."""
         return "device plugin"
 
 

@@ -93,8 +93,7 @@ def step_of(child: Child, round_: Round) -> Step:
     refusal = not_served(child, round_) or squats(child, round_)
     kept_away = refusal is not None and refusal.reason == Reason.NOT_ALLOWED and meta.deleting
     if round_.is_set(names.ABANDON, child) and (kept_away or _denied(child, known)):
-        # While Compute Engine accepts the calls, the annotation has no effect: the machines would cost money and not be
-        # counted.
+        # While Compute Engine accepts calls, the annotation has no effect: machines would remain and cost money.
         outcome = Outcome(done=True)
     elif refusal is not None:
         outcome = _refused(child, refusal)
@@ -123,8 +122,7 @@ def _refused(child: Child, refusal: Condition) -> Outcome:
     if not child.meta.deleting:
         return Outcome(condition=refusal)
     if refusal.reason == Reason.INVALID_SPEC and not child.status.url:
-        # An invalid object never had a resource. If it is only not allowed, an earlier process with other settings may
-        # have just sent the create.
+        # An invalid object never had a resource. For others, an earlier process may have just sent the create.
         return Outcome(done=True)
     note = f"{refusal.message}. What it has in Compute Engine stays, and so does this object until that changes"
     return Outcome(condition=replace(refusal, message=note))
@@ -286,7 +284,6 @@ def _being_made(child: Child) -> Condition:
 
 
 def _failing(child: Child, wait: memory.Backoff, verb: str) -> Condition:
-    """Return the condition of a create or a delete that failed."""
     if wait.failure.kind in _PASSING:
         return not_ready(Reason.PROVISIONING, f"the {_WHAT[child.kind]} is not {verb} yet: {wait.failure.message}")
     reason = Reason.OPERATION_FAILED if wait.accepted else Reason.REQUEST_REJECTED
@@ -294,7 +291,6 @@ def _failing(child: Child, wait: memory.Backoff, verb: str) -> Condition:
 
 
 def _status(child: Child, known: memory.ResourceMemory, outcome: Outcome, now: datetime) -> Step:
-    """Return a step with the status, if it differs from the object's."""
     condition = outcome.condition
     status = replace(
         child.status,

@@ -192,7 +192,6 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
 
 
 def _waiting(sightings: Sightings) -> Condition:
-    """Return the condition of a group that is not ready."""
     if sightings.problem_of_template:
         return not_ready(Reason.REQUEST_REJECTED, f"instanceTemplateURI: {sightings.problem_of_template}")
     failed = _failed(sightings)

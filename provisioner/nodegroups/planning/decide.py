@@ -1,11 +1,9 @@
 """Decides what to do, from a snapshot of the cluster and the readings of Compute Engine. Pure, and level-triggered.
 
-A group is decided on together with its children, and separately from other groups: an exception in one does not affect
-them.
-
-Compute Engine limits the calls of a project by kind, region and minute, so calls are paced. Changes come first, those
-of whole resources before those of machines, then calls that have been due for longest. Namespaces, and groups whose
-machines are changed, take turns.
+A group is decided on together with its children. An exception in one group does not affect other groups. Compute Engine
+limits the calls of a project by kind, region and minute, so calls are paced. Changes come first, those of whole
+resources before those of machines, then calls by the time since they are due. Namespaces, and groups whose machines are
+changed, take turns.
 """
 
 from __future__ import annotations
@@ -76,8 +74,8 @@ class Plan:
 def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
     """Return a plan. It is empty if the snapshot is not synced or the cluster is unknown.
 
-    Without the cluster's UID, marks could not be distinguished from those of other clusters. Losses are forgotten,
-    because lost machines may recover in the meantime.
+    Without the cluster's UID, marks of other clusters could not be recognized. Losses are forgotten: machines may
+    recover.
     """
     if snapshot.not_synced or not snapshot.cluster.uid:
         return Plan(memory=replace(memory, lost={}))

@@ -22,8 +22,7 @@ from provisioner.nodegroups.planning.memory import LONG_AGO
 from provisioner.nodegroups.planning.nodes import Fleet, Member, is_marked, labels_of, provider_id
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, merged, to_write, was_whole
 
-#: Interval in seconds between reads of a machine that has its metadata and has not joined. A client may have changed
-#: it.
+#: Interval in seconds between reads of a machine that has not joined: another client may have changed its metadata.
 _CHECK_SECONDS = 300.0
 #: Interval in seconds between reads of a machine that did not exist.
 _ABSENT_SECONDS = 30.0

@@ -67,8 +67,7 @@ class ResourceMemory:
     listing: Listing | None = None
     #: Time of the last change to the resource. Readings requested before it are outdated and are ignored.
     changed_at: datetime = LONG_AGO
-    #: Time of the last insert whose outcome is unknown: Compute Engine may still receive it. None without such an
-    #: insert.
+    #: Time of the last insert whose outcome is unknown: Compute Engine may still receive it. None if there was none.
     unsure_at: datetime | None = None
     #: Back-offs by the kind of attempt (`READ` and the constants below it).
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)

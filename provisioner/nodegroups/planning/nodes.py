@@ -82,8 +82,7 @@ def running(fleet: Fleet, labels: Mapping[str, str], place: str, round_: Round) 
     The machine of a labelled node may have been created after the list. `place` is the common prefix of the machines'
     provider ids; labelled nodes with another prefix are ignored.
     """
-    # The node of an earlier machine of this name counts as well: pods may be bound to it, and the gate reads it by
-    # name.
+    # The node of an earlier machine of this name counts too: pods may be bound to it, and the gate reads it by name.
     ids = [member.machine.provider_id for member in fleet.members if member.runs]
     found = {node.name: node for node in map(round_.nodes.get, ids) if node is not None}
     key = (labels.get(names.GROUP_NAMESPACE, ""), labels.get(names.GROUP_NAME, ""))
@@ -184,8 +183,7 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, round_: R
         wanted = {**shared, names.TRUSTED_NAMESPACE: group.meta.namespace}
         if group.spec.bootstrap_kubernetes is not None and machine.id:
             # Machines with other images may join again as the existing node. A node that is not ready, and for which
-            # only an earlier machine has a token, belongs to that machine, which was lost before the node had its
-            # labels.
+            # only an earlier machine has a token, belongs to that machine: it was lost before the node had its labels.
             joined = [token.machine_id for token in tokens if token.machine == machine.name]
             number = machine.id if node.ready or machine.id in joined else next(iter(joined), "")
             wanted |= {names.MACHINE_ID: number} if number else {}
@@ -222,8 +220,7 @@ def is_marked(group: TpuNodeGroup, node: Node) -> bool:
 def worker_indices(shape: GroupShape, fleet: Fleet) -> Mapping[str, int]:
     """Return the worker index of each machine, by the name of its node; empty while a slice is incomplete.
 
-    An index that a node already has is kept, because pods use it. Others are assigned in the order of the machines'
-    names.
+    An index that a node already has is kept, because pods use it. Others are assigned by the machines' names.
     """
     present = [(member.machine.name, member.node) for member in fleet.members]
     if not shape.one_slice:
@@ -246,9 +243,9 @@ def left_over(
 ) -> tuple[Node, ...]:
     """Return the nodes of a group whose machines no longer exist.
 
-    Nodes are found by labels, tokens, or the machines in the status. `fleet` is None if no machine exists. Otherwise
-    the machine of a node may not be listed yet: if the node is ready, or if fewer than `count` machines are listed and
-    the node is not `lost` for good (`repair.lost_for_good`).
+    Nodes are found by labels, tokens, or the machines in the status. If `fleet` is None, no machine exists. Otherwise
+    the machine of a ready node may not be listed yet. While fewer than `count` machines are listed, this may be true
+    for any node that is not `lost` for good (`repair.lost_for_good`).
     """
     place, own = place_of(group), labelled(group, round_)
     if fleet is not None and silent_node(own):

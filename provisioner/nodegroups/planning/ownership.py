@@ -32,8 +32,7 @@ _NAMED_PROJECT = re.compile(r"projects/([^/]*)", re.IGNORECASE)
 def is_ours(child: Child, resource: Resource, round_: Round) -> bool:
     """Return whether a resource was created for this object, or may be taken over because a user set `adopt`."""
     own, mark = mark_for(child, round_), names.parse_mark(resource.description)
-    # The mark is the child's own if the caches of the process did not show the group yet, as after a change of the
-    # leader.
+    # The mark is the child's own if the caches did not show the group yet, as after a change of the leader.
     marks = (own, names.mark_of(child.meta, child.kind, own.cluster_uid))
     if mark is not None and (mark in marks or _has_name_of(child, mark, own.cluster_uid)):
         return True
@@ -102,8 +101,8 @@ def not_allowed(meta: ObjectMeta, project: str, round_: Round) -> Condition | No
 def names_others(namespace: str, addresses: Mapping[str, str], round_: Round) -> Condition | None:
     """Return a refusal if an address is in a project, or belongs to another tenant's group, that must not be used.
 
-    `addresses` are by field. Compute Engine does not delete a resource in use: a user of a group's template would
-    prevent the deletion of that group.
+    `addresses` are by field. Compute Engine does not delete a resource in use, so using a group's template would block
+    the deletion of that group.
     """
     for field, address in addresses.items():
         group = round_.parents.get((_KINDS.get(field, Kind.TPU_NODE_GROUP), address.rpartition("/")[2]))

@@ -110,9 +110,8 @@ def _long_ago(round_: Round) -> datetime:
 def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], round_: Round) -> Mapping[str, Lost]:
     """Return the new entry of `Memory.lost`. A machine that returns in time is removed, even if others are lost."""
     before = round_.memory.lost.get(group.meta.uid, {})
-    # An earlier process may have seen the loss first, so the status counts. Times before REPAIR_AFTER do not count: the
-    # slice would have been recreated by now, unless its zone was in doubt, or no process gave its machines their
-    # tokens.
+    # An earlier process may have seen the loss first, so the status counts. A time before REPAIR_AFTER does not: the
+    # slice would have been recreated, unless its zone was in doubt or no process gave its machines their tokens.
     long_ago = _long_ago(round_)
     told = {
         machine.name: machine.since

@@ -37,8 +37,7 @@ class Node:
     #: gce://PROJECT/ZONE/INSTANCE.
     provider_id: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Whether it has the taint of TPU nodes. Others are not stored: a machine's metadata may have 262,144 bytes of
-    #: them.
+    #: Whether it has the taint of TPU nodes. Others are not stored: metadata may contain 262,144 bytes of them.
     tainted: bool = False
     unschedulable: bool = False
     #: Whether its condition Ready is True.
@@ -74,8 +73,7 @@ class Pod:
     finished: bool = False
     #: metadata.deletionTimestamp: end of its grace period. None if its deletion was not requested.
     deletion_deadline: datetime | None = None
-    #: Whether it is a DaemonSet's or mirrors a static pod. It ends with its node, and an eviction has no lasting
-    #: effect.
+    #: Whether it is a DaemonSet's or mirrors a static pod: it ends with its node, and is recreated if it is evicted.
     bound_to_node: bool = False
 
     def keeps_machine(self, now: datetime, deadline: datetime | None = None) -> bool:
@@ -167,8 +165,7 @@ class Proposed:
     """A write that a step proposes."""
 
     write: Write
-    #: State of the object that the write is based on, such as its resource version. A change of it shows the write's
-    #: effect.
+    #: State of the object that the write is based on, such as its resource version. Another state shows its effect.
     seen: str
     #: Events to record if the write is made.
     events: tuple[Event, ...] = ()
@@ -223,8 +220,7 @@ class Round:
     memory: Memory
     #: Groups by UID.
     groups: Mapping[str, TpuNodeGroup]
-    #: Groups by kind and name of their children. The names contain a hash of the group's UID, which users cannot
-    #: choose.
+    #: Groups by kind and name of a child. The name contains a hash of the group's UID, which users cannot choose.
     parents: Mapping[tuple[Kind, str], TpuNodeGroup]
     #: Children by kind, namespace and name.
     children: Mapping[tuple[Kind, str, str], Child]
