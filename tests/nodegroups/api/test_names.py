@@ -1,4 +1,4 @@
-"""Names of children fit Compute Engine, and a mark says whose a resource is to its own reader alone."""
+"""Names of children are valid in Compute Engine, and a mark is parsed only in its exact form."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_a_request_id_stays_the_same_from_release_to_release() -> None:
 
 
 def test_finalizers_are_those_of_the_operator_of_before() -> None:
-    # Objects that it made carry them, and only who knows them can let the objects go.
+    # Objects that tpu-operator created have these, and can be deleted only after they are removed.
     assert names.GROUP_FINALIZERS == (
         "tpu.google.com/cleanup-mig",
         "tpu.google.com/cleanup-template",

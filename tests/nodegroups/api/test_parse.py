@@ -1,4 +1,4 @@
-"""Objects become records: by example, and anything at all by property; what is written is read back as it was."""
+"""Objects are read as records, by examples; any JSON is read or malformed, and records are written unchanged."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from provisioner.nodegroups.api.types import (
 from tests.support.nodegroups import IMAGE, UID, raw_object, valid, without
 from tests.support.nodegroups import SPECS as EXAMPLES
 
-#: Values drawn from the forms of all fields take their time.
+#: Generating values for all fields takes several seconds.
 pytestmark = pytest.mark.timeout(20)
 
 GROUP = EXAMPLES[Kind.TPU_NODE_GROUP]
@@ -235,7 +235,7 @@ def test_the_status_of_a_child_is_read_and_written(kind: Kind, address: str) -> 
 
 
 def test_a_status_that_the_operator_of_before_wrote() -> None:
-    """It has no attempts and no generations, and an operation whose type it did not always write."""
+    """Such a status has no attempts and no generations, and not always the type of an operation."""
     status = {"operationName": "operation-1", "operationType": "DELETE"}
     read = parse(WorkloadPolicy, raw_object(Kind.WORKLOAD_POLICY, EXAMPLES[Kind.WORKLOAD_POLICY], status=status)).status
     assert read.operation == OperationRef(name="operation-1", type=OperationType.DELETE, attempt=0)
@@ -257,12 +257,12 @@ def test_a_spec_that_no_definition_allows_is_not_read(changes: dict[str, Any]) -
 
 
 def test_what_an_object_of_an_earlier_definition_lacks_is_empty() -> None:
-    """Decisions refuse it in words, and it can go."""
+    """The group is refused with a message, and can be deleted."""
     group = parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, None))
     assert group.spec == TpuNodeGroupSpec(project="", node_location="")
 
 
-# --- totality ---
+# --- any JSON ---
 
 _LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10) | st.just("2026-01-01T00:00:00Z")
@@ -312,7 +312,7 @@ def _without_empty(value: Any) -> Any:
 
 
 def _with_defaults(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a spec with those of its parts; the API server adds them."""
+    """Return a spec with the defaults that the API server adds to its parts."""
     config, disk = spec.get("instanceConfig"), spec.get("bootDisk")
     return {
         **spec,
@@ -326,7 +326,7 @@ def test_every_field_of_a_spec_is_read_and_written(kind: Kind, data: st.DataObje
     spec = data.draw(valid(SPECS[kind]))
     record = parse(RECORDS[kind], raw_object(kind, spec))
     written = _without_empty(codec.write(record.spec))
-    # Beside what was given there are defaults alone.
+    # All other fields that were written have their defaults.
     assert written == _without_empty({**written, **_with_defaults(spec)})
     again = parse(RECORDS[kind], raw_object(kind, codec.write(record.spec)))
     assert again.spec == record.spec
@@ -338,7 +338,7 @@ def test_every_field_of_a_status_is_read_and_written(kind: Kind, data: st.DataOb
     status = parse(RECORDS[kind], raw_object(kind, EXAMPLES[kind], status=raw)).status
     written = documents.status_document(kind, status)
     assert parse(RECORDS[kind], raw_object(kind, EXAMPLES[kind], status=written)).status == status
-    # `nodes` follows from others; an operation has a name and a type, or is none.
+    # `nodes` is derived; an operation without a name or a type is dropped.
     loose = {"nodes", "operationName", "operationType"}
     lost = {key for key in raw if key not in written and key not in loose and raw[key] not in ("", [], 0)}
     assert lost == set()
@@ -404,7 +404,7 @@ def _meta(kind: Kind) -> ObjectMeta:
     ],
 )
 def test_a_child_that_the_api_server_took_reads_as_what_was_wanted(wanted: Child) -> None:
-    """Otherwise it would be taken for one that is out of date, again and again."""
+    """Otherwise the child would count as outdated and would be recreated repeatedly."""
     kind = wanted.kind
     raw = documents.child(wanted)
     uid = "6f3b8d55-7a0b-4f61-8a5e-2f9d0c7b6a54"

@@ -1,4 +1,4 @@
-"""The definitions that are generated, and the examples of what they take."""
+"""The generated CustomResourceDefinitions, and the examples of their kinds."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_everything_has_a_bound(kind: Kind) -> None:
             continue
         bounds = {"maxProperties"} if "additionalProperties" in part else wanted.get(part["type"], set())
         assert bounds <= part.keys(), path
-        # The API server reads bounds as floating-point numbers, and refuses whole numbers that are none of them.
+        # The API server reads bounds as floating-point numbers, and rejects integers that these cannot represent.
         assert part.get("maximum", 0) < 2**53, path
 
 

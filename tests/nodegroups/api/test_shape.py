@@ -1,4 +1,4 @@
-"""Topology, machine type, count and mode go together, or a sentence says why not and what would."""
+"""Topology, machine type, count and mode are consistent, or the message names the contradiction and valid values."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_machines_have_the_chips_of_their_slices_and_what_is_derived_is_valid(
     )
     written = replace(spec, topology=found.topology, node_count=found.node_count, target_size_policy_mode=found.mode)
     assert shape.resolve(written, machine_type) == found
-    # The rule of the API: one machine is never made in bulk.
+    # As in the API's rules, a single machine is never created in bulk.
     assert found.node_count > 1 or found.mode is INDIVIDUAL
 
 

@@ -1,4 +1,4 @@
-"""Conditions keep the time of their transition, and attempts are never used twice."""
+"""Transition times of conditions, and values that follow from other fields."""
 
 from __future__ import annotations
 

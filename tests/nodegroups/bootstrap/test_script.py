@@ -1,4 +1,4 @@
-"""The startup script, run in bash against commands that pretend."""
+"""The startup script, run by bash with fake commands."""
 
 import fcntl
 import os
@@ -45,7 +45,7 @@ def test_it_passes_shellcheck(tmp_path: Path) -> None:
 
 
 def check(tmp_path: Path, text: str) -> None:
-    """Let shellcheck read a script."""
+    """Check a script with shellcheck."""
     shellcheck = shutil.which("shellcheck")
     if shellcheck is None:
         missing = "shellcheck is needed: apt-get install shellcheck"
@@ -158,7 +158,7 @@ def test_the_first_boot_installs_configures_and_joins(machine: Machine) -> None:
     ],
 )
 def test_containerd_uses_systemd_cgroups_with_any_default(machine: Machine, lines: str) -> None:
-    """The replacement of a text that was missing had been taken for a success."""
+    """An earlier version took the failed replacement of a missing text for a success."""
     machine.containerd_options(lines)
     machine.boot()
     options = [
@@ -302,7 +302,7 @@ def test_a_node_has_the_taints_of_its_metadata_from_the_start(machine: Machine) 
 
 
 def test_a_taint_that_comes_twice_is_given_to_the_kubelet_once(machine: Machine) -> None:
-    """It does not start with two of one key and effect; the first is on every node anyway."""
+    """The kubelet does not start with two taints of one key and effect; the first one is on every node."""
     given = "google.com/tpu=present:NoSchedule,google.com/tpu=x:NoSchedule,a=b:NoSchedule,a:NoSchedule,a=b:NoExecute"
     machine.attributes({**items(), names.KUBE_TAINTS: given})
     said = machine.boot()
@@ -313,7 +313,7 @@ def test_a_taint_that_comes_twice_is_given_to_the_kubelet_once(machine: Machine)
 
 
 def test_taints_that_cannot_be_told_are_waited_for(machine: Machine) -> None:
-    """A node that registered without them would get pods too early, and no label would say whose it is."""
+    """A node that registered without its taints would get pods too early."""
     machine.attributes({**items(), names.KUBE_TAINTS: "a=b:NoSchedule"})
     machine.hide_list()
     machine.at_sleep(2, 'rm "$FAKE/no-list"')
@@ -352,7 +352,7 @@ def test_fault_7_a_token_that_expired_is_replaced_and_the_new_one_used(machine: 
 
 
 def test_fault_7_a_reboot_before_the_join_begins_anew(machine: Machine) -> None:
-    """A keyring, sources and the files of a join that was cut off are there; nothing of them is in the way."""
+    """Keyring, sources and files of an interrupted join exist, and do not prevent the next join."""
     for path, content in {
         "etc/apt/keyrings/kubernetes-apt-keyring.asc": "half a k",
         "etc/apt/sources.list.d/kubernetes.list": "deb of another version",

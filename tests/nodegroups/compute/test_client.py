@@ -1,4 +1,4 @@
-"""What the client sends, and what it makes of answers, over a real socket."""
+"""Requests of the client, and its results from responses, over a real socket."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ POLICY = ResourcePolicy(name="a", topology="2x2x2")
 TEMPLATE = Template(name="a", machine_type="ct6e-standard-4t", metadata={"b": "2", "a": "1"})
 MANAGER = Manager(name="a", template="projects/p/global/instanceTemplates/a", target_size=2)
 
-#: Each sort of resources: its record, where it is, one to insert, its body, and its address.
+#: By name of a resource type: its record, its scope, a resource to insert, the request body, and the path.
 SORTS: dict[str, tuple[Any, Scope, Any, object, str]] = {
     "policy": (ResourcePolicy, REGION, POLICY, resources.policy_body(POLICY), f"{REGION.path}/resourcePolicies"),
     "template": (Template, GLOBAL, TEMPLATE, resources.template_body(TEMPLATE), f"{GLOBAL.path}/instanceTemplates"),
@@ -46,7 +46,7 @@ SORTS: dict[str, tuple[Any, Scope, Any, object, str]] = {
 
 
 def of_sort(name: str) -> dict[str, Any]:
-    """Return the three calls of a sort; where they go is looked up when they are made."""
+    """Return the three calls of a resource type. The scopes are looked up at the time of the call."""
     sort, scope, resource, body, path = SORTS[name]
     place = {REGION: "REGION", GLOBAL: "GLOBAL", ZONE: "ZONE"}[scope]
     return {
@@ -61,7 +61,7 @@ def of_sort(name: str) -> dict[str, Any]:
     }
 
 
-#: Each method: the call, and what is sent.
+#: By name of a method: the call, and the HTTP method, path and body of the request.
 CALLS: dict[str, tuple[Callable[[Compute], object], str, str, object]] = {
     **of_sort("policy"),
     **of_sort("template"),
@@ -199,7 +199,7 @@ def test_managed_instance_groups_of_all_zones_are_listed(server: RecordingServer
 
 
 def test_machines_with_much_metadata_take_little_memory(server: RecordingServer, client: ComputeClient) -> None:
-    """32 machines with the most metadata, of which one rare character makes four bytes of each of the others."""
+    """32 machines with maximum metadata. One rare character makes Python use four bytes for each character."""
     value = "\N{GRINNING FACE}".ljust(bounds.METADATA_VALUE, "x")
     machine = {"name": "m", "id": "7", "metadata": {"items": [{"key": "a", "value": value}]}}
     entry = json.dumps(machine, ensure_ascii=False).encode()

@@ -1,4 +1,4 @@
-"""What each failure of Compute Engine means."""
+"""Classification of Compute Engine's failures."""
 
 import pytest
 from hypothesis import given
@@ -170,7 +170,7 @@ def test_what_a_code_of_failed_work_means(code: str, message: str, call: Call, w
     + [(code, K.UNAVAILABLE) for code in (0, 200, 500, 503)],
 )
 def test_the_http_code_decides_where_nothing_else_is_known(http_code: int, want: FailureKind) -> None:
-    """And work that is over has no unknown outcome."""
+    """The outcome of a completed operation is always known."""
     assert failure_of_work([], CREATE, http_code=http_code).kind is want
 
 
@@ -216,13 +216,13 @@ _ANSWERS = st.builds(
 
 @given(_ANSWERS, st.sampled_from(Call), st.lists(_WORDS, max_size=2))
 def test_what_no_answer_can_mean(given_answer: Answer, call: Call, values: list[str]) -> None:
-    """A read changes nothing, so its outcome is never open; that of a change is, once the server broke."""
+    """The outcome of a read is never unknown. That of a change is if the server failed."""
     kind = kind_of_answer(given_answer, call, values)
     assert not (call is READ and kind is K.UNKNOWN_OUTCOME)
     if given_answer.code >= 500 and given_answer.code != 501 and call is not READ:
         assert kind is K.UNKNOWN_OUTCOME
     if not given_answer.from_google and given_answer.code < 500:
-        # A proxy: it knows nothing of what is there.
+        # A proxy does not know which resources exist.
         assert kind in (K.PERMISSION, K.UNAVAILABLE)
 
 

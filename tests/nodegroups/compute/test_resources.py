@@ -1,4 +1,4 @@
-"""What requests say and what is read of answers; addresses of resources."""
+"""Request bodies, records from responses, and addresses of resources."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TEMPLATE = Template(
         service_accounts=(ServiceAccount(email="e@p.iam.gserviceaccount.com", scopes=("s",)),),
     ),
 )
-#: Without what is only asked for.
+#: Without the fields that are only in inserts.
 READ_TEMPLATE = replace(TEMPLATE, config=Template(name="", machine_type="").config)
 MANAGER = Manager(
     name="g-mig",
@@ -281,7 +281,7 @@ def test_a_machine_is_read_with_its_metadata() -> None:
 
 
 def test_machines_with_the_same_script_hold_it_once() -> None:
-    """Thousands of machines would hold it thousands of times."""
+    """Otherwise thousands of machines would hold thousands of copies."""
     page = {"items": [{"name": name, "metadata": {"items": [{"key": "s", "value": "x" * 9}]}} for name in "abc"]}
     shared: dict[str, str] = {}
     pages = [resources.instances_of(json.loads(json.dumps(page)), shared) for _ in range(2)]
@@ -348,7 +348,7 @@ def test_the_name_of_what_an_operation_is_about_does_not_decide() -> None:
     )
 
 
-#: Every key that anything is read from, so that what is drawn gets past the outermost one.
+#: All keys that are read, so that generated values are not ignored at the top level.
 _KEYS = sorted(
     {
         "name", "description", "id", "status", "selfLink", "workloadPolicy", "type", "acceleratorTopology",

@@ -1,4 +1,4 @@
-"""What is sent, and asked for by field masks, is what Google's own library knows by these names."""
+"""Fields of requests and masks, and values, have the names that Google's library knows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from provisioner.nodegroups.api.specs import (
 from provisioner.nodegroups.compute import records, resources
 from provisioner.nodegroups.compute.records import DELETE, TERMINATE, Manager, ResourcePolicy, Template
 
-#: The library takes seconds to be imported.
+#: Importing the library takes several seconds.
 pytestmark = pytest.mark.timeout(60)
 
 TEMPLATE = Template(
@@ -74,7 +74,7 @@ MANAGER = Manager(
     ],
 )
 def test_google_knows_every_field_that_is_sent(body: dict[str, Any], kind: Any) -> None:
-    """The library refuses a field or a choice that it does not know, and gives back what it has read."""
+    """The library rejects unknown fields and values, and writes the fields that it has read."""
     read = kind.from_json(json.dumps(body))
 
     assert json.loads(kind.to_json(read, always_print_fields_with_no_presence=False)) == body
