@@ -1,4 +1,4 @@
-"""The options of the controller of node groups: their forms."""
+"""Settings of the controller of node groups: valid and invalid values."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ def test_a_value_that_is_set(variable: str, text: str, field: str, want: object)
     ],
 )
 def test_a_value_that_is_wrong_is_named(variable: str, text: str) -> None:
-    """With what is wrong, and what it is for."""
+    """The message has the variable, its value, and its purpose."""
     with pytest.raises(SettingsError, match=f"{variable}="):
         read_options(NodeGroupSettings, {**PROJECT, variable: text})

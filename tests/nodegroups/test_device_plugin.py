@@ -1,4 +1,4 @@
-"""The device plugin's DaemonSet: what it has, and that its version tells every change."""
+"""The device plugin's DaemonSet, and its version, which differs for each manifest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def containers(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_it_is_named_as_that_of_tpu_operator() -> None:
-    """So it takes the place of the one that is there, with the same ServiceAccount."""
+    """The DaemonSet replaces tpu-operator's, and uses the same ServiceAccount."""
     made = manifest(**ALL)
     pod = made["spec"]["template"]["spec"]
     assert (made["metadata"]["namespace"], made["metadata"]["name"]) == ("kube-system", "tpu-device-plugin")
@@ -27,7 +27,6 @@ def test_it_is_named_as_that_of_tpu_operator() -> None:
 
 
 def test_the_images_are_those_that_are_given() -> None:
-    """One for each container."""
     images = {name: each["image"] for name, each in containers(manifest(**ALL)).items()}
     assert images == {
         "tpu-device-plugin": "registry/plugin:1",
@@ -37,12 +36,12 @@ def test_the_images_are_those_that_are_given() -> None:
 
 
 def test_what_has_no_image_is_left_out() -> None:
-    """The plugin alone shows the chips."""
+    """The plugin is sufficient to report chips."""
     assert list(containers(manifest("p"))) == ["tpu-device-plugin"]
 
 
 def test_every_mounted_volume_is_there() -> None:
-    """The API server would refuse it otherwise."""
+    """Otherwise the API server would reject it."""
     pod = manifest(**ALL)["spec"]["template"]["spec"]
     volumes = {each["name"] for each in pod["volumes"]}
     mounted = {mount["name"] for each in pod["containers"] for mount in each["volumeMounts"]}
@@ -58,7 +57,7 @@ def test_every_mounted_volume_is_there() -> None:
     ],
 )
 def test_the_version_tells_manifests_apart(change: dict[str, str]) -> None:
-    """What is the same has the same version, also in another process."""
+    """Equal manifests have the same version, also in another process."""
     assert version_of(manifest(**ALL)) == version_of(manifest(**ALL))
     assert version_of(manifest(**ALL)) != version_of(manifest(**{**ALL, **change}))
     assert manifest(**ALL)["metadata"]["annotations"] == {device_plugin.VERSION: version_of(manifest(**ALL))}

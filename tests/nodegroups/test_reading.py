@@ -1,4 +1,4 @@
-"""Nodes, pods and the device plugin as records: total, and exact where a guess would be dangerous."""
+"""Nodes, pods and the device plugin are read as records; a value that must not be guessed is malformed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TPU = constants.TPU_RESOURCE
 
 
 def test_a_node_of_a_machine() -> None:
-    """Everything that decisions go by, and of the labels no more."""
+    """The record has all fields that decisions use, and only the labels that are read."""
     raw = raw_machine_node("m-0", labels={**LABELS, names.WORKER_INDEX: "0", "kubernetes.io/hostname": "m-0"})
     assert parse_node(raw) == Node(
         name="m-0",
@@ -53,7 +53,7 @@ def test_a_node_of_a_machine() -> None:
     ],
 )
 def test_a_node_that_shows_nothing_is_not_ready_and_has_no_chips(status: dict[str, Any]) -> None:
-    """As when it has just registered."""
+    """A node has no status when it has just registered."""
     node = parse_node(raw_machine_node("m-0", status=status))
     assert (node.ready, node.capacity_chips, node.allocatable_chips) == (False, 0, 0)
 
@@ -67,7 +67,7 @@ def test_a_node_that_shows_nothing_is_not_ready_and_has_no_chips(status: dict[st
     ],
 )
 def test_which_nodes_may_be_of_a_group(raw: dict[str, Any], want: bool) -> None:
-    """The others are not kept."""
+    """Other nodes are dropped."""
     assert may_be_of_a_group(parse_node(raw)) is want
 
 
@@ -83,7 +83,7 @@ def test_which_nodes_may_be_of_a_group(raw: dict[str, Any], want: bool) -> None:
     ],
 )
 def test_node_is_silent_only_if_its_kubelet_had_not_reported_for_long(condition: dict[str, Any], want: bool) -> None:
-    """A kubelet that fails is found within eight minutes of its last report, unless the control plane was away."""
+    """A failed kubelet is noticed within eight minutes of its last report, unless the control plane was down."""
     times = {"lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:10:01Z"}
     raw = raw_machine_node("m-0", status={"conditions": [{"type": "Ready", "status": "Unknown", **times, **condition}]})
     assert parse_node(raw).silent is want
@@ -91,19 +91,19 @@ def test_node_is_silent_only_if_its_kubelet_had_not_reported_for_long(condition:
 
 @pytest.mark.parametrize("metadata", [{"name": ""}, {"uid": None}], ids=["without a name", "without a uid"])
 def test_a_node_without_identity_is_malformed(metadata: dict[str, Any]) -> None:
-    """Nobody could tell which it is."""
+    """The node could not be identified."""
     with pytest.raises(MalformedObject, match="name or uid is missing"):
         parse_node(raw_machine_node("m-0", metadata=metadata))
 
 
 def test_a_node_whose_chips_cannot_be_read_is_malformed() -> None:
-    """None or all would be a guess."""
+    """Both "no chips" and "all chips" would be a guess."""
     with pytest.raises(MalformedObject, match=r"capacity google\.com/tpu is 'many'"):
         parse_node(raw_machine_node("m-0", status={"capacity": {TPU: "many"}}))
 
 
 def owned(kind: str, **changes: Any) -> dict[str, Any]:
-    """Return metadata of an object that another one controls."""
+    """Return metadata of an object with an owner, by default one that controls it."""
     return {"ownerReferences": [{"kind": kind, "name": "o", "uid": "u", "controller": True, **changes}]}
 
 
@@ -135,7 +135,7 @@ def owned(kind: str, **changes: Any) -> dict[str, Any]:
     ],
 )
 def test_a_pod(parts: dict[str, Any], changes: dict[str, Any]) -> None:
-    """Everything that keeps or frees its node."""
+    """The record has all fields that decide whether the pod keeps its node."""
     pod = parse_pod(raw_pod_on("m-0", **parts))
     want = {
         "namespace": "research",
@@ -160,7 +160,7 @@ def test_a_pod(parts: dict[str, Any], changes: dict[str, Any]) -> None:
     ],
 )
 def test_a_pod_of_which_something_would_be_a_guess_is_malformed(parts: dict[str, Any]) -> None:
-    """What keeps machines is never guessed."""
+    """A field that decides whether machines are kept is never guessed."""
     with pytest.raises(MalformedObject):
         parse_pod(raw_pod_on("m-0", **parts))
 
@@ -178,12 +178,12 @@ def test_a_pod_of_which_something_would_be_a_guess_is_malformed(parts: dict[str,
     ],
 )
 def test_which_pods_are_let_on_nodes_with_tpus(tolerations: object, want: bool) -> None:
-    """By their tolerations."""
+    """Pods need a toleration of the taint."""
     assert tolerates_tpu_nodes(raw_pod_on("m-0", spec={"tolerations": tolerations})) is want
 
 
 def test_the_device_plugin_says_what_it_was_applied_from() -> None:
-    """One that somebody else made says nothing."""
+    """A DaemonSet that another client created has no version."""
     made = manifest("p")
     raw = {**made, "metadata": {**made["metadata"], "uid": "u"}}
     assert parse_device_plugin(raw) == DevicePlugin(uid="u", version=version_of(made))
@@ -209,7 +209,6 @@ _PARTS = st.dictionaries(
 
 @given(raw=st.fixed_dictionaries({"metadata": _PARTS, "spec": _PARTS, "status": _PARTS}) | _JSON)
 def test_whatever_json_comes_in(raw: object) -> None:
-    """A record or MalformedObject comes out."""
     for parse in (parse_node, parse_pod, parse_device_plugin):
         with contextlib.suppress(MalformedObject):
             parse(raw)

@@ -90,7 +90,6 @@ def test_child_without_a_group_is_reported_if_its_decision_raises() -> None:
 
 
 def test_other_groups_are_served_if_reporting_an_exception_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the log reports the failure then."""
     world = World()
     world.kube.create_group(make_group("bad"))
     world.wait(1.0)

@@ -554,7 +554,7 @@ def test_reason_that_prevents_a_recreation_is_reported(*, reports: bool) -> None
 
 
 def test_rejected_token_is_reported_and_recreates_no_machine() -> None:
-    """As when the controller's clock is far behind. Other machines could not join either, so none is recreated."""
+    """The controller's clock may be far behind. Other machines could not join either, so none is recreated."""
     world = World()
     world.kube.refused_tokens = "the clock of this controller is 40 minutes behind"
     world.kube.create_group(make_group("train", topology="2x4"))

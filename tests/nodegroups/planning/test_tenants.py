@@ -75,7 +75,7 @@ def test_child_with_a_forged_owner_does_not_affect_the_groups_nodes(namespace: s
 
 
 def test_child_without_a_group_takes_over_no_resource() -> None:
-    """Its name may equal that of any resource in the project, which would be deleted with the object."""
+    """The child may have the name of any resource in the project, which would be deleted with it."""
     world = World()
     scope = Scope(project="project-1", region="us-central1")
     world.cloud.hold(Target(uid="", namespace="", kind=Kind.WORKLOAD_POLICY, scope=scope, name="production"))
@@ -234,7 +234,7 @@ def test_node_with_another_name_does_not_replace_a_machines_node() -> None:
         "gce://project-2/us-central1-b/zzz",
         f"gce://project-1/{ZONE}/zzz",
         f"gce://project-1/{ZONE}/MACHINE",
-        # Of a group that is named like this one's managed instance group.
+        # A group that is named like this one's managed instance group.
         f"gce://project-1/{ZONE}/MANAGER-mig-d6b4ebca-70md",
     ],
 )
@@ -358,7 +358,7 @@ def test_forged_status_does_not_circumvent_the_limit() -> None:
 
 
 def test_slice_that_is_recreated_keeps_its_share_of_the_limit() -> None:
-    """Its managed instance group does not exist for some time, and is then younger than those that wait."""
+    """During the recreation, its managed instance group does not exist, and later it is younger than others."""
     world = ready_world("running", settings=replace(SETTINGS, machines_per_namespace=5))
     world.kube.create_group(make_group("waiting"))
     world.wait(60.0)
