@@ -179,7 +179,7 @@ CALL_IDS = [f"{type(call).__name__} {call.target.kind.value}" for call in ALL_CA
 
 @pytest.mark.parametrize("call", ALL_CALLS, ids=CALL_IDS)
 @pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.NOT_FOUND])
-def test_a_failure_is_handed_on(world: World, call: Call, kind: FailureKind) -> None:
+def test_failure_of_a_call_is_in_its_answer(world: World, call: Call, kind: FailureKind) -> None:
     """The answer has the kind, the message, and Google's Retry-After."""
     world.compute.fail(kind, retry_after_seconds=7.0, code=503)
     answer = world.answer(call)
@@ -189,7 +189,7 @@ def test_a_failure_is_handed_on(world: World, call: Call, kind: FailureKind) -> 
 
 
 @pytest.mark.parametrize("call", ALL_CALLS, ids=CALL_IDS)
-def test_what_is_not_there_is_no_failure_unless_it_is_a_create(world: World, call: Call) -> None:
+def test_not_found_is_a_failure_only_for_a_create(world: World, call: Call) -> None:
     """For a create, NOT_FOUND means that the request refers to a missing resource."""
     world.compute.fail(FailureKind.NOT_FOUND)
     answer = world.answer(call)
@@ -198,7 +198,7 @@ def test_what_is_not_there_is_no_failure_unless_it_is_a_create(world: World, cal
 
 
 @pytest.mark.parametrize("call", ALL_CALLS, ids=CALL_IDS)
-def test_a_mistake_of_ours_leaves_the_outcome_unknown(world: World, call: Call) -> None:
+def test_outcome_is_unknown_if_a_call_raises_another_exception(world: World, call: Call) -> None:
     """The request may have been sent, and the call must get its answer."""
     world.compute.faults.append(TypeError("a mistake"))
     answer = world.answer(call)
@@ -206,7 +206,7 @@ def test_a_mistake_of_ours_leaves_the_outcome_unknown(world: World, call: Call) 
     assert answer.failure.kind is FailureKind.UNKNOWN_OUTCOME
 
 
-def test_an_answer_says_when_it_was_asked_for(world: World) -> None:
+def test_answer_has_the_times_of_request_and_response(world: World) -> None:
     """The state of the resource during the call is unknown."""
     world.compute.on_call = lambda _: world.clock.advance(3)
     before = world.clock.now()
@@ -214,7 +214,7 @@ def test_an_answer_says_when_it_was_asked_for(world: World) -> None:
     assert (answer.asked_at, answer.at) == (before, world.clock.now())
 
 
-def test_the_loop_is_woken_by_an_answer(world: World) -> None:
+def test_answer_wakes_the_loop(world: World) -> None:
     world.answer(POLL)
     assert world.woken.is_set()
 
@@ -222,13 +222,13 @@ def test_the_loop_is_woken_by_an_answer(world: World) -> None:
 # --- the gate ---
 
 
-def test_a_delete_that_is_proven_is_sent(world: World) -> None:
+def test_delete_is_sent_if_its_proof_holds(world: World) -> None:
     world.put_group()
     assert isinstance(world.answer(GATED).result, Operation)
     assert world.compute.calls == ["delete"]
 
 
-def test_a_delete_that_is_not_proven_is_kept(world: World) -> None:
+def test_delete_is_not_sent_if_its_proof_does_not_hold(world: World) -> None:
     """The answer has the reason, and no request was sent."""
     world.put_group()
     world.kube.put_object(object_path("pods", "train-0", namespace=NAMESPACE), raw_pod_on("m-0"))
@@ -242,7 +242,7 @@ def test_a_delete_that_is_not_proven_is_kept(world: World) -> None:
     [Unavailable("no answer"), Forbidden("no"), TypeError("a mistake")],
     ids=lambda each: type(each).__name__,
 )
-def test_a_delete_whose_proof_fails_is_kept(world: World, error: Exception) -> None:
+def test_delete_is_not_sent_if_its_proof_cannot_be_checked(world: World, error: Exception) -> None:
     """Without a response of the API server the conditions are not proven."""
     world.put_group()
     world.kube.fail("GET", "/pods", error)
@@ -251,7 +251,7 @@ def test_a_delete_whose_proof_fails_is_kept(world: World, error: Exception) -> N
     assert world.compute.calls == []
 
 
-def test_a_delete_with_nothing_to_prove_asks_kubernetes_nothing(world: World) -> None:
+def test_delete_without_a_proof_reads_nothing_from_kubernetes(world: World) -> None:
     """A forced delete has no proof."""
     world.answer(delete(MIG))
     assert world.kube.calls == []
@@ -263,7 +263,7 @@ def test_a_delete_with_nothing_to_prove_asks_kubernetes_nothing(world: World) ->
 @pytest.mark.parametrize(
     "call", [insert(MIG), delete(POLICY), SET_METADATA, GATED], ids=["insert", "delete", "metadata", "gated"]
 )
-def test_without_enough_lease_nothing_is_changed(world: World, call: Call) -> None:
+def test_change_is_not_sent_without_a_sufficient_lease(world: World, call: Call) -> None:
     """The lease may end during the call. Reads need no lease."""
     world.put_group()
     world.lease_seconds = CALL_SECONDS
@@ -275,7 +275,7 @@ def test_without_enough_lease_nothing_is_changed(world: World, call: Call) -> No
     assert world.answer(Read(target=target(MIG))).failure is None
 
 
-def test_a_lease_that_ends_at_the_gate_stops_the_delete(world: World) -> None:
+def test_delete_is_not_sent_if_the_lease_runs_out_at_the_gate(world: World) -> None:
     """The lease is checked again, because the gate may take long."""
     world.put_group()
     left = iter([30.0, 5.0])
@@ -285,7 +285,7 @@ def test_a_lease_that_ends_at_the_gate_stops_the_delete(world: World) -> None:
     assert (answer.kept, world.compute.calls) == ("", [])
 
 
-def test_without_enough_lease_nothing_is_written(world: World) -> None:
+def test_write_is_not_sent_without_a_sufficient_lease(world: World) -> None:
     """Another leader may have decided otherwise."""
     world.lease_seconds = WRITE_SECONDS
     answer = world.written(DeleteNode(name="m-0", uid="u"))
@@ -309,7 +309,9 @@ REMOVE = DeleteNode(name="m-0", uid="u")
         pytest.param(EVICT, TooManyRequests("budget"), WriteFailure.NOT_NOW, id="a disruption budget"),
     ],
 )
-def test_a_write_that_fails(world: World, write: Write, error: Exception, want: WriteFailure) -> None:
+def test_failed_write_has_the_kind_of_failure_and_the_message(
+    world: World, write: Write, error: Exception, want: WriteFailure
+) -> None:
     """The answer has the kind of failure and the API server's message."""
     world.kube.fail("*", ".", error)
     answer = world.written(write)
@@ -317,7 +319,7 @@ def test_a_write_that_fails(world: World, write: Write, error: Exception, want: 
     assert str(error) in answer.message
 
 
-def test_a_write_that_is_done(world: World) -> None:
+def test_successful_write_has_an_answer_without_a_failure(world: World) -> None:
     assert world.written(REMOVE) == WriteAnswer(write=REMOVE, at=world.clock.now())
 
 
@@ -332,7 +334,7 @@ class Exhausted:
         raise RuntimeError("can't start new thread")
 
 
-def test_what_cannot_be_submitted_is_answered_and_costs_no_other_its_turn(world: World) -> None:
+def test_call_that_cannot_be_submitted_is_answered_and_others_are_sent(world: World) -> None:
     """A failure to submit writes does not affect calls, and vice versa."""
     world.actor.write_executor = Exhausted()  # type: ignore[assignment]
     written, read = world.answers(POLL, writes=(REMOVE,))
@@ -346,7 +348,7 @@ def test_what_cannot_be_submitted_is_answered_and_costs_no_other_its_turn(world:
     assert (failure.kind, "could not start a thread" in failure.message) == (FailureKind.UNAVAILABLE, True)
 
 
-def test_a_slow_compute_engine_keeps_no_write_waiting(world: World) -> None:
+def test_slow_compute_engine_does_not_delay_writes(world: World) -> None:
     """A delete that the gate checks does not wait either."""
     entered, release = threading.Event(), threading.Event()
 

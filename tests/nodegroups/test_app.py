@@ -80,7 +80,7 @@ def process() -> Iterator[Process]:
     made.end()
 
 
-def test_the_one_candidate_leads_by_a_lease_of_its_own(process: Process) -> None:
+def test_only_candidate_leads_with_its_own_lease(process: Process) -> None:
     """The valid lease permits calls."""
     loop = process.controller.loop
     assert (loop.is_leader(), process.controller.actor.lease_seconds()) == (False, 0.0)
@@ -110,7 +110,7 @@ def test_probes_and_metrics_are_served() -> None:
         process.end()
 
 
-def test_a_dry_run_takes_the_place_of_the_actor(process: Process) -> None:
+def test_dry_run_replaces_the_actor(process: Process) -> None:
     """A dry run leads without a Lease, in addition to another leader."""
     assert type(process.controller.actor) is Actor
     dry = Process(replace(SETTINGS, dry_run=True))
@@ -120,7 +120,7 @@ def test_a_dry_run_takes_the_place_of_the_actor(process: Process) -> None:
     dry.end()
 
 
-def test_settings_become_what_decisions_go_by() -> None:
+def test_settings_reach_decisions_cluster_reader_and_watches() -> None:
     environment = {
         "GCP_PROJECT_ID": "research-project",
         "ALLOWED_PROJECTS": "one-project,two-project",
@@ -151,7 +151,7 @@ def test_settings_become_what_decisions_go_by() -> None:
     process.end()
 
 
-def test_a_device_plugin_that_is_not_managed_has_no_version() -> None:
+def test_device_plugin_that_is_not_managed_has_no_version() -> None:
     """An empty version means that no manifest is applied."""
     settings = read_options(NodeGroupSettings, {"GCP_PROJECT_ID": "research-project", "DEVICE_PLUGIN_IMAGE": "none"})
     plugin = app.device_plugin_of(settings)

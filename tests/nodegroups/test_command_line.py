@@ -43,7 +43,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NodeGroupSettings, Ad
     return runs
 
 
-def test_flags_and_environment_become_what_runs(
+def test_flags_and_environment_are_passed_to_the_controller(
     kubeconfig: str, started: list[tuple[NodeGroupSettings, Addresses]]
 ) -> None:
     """Options that are not given have their defaults."""
@@ -55,7 +55,7 @@ def test_flags_and_environment_become_what_runs(
     assert (dry.dry_run, other) == (True, Addresses(metrics=":1", probes="0", leader_elect=True))
 
 
-def test_a_dry_run_by_the_environment_is_one(
+def test_dry_run_in_the_environment_is_effective(
     kubeconfig: str, started: list[tuple[NodeGroupSettings, Addresses]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No flag turns it off."""
@@ -71,7 +71,7 @@ def test_a_dry_run_by_the_environment_is_one(
         pytest.param("REPAIR_AFTER", "soon", "REPAIR_AFTER='soon'", id="a value of another form"),
     ],
 )
-def test_settings_that_are_wrong_are_refused(
+def test_invalid_settings_are_refused(
     kubeconfig: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -85,13 +85,13 @@ def test_settings_that_are_wrong_are_refused(
     assert want in capsys.readouterr().err
 
 
-def test_a_kubeconfig_that_is_not_there_is_refused(kubeconfig: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_kubeconfig_is_reported(kubeconfig: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The message says what to do."""
     assert main(["nodegroups", "--kubeconfig", f"{kubeconfig}.not"]) == ExitCode.ERROR
     assert "there is no kubeconfig" in capsys.readouterr().err
 
 
-def test_an_address_that_cannot_be_served_is_refused(
+def test_address_that_cannot_be_served_is_reported(
     kubeconfig: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is that of the other servers."""

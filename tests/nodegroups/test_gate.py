@@ -84,13 +84,13 @@ def world() -> World:
     return World()
 
 
-def test_a_group_that_is_closed_and_empty_goes_through(world: World) -> None:
+def test_group_with_cordoned_and_empty_nodes_passes(world: World) -> None:
     """The gate only reads."""
     world.gate.pass_through(a_proof())
     assert {call.method for call in world.kube.calls} == {"GET"}
 
 
-def test_nodes_are_gone_through_many_at_once(world: World) -> None:
+def test_nodes_are_checked_in_parallel(world: World) -> None:
     """The result is the same as with one thread."""
     with ThreadPoolExecutor(max_workers=4) as threads:
         gate = replace(world.gate, for_each=Parallel(executor=threads, at_once=4))
@@ -174,7 +174,9 @@ def _nothing(_: World) -> None: ...
         pytest.param(lambda world: _silence(world, "m-0"), {}, id="a silent node beside one that reports"),
     ],
 )
-def test_what_keeps_no_group(world: World, change: Callable[[World], None], proof: dict[str, Any]) -> None:
+def test_delete_passes_if_no_work_is_affected(
+    world: World, change: Callable[[World], None], proof: dict[str, Any]
+) -> None:
     """No work ends in these cases."""
     change(world)
     world.gate.pass_through(a_proof(**proof))
@@ -263,7 +265,9 @@ def test_what_keeps_no_group(world: World, change: Callable[[World], None], proo
         ),
     ],
 )
-def test_what_keeps_a_group(world: World, change: Callable[[World], None], proof: dict[str, Any], want: str) -> None:
+def test_delete_is_refused_with_the_reason(
+    world: World, change: Callable[[World], None], proof: dict[str, Any], want: str
+) -> None:
     """The message has the reason."""
     change(world)
     with pytest.raises(KeptError, match=want):
@@ -281,7 +285,7 @@ def test_what_keeps_a_group(world: World, change: Callable[[World], None], proof
         pytest.param(lambda world: world.put_node("m-9"), id="registers and is closed by somebody else"),
     ],
 )
-def test_a_node_that_opens_during_the_check_keeps_the_group(late: Callable[[World], None]) -> None:
+def test_delete_is_refused_if_a_node_appears_or_is_uncordoned_during_the_check(late: Callable[[World], None]) -> None:
     """The nodes are read once more after their pods."""
 
     class Late(FakeKube):
@@ -298,7 +302,7 @@ def test_a_node_that_opens_during_the_check_keeps_the_group(late: Callable[[Worl
 
 
 @pytest.mark.parametrize("path", [f"/{MIG.plural}/", "/nodes$", "/pods$"])
-def test_without_an_answer_nothing_goes_through(world: World, path: str) -> None:
+def test_delete_is_not_permitted_if_the_api_server_does_not_respond(world: World, path: str) -> None:
     """The exception is the API server's, not a refusal."""
     world.kube.fail("GET", path, Unavailable("no answer"))
     with pytest.raises(Unavailable):
@@ -323,7 +327,7 @@ def test_without_an_answer_nothing_goes_through(world: World, path: str) -> None
         ),
     ],
 )
-def test_what_cannot_be_read_keeps_the_group(world: World, path: str, raw: dict[str, Any]) -> None:
+def test_delete_is_not_permitted_if_an_object_is_malformed(world: World, path: str, raw: dict[str, Any]) -> None:
     """A pod whose chips are unknown must prevent a delete."""
     world.kube.put_object(path, raw)
     with pytest.raises(Malformed):

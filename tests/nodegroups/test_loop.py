@@ -40,7 +40,7 @@ def ready(world: World) -> World:
 # --- crashes and lost answers ---
 
 
-def test_a_round_that_crashes_while_it_acts_is_made_up_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_of_a_crashed_round_are_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that was decided but never submitted counts as lost after LOST_SECONDS (60 s), and is decided again."""
     with monkeypatch.context() as broken:
         broken.setattr(type(world.actor), "carry_out", None)
@@ -53,7 +53,7 @@ def test_a_round_that_crashes_while_it_acts_is_made_up_for(world: World, monkeyp
 # --- leadership and exceptions
 
 
-def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_whose_processing_raises_does_not_affect_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such a call counts as lost after 60 s, and if folding that raises as well, the call is repeated."""
     real = memory._of_resource
 
@@ -74,7 +74,7 @@ def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, mo
     world.run(world.is_ready)
 
 
-def test_a_follower_does_nothing(world: World) -> None:
+def test_follower_does_not_read_or_write(world: World) -> None:
     """A follower does not even read, and reports no problem."""
     world.leading = False
     assert world.round() == 15.0
@@ -83,7 +83,7 @@ def test_a_follower_does_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["groups", "managers", "nodes", "pods", "tokens"])
-def test_nothing_is_decided_on_a_watch_that_is_stale(world: World, name: str) -> None:
+def test_nothing_is_decided_while_a_watch_is_stale(world: World, name: str) -> None:
     """Even a deleted group is not changed. Open calls are remembered."""
     world.run(world.is_ready)
     getattr(world.watches, name).silent = True
@@ -103,7 +103,7 @@ def test_nothing_is_decided_on_a_watch_that_is_stale(world: World, name: str) ->
 
 
 @pytest.mark.parametrize("hours", [-2, 2])
-def test_a_clock_that_is_set_stops_nothing(world: World, hours: int) -> None:
+def test_group_becomes_ready_although_the_clock_is_set(world: World, hours: int) -> None:
     """Remembered times are shifted by the same amount."""
     for _ in range(8):
         world.round(after_seconds=0.5)
@@ -114,10 +114,10 @@ def test_a_clock_that_is_set_stops_nothing(world: World, hours: int) -> None:
     assert [line["by_seconds"] for line in logs if line["event"] == "clock.set"] == [hours * _HOUR]
 
 
-def test_a_clock_that_is_set_back_while_a_call_is_under_way_stops_nothing(
+def test_group_becomes_ready_although_the_clock_is_set_back_during_a_call(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its reading must not have a time in the future, which would count as newer than all later readings."""
+    """The reading must not have a time in the future, which would count as newer than all later readings."""
     send, now = world.wire.request, world.clock.now
 
     def request(method: str, url: str, **parts: Any) -> Any:
@@ -135,7 +135,7 @@ def test_a_clock_that_is_set_back_while_a_call_is_under_way_stops_nothing(
 
 
 @pytest.mark.parametrize("kind", list(names.CHILD_FINALIZERS))
-def test_a_child_that_is_not_created_says_why(world: World, kind: Kind) -> None:
+def test_rejected_create_of_a_child_is_reported_with_its_reason(world: World, kind: Kind) -> None:
     """The reason may be a quota on objects, or a policy of the cluster."""
     words = f"{kind.plural} is forbidden: exceeded quota: objects"
     world.kube.fail("POST", f"/{kind.plural}", Forbidden(words, status=403), times=1000)
@@ -150,8 +150,8 @@ def test_a_child_that_is_not_created_says_why(world: World, kind: Kind) -> None:
     world.run(world.is_ready)
 
 
-def test_no_token_is_ever_logged(world: World) -> None:
-    """Other metadata is not logged either."""
+def test_tokens_are_not_logged(world: World) -> None:
+    """The log does not contain other metadata either."""
     drawn: set[str] = set()
     original = world.kube.post
 
@@ -168,7 +168,7 @@ def test_no_token_is_ever_logged(world: World) -> None:
     assert not any(secret in str(logs) for secret in drawn)
 
 
-def test_metrics_tell_what_there_is(ready: World) -> None:
+def test_metrics_have_groups_nodes_and_open_calls(ready: World) -> None:
     """The metrics are groups, nodes, open calls, and whether the cluster is known."""
     text = ready.metrics.exposition().decode()
     for line in (
@@ -200,7 +200,7 @@ def quiet(logs: list[Any]) -> bool:
     return not {line["event"] for line in logs} - {"dry_run.would"}
 
 
-def test_a_dry_run_changes_nothing_and_says_how_a_group_begins() -> None:
+def test_dry_run_changes_nothing_and_logs_the_first_step_of_a_group() -> None:
     """Further steps would depend on omitted changes."""
     world = World(dry_run=True)
     world.put_group()
@@ -212,7 +212,7 @@ def test_a_dry_run_changes_nothing_and_says_how_a_group_begins() -> None:
     assert actions_of(logs) == ["set finalizers: TPUNodeGroup research/slice"]
 
 
-def test_a_dry_run_beside_a_group_that_is_there_reads_and_changes_nothing(ready: World) -> None:
+def test_dry_run_with_an_existing_group_reads_and_changes_nothing(ready: World) -> None:
     """A deleted group would lose its machines. The log has the first step of that."""
     ready.dry_run = True
     ready.start()

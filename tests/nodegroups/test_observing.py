@@ -98,7 +98,7 @@ def event(kind: str, raw: dict[str, Any]) -> dict[str, Any]:
     return {"type": kind, "object": raw}
 
 
-def test_everything_of_a_group_is_seen(world: World) -> None:
+def test_snapshot_has_all_objects_of_a_group(world: World) -> None:
     """The snapshot has the four kinds, nodes, pods, tokens, the device plugin, the cluster, and open calls."""
     for kind in Kind:
         world.kube.put_object(kind_path(kind), raw_kind(kind))
@@ -120,8 +120,8 @@ def test_everything_of_a_group_is_seen(world: World) -> None:
     assert (seen.cluster.uid, seen.live) == ("cluster-uid", {"a call"})
 
 
-def test_open_requests_of_kubelets_with_our_tokens_are_seen(world: World) -> None:
-    """Others are not selected or are dropped: there is one for each rotation of each node's certificate."""
+def test_snapshot_has_open_requests_of_kubelets_with_own_tokens(world: World) -> None:
+    """All other requests are filtered out: there is one for each rotation of each node's certificate."""
     path = collection_path("certificatesigningrequests", root=tokens.CERTIFICATES_ROOT)
     world.kube.put_object(f"{path}/mine", raw_request("m-0", name="mine"))
     world.kube.put_object(f"{path}/approved", raw_request("m-0", name="approved", status={"conditions": [{}]}))
@@ -137,7 +137,7 @@ def test_open_requests_of_kubelets_with_our_tokens_are_seen(world: World) -> Non
 # --- lists
 
 
-def test_secrets_of_others_are_never_asked_for(world: World) -> None:
+def test_only_secrets_with_tokens_of_groups_are_listed(world: World) -> None:
     """Other Secrets would be in this process's memory. Only tokens with the labels of a group are kept."""
     world.put_secret()
     world.put_secret("unlabelled", metadata={"labels": {}})
@@ -171,7 +171,7 @@ def test_secrets_of_others_are_never_asked_for(world: World) -> None:
         ),
     ],
 )
-def test_which_pods_are_kept(world: World, parts: dict[str, Any], kept: bool) -> None:
+def test_pod_is_kept_only_if_it_may_keep_a_tpu_node(world: World, parts: dict[str, Any], kept: bool) -> None:
     """Pods are kept if they may be on TPU nodes and do not end with their node."""
     world.put_node()
     world.put_node("unlabelled", labels={})
@@ -180,7 +180,7 @@ def test_which_pods_are_kept(world: World, parts: dict[str, Any], kept: bool) ->
     assert bool(world.watches.pods.records()) is kept
 
 
-def test_a_pod_that_is_seen_before_its_node_is_kept(world: World) -> None:
+def test_pod_that_is_seen_before_its_node_is_kept(world: World) -> None:
     """Otherwise it would be missing until it changes."""
     world.put_node()
     world.put_pod(chips=0)
@@ -204,7 +204,7 @@ def test_a_pod_that_is_seen_before_its_node_is_kept(world: World) -> None:
         pytest.param({"labels": {}}, {"labels": {}}, False, id="a node of no group"),
     ],
 )
-def test_pods_that_were_there_before_the_labels_of_their_node_are_seen_when_it_has_them(
+def test_pods_are_listed_again_when_their_node_gets_labels(
     world: World, before: dict[str, Any] | None, after: dict[str, Any], relisted: bool
 ) -> None:
     """These pods do not change, so the watch does not repeat them."""
@@ -223,7 +223,7 @@ def test_pods_that_were_there_before_the_labels_of_their_node_are_seen_when_it_h
     assert bool(world.watches.pods.records()) is labelled
 
 
-def test_pods_of_daemon_sets_are_not_even_sent(world: World) -> None:
+def test_pods_of_daemon_sets_are_not_listed(world: World) -> None:
     """Most pods of a large cluster are DaemonSets'."""
     world.step()
     (asked,) = [call for call in world.kube.calls if call.path.endswith("/pods") and call.method == "GET"]
@@ -243,7 +243,7 @@ def test_nodes_that_are_no_machines_are_dropped(world: World) -> None:
 # --- events ---
 
 
-def test_a_report_of_a_kubelet_wakes_nobody_and_its_version_is_known(world: World) -> None:
+def test_report_of_a_kubelet_updates_the_version_without_waking_the_loop(world: World) -> None:
     """Thousands of nodes report every five minutes, and a patch with an old resource version would be rejected."""
     raw = world.put_node()
     world.step()
@@ -260,14 +260,14 @@ def test_a_report_of_a_kubelet_wakes_nobody_and_its_version_is_known(world: Worl
 # --- incomplete snapshots
 
 
-def test_nothing_is_decided_before_all_is_listed(world: World) -> None:
-    """Each kind reports this separately."""
+def test_snapshot_is_not_synced_before_all_kinds_are_listed(world: World) -> None:
+    """For each kind that is not listed there is one reason."""
     assert len(not_synced(world.watches)) == 9
     world.step("nodes", "pods", "secrets", "certificatesigningrequests", "daemonsets")
     assert not_synced(world.watches) == tuple(f"the {kind.plural} are not listed yet" for kind in Kind)
 
 
-def test_definitions_that_are_installed_later_are_found(world: World) -> None:
+def test_crds_that_are_installed_later_are_found(world: World) -> None:
     """Before, the message says what to do."""
     world.kube.uninstall(API_ROOT)
     world.step()
@@ -292,7 +292,7 @@ def put_config_maps(world: World, certificate: str) -> None:
     world.kube.put_object(info, {"metadata": {"name": "cluster-info"}, "data": {"kubeconfig": kubeconfig}})
 
 
-def test_what_machines_have_to_know_is_read_of_the_cluster(world: World) -> None:
+def test_facts_for_machines_are_read_from_the_cluster(world: World) -> None:
     """The facts are in kubeadm's own objects."""
     authority = Authority("kubernetes", now=world.clock.now(), valid=timedelta(days=1))
     pem = authority.certificate_pem.decode()
@@ -306,7 +306,7 @@ def test_what_machines_have_to_know_is_read_of_the_cluster(world: World) -> None
     )
 
 
-def test_settings_say_what_the_cluster_does_not(world: World) -> None:
+def test_settings_override_facts_of_the_cluster(world: World) -> None:
     """The settings override the cluster's values, which are not read."""
     world.reader.api_server, world.reader.kubernetes_version = "lb.example.com:443", "1.30"
     world.reader.read()
@@ -316,7 +316,7 @@ def test_settings_say_what_the_cluster_does_not(world: World) -> None:
 
 
 @pytest.mark.parametrize("path", ["/namespaces/kube-system$", "/kube-root-ca.crt", "/cluster-info", "/version"])
-def test_a_cluster_that_cannot_be_read_is_read_again_soon(world: World, path: str) -> None:
+def test_cluster_that_cannot_be_read_is_read_again_after_growing_pauses(world: World, path: str) -> None:
     """The pauses are 1, 2, 4 s and so on, up to 60 s. Until then nothing is decided."""
     world.step()
     world.kube.fail("GET", path, Unavailable("no answer"), times=8)
@@ -330,7 +330,7 @@ def test_a_cluster_that_cannot_be_read_is_read_again_soon(world: World, path: st
     assert (world.snapshot().not_synced, world.reader.due_in_seconds(world.clock.now())) == ((), 600)
 
 
-def test_what_was_read_once_is_good_while_the_cluster_is_away(world: World) -> None:
+def test_facts_of_the_cluster_are_kept_while_it_cannot_be_read(world: World) -> None:
     """An upgrade of the cluster is noticed with the next read, within 10 minutes."""
     world.reader.read()
     before = world.reader.cluster
@@ -347,7 +347,7 @@ def test_what_was_read_once_is_good_while_the_cluster_is_away(world: World) -> N
     assert world.reader.cluster.kubernetes_version == "1.32"
 
 
-def test_a_clock_that_is_set_back_delays_no_read(world: World) -> None:
+def test_clock_that_is_set_back_does_not_delay_the_next_read(world: World) -> None:
     """Otherwise the read would be delayed by two hours."""
     world.reader.read()
     assert world.reader.due_in_seconds(world.clock.now() - timedelta(hours=2)) <= 0

@@ -149,7 +149,7 @@ _STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="none left")
         pytest.param(refused(REMOVE, WriteFailure.UNAVAILABLE), ("warning", "write.failed"), id="no answer"),
     ],
 )
-def test_an_answer_is_told_in_one_line(
+def test_answer_is_logged_in_one_line(
     reporter: Reporter, answer: CallAnswer | WriteAnswer, want: tuple[str, str]
 ) -> None:
     """The line never contains metadata."""
@@ -159,7 +159,7 @@ def test_an_answer_is_told_in_one_line(
 @pytest.mark.parametrize(
     "call", [READ, ListMachines(target=target(MIG)), POLL, ReadMachines(target=target(MIG), machines=(a_machine(),))]
 )
-def test_what_is_read_shows_in_what_follows_from_it(reporter: Reporter, call: Call) -> None:
+def test_successful_read_is_not_logged(reporter: Reporter, call: Call) -> None:
     """Lines for reads would hide the others."""
     assert told(reporter, answered(call)) == []
 
@@ -173,7 +173,7 @@ def test_what_is_read_shows_in_what_follows_from_it(reporter: Reporter, call: Ca
         pytest.param(refused(REMOVE, WriteFailure.REFUSED), WriteAnswer(write=REMOVE, at=NOW), id="a write"),
     ],
 )
-def test_what_lasts_is_told_once(
+def test_problem_that_lasts_is_logged_once(
     reporter: Reporter, bad: CallAnswer | WriteAnswer, good: CallAnswer | WriteAnswer
 ) -> None:
     """A problem is logged again if its message changes, or after it had ended."""
@@ -207,12 +207,12 @@ def reasons(reporter: Reporter) -> list[str]:
     return [each.reason for each in recorder.told]
 
 
-def test_an_event_without_a_status_is_told_at_once(reporter: Reporter) -> None:
+def test_event_without_a_status_is_recorded_immediately(reporter: Reporter) -> None:
     assert tell(reporter, EVENT) == ["Provisioned"]
     assert tell(reporter, EVENT, writes=(REMOVE,)) == ["Provisioned", "Provisioned"]
 
 
-def test_an_event_of_a_status_waits_for_it(reporter: Reporter) -> None:
+def test_event_of_a_status_is_recorded_after_the_status_is_written(reporter: Reporter) -> None:
     """The status may be written over several rounds."""
     assert tell(reporter, EVENT, writes=(STATUS,)) == []
     assert tell(reporter, open_writes=(STATUS,)) == []
@@ -222,7 +222,7 @@ def test_an_event_of_a_status_waits_for_it(reporter: Reporter) -> None:
     assert reasons(reporter) == ["Provisioned"]
 
 
-def test_an_event_of_a_status_that_is_refused_is_forgotten(reporter: Reporter) -> None:
+def test_event_of_a_rejected_status_is_dropped(reporter: Reporter) -> None:
     """The next status write has the Event again."""
     tell(reporter, EVENT, writes=(STATUS,))
     reporter.tell_answer(refused(STATUS, WriteFailure.CONFLICT))
@@ -230,8 +230,8 @@ def test_an_event_of_a_status_that_is_refused_is_forgotten(reporter: Reporter) -
     assert reasons(reporter) == []
 
 
-def test_an_event_of_a_status_that_is_lost_is_forgotten(reporter: Reporter) -> None:
-    """It is unknown whether the status was written."""
+def test_event_of_a_lost_status_write_is_dropped(reporter: Reporter) -> None:
+    """Whether the status was written remains unknown."""
     tell(reporter, EVENT, writes=(STATUS,))
     tell(reporter)
     reporter.tell_answer(WriteAnswer(write=STATUS, at=NOW))
@@ -246,7 +246,7 @@ def a_group(reason: str, **parts: Any) -> TpuNodeGroup:
     return TpuNodeGroup(meta=meta(**parts), spec=spec, status=status)
 
 
-def test_labels_are_few_whatever_objects_say(reporter: Reporter) -> None:
+def test_metric_labels_are_bounded_for_any_reason(reporter: Reporter) -> None:
     """A reason that tpu-operator or a user wrote, and this controller does not know, is not a label."""
     groups = (a_group("Ready"), a_group("Whatever"), a_group("Else"), a_group(""), a_group("Ready", deleted_at=NOW))
     wait = Backoff(failure=Failure(kind=FailureKind.INVALID, message="no"), failures=1, at=NOW, until=NOW)
@@ -264,7 +264,7 @@ def test_labels_are_few_whatever_objects_say(reporter: Reporter) -> None:
     assert "Whatever" not in text
 
 
-def test_a_dry_run_tells_no_more_than_what_was_read() -> None:
+def test_dry_run_reports_only_reads() -> None:
     """The actor logs omitted changes itself."""
     reporter = Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"), dry_run=True)
     assert tell(reporter, EVENT) == []
@@ -273,7 +273,7 @@ def test_a_dry_run_tells_no_more_than_what_was_read() -> None:
     assert told(reporter, failed(READ)) == [("warning", "compute.read_failed")]
 
 
-def test_a_dry_run_says_what_would_be_done_and_no_token() -> None:
+def test_dry_run_names_omitted_changes_without_tokens() -> None:
     """The text names the objects of the change."""
     node = PatchNode(name="m-0", uid="u", resource_version="7", labels={})
     assert would(node) == "label or taint: Node m-0"
@@ -283,7 +283,7 @@ def test_a_dry_run_says_what_would_be_done_and_no_token() -> None:
     assert would(METADATA) == "set metadata gce://research-project/us-central1-c/m-0"
 
 
-def test_an_object_that_cannot_be_decided_on_is_told_once_a_minute_for_each_mistake(reporter: Reporter) -> None:
+def test_exception_in_a_decision_is_logged_once_a_minute(reporter: Reporter) -> None:
     """The line has the object and the traceback; the metric counts every exception."""
     error = ValueError("no zone")
     crashed = (Crashed(object=EVENT.object, error=error),) * 3

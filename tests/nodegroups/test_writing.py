@@ -88,7 +88,7 @@ def a_child() -> WorkloadPolicy:
     )
 
 
-def test_a_child_is_made_as_it_was_decided(api: FakeKube) -> None:
+def test_child_is_created_as_decided(api: FakeKube) -> None:
     """The child has owner, labels, and the finalizer that keeps it until its resource is deleted."""
     child = a_child()
     write = CreateChild(record=child)
@@ -102,14 +102,14 @@ def test_a_child_is_made_as_it_was_decided(api: FakeKube) -> None:
     assert made.meta.finalizers == (names.CHILD_FINALIZERS[POLICY],)
 
 
-def test_a_conflict_other_than_a_taken_name_is_none_of_a_child_that_is_there(api: FakeKube) -> None:
+def test_create_fails_for_a_conflict_that_is_no_existing_name(api: FakeKube) -> None:
     """The conflict may be a namespace that is changing."""
     api.fail("POST", "/workloadpolicies", Conflict("try again", status=409, reason="Conflict"))
     with pytest.raises(Conflict):
         writer(api).write(CreateChild(record=a_child()))
 
 
-def test_a_child_is_deleted_by_its_uid(api: FakeKube) -> None:
+def test_child_is_deleted_only_with_its_uid(api: FakeKube) -> None:
     """A missing child is no error, and a child of the same name with another UID is kept."""
     policy = put(api, POLICY)
     writer(api).write(DeleteChild(record=policy))
@@ -120,7 +120,7 @@ def test_a_child_is_deleted_by_its_uid(api: FakeKube) -> None:
         writer(api).write(DeleteChild(record=policy))
 
 
-def test_finalizers_are_replaced_on_what_was_seen(api: FakeKube) -> None:
+def test_finalizers_are_replaced_only_in_the_version_that_was_read(api: FakeKube) -> None:
     """A changed object must be decided on again."""
     group = put(api)
     writer(api).write(SetFinalizers(record=group, finalizers=("a", "b")))
@@ -132,7 +132,7 @@ def test_finalizers_are_replaced_on_what_was_seen(api: FakeKube) -> None:
     assert body["metadata"] == {"resourceVersion": group.meta.resource_version, "finalizers": []}
 
 
-def test_of_a_status_only_what_changed_is_written(api: FakeKube) -> None:
+def test_status_is_patched_with_changed_fields_only(api: FakeKube) -> None:
     """The patch is sent to the subresource, with the resource version. An empty patch is not sent."""
     ready = Condition(type="Ready", status=ConditionStatus.TRUE, reason="Created", last_transition_time=EXPIRES)
     policy = replace(put(api, POLICY), status=ResourceStatus(conditions=(ready,)))
@@ -160,7 +160,7 @@ def patch_of(raw: dict[str, Any], **changes: Any) -> PatchNode:
     return PatchNode(name=metadata["name"], **values)
 
 
-def test_labels_are_added_to_those_that_are_there(api: FakeKube) -> None:
+def test_labels_are_added_to_existing_ones(api: FakeKube) -> None:
     """Other labels and fields are unchanged."""
     raw = put_node(api)
     writer(api).write(patch_of(raw, labels=LABELS))
@@ -179,7 +179,7 @@ def test_taint_of_tpu_nodes_is_added_to_others_which_keep_their_times(api: FakeK
     assert after["spec"]["taints"] == [*raw["spec"]["taints"], TAINT]
 
 
-def test_a_node_is_cordoned_on_what_was_seen(api: FakeKube) -> None:
+def test_node_is_cordoned_only_in_the_version_that_was_read(api: FakeKube) -> None:
     """A node that has changed must be decided on again. It is never uncordoned."""
     raw = put_node(api)
     writer(api).write(patch_of(raw, cordon=True))
@@ -207,7 +207,7 @@ def test_a_node_is_cordoned_on_what_was_seen(api: FakeKube) -> None:
         ),
     ],
 )
-def test_what_is_deleted_is_the_one_that_was_seen(api: FakeKube, path: str, raw: dict[str, Any], write: Write) -> None:
+def test_object_is_deleted_only_with_its_uid(api: FakeKube, path: str, raw: dict[str, Any], write: Write) -> None:
     """A repeated delete is no error, and an object of the same name with another UID is kept."""
     api.put_object(path, raw)
     writer(api).write(write)
@@ -218,7 +218,7 @@ def test_what_is_deleted_is_the_one_that_was_seen(api: FakeKube, path: str, raw:
         writer(api).write(write)
 
 
-def test_a_pod_is_evicted_by_its_uid(api: FakeKube) -> None:
+def test_pod_is_evicted_only_with_its_uid(api: FakeKube) -> None:
     """The eviction API checks disruption budgets. A missing pod is no error."""
     path = object_path("pods", "train-0", namespace=NAMESPACE)
     api.put_object(path, raw_pod_on("m-0"))
@@ -240,7 +240,7 @@ def stored(raw: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "data": {key: base64.b64encode(value.encode()).decode() for key, value in raw["stringData"].items()}}
 
 
-def test_a_token_is_drawn_for_one_machine(api: FakeKube) -> None:
+def test_token_is_created_for_one_machine(api: FakeKube) -> None:
     """The Secret is parsed as the same token."""
     writer(api).write(TOKEN)
     (raw,) = api.objects("/api/v1/namespaces/kube-system/secrets")
@@ -251,7 +251,7 @@ def test_a_token_is_drawn_for_one_machine(api: FakeKube) -> None:
 
 
 @pytest.mark.parametrize(("minutes", "kept"), [(-60, True), (0, True), (14, True), (16, False), (40, False)])
-def test_a_token_that_the_api_server_holds_for_over_is_told_and_deleted(
+def test_token_that_expires_too_early_for_the_api_server_is_deleted(
     api: FakeKube, monkeypatch: pytest.MonkeyPatch, *, minutes: int, kept: bool
 ) -> None:
     """The API server uses its own clock: if the controller's is far behind, all its tokens would be invalid."""
@@ -270,7 +270,7 @@ def test_a_token_that_the_api_server_holds_for_over_is_told_and_deleted(
     assert len(api.objects("/api/v1/namespaces/kube-system/secrets")) == kept
 
 
-def test_a_token_that_somebody_else_has_is_not_handed_out(api: FakeKube) -> None:
+def test_token_whose_id_exists_already_is_not_used(api: FakeKube) -> None:
     """The conflict is reported, and the next attempt draws another id."""
     drawn = iter(["aaaaaa.aaaaaaaaaaaaaaaa", "aaaaaa.bbbbbbbbbbbbbbbb", "cccccc.cccccccccccccccc"])
     both = writer(api, draw_token=lambda: next(drawn))
@@ -282,7 +282,7 @@ def test_a_token_that_somebody_else_has_is_not_handed_out(api: FakeKube) -> None
     assert [raw["stringData"]["token-secret"] for raw in secrets] == ["a" * 16, "c" * 16]
 
 
-def test_a_request_is_approved_as_it_was_seen(api: FakeKube) -> None:
+def test_request_is_approved_only_in_the_version_that_was_read(api: FakeKube) -> None:
     """Decisions can be written only to this subresource."""
     path = object_path("certificatesigningrequests", "csr-1", root=tokens.CERTIFICATES_ROOT)
     raw = api.put_object(path, raw_request("m-0"))
@@ -295,7 +295,7 @@ def test_a_request_is_approved_as_it_was_seen(api: FakeKube) -> None:
     assert [each["type"] for each in call.body["status"]["conditions"]] == ["Approved"]
 
 
-def test_the_device_plugin_is_applied_under_one_name(api: FakeKube) -> None:
+def test_device_plugin_is_applied_with_one_field_manager(api: FakeKube) -> None:
     """The common field manager removes fields that a release no longer has."""
     write = ApplyDevicePlugin(version=version_of(MANIFEST))
     writer(api).write(write)

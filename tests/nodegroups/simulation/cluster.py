@@ -73,7 +73,7 @@ class Kube:
     refused_nodes: bool = False
     #: Reason why creates of tokens are rejected; empty if they are not.
     refused_tokens: str = ""
-    #: Names of objects whose spec is None, so that decisions about them raise.
+    #: Names of objects that the caches show without a spec, so that decisions about them raise.
     poisoned: set[str] = field(default_factory=set)
     #: Number of writes.
     writes: int = 0

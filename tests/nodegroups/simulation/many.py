@@ -76,7 +76,7 @@ class Many:
         world.cloud.on_running = lambda machine: world.stage.after(_BOOT_SECONDS, lambda: self._look(machine, 0.0))
         world.process.on_call = self._count
         self.on_ready = on_ready
-        # The same for one group and for many.
+        # Fixed, so that runs with one group and with many are comparable.
         world.process.round_gap_seconds = 0.25
         self.names = [f"g{number:03d}" for number in range(count)]
         self.calls: Counter[str] = Counter()

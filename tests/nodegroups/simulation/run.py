@@ -252,7 +252,7 @@ class Run:
         self.world.kube.on_change()
 
     def _repair_by_hand(self) -> None:
-        """Do what users must do: undo changes of sizes, and repair machines that are a slice each."""
+        """Undo changes of sizes, and repair machines that are a slice each: the controller leaves both to users."""
         kube, cloud = self.world.kube, self.world.cloud
         sizes = {child.meta.name: child.spec for child in kube.all(Kind.MANAGED_INSTANCE_GROUP)}
         for group in cloud.groups():
