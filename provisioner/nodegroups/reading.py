@@ -35,8 +35,8 @@ _READ_LABELS = frozenset(
 TPU_TAINT = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
 _TAINT = (TPU_TAINT["key"], TPU_TAINT["effect"])
 _MACHINE = "gce://"
-#: Silence of a kubelet before Kubernetes notices it, after which a node counts as silent. A kubelet without changes
-#: reports every 2.5 to 7.5 minutes, and Kubernetes notices its silence within one more minute.
+#: A node is silent if its kubelet had not reported for this long when Kubernetes noticed that. A kubelet without
+#: changes reports every 2.5 to 7.5 minutes, and Kubernetes notices its silence within one more minute.
 _SILENCE = timedelta(minutes=10)
 _OF_NODE = frozenset({"DaemonSet", "Node"})
 _MIRROR = "kubernetes.io/config.mirror"

@@ -38,7 +38,7 @@ MOST = 4096
 
 SECRET_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
 NAME_PREFIX = "bootstrap-token-"
-#: Group of the users that log in with these tokens; deploy/nodegroups/rbac/machines.yaml has its permissions.
+#: Group of the users that authenticate with these tokens; deploy/nodegroups/rbac/machines.yaml has its permissions.
 #: Kubernetes approves certificates for kubeadm's group, for any node; `is_own` decides on those for this group.
 GROUP = "system:bootstrappers:tpu-provisioner:node-groups"
 #: Label of the Secret with the machine's name, in addition to those with its group and its number.

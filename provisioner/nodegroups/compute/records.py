@@ -25,7 +25,7 @@ from provisioner.model.capacity import HIGH_THROUGHPUT, Failure, OperationName
 from provisioner.model.choices import ZONE
 from provisioner.nodegroups.api.specs import InstanceConfig
 
-#: TERMINATE: machines stop for maintenance of their host. STOP, DELETE: effect of a preemption on a machine.
+#: TERMINATE: machines stop for maintenance of their host. STOP, DELETE: effect on a machine that Google takes back.
 TERMINATE = "TERMINATE"
 STOP = "STOP"
 DELETE = "DELETE"

@@ -2,8 +2,8 @@
 
 A group is decided on together with its children. An exception in one group does not affect other groups. Compute Engine
 limits the calls of a project by kind, region and minute, so calls are paced. Changes come first, those of whole
-resources before those of machines, then calls by the time since they are due. Namespaces, and groups whose machines are
-changed, take turns.
+resources before those of machines, then the calls that are due for longest. Namespaces take turns, and so do groups
+whose machines are changed.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 A BULK group gets all its machines at the same time or none. While there is no capacity it waits, which is no failure.
 
-Before a group is deleted, its nodes are cordoned by spec.unschedulable, which unlike a taint is not reset, and its pods
-are evicted. Pods with chips keep the machines until their grace period ends, other pods until a deadline, which is
-short for other namespaces and for slices that can do no work. The gate checks all of this live (`actions.Proof`).
+Before a group is deleted, its nodes are cordoned by spec.unschedulable, which unlike a bare taint persists, and its
+pods are evicted. Pods with chips keep the machines until they end or exceed their grace period, others until a
+deadline, which is short for other namespaces and for slices that cannot work. The gate checks all of this live
+(`actions.Proof`).
 """
 
 from __future__ import annotations
