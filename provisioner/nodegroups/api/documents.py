@@ -76,7 +76,7 @@ def _meta(kind: Kind, metadata: dict[str, Any]) -> ObjectMeta:
         resource_version=fields.name(metadata.get("resourceVersion")),
         created_at=fields.parse_timestamp(metadata.get("creationTimestamp")),
         deleted_at=fields.deletion_deadline(f"{kind} {namespace}/{name}", metadata),
-        # Complete, because the patch that removes a finalizer contains all others.
+        # All finalizers, because the patch that removes one contains the others.
         finalizers=finalizers,
         annotations={
             key: bounds.cut(annotations[key], bounds.ANNOTATION)

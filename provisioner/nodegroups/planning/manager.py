@@ -60,7 +60,7 @@ def not_to_be_made(child: ManagedInstanceGroup, round_: Round) -> Condition | No
 def sight(
     child: ManagedInstanceGroup, known: ResourceMemory, resource: Manager, round_: Round
 ) -> tuple[Condition, float, Step]:
-    """Return its condition, the seconds until its next read, and a step that lists the machines when due."""
+    """Return the condition, the seconds until the next read, and a step that lists the machines when due."""
     fleet = fleet_of(child, round_)
     again = _again_seconds(resource, fleet, round_.now)
     if fleet is None:
@@ -210,7 +210,7 @@ def machines_before(round_: Round) -> dict[str, int]:
 
 
 def _is_made(child: ManagedInstanceGroup, round_: Round) -> bool:
-    """Return whether its machines exist, or may exist until it is read again."""
+    """Return whether the machines of a group exist, or may exist until the group is read again."""
     known = round_.known(child)
     if known.operation is not None or round_.calling(child.meta.uid, Insert):
         return True
@@ -221,7 +221,7 @@ def _is_made(child: ManagedInstanceGroup, round_: Round) -> bool:
 
 
 def _waits(child: ManagedInstanceGroup, round_: Round) -> bool:
-    """Return whether it does not exist, and only the limit of its namespace may prevent its creation."""
+    """Return whether a group does not exist, and only the limit of its namespace may prevent its creation."""
     reading = round_.known(child).reading
     if child.meta.deleting or (reading is not None and reading.resource is not None):
         return False
@@ -229,7 +229,7 @@ def _waits(child: ManagedInstanceGroup, round_: Round) -> bool:
 
 
 def _refused_at(child: Child, round_: Round) -> datetime:
-    """Return when Compute Engine last rejected it, which may be permanent; LONG_AGO if it did not."""
+    """Return when Compute Engine last rejected a create, perhaps permanently; LONG_AGO if it did not."""
     wait = round_.known(child).backoffs.get(INSERT)
     return wait.at if wait is not None and wait.failure.kind in _REFUSALS else LONG_AGO
 

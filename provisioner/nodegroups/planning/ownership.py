@@ -41,8 +41,8 @@ def is_ours(child: Child, resource: Resource, round_: Round) -> bool:
     if all(meta.annotations.get(names.ADOPT) != "true" for meta in metas):
         return False
     if mark is None:
-        # Only under the name of a group's child, which users cannot choose: otherwise a user could create an object
-        # with the name of any unmarked resource, and delete that resource with it.
+        # Unmarked resources are taken over only under the name of a group's child, which users cannot choose: otherwise
+        # a user could delete any of them by means of an object with its name.
         return group is not None
     # A resource with another object's mark is never taken over. An earlier object of the same name no longer exists.
     return replace(mark, uid=own.uid) == own

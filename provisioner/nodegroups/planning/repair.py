@@ -110,8 +110,8 @@ def _long_ago(round_: Round) -> datetime:
 def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], round_: Round) -> Mapping[str, Lost]:
     """Return the new entry of `Memory.lost`. A machine that returns in time is removed, even if others are lost."""
     before = round_.memory.lost.get(group.meta.uid, {})
-    # An earlier process may have seen the loss first, so the status counts. A time before REPAIR_AFTER does not: the
-    # slice would have been recreated, unless its zone was in doubt or no process gave its machines their tokens.
+    # An earlier process may have seen the loss first, so the status counts, but no time longer ago than REPAIR_AFTER:
+    # the slice would have been recreated, unless its zone was in doubt or no process gave its machines tokens.
     long_ago = _long_ago(round_)
     told = {
         machine.name: machine.since

@@ -442,7 +442,7 @@ def test_groups_that_compute_engine_rejects_take_turns() -> None:
 
 
 def test_group_that_may_have_been_created_is_counted_until_it_is_read() -> None:
-    """The answer to its request was lost. The older group has its turn only after a reading."""
+    """The answer to the create of "young" was lost. The older group has its turn only after a reading."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=4))
     for name in ("old", "young"):
         spec = ManagedInstanceGroupSpec(project="project-1", location=ZONE, instance_template="t", target_size=3)
