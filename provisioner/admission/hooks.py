@@ -44,7 +44,7 @@ _LATER_LEAST_BYTES = _LATER_BYTES // _WAITING
 _NAMESPACE, _HEAD_BYTES = re.compile(rb'"namespace": ?"([a-z0-9-]{1,63})"'), 4096
 
 _T = TypeVar("_T")
-#: The rest of an answer, which waits for another server; called like `Deferred`.
+#: Finishes an answer that waits for another server; called like `Deferred`.
 Later = Callable[[int], Content]
 #: Begins an answer. Takes the body and the time of its arrival (of `time.perf_counter`).
 Begin = Callable[[bytes, float], Content | Later]

@@ -96,8 +96,8 @@ class Answer:
 #: Maximum size in bytes of an object that a review reads, among several reviews at a time and as the only one. The API
 #: server stores up to 1.5 MiB.
 READ_BYTES, READ_ALONE_BYTES = 128 * 1024, 2 * 1024 * 1024
-#: The rest of a review, which reads from the API server or takes long. Called with READ_BYTES first; if it raises
-#: kube's TooLarge for a larger object, it is called with READ_ALONE_BYTES.
+#: Finishes a review that reads from the API server or takes long. Called with READ_BYTES first; if it raises kube's
+#: TooLarge for a larger object, it is called with READ_ALONE_BYTES.
 Deferred = Callable[[int], Answer]
 
 
@@ -169,6 +169,5 @@ def _plain(text: str) -> str:
 
 
 _ENCODER = msgspec.json.Encoder()
-#: Python decodes the floats: msgspec needs 10 us for a number near the smallest or largest double, and no other thread
-#: runs meanwhile. 8 MiB of them took 4 s.
+#: Python decodes the floats: msgspec would block all threads for 10 us for each one near the limits, or 4 s in 8 MiB.
 _DECODER = msgspec.json.Decoder(float_hook=float)
