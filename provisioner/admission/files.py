@@ -81,8 +81,8 @@ class CertificateFiles:
         try:
             found = self._read()
             if found != self._served:
-                # If only one file has been replaced, loading fails. Files that change after `_read` are loaded again by
-                # the next step.
+                # If only one file is replaced, loading fails. Files that change after `_read` are loaded in the next
+                # step.
                 self.context.load_cert_chain(self.files.certificate, self.files.key)
                 _log.info("certificate.served", file=str(self.files.certificate))
                 self._served = found

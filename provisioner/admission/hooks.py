@@ -32,12 +32,10 @@ _SMALL_BYTES = 64 * 1024
 _SMALL_PARTS = 1000
 #: Numbers of threads. More would not be faster, because Python computes in one thread at a time.
 _SMALL_AT_ONCE, _LARGE_AT_ONCE = 4, 1
-#: Threads for answers that wait for another server. Each holds an object that it has read, so memory limits their
-#: number.
+#: Threads for answers that wait for another server. Each holds an object, so memory limits their number.
 _LATER_AT_ONCE = 8
 _WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024
-#: Bytes of the bodies whose answers wait for another server, and which stay decoded. The minimum weight of a body
-#: limits their number to _WAITING.
+#: Bytes of decoded bodies whose answers wait for another server; with their minimum weight, at most _WAITING wait.
 _LATER_BYTES = 4 * 1024 * 1024
 _LATER_LEAST_BYTES = _LATER_BYTES // _WAITING
 #: API servers write the namespace of a request before the object.

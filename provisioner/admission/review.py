@@ -16,8 +16,7 @@ from provisioner.model.workloads import ObjectRef
 
 _GROUP = "admission.k8s.io"
 _VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1")
-#: Maximum number of characters of all warnings of an answer. If API servers get more than 4,096, they show only 256 of
-#: each warning.
+#: Maximum number of characters of all warnings. Above 4,096, API servers show only 256 of each warning.
 _WARNINGS_CHARACTERS = 4000
 _WARNING_CHARACTERS = 1000
 _MORE = "there are more warnings than can be shown"

@@ -16,8 +16,7 @@ from provisioner.kube import fields
 #: Validity of certificates, and the time before its end at which the next ones are created.
 VALID = dt.timedelta(days=90)
 _BEFORE_THE_END = dt.timedelta(days=30)
-#: Duration of each step of a rotation: several times the intervals in which replicas read the Secret, and API servers
-#: the webhooks.
+#: Duration of each step: several times the intervals in which replicas read the Secret, and API servers webhooks.
 STEP = dt.timedelta(minutes=10)
 
 _NEXT, _SINCE, _EARLIER = "next", "since", "earlier"
@@ -74,8 +73,7 @@ def advance(
         earlier = state.present.authority_pem if state.present is not None else ""
         kept = _usable(served, valid_until)
         if kept is not None:
-            # The Secret was deleted or damaged. The keys that are served and trusted are replaced by a regular
-            # rotation.
+            # The Secret was deleted or damaged. Keys that are served and trusted are replaced by a regular rotation.
             return State(present=kept, next=following or make(), since=now, earlier=earlier)
         return State(present=following or make(), since=now, earlier=earlier)
     if state.since is None or state.since > now:

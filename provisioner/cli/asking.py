@@ -48,10 +48,7 @@ class Documents:
 
 
 def documents(remote: Remote) -> Documents:
-    """Return the documents of the controllers of slices and of IPU partitions.
-
-    Raises the RemoteError of the first if the second is not installed or fails as well.
-    """
+    """Return the documents of the controllers of slices and IPU partitions. Raises RemoteError if neither answers."""
     try:
         slices = board(remote)
     except UnreachableError:

@@ -228,10 +228,7 @@ def _job_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def ray_host(pod: TpuPod, cluster: str, replica: str, host: str) -> tuple[str, str]:
-    """Return host name and subdomain of a host of a replica, as GKE's Ray add-on and KubeRay name them.
-
-    A host name that is too long loses its beginning. A subdomain that the pod has is kept.
-    """
+    """Return host name (cut in front) and subdomain of a replica's host, as GKE's Ray add-on and KubeRay name them."""
     longest = bounds.LABEL_VALUE - len(str(bounds.PARALLELISM))
     name = f"{pod.marks.get(constants.RAY_GROUP, '')}-{replica}-"[-longest:].lower()
     # Names of worker groups may contain characters that host names may not.

@@ -67,8 +67,7 @@ class TpuPod:
     machine_type: str
     #: False if the pod selects nodes whose links are not resilient.
     resilient: bool
-    #: Whether the pod selects the nodes of one TPUNodeGroup. Only if the provisioner created the group, they have the
-    #: label of node pools.
+    #: Whether the pod selects a TPUNodeGroup. Its nodes have a label of a node pool only if the provisioner created it.
     in_node_group: bool
     containers: tuple[Container, ...]
 

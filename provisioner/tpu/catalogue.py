@@ -206,8 +206,7 @@ _ALL = (
         any_order=True,
     ),
     Accelerator(
-        # Lists of 2-D topologies name this family together with the podslices; no report describes multi-host slices of
-        # it.
+        # Lists of 2-D topologies have this family with the podslices; no report describes multi-host slices of it.
         label="tpu-v5-lite-device",
         generation="v5e",
         machine_types=(

@@ -14,8 +14,7 @@ from provisioner.model import bounds
 from provisioner.tpu import catalogue
 from provisioner.tpu.catalogue import ACCELERATORS, LONGEST_AXIS, Accelerator, MachineType, Topology, TopologyError
 
-#: Chips per VM in multi-host slices; an accelerator without such a machine type (Google documents none) uses its
-#: largest.
+#: Chips per VM of multi-host slices; an accelerator without such a type (Google documents none) uses its largest.
 _MULTI_HOST_VM_CHIPS = 4
 _SUGGESTIONS = 3
 
@@ -107,10 +106,7 @@ def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: s
 
 
 def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> int:
-    """Return the chips of a host of the slice; if several machine types are possible, of the largest.
-
-    Returns 1 if the slice is invalid; `resolve` then raises the reason.
-    """
+    """Return the chips of a host of the slice, of the largest possible machine type; 1 if the slice is invalid."""
     offer = ACCELERATORS.get(accelerator)
     for chips in sorted({each.chips for each in offer.machine_types}, reverse=True) if offer else ():
         with contextlib.suppress(ShapeError):
@@ -119,10 +115,7 @@ def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> in
 
 
 def may_be_sold(accelerator: str, topology: str, machine_type: str) -> bool:
-    """Return whether Google may sell a slice without a valid shape: the catalogue is too old, or its sources disagree.
-
-    An empty accelerator counts as unknown.
-    """
+    """Return whether Google may sell an invalid shape: accelerator or machine type is unknown, or sources disagree."""
     offer = ACCELERATORS.get(accelerator)
     if offer is None or (machine_type and catalogue.machine_type(machine_type) is None):
         return True

@@ -58,11 +58,9 @@ _DRAIN_SECONDS = 8.0
 #: A review contains an object of up to 3 MiB, twice if it is changed. API servers keep idle connections for 90 s. Each
 #: connection keeps its last request, and a path takes four times its size in memory.
 _LIMITS = Limits(connections=512, request_seconds=15.0, idle_seconds=120, header_bytes=4096, body_bytes=8 * 1024 * 1024)
-#: Maximum number of different Events that are remembered, with 9 KB each: names of owners of unstored pods are
-#: arbitrary.
+#: Maximum number of remembered Events, with 9 KB each: names of owners of unstored pods are arbitrary.
 _EVENTS = 2048
-#: Time-outs of a read. Webhooks time out after ten seconds by default, and reviews wait for up to four seconds in a
-#: lane.
+#: Time-outs of a read. Webhooks time out after 10 s by default, and reviews wait for up to 4 s in a lane.
 _READ_TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=2.0)
 _STOPPED = "the thread that keeps the certificates has ended"
 
