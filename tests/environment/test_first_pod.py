@@ -1,4 +1,4 @@
-"""What is said of a workload by the first pod that it will have."""
+"""Problems that a workload's first pod shows before it exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pods get, by their owners: each case of the injector that this replaces, and its twelve mistakes."""
+"""Variables of pods by owner: each case of gke-tpu-env-injector, which is replaced, and its twelve mistakes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def stateful_set(replicas: int = 4, start: int = 0, service: str = "workers", **
 def injected(
     pod: dict[str, Any], owner: dict[str, Any], settings: WebhookSettings = ALL
 ) -> tuple[list[dict[str, str]], Any]:
-    """Return the variables of each container after the patch, and what was said."""
+    """Return the variables of each container after the patch, and the result of `inject`."""
     read = read_pod(pod, "ml")
     assert read is not None
     found = inject(read, owner, settings)
@@ -157,7 +157,7 @@ def required(selector: dict[str, str]) -> dict[str, Any]:
 
 
 def test_topology_by_required_affinity_divides_replicas_into_slices():
-    """Eight replicas of 4x4 were counted as one slice of eight."""
+    """Eight replicas of topology 4x4 counted as one slice of eight pods."""
     pod = pod_of(stateful_set(8), "train-5", selector=None, affinity=required(V5E_4X4))
     [found], said = injected(pod, stateful_set(8))
     assert (found["TPU_WORKER_ID"], found["TPU_WORKER_HOSTNAMES"]) == ("1", names(4, 8))
@@ -174,7 +174,7 @@ def test_topology_by_required_affinity_counts_slices_of_replicated_jobs():
 
 
 def test_kind_of_another_api_group_is_reported_with_its_group():
-    """A Job of Volcano was told to be a Job."""
+    """A Job of Volcano was reported as if it were a Job of batch/v1."""
     owner = {**stateful_set(), "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job"}
     [_], said = injected(pod_of(owner, "train-0", metadata={"labels": ASKS}), {})
     assert "'Job' of batch.volcano.sh/v1alpha1" in said.problems[0]
@@ -231,7 +231,7 @@ def test_a_generation_that_is_not_known_yet_is_left_alone_unless_the_pod_asks():
         assert (found, len(said.problems)) == ({}, asks)
 
 
-# --- what would be too much
+# --- limits
 
 
 def container_list(count: int) -> list[dict[str, Any]]:
@@ -313,7 +313,7 @@ def test_a_missing_list_of_variables_is_created(absent: dict[str, Any]):
     ],
 )
 def test_host_names_are_not_added_to_a_number_of_the_users_own(given: dict[str, Any], added: set[str], *, told: bool):
-    """And a pod that has not asked is not told to complete what it has."""
+    """Only a pod that asked for variables gets a warning about missing ones."""
     owner = stateful_set()
     for asks in (True, False):
         pod = pod_of(owner, "train-1", containers=[container(env=[given])], metadata={"labels": ASKS if asks else {}})
@@ -384,7 +384,7 @@ def test_a_variable_that_is_there_in_any_form_stays(given: dict[str, Any]):
 
 @pytest.mark.parametrize("selector", [TPU7X_2X2X2, {"cloud.google.com/gke-nodepool": "ours"}], ids=["", "a node pool"])
 def test_what_gke_gives_pods_that_it_knows_nothing_of_counts_as_absent(selector: dict[str, str]):
-    """Also where nothing but these variables tells that the generation has addresses."""
+    """In a pod without an accelerator, only these variables show that its generation needs addresses."""
     owner = stateful_set(replicas=2)
     given = {
         "TPU_WORKER_ID": "0",
@@ -460,7 +460,7 @@ def test_an_init_container_is_alone_in_its_pod_and_has_one_name_of_each():
 
 
 def test_localhost_is_all_that_a_pod_of_one_host_needs():
-    """GKE's webhook gives it to pods of no Job; nothing tells that others are in its slice."""
+    """GKE's webhook sets it on pods without a Job; without a topology, nothing shows that the slice has more pods."""
     local = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
     owner = {**stateful_set(), "kind": "ReplicaSet"}
     pods = [pod_of(owner, "a", selector=each, containers=[with_env(local)]) for each in ({}, V5E_4X4)]
@@ -525,7 +525,7 @@ def test_a_job_has_no_more_pods_than_completions():
 
 @pytest.mark.parametrize("index", [1, 5])
 def test_pods_of_a_job_that_run_one_after_the_other_are_no_slices_that_work_together(index: int):
-    """Those of a second round would wait for a coordinator that has ended."""
+    """Pods of a second round would wait for a coordinator that has ended."""
     marks = {"annotations": {"batch.kubernetes.io/job-completion-index": str(index)}}
     owner = job(completions=8)
     [found], _ = injected(pod_of(owner, "", subdomain="workers", metadata=marks), owner)
@@ -542,7 +542,7 @@ def replicated(
     multislice: str = "",
     **after: str,
 ) -> dict[str, Any]:
-    """Return a replicated job; `after` has by name the status of those that it depends on."""
+    """Return a replicated job; `after` has the names and status of the replicated jobs that it depends on."""
     notes = {"annotations": {"tpu-provisioner.cloud.google.com/multislice": multislice}} if multislice else {}
     template = {"metadata": notes, "spec": {"containers": [container(chips)], "nodeSelector": selector or {}}}
     needs = [{"name": each, "status": status} for each, status in after.items()]
@@ -577,7 +577,7 @@ def test_the_second_child_job_of_a_replicated_job_is_the_second_slice():
 
 
 def test_child_job_has_no_more_pods_than_completions():
-    """The list had names of pods that never exist."""
+    """The list had names of pods that are never created."""
     entry = replicated("a", parallelism=8)
     entry["template"]["spec"]["completions"] = 4
     [found], _ = injected(pod_of_jobset("a", selector=None), jobset(entry))
@@ -619,7 +619,7 @@ def test_replicated_jobs_that_never_run_at_the_same_time_are_no_slices_of_each_o
 
 
 def test_all_pods_of_a_multislice_count_the_same_slices():
-    """`eval` runs beside two that run one after the other; which of them waits for a job without chips is no matter."""
+    """`eval` runs while `warm` and then `train` run; a dependency on a job without chips makes no difference."""
     warm, train = replicated("warm", fetch="Complete"), replicated("train", warm="Complete")
     owner = jobset(replicated("fetch", chips=0), warm, train, replicated("eval"))
     found = [injected(pod_of_jobset(name), owner)[0][0] for name in ("warm", "train", "eval")]
@@ -693,7 +693,7 @@ def pod_of_group(worker: int, *, leader_has_chips: bool = True, **annotations: s
 
 @pytest.mark.parametrize("given", [{}, {"TPU_PROCESS_ADDRESSES": "localhost:8471", "TPU_PROCESS_PORT": "8471"}])
 def test_the_port_of_a_leader_worker_set_is_that_of_its_addresses(given: dict[str, str]):
-    """Whatever GKE gave the pod before."""
+    """Addresses that GKE's webhook set before are replaced."""
     pod = pod_of_group(1, size="2")
     pod["spec"] |= {"nodeSelector": TPU7X_2X2X2, "containers": [with_env(given)]}
     [after], said = injected(pod, {})
@@ -722,7 +722,7 @@ def test_slices_of_a_group_do_not_work_together():
 
 
 def test_what_others_number_is_left_to_them():
-    """Their webhooks may come after this one."""
+    """The webhook of LeaderWorkerSet, which numbers sub-groups, may run after this one."""
     pod = pod_of_group(1, subgroup_size="2")
     [found], said = injected(pod, {})
     assert found == {}
@@ -743,7 +743,7 @@ def test_without_a_whole_selector_the_topology_cannot_be_told(selector: dict[str
     assert "selects no accelerator and topology" in said.problems[0]
 
 
-# --- whom it concerns
+# --- pods that get variables
 
 
 @pytest.mark.parametrize(
@@ -763,7 +763,7 @@ def test_without_a_whole_selector_the_topology_cannot_be_told(selector: dict[str
     ],
 )
 def test_who_gets_variables(injection: str, on_pod: dict[str, Any], on_owner: dict[str, Any], expected: bool):
-    """Pods that select no slice have to ask."""
+    """Pods that select no slice get variables only if they or their owner ask."""
     owner = stateful_set(**on_owner)
     asks = "enabled" in str((on_pod, on_owner))
     for selector in (V5E_4X4, None, {"cloud.google.com/gke-tpu-topology": "4x4"}):
@@ -774,7 +774,7 @@ def test_who_gets_variables(injection: str, on_pod: dict[str, Any], on_owner: di
 
 
 def test_a_stateful_set_may_speak_for_its_pods_whatever_their_slice():
-    """Also for slices of one VM, whose variables need nobody else."""
+    """A slice of one VM needs no names of other pods, but its owner is read for the label."""
     one_host = {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
         "cloud.google.com/gke-tpu-topology": "2x2",

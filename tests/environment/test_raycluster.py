@@ -67,7 +67,7 @@ def test_what_another_webhook_has_injected_stays() -> None:
     assert list(reviewed(placed)[0]["spec"]["affinity"]) == ["nodeAffinity", "podAntiAffinity"]
     (near := worker())["spec"]["affinity"] = {"nodeAffinity": {}}
     assert reviewed(near)[0]["spec"]["affinity"].keys() == {"nodeAffinity", "podAffinity", "podAntiAffinity"}
-    # Nodes of a group of one's own lack the label of a node pool: the scheduler would place pods with affinity nowhere.
+    # Nodes of a group that the user created lack the node pool label: pods with affinity could not be scheduled.
     (own := worker())["spec"]["nodeSelector"][constants.NODE_GROUP_NAME] = "slice"
     assert reviewed(own)[0]["spec"].keys() == {"nodeSelector", "containers", "hostname", "subdomain"}
     for lacks in (constants.RAY_REPLICA_INDEX, constants.RAY_REPLICA_NAME, constants.RAY_HOST_INDEX):
@@ -88,7 +88,7 @@ def test_replicas_work_together_where_the_pod_says_so() -> None:
 
 @pytest.mark.parametrize(("replicas", "is_beyond"), [(3, False), (2, True), (1, False)])
 def test_index_beyond_the_replicas_is_reported_if_they_work_together(replicas: int, *, is_beyond: bool) -> None:
-    """A replica that still ends has one of the lower indexes; the new pods counted a slice that does not exist."""
+    """While an old replica with a lower index ended, the new pods counted a slice that does not exist."""
     cluster = raw_raycluster(replicas=replicas)
     pod, warnings = reviewed(worker(replica=2, **{constants.MULTISLICE: "true"}), cluster)
     assert variables(pod).get("MEGASCALE_NUM_SLICES", "1") == str(replicas)
@@ -137,7 +137,7 @@ def test_what_is_wrong_is_said(cluster: JSON, lacks: str, words: str) -> None:
     raw = worker(**{constants.INJECT: "enabled"})
     raw["metadata"]["labels"].pop(lacks, None)
     assert [words in each for each in reviewed(raw, cluster)[1]] == [True]
-    # Others may number the pods of who has not asked.
+    # Another webhook may number pods that did not ask.
     del raw["metadata"]["labels"][constants.INJECT]
     assert bool(reviewed(raw, cluster)[1]) == (not lacks)
 

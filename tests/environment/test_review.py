@@ -1,4 +1,4 @@
-"""What is judged at once, what first needs its owner, and what takes its time."""
+"""Reviews that are answered immediately, that need the owner first, or that are deferred because they take long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ASKS = {"tpu-provisioner.cloud.google.com/inject": "enabled"}
 
 
 def pod(containers: int = 1, *, selector: dict[str, str] | None = None, size: int = 0) -> dict[str, Any]:
-    """Return a pod of a StatefulSet, or of a group of a LeaderWorkerSet of that size."""
+    """Return a pod of a StatefulSet, or with a `size` one of a LeaderWorkerSet group."""
     reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "u", "controller": True}
     metadata: dict[str, Any] = {"name": "train-3", "ownerReferences": [reference]}
     if size:
@@ -100,13 +100,13 @@ def test_the_owner_is_told_what_its_pods_are_not_and_equally_for_all() -> None:
     assert found.message.startswith("A pod is created without TPU variables: StatefulSet ml/train has no spec.service")
     assert noted("warn", name="train-2") == found
     assert noted("deny").message.startswith("A pod is rejected: ")
-    # Whoever creates such a pod reads what it is answered.
+    # The user who creates a pod without an owner gets the warnings in the answer.
     assert noted("warn", ownerReferences=[]) is None
 
 
 @pytest.mark.parametrize("lacks", ["", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"])
 def test_a_pod_that_has_all_is_never_rejected(lacks: str) -> None:
-    """Not even where its owner cannot be read, or its slice is not whole."""
+    """This includes pods whose owner cannot be read, and pods of an incomplete slice."""
     raw = pod(selector=V5E_4X4)
     env = [{"name": name, "value": "x"} for name in ("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES") if name != lacks]
     raw["spec"]["containers"][0] = {**raw["spec"]["containers"][0], "env": env}
@@ -122,7 +122,7 @@ def test_a_pod_that_has_all_is_never_rejected(lacks: str) -> None:
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "Job", "LeaderWorkerSet"])
 def test_pods_that_select_no_slice_are_left_alone_unless_they_or_their_stateful_set_ask(kind: str) -> None:
-    """They may be servers of one VM each, whose ComputeClass chooses it."""
+    """Each pod may be a server on one VM, which its ComputeClass chooses."""
     settings = WebhookSettings(injection="all", wrong="deny")
 
     def answer(asks: dict[str, str], of_owner: dict[str, str]) -> Answer:
@@ -147,7 +147,7 @@ def test_a_pod_that_cannot_be_read_is_told_only_where_it_asks(*, asks: bool) -> 
 
 
 def test_a_slice_of_several_has_to_know_the_others() -> None:
-    """A JobSet's pods have the rest by GKE's webhook."""
+    """Pods of JobSets get the worker variables from GKE's webhook, but not those of the multislice."""
     raw = pod(selector=V5E_4X4)
     raw["metadata"] |= {
         "labels": {"jobset.sigs.k8s.io/jobset-name": "js"},
