@@ -46,7 +46,7 @@ def request(raw: dict[str, Any]) -> Request:
         pytest.param(1, "", True, id="nobody knows how many"),
     ],
 )
-def test_a_pod_that_tells_all_itself_may_take_its_time(containers: int, topology: str, *, is_long: bool) -> None:
+def test_answer_with_many_host_names_is_deferred(containers: int, topology: str, *, is_long: bool) -> None:
     selector = {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v4-podslice",
         "cloud.google.com/gke-tpu-topology": topology,
@@ -63,7 +63,7 @@ def test_a_pod_that_tells_all_itself_may_take_its_time(containers: int, topology
     [({"kind": "Job"}, "enabled"), ({"operation": "UPDATE"}, "enabled"), ({}, "enabled"), ({}, "disabled")],
     ids=["of a Job", "of a pod that is there", "turned off", "of a pod that wants none"],
 )
-def test_other_reviews_are_admitted_as_they_are(changes: dict[str, str], wish: str) -> None:
+def test_other_reviews_are_admitted_unchanged(changes: dict[str, str], wish: str) -> None:
     settings = WebhookSettings(injection="off") if not changes and wish == "enabled" else ALL
     raw = pod()
     raw["metadata"]["labels"] = dict.fromkeys(ASKS, wish)
@@ -71,7 +71,7 @@ def test_other_reviews_are_admitted_as_they_are(changes: dict[str, str], wish: s
 
 
 @pytest.mark.parametrize("wrong", ["warn", "deny"])
-def test_an_owner_that_cannot_be_read(wrong: str) -> None:
+def test_unreadable_owner_is_reported_without_a_patch(wrong: str) -> None:
     settings = WebhookSettings(injection="all", wrong=wrong)
 
     def read(_: object) -> None:
@@ -86,7 +86,7 @@ def test_an_owner_that_cannot_be_read(wrong: str) -> None:
         assert not answer.patch
 
 
-def test_the_owner_is_told_what_its_pods_are_not_and_equally_for_all() -> None:
+def test_notice_for_the_owner_is_equal_for_all_its_pods() -> None:
     def noted(wrong: str, **metadata: Any) -> Any:
         raw = pod(selector=V5E_4X4)
         raw["metadata"] |= metadata
@@ -105,7 +105,7 @@ def test_the_owner_is_told_what_its_pods_are_not_and_equally_for_all() -> None:
 
 
 @pytest.mark.parametrize("lacks", ["", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"])
-def test_a_pod_that_has_all_is_never_rejected(lacks: str) -> None:
+def test_pod_with_all_worker_variables_is_never_rejected(lacks: str) -> None:
     """This includes pods whose owner cannot be read, and pods of an incomplete slice."""
     raw = pod(selector=V5E_4X4)
     env = [{"name": name, "value": "x"} for name in ("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES") if name != lacks]
@@ -121,7 +121,7 @@ def test_a_pod_that_has_all_is_never_rejected(lacks: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "Job", "LeaderWorkerSet"])
-def test_pods_that_select_no_slice_are_left_alone_unless_they_or_their_stateful_set_ask(kind: str) -> None:
+def test_pod_without_selector_is_unchanged_unless_it_or_its_stateful_set_asks(kind: str) -> None:
     """Each pod may be a server on one VM, which its ComputeClass chooses."""
     settings = WebhookSettings(injection="all", wrong="deny")
 
@@ -139,14 +139,14 @@ def test_pods_that_select_no_slice_are_left_alone_unless_they_or_their_stateful_
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_a_pod_that_cannot_be_read_is_told_only_where_it_asks(*, asks: bool) -> None:
+def test_pod_with_malformed_chips_gets_a_warning_only_if_it_asks(*, asks: bool) -> None:
     raw = pod()
     raw["metadata"]["labels"] = ASKS if asks else {}
     raw["spec"]["containers"][0]["resources"]["limits"]["google.com/tpu"] = "4.5"
     assert bool(review_pod(request(raw), lambda _: None, ALL).warnings) == asks
 
 
-def test_a_slice_of_several_has_to_know_the_others() -> None:
+def test_pod_of_a_multislice_needs_its_variables_unless_turned_off() -> None:
     """Pods of JobSets get the worker variables from GKE's webhook, but not those of the multislice."""
     raw = pod(selector=V5E_4X4)
     raw["metadata"] |= {
