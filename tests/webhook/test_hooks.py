@@ -1,4 +1,4 @@
-"""Reviews of each path as the API server posts them, and the reviews that answer them."""
+"""Reviews of each path as the API server posts them, and the expected responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.kube import FakeKube
 from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset, raw_stateful_set
 from tests.support.reviews import answer_of
 
-#: The machine may be busy.
+#: Long, because the machine may be busy.
 pytestmark = pytest.mark.timeout(30)
 
 AT = "/spec/template/spec/nodeSelector"
@@ -168,7 +168,7 @@ def child_job() -> Json:
 
 
 def test_a_child_job_gets_its_selectors() -> None:
-    """With the environment of the Go provisioner's admission_controller."""
+    """The settings are those of the Go provisioner's admission_controller."""
     kube = FakeKube()
     kube.put_object(JOBSET, jobset())
     variables = {"RESERVATION_LOCATION_HINT": "rack-7", "FORCE_ON_DEMAND": "true", "ALWAYS_HINT_TIME": "true"}
