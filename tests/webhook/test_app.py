@@ -131,7 +131,7 @@ def test_a_pod_that_asks_gets_its_variables(webhook: WebhookServer, kube: FakeKu
 
 
 @pytest.mark.usefixtures("catalogue")
-def test_pods_of_a_generation_that_only_the_cluster_lists_get_their_variables(kube: FakeKube):
+def test_pod_of_a_generation_from_a_machine_config_gets_variables(kube: FakeKube):
     """The catalogue is extended while the server runs."""
     asking = json.loads(review(**ASKING))
     selector = {"cloud.google.com/gke-tpu-accelerator": "tpu9x", "cloud.google.com/gke-tpu-topology": "4x4"}
@@ -147,7 +147,7 @@ def test_pods_of_a_generation_that_only_the_cluster_lists_get_their_variables(ku
     assert (answers[1].get("warnings"), b"TPU_WORKER_ID" in base64.b64decode(answers[1]["patch"])) == (None, True)
 
 
-def test_an_event_tells_the_owner_of_pods_without_variables(webhook: WebhookServer, kube: FakeKube):
+def test_owner_of_pods_without_variables_gets_an_event(webhook: WebhookServer, kube: FakeKube):
     """Dry runs create no Event."""
     kube.put_object(STATEFUL_SET, {"metadata": {"name": "train", "uid": "u"}, "spec": {"replicas": 4}})
     trial = json.loads(review(**ASKING))
@@ -164,7 +164,7 @@ def test_an_event_tells_the_owner_of_pods_without_variables(webhook: WebhookServ
     assert line["owner"] == "StatefulSet ml/train"
 
 
-def test_owners_that_are_made_up_take_little_memory(kube: FakeKube):
+def test_events_on_arbitrary_owners_take_at_most_20_mb(kube: FakeKube):
     """Pods are reviewed before the API server checks the names of their owners."""
     recorder = build(WebhookSettings(), ANYWHERE, kube, None).recorder
     for number in range(5000):
@@ -175,7 +175,7 @@ def test_owners_that_are_made_up_take_little_memory(kube: FakeKube):
     assert sum(sys.getsizeof(each.message) + 4 * sys.getsizeof(each.ref.name) for each in kept) < 20_000_000
 
 
-def test_probes_and_metrics(webhook: WebhookServer, kube: FakeKube):
+def test_probes_and_metrics_show_the_state_of_the_server(webhook: WebhookServer, kube: FakeKube):
     post(webhook, bundle(kube), review(**ASKING))
     post(webhook, bundle(kube), b"[]")
     assert get(status_port(webhook, "/readyz"), "/readyz") == (200, "ok\n")
@@ -203,7 +203,7 @@ class Hanging(FakeKube):
         return super().get(path, query, **options)
 
 
-def test_who_needs_no_owner_does_not_wait_while_the_api_server_hangs():
+def test_reviews_without_owner_do_not_wait_for_a_hanging_api_server():
     kube = Hanging()
     with running(installed(kube)) as webhook, ThreadPoolExecutor(30) as threads:
         owners = [{**REFERENCE, "name": f"set-{number}"} for number in range(30)]
@@ -224,7 +224,7 @@ def test_who_needs_no_owner_does_not_wait_while_the_api_server_hangs():
 @pytest.mark.parametrize(
     ("size", "patched"), [pytest.param(1_500_000, True, id="large"), pytest.param(3_000_000, False, id="too large")]
 )
-def test_an_owner_is_read_that_is(kube: FakeKube, webhook: WebhookServer, size: int, *, patched: bool):
+def test_owner_is_read_unless_it_is_too_large(kube: FakeKube, webhook: WebhookServer, size: int, *, patched: bool):
     template = {"metadata": {"annotations": {"x": "y" * size}}}
     spec = {"replicas": 4, "serviceName": "workers", "template": template}
     kube.put_object(STATEFUL_SET, {"metadata": {"name": "train", "uid": "u"}, "spec": spec})
@@ -232,7 +232,7 @@ def test_an_owner_is_read_that_is(kube: FakeKube, webhook: WebhookServer, size: 
     assert ("patch" in answer, "could not be read" in str(answer)) == (patched, not patched)
 
 
-def test_the_server_ends_while_the_api_server_hangs(
+def test_server_stops_while_the_api_server_hangs(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     """Reads in progress do not delay the end; they end by their own time-out."""
@@ -332,7 +332,7 @@ def told(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         webhook.stop(drain=lambda _seconds: None)
 
 
-def test_a_server_whose_certificates_nobody_keeps_any_more_is_not_healthy(told: Callable[..., WebhookServer]):
+def test_server_whose_certificate_thread_has_ended_is_not_healthy(told: Callable[..., WebhookServer]):
     webhook = told("", RuntimeError("a mistake"))
     port = status_port(webhook, "/healthz")
     wait_for(lambda: get(port, "/healthz") == (503, "the thread that keeps the certificates has ended\n"))
@@ -347,7 +347,7 @@ def test_each_problem_of_the_certificates_is_logged_once(told: Callable[..., Web
     assert said == ["away", "away", "other"]
 
 
-def test_while_it_ends_it_is_not_ready_and_still_answers(kube: FakeKube):
+def test_ending_server_is_not_ready_and_still_answers(kube: FakeKube):
     webhook = build(WebhookSettings(), ANYWHERE, kube, None)
     webhook.start()
     port = status_port(webhook, "/readyz")

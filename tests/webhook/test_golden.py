@@ -43,7 +43,7 @@ def environment(pod: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", reviews.VERSIONS)
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_a_review_is_answered(path: Path, version: str):
+def test_review_of_each_version_gets_the_expected_answer(path: Path, version: str):
     case = json.loads(path.read_text(encoding="utf-8"))
     review, want = ({**case[each], "apiVersion": version} for each in ("review", "answer"))
     answer = answer_to(case, review)
@@ -60,7 +60,7 @@ def test_a_review_is_answered(path: Path, version: str):
     assert again["response"].get("warnings") in (None, response.get("warnings"))
 
 
-def test_there_is_a_case_for_each_point():
+def test_every_mistake_and_fact_has_a_case():
     """The injector's mistakes that a review can show, its table of variables, and facts about GKE found later."""
     names = {path.stem for path in CASES}
     assert {f"mistake-{number}" for number in range(1, 11)} <= {"-".join(name.split("-")[:2]) for name in names}
