@@ -1,4 +1,4 @@
-"""Own certificates on an API server: replicas that agree, webhooks that trust, and what happens when neither can."""
+"""Keeper of certificates: replicas that agree, webhooks that trust the certificate, and failures of both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provisioner.kube import errors
 from tests.support.kube import FakeKube
 
 SECRET = "/api/v1/namespaces/system/secrets/webhook"
-#: As the manifests have it.
+#: Secret as in the manifests.
 EMPTY = {"metadata": {"name": "webhook"}}
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/tpu"
 NAMES = ["webhook.system.svc"]
@@ -61,7 +61,7 @@ def bundles(kube: FakeKube) -> list[str]:
 
 
 def weak_keys() -> Keys:
-    """Make keys that OpenSSL does not serve."""
+    """Make keys that OpenSSL rejects, because they are too short."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("provisioner.runtime.authority.new_key", lambda: rsa.generate_private_key(65537, 1024))
         return make_keys(NAMES, now=Clock().now, valid=STEP)
@@ -80,7 +80,7 @@ def test_at_first_keys_are_made_shared_trusted_and_served(kube: FakeKube):
     first.step()
     assert first.problem == ""
     assert bundles(kube) == [trusted(stored(kube))] * 2
-    # What others wrote of the webhooks stays.
+    # Other fields of the webhooks are kept.
     raw: Any = kube.object(MUTATING)
     assert raw["webhooks"][0]["clientConfig"]["service"] == {"name": "webhook"}
 
@@ -159,7 +159,7 @@ def test_a_damaged_secret_is_replaced(kube: FakeKube, data: Any):
 
 @pytest.mark.parametrize("written", [State(), State(present=weak_keys())], ids=["emptied", "not to be served"])
 def test_a_secret_that_somebody_writes_costs_no_review(kube: FakeKube, written: State):
-    """What is served is put back, stays trusted, and is replaced in good order."""
+    """The served keys are restored, stay trusted, and are replaced by a regular rotation."""
     clock = Clock()
     first, second = keeper(kube, clock), keeper(kube, clock)
     for each in (first, second):
@@ -191,7 +191,7 @@ def test_a_system_with_too_many_open_files_damages_no_keys(kube: FakeKube, monke
 
 
 def test_a_secret_that_is_deleted_is_missed_by_name(kube: FakeKube):
-    """And what is served goes on."""
+    """The certificate is still served."""
     only = keeper(kube, Clock())
     only.step()
     kube.remove_object(SECRET)
@@ -245,7 +245,7 @@ def test_who_was_frozen_between_reading_and_announcing_takes_nothing_back(kube: 
     for each in (frozen, other):
         each.step()
     first = bundles(kube)[0]
-    # Somebody resets the webhooks, and the frozen one is about to announce what it has read.
+    # The webhooks are reset, and the suspended replica is about to announce the bundle that it has read.
     kube.put_object(MUTATING, configuration("a.tpu", "b.tpu"))
     real_patch = kube.patch
 

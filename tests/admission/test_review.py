@@ -1,4 +1,4 @@
-"""Reviews of both versions, and anything else that may be posted: a valid answer, whatever comes."""
+"""Reviews of both versions, and any other body that may be posted: the response is always valid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERSIONS = ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
 
 
 class Counted:
-    """Keeps what was observed."""
+    """Keeps the observed outcomes."""
 
     def __init__(self) -> None:
         self.outcomes: list[str] = []
@@ -100,7 +100,7 @@ def test_a_review_that_waits_for_somebody_else_is_answered_later():
 
 
 def test_the_time_of_a_review_begins_when_its_body_is_there():
-    """Also where it has to wait for its turn."""
+    """The wait in a lane is part of the duration."""
     seen = []
 
     def reviewed(_hook: str, _outcome: str, seconds: float) -> None:
@@ -196,7 +196,7 @@ def test_any_request_is_read(request: dict[str, Any]):
 
 
 def test_what_is_kept_of_a_review_is_no_longer_than_a_name():
-    """Whoever reaches the port writes it, and Events and the log keep it."""
+    """Any client that reaches the port writes these texts, and Events and the log contain them."""
     request = {"kind": {"kind": "x" * 9999}, **dict.fromkeys(("subResource", "namespace", "name"), "x" * 9999)}
     read = parse_review(json.dumps(review(**request)).encode())
     assert [len(each) for each in (read.kind, read.subresource, read.name, read.namespace)] == [253, 253, 253, 63]

@@ -1,4 +1,4 @@
-"""Own certificates: what is served is trusted at every moment, whatever the replicas see late or write at once."""
+"""Rotation of certificates: a trusted one is always served, even if replicas read late or write at the same time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 class Forge:
-    """Makes keys that say in plain text when they end."""
+    """Creates keys whose certificate is the end of their validity as plain text."""
 
     now, made = NOW, 0
 
@@ -78,7 +78,7 @@ def test_keys_that_have_ended_or_are_damaged_are_replaced_at_once():
     forge = Forge()
     state = forge.advance(State())
     forge.now += VALID
-    # Replicas whose clock is late may still serve the first.
+    # Replicas with a slow clock may still serve the first keys.
     assert trusted(forge.advance(state)) == "<ca-2>\n<ca-1>"
 
 
@@ -123,14 +123,14 @@ def test_the_next_keys_take_over_where_the_present_ones_are_lost():
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans()), min_size=10, max_size=30))
 def test_replicas_that_look_twice_in_each_step_never_serve_what_is_not_trusted(moves: list[tuple[int, bool, bool]]):
-    """Each move: minutes that pass, which replica looks, and whether the other one looks at the same time."""
+    """Each move: minutes that pass, the replica that steps, and whether the other one steps as well."""
     forge = Forge()
     secret = forge.advance(State())
     forge.now += VALID - timedelta(days=30, minutes=7)
     views, looked, bundle = [secret, secret], [forge.now, forge.now], trusted(secret)
     for minutes, second, both in moves:
         forge.now += timedelta(minutes=minutes)
-        # Whoever waited once more would not have looked for more than half of a step.
+        # After another move without a step, a replica would not have read the Secret for more than half of STEP.
         late = [forge.now - each > STEP / 2 - timedelta(minutes=3) for each in looked]
         for replica in (0, 1):
             if both or replica == int(second) or late[replica]:
@@ -166,7 +166,7 @@ def test_a_clock_that_is_set_back_never_ends_a_step_early():
 
 
 def of_year_0(pem: str) -> str:
-    """Return a certificate that ends before all years that Python knows."""
+    """Return a certificate that ends in year 0, which Python's datetime cannot represent."""
     der = ssl.PEM_cert_to_DER_cert(pem)
     before, _, after = der[8:].partition(b"\x30\x1e\x17\x0d")
     parts, size = before + b"\x30\x22" + b"\x18\x0f00000101000000Z" * 2 + after[28:], int.from_bytes(der[6:8]) + 4
@@ -182,7 +182,7 @@ def test_real_keys_are_valid_for_their_names_and_time():
     with pytest.raises(KeysError, match="valid from"):
         real.valid_until(made, ["a.b.svc"], now=NOW + VALID)
     other = real.make_keys(["a.b.svc"], now=NOW, valid=VALID)
-    # As whoever writes the Secret by hand may have left it.
+    # A user who edits the Secret may remove the last newline.
     stripped = replace(made, authority_pem=made.authority_pem.rstrip())
     context = ssl.create_default_context(cadata=trusted(State(present=stripped, next=other)))
     assert len(context.get_ca_certs()) == 2
