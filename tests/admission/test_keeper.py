@@ -75,7 +75,7 @@ def kube() -> FakeKube:
     return fake
 
 
-def test_at_first_keys_are_made_shared_trusted_and_served(kube: FakeKube):
+def test_first_step_creates_shares_announces_and_serves_keys(kube: FakeKube):
     first = keeper(kube, Clock())
     first.step()
     assert first.problem == ""
@@ -85,7 +85,7 @@ def test_at_first_keys_are_made_shared_trusted_and_served(kube: FakeKube):
     assert raw["webhooks"][0]["clientConfig"]["service"] == {"name": "webhook"}
 
 
-def test_of_two_that_write_at_once_one_wins_and_the_other_takes_its_keys(kube: FakeKube):
+def test_two_replicas_that_write_at_the_same_time_serve_the_same_keys(kube: FakeKube):
     clock = Clock()
     first, second = keeper(kube, clock), keeper(kube, clock)
     real_put = kube.put
@@ -102,7 +102,7 @@ def test_of_two_that_write_at_once_one_wins_and_the_other_takes_its_keys(kube: F
     assert first._served == second._served
 
 
-def test_a_step_where_nothing_is_due_writes_nothing(kube: FakeKube):
+def test_step_without_due_work_writes_nothing(kube: FakeKube):
     only = keeper(kube, clock := Clock())
     only.step()
     kube.calls.clear()
@@ -131,7 +131,7 @@ def test_new_keys_are_not_served_before_the_webhooks_trust_them(kube: FakeKube):
     assert only.problem == ""
 
 
-def test_one_registration_of_two_is_enough(kube: FakeKube):
+def test_one_webhook_configuration_of_two_is_enough(kube: FakeKube):
     both = keeper(kube, Clock())
     both.step()
     assert both.problem == ""
@@ -158,7 +158,7 @@ def test_a_damaged_secret_is_replaced(kube: FakeKube, data: Any):
 
 
 @pytest.mark.parametrize("written", [State(), State(present=weak_keys())], ids=["emptied", "not to be served"])
-def test_a_secret_that_somebody_writes_costs_no_review(kube: FakeKube, written: State):
+def test_overwritten_secret_does_not_interrupt_trusted_serving(kube: FakeKube, written: State):
     """The served keys are restored, stay trusted, and are replaced by a regular rotation."""
     clock = Clock()
     first, second = keeper(kube, clock), keeper(kube, clock)
@@ -179,7 +179,7 @@ def test_a_secret_that_somebody_writes_costs_no_review(kube: FakeKube, written: 
     assert served.authority_pem in bundles(kube)[0]
 
 
-def test_a_system_with_too_many_open_files_damages_no_keys(kube: FakeKube, monkeypatch: pytest.MonkeyPatch):
+def test_too_many_open_files_damage_no_keys(kube: FakeKube, monkeypatch: pytest.MonkeyPatch):
     only = keeper(kube, Clock())
     only.step()
     before = stored(kube)
@@ -190,7 +190,7 @@ def test_a_system_with_too_many_open_files_damages_no_keys(kube: FakeKube, monke
     assert ("cannot be served: [Errno" in only.problem, stored(kube)) == (True, before)
 
 
-def test_a_secret_that_is_deleted_is_missed_by_name(kube: FakeKube):
+def test_deleted_secret_is_reported_by_name(kube: FakeKube):
     """The certificate is still served."""
     only = keeper(kube, Clock())
     only.step()
@@ -215,7 +215,7 @@ def test_keys_are_trusted_before_they_are_served(kube: FakeKube):
     assert only.serving
 
 
-def test_a_replica_of_a_release_with_another_name_stays_trusted(kube: FakeKube):
+def test_replica_of_a_release_with_other_names_stays_trusted(kube: FakeKube):
     clock = Clock()
     older, newer = keeper(kube, clock), keeper(kube, clock)
     newer.names = [*NAMES, "another.system.svc"]
@@ -228,7 +228,7 @@ def test_a_replica_of_a_release_with_another_name_stays_trusted(kube: FakeKube):
     assert older._served == newer._served
 
 
-def test_what_is_no_certificate_is_not_announced(kube: FakeKube):
+def test_invalid_earlier_authority_is_not_announced(kube: FakeKube):
     only = keeper(kube, Clock())
     only.step()
     raw: Any = kube.object(SECRET)
@@ -239,7 +239,7 @@ def test_what_is_no_certificate_is_not_announced(kube: FakeKube):
     assert "nonsense" not in bundles(kube)[0]
 
 
-def test_who_was_frozen_between_reading_and_announcing_takes_nothing_back(kube: FakeKube):
+def test_replica_suspended_before_announcing_restores_no_old_bundle(kube: FakeKube):
     clock = Clock()
     frozen, other = keeper(kube, clock), keeper(kube, clock)
     for each in (frozen, other):
@@ -265,7 +265,7 @@ def test_who_was_frozen_between_reading_and_announcing_takes_nothing_back(kube: 
     assert frozen.serving
 
 
-def test_a_replica_that_the_api_server_does_not_answer_is_ready_until_a_rotation_is_due(kube: FakeKube):
+def test_replica_without_api_server_is_ready_until_a_rotation_is_due(kube: FakeKube):
     only = keeper(kube, clock := Clock())
     only.step()
     kube.fail("*", ".*", errors.Unavailable("away"), times=1000)
@@ -281,7 +281,7 @@ def test_a_replica_that_the_api_server_does_not_answer_is_ready_until_a_rotation
     assert only.serving
 
 
-def test_whoever_resets_the_webhooks_is_told(kube: FakeKube):
+def test_reset_of_the_webhooks_is_logged_and_undone(kube: FakeKube):
     only = keeper(kube, Clock())
     only.step()
     kube.put_object(MUTATING, configuration("a.tpu", "b.tpu"))

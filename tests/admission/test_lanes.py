@@ -66,7 +66,7 @@ async def settle() -> None:
     ],
 )
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
-def test_what_the_event_loop_does_itself(*, quick: bool, body: bytes, in_loop: bool, later: bool):
+def test_quick_small_bodies_are_answered_in_the_event_loop(*, quick: bool, body: bytes, in_loop: bool, later: bool):
     """Only small and quick bodies, which cannot delay other reviews."""
     threads: list[bool] = []
 
@@ -86,7 +86,7 @@ def test_what_the_event_loop_does_itself(*, quick: bool, body: bytes, in_loop: b
     assert threads == [in_loop, False][: 1 + later]
 
 
-def test_the_time_is_that_of_the_whole_body():
+def test_duration_starts_before_the_wait_in_a_lane():
     """The wait in a lane is part of the duration."""
     since = []
 
@@ -108,7 +108,7 @@ def test_the_time_is_that_of_the_whole_body():
     assert since[0] >= 0.05
 
 
-def test_nobody_waits_for_what_is_slower():
+def test_full_lanes_do_not_delay_quick_reviews():
     """While all places for slow, large and waiting answers are taken, more of them get 503."""
     go_on = threading.Event()
 
@@ -134,7 +134,7 @@ def test_nobody_waits_for_what_is_slower():
     asyncio.run(play())
 
 
-def test_what_waits_for_others_waits_within_its_bytes():
+def test_waiting_reviews_beyond_the_limit_of_bytes_get_503():
     """A decoded body takes dozens of times its size in memory."""
     go_on = threading.Event()
 
@@ -152,7 +152,7 @@ def test_what_waits_for_others_waits_within_its_bytes():
     asyncio.run(play())
 
 
-def test_many_that_read_something_large_wait_as_what_is_large_does():
+def test_reviews_with_large_owners_wait_in_the_lane_of_large_bodies():
     """All pods of a JobSet are created at the same time."""
     go_on = threading.Event()
 
@@ -176,7 +176,7 @@ def test_many_that_read_something_large_wait_as_what_is_large_does():
     asyncio.run(play())
 
 
-def test_a_namespace_that_is_not_found_is_one_of_them():
+def test_reviews_with_a_hidden_namespace_share_the_places_of_one():
     """API servers write a name of any length before the namespace; hiding it must give a client no more places."""
     go_on = threading.Event()
 
@@ -225,7 +225,7 @@ def test_large_bodies_are_answered_one_at_a_time():
     assert most == [1] * 3
 
 
-def test_what_reads_something_large_does_so_one_at_a_time_and_keeps_nobody_waiting_who_reads_something_small():
+def test_large_owners_are_read_one_at_a_time_without_delaying_small_ones():
     """A decoded owner takes dozens of times its size in memory until its review is answered."""
     go_on, large_ones = threading.Event(), []
 
@@ -257,7 +257,7 @@ def test_what_reads_something_large_does_so_one_at_a_time_and_keeps_nobody_waiti
         pytest.param(0, True, 8, id="what waits for others"),
     ],
 )
-def test_namespaces_take_turns(*, size: int, later: bool, places: int):
+def test_namespaces_share_a_full_lane_in_turn(*, size: int, later: bool, places: int):
     """A tenant with many pods, or with large owners, does not delay the pods of other tenants."""
     ends, begun = threading.Semaphore(0), []
 

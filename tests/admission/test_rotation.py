@@ -48,7 +48,7 @@ class Forge:
         return advance(state, self.now, make=self.make, valid_until=self.valid_until)
 
 
-def test_a_rotation_trusts_then_serves_then_forgets():
+def test_rotation_trusts_new_keys_then_serves_them_then_drops_the_old_ones():
     forge = Forge()
     seen = [forge.advance(State())]
     for step in (timedelta(days=59, hours=23), timedelta(hours=1), STEP - timedelta(seconds=1), timedelta(seconds=1)):
@@ -62,7 +62,7 @@ def test_a_rotation_trusts_then_serves_then_forgets():
     assert [trusted(each) for each in seen] == ["<ca-1>", "<ca-1>", both, both, "<ca-2>\n<ca-1>", "<ca-2>"]
 
 
-def test_keys_that_api_servers_were_not_told_to_trust_are_not_served():
+def test_keys_that_webhooks_do_not_trust_yet_are_not_served():
     forge = Forge()
     state = State(present=forge.make(), next=forge.make(), since=NOW)
     for _ in range(100):
@@ -74,7 +74,7 @@ def test_keys_that_api_servers_were_not_told_to_trust_are_not_served():
     assert trusted(forge.advance(state)) == "<ca-2>\n<ca-1>"
 
 
-def test_keys_that_have_ended_or_are_damaged_are_replaced_at_once():
+def test_expired_keys_are_replaced_immediately():
     forge = Forge()
     state = forge.advance(State())
     forge.now += VALID
@@ -82,7 +82,7 @@ def test_keys_that_have_ended_or_are_damaged_are_replaced_at_once():
     assert trusted(forge.advance(state)) == "<ca-2>\n<ca-1>"
 
 
-def test_what_is_served_is_put_back_where_the_secret_is_lost_and_replaced_in_good_order():
+def test_served_keys_are_restored_to_a_lost_secret_and_rotated():
     forge = Forge()
     first = forge.make()
     for lost in (State(), State(present=Keys(certificate_pem=NOW.isoformat(), key_pem="k", authority_pem="<ca-0>"))):
@@ -106,14 +106,14 @@ def test_what_is_served_is_put_back_where_the_secret_is_lost_and_replaced_in_goo
     ],
     ids=["long before", "a moment", "over the start", "in a rotation", "a moment in a rotation", "over the end"],
 )
-def test_a_replica_that_was_frozen_over_a_rotation_knows_that_it_may_not_be_trusted(
+def test_certificate_is_dated_if_a_rotation_may_have_been_missed(
     days: float, frozen: timedelta, rotating: bool, dated: bool
 ):
     state, looked = State(next=Forge().make() if rotating else None), NOW + timedelta(days=days)
     assert is_dated(state, looked, looked + frozen, until=NOW + VALID) is dated
 
 
-def test_the_next_keys_take_over_where_the_present_ones_are_lost():
+def test_next_keys_replace_lost_present_keys():
     forge = Forge()
     state = State(present=None, next=forge.make(), since=NOW)
     assert trusted(forge.advance(state)) == "<ca-1>"
@@ -122,7 +122,7 @@ def test_the_next_keys_take_over_where_the_present_ones_are_lost():
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans()), min_size=10, max_size=30))
-def test_replicas_that_look_twice_in_each_step_never_serve_what_is_not_trusted(moves: list[tuple[int, bool, bool]]):
+def test_replicas_that_read_twice_per_step_serve_only_trusted_keys(moves: list[tuple[int, bool, bool]]):
     """Each move: minutes that pass, the replica that steps, and whether the other one steps as well."""
     forge = Forge()
     secret = forge.advance(State())
@@ -142,7 +142,7 @@ def test_replicas_that_look_twice_in_each_step_never_serve_what_is_not_trusted(m
             forge.valid_until(view.present)
 
 
-def test_what_is_written_is_read_again():
+def test_written_state_is_read_unchanged():
     forge = Forge()
     state = State(present=forge.make(), next=forge.make(), since=NOW, earlier="<ca-0>")
     assert read_state(write_state(state)) == state
@@ -150,11 +150,11 @@ def test_what_is_written_is_read_again():
 
 
 @pytest.mark.parametrize("data", [{}, {"since": "tomorrow"}, {"since": "2026-03-01"}, {"tls.crt": "x"}, {"ca.crt": ""}])
-def test_a_secret_that_somebody_wrote_is_read_as_far_as_it_goes(data: dict[str, str]):
+def test_secret_with_incomplete_data_has_no_present_keys(data: dict[str, str]):
     assert read_state(data).present is None
 
 
-def test_a_clock_that_is_set_back_never_ends_a_step_early():
+def test_clock_that_is_set_back_restarts_the_step():
     forge = Forge()
     state = State(present=forge.make(), next=forge.make(), since=NOW + timedelta(hours=3))
     state = forge.advance(state)
