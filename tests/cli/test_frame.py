@@ -1,4 +1,4 @@
-"""What all commands share: names, help, completion, exit codes, and what is imported when."""
+"""Base of all commands: names, help, completion, exit codes, and lazy imports."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from provisioner.cli.frame import wants_color
 from provisioner.cli.main import COMMANDS
 from provisioner.cli.output import ExitCode
 
-#: Some of these tests start Python or a shell.
+#: Long, because some of these tests start Python or a shell.
 pytestmark = pytest.mark.timeout(60)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run a wrong command line; return what is said."""
+    """Run a wrong command line; return its error output."""
     with pytest.raises(SystemExit) as error:
         main(list(arguments))
     assert error.value.code == ExitCode.USAGE
@@ -46,7 +46,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_a_wrong_command_line_says_what_was_probably_meant(
     arguments: list[str], want: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On standard error, with exit code 2."""
+    """The message is on standard error, and the exit code is 2."""
     assert want in refused(capsys, *arguments)
 
 
@@ -54,7 +54,7 @@ def test_a_wrong_command_line_says_what_was_probably_meant(
 def test_every_help_has_examples_with_the_name_of_the_program(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a command of its own, and as a plugin of kubectl; no line is wider than a terminal."""
+    """The program may be a separate command or a plugin of kubectl; no line is wider than a terminal."""
     for program, shown in (("/usr/bin/tpu-provisioner", "tpu-provisioner"), ("/usr/bin/kubectl-tpu", "kubectl tpu")):
         monkeypatch.setattr(sys, "argv", [program, name, "--help"])
         assert main() == ExitCode.OK
@@ -66,7 +66,6 @@ def test_every_help_has_examples_with_the_name_of_the_program(
 
 
 def test_the_list_of_commands_has_all(capsys: pytest.CaptureFixture[str]) -> None:
-    """With a line for each."""
     assert main(["--help"]) == ExitCode.OK
     told = capsys.readouterr().out
     assert all(f"\n  {name}" in told for name in COMMANDS)
@@ -82,13 +81,13 @@ def test_the_list_of_commands_has_all(capsys: pytest.CaptureFixture[str]) -> Non
     ],
 )
 def test_colours(environment: dict[str, str], *, want: bool | None) -> None:
-    """As https://no-color.org says."""
+    """The rules are those of https://no-color.org."""
     assert wants_color(environment) is want
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_each_shell_is_one(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The shell itself reads it, where it is installed."""
+    """If the shell is installed, it must accept the script."""
     assert main(["completion", shell]) == ExitCode.OK
     script = capsys.readouterr().out
     assert f"_TPU_PROVISIONER_COMPLETE={shell}_complete" in script
@@ -98,7 +97,7 @@ def test_the_script_of_each_shell_is_one(shell: str, capsys: pytest.CaptureFixtu
 
 
 def completed(words: str, *, shell: str = "bash") -> list[str]:
-    """Complete a line as the script of bash does."""
+    """Return the completions of a line, as the script of bash requests them."""
     done = subprocess.run(
         [sys.executable, "-m", "provisioner"],
         env={
@@ -125,7 +124,6 @@ def completed(words: str, *, shell: str = "bash") -> list[str]:
     ],
 )
 def test_completion(words: str, want: list[str]) -> None:
-    """Commands, options and values."""
     assert completed(words) == want
 
 
@@ -140,7 +138,7 @@ def test_completion(words: str, want: list[str]) -> None:
 def test_kubectl_completes_the_plugin(
     words: list[str], want: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In Cobra's protocol, by the program that kubectl looks for."""
+    """kubectl starts `kubectl_complete-tpu`, which responds in Cobra's protocol."""
     monkeypatch.setattr(sys, "argv", ["kubectl_complete-tpu", *words])
     assert complete_for_kubectl() == 0
     assert capsys.readouterr().out.splitlines() == want
@@ -162,7 +160,7 @@ _CLIENTS = {"cryptography", "google", "kubernetes", "msgspec", "requests", "rich
     ],
 )
 def test_what_works_offline_imports_no_client(words: list[str], heavy: set[str]) -> None:
-    """They take longer to import than all the rest."""
+    """Clients take longer to import than all other modules."""
     script = (
         f"import sys; from provisioner.cli import main; main({words!r}); "
         f"sys.exit(', '.join({heavy!r} & set(sys.modules)) or 0)"
@@ -172,12 +170,12 @@ def test_what_works_offline_imports_no_client(words: list[str], heavy: set[str])
 
 
 def test_reading_objects_needs_no_client() -> None:
-    """What only reads manifests need not wait for the client."""
+    """Commands that only read manifests must not wait for the import of the client."""
     script = "import sys, provisioner.workloads.pods; sys.exit('kubernetes' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
 
 
-#: Unbuffered output finds out at once that nobody reads it, other output at the end alone.
+#: Unbuffered output fails immediately if the reader has closed the pipe, buffered output only at the end.
 _BUFFERING = pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 
 
@@ -187,7 +185,7 @@ _BUFFERING = pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "
     ["--help", "run --help", "topologies --all", "completion bash", "plan -f {manifest}", "plan -o json -f {manifest}"],
 )
 def test_a_reader_that_has_seen_enough_is_no_error(line: str, unbuffered: str) -> None:
-    """`... | head` ends quietly, whatever the command is and however much it prints."""
+    """`... | head` ends without a message, for each command and any amount of output."""
     manifest = Path(__file__).parents[2] / "examples" / "jobset.yaml"
     with subprocess.Popen(
         [sys.executable, "-m", "provisioner", *line.format(manifest=manifest).split()],
@@ -203,7 +201,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(line: str, unbuffered: str) -
 
 @pytest.mark.parametrize("line", ["--version", "run --help", "topologies tpu7x"])
 def test_no_output_at_all_is_no_error(line: str) -> None:
-    """`... >&-`, as some supervisors start programs."""
+    """Some supervisors start programs like this, with `>&-`."""
     command = f'exec "{sys.executable}" -m provisioner {line} >&-'
     done = subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
