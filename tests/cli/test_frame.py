@@ -43,7 +43,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         pytest.param([], "Usage: tpu-provisioner [OPTIONS] COMMAND", id="no command"),
     ],
 )
-def test_a_wrong_command_line_says_what_was_probably_meant(
+def test_wrong_command_line_gets_a_message_with_a_suggestion(
     arguments: list[str], want: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The message is on standard error, and the exit code is 2."""
@@ -65,7 +65,7 @@ def test_every_help_has_examples_with_the_name_of_the_program(
         assert max(map(len, told.splitlines())) <= 80
 
 
-def test_the_list_of_commands_has_all(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == ExitCode.OK
     told = capsys.readouterr().out
     assert all(f"\n  {name}" in told for name in COMMANDS)
@@ -80,13 +80,13 @@ def test_the_list_of_commands_has_all(capsys: pytest.CaptureFixture[str]) -> Non
         pytest.param({"TERM": "dumb"}, False, id="not on a terminal that cannot"),
     ],
 )
-def test_colours(environment: dict[str, str], *, want: bool | None) -> None:
+def test_colours_are_disabled_by_no_color_and_dumb_terminals(environment: dict[str, str], *, want: bool | None) -> None:
     """The rules are those of https://no-color.org."""
     assert wants_color(environment) is want
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_each_shell_is_one(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_script_is_valid_in_its_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     """If the shell is installed, it must accept the script."""
     assert main(["completion", shell]) == ExitCode.OK
     script = capsys.readouterr().out
@@ -123,7 +123,7 @@ def completed(words: str, *, shell: str = "bash") -> list[str]:
         pytest.param("tpu-provisioner completion z", ["zsh"], id="one of a few words"),
     ],
 )
-def test_completion(words: str, want: list[str]) -> None:
+def test_shell_completes_commands_options_and_values(words: str, want: list[str]) -> None:
     assert completed(words) == want
 
 
@@ -159,7 +159,7 @@ _CLIENTS = {"cryptography", "google", "kubernetes", "msgspec", "requests", "rich
         ),
     ],
 )
-def test_what_works_offline_imports_no_client(words: list[str], heavy: set[str]) -> None:
+def test_offline_command_imports_no_client(words: list[str], heavy: set[str]) -> None:
     """Clients take longer to import than all other modules."""
     script = (
         f"import sys; from provisioner.cli import main; main({words!r}); "
@@ -169,7 +169,7 @@ def test_what_works_offline_imports_no_client(words: list[str], heavy: set[str])
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_reading_objects_needs_no_client() -> None:
+def test_reading_objects_imports_no_client() -> None:
     """Commands that only read manifests must not wait for the import of the client."""
     script = "import sys, provisioner.workloads.pods; sys.exit('kubernetes' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
@@ -184,7 +184,7 @@ _BUFFERING = pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "
     "line",
     ["--help", "run --help", "topologies --all", "completion bash", "plan -f {manifest}", "plan -o json -f {manifest}"],
 )
-def test_a_reader_that_has_seen_enough_is_no_error(line: str, unbuffered: str) -> None:
+def test_closed_pipe_is_no_error(line: str, unbuffered: str) -> None:
     """`... | head` ends without a message, for each command and any amount of output."""
     manifest = Path(__file__).parents[2] / "examples" / "jobset.yaml"
     with subprocess.Popen(
@@ -200,7 +200,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(line: str, unbuffered: str) -
 
 
 @pytest.mark.parametrize("line", ["--version", "run --help", "topologies tpu7x"])
-def test_no_output_at_all_is_no_error(line: str) -> None:
+def test_closed_standard_output_is_no_error(line: str) -> None:
     """Some supervisors start programs like this, with `>&-`."""
     command = f'exec "{sys.executable}" -m provisioner {line} >&-'
     done = subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, check=False, timeout=60)

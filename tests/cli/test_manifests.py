@@ -43,7 +43,7 @@ def read(text: str | bytes) -> list[Any]:
         pytest.param("\ufeffa: é", {"a": "é"}, id="a byte order mark"),
     ],
 )
-def test_values(text: str | bytes, want: Any) -> None:
+def test_values_are_read_as_kubectl_reads_them(text: str | bytes, want: Any) -> None:
     """kubectl sends the same values to the API server."""
     assert read(text) == [want]
 
@@ -60,7 +60,7 @@ def test_values(text: str | bytes, want: Any) -> None:
         pytest.param(f"a: {'9' * 5000}", -2, "is not YAML", id="more digits than Python reads"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(text: str, line: int, words: str) -> None:
+def test_invalid_yaml_is_reported_with_its_line(text: str, line: int, words: str) -> None:
     """Documents before the problem are read."""
     documents, problems = read_documents("f", f"first: 1\n---\n{text}\n---\nlast: 1\n")
     assert [(each.source, each.line) for each in problems] == [("f", line + 2)]
@@ -69,7 +69,7 @@ def test_what_is_wrong_is_told_with_its_line(text: str, line: int, words: str) -
 
 
 @pytest.mark.parametrize("content", [b"a: 1\nb: \x00", b"a: 1\nb: \xff"], ids=["a control character", "no UTF-8"])
-def test_what_is_no_text_is_told_with_its_line(content: bytes) -> None:
+def test_manifest_with_invalid_characters_is_reported_with_its_line(content: bytes) -> None:
     documents, [problem] = read_documents("f", content)
     assert (documents, problem.line) == ([], 2)
     assert "is not YAML: " in problem.message
@@ -83,7 +83,7 @@ def test_a_yaml_bomb_is_not_expanded() -> None:
     assert found["i"][0] is found["i"][8]
 
 
-def test_lines_of_fields_and_of_what_is_not_there() -> None:
+def test_missing_field_has_the_line_of_its_nearest_parent() -> None:
     """The line is that of the nearest existing parent."""
     documents, _ = read_documents("f", "# a remark\na:\n  b:\n    - c: 1\n    - &x\n      d: 2\ne: *x\n---\nf: 1\n")
     document, other = documents
@@ -96,7 +96,7 @@ def test_lines_of_fields_and_of_what_is_not_there() -> None:
     assert other.line_of(("f",)) == 9
 
 
-def test_lines_of_what_a_list_has() -> None:
+def test_items_of_a_list_have_their_lines_in_the_file() -> None:
     """Lines count from the beginning of the file."""
     [document], _ = read_documents("f", "kind: List\nitems:\n- a: 1\n- b:\n    c: 2\n")
     first, second = objects_of(document)
@@ -112,14 +112,14 @@ JSON = st.recursive(
 
 @hypothesis_settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text("abc", min_size=1), JSON, min_size=1))
-def test_json_is_yaml(value: dict[str, Any]) -> None:
+def test_json_is_read_as_yaml(value: dict[str, Any]) -> None:
     """The JSON has arbitrary values, and characters that are not escaped."""
     assert read(json.dumps(value, ensure_ascii=False)) == [value]
 
 
 @hypothesis_settings(max_examples=200, deadline=None)
 @given(st.text(st.sampled_from("ab:-[]{}&*!|>'\"#%@`,? \n\t\\<~01.") | st.characters(), max_size=60))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_gives_documents_or_problems(text: str) -> None:
     """No text raises an exception."""
     documents, problems = read_documents("f", text)
     assert isinstance(documents, list)

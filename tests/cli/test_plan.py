@@ -67,7 +67,7 @@ GOOD, WRONG = raw_jobset("good", uid="", replicas=2), raw_jobset("wrong", uid=""
         pytest.param([], ExitCode.ERROR, id="an empty file"),
     ],
 )
-def test_the_exit_code_says_whether_all_is_served(
+def test_exit_code_is_0_only_if_all_workloads_are_served(
     raws: list[dict[str, Any]], want: ExitCode, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Scripts depend on the exit code."""
@@ -75,7 +75,7 @@ def test_the_exit_code_says_whether_all_is_served(
     assert code == want
 
 
-def test_a_file_that_cannot_be_read_is_an_error_and_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_file_is_an_error_and_other_files_are_planned(capsys: pytest.CaptureFixture[str]) -> None:
     """Each file is reported with its reason."""
     Path("broken.yaml").write_text("a: [1\n", encoding="utf-8")
     Path("binary.yaml").write_bytes(b"a: 1\nb: \xff\n")
@@ -89,7 +89,9 @@ def test_a_file_that_cannot_be_read_is_an_error_and_hides_no_other(capsys: pytes
     assert "empty: cannot be read: no file in it ends with .json, .yaml, .yml" in told
 
 
-def test_folders_and_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_and_standard_input_are_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A folder is read without its subfolders, or with -R including them; `-f -` reads a pipe."""
     write("d/a.yaml", raw_jobset("one", uid=""))
     write("d/b.json", raw_jobset("two", uid=""))
@@ -121,7 +123,7 @@ def test_the_table_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in told
 
 
-def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_names_are_removed(capsys: pytest.CaptureFixture[str]) -> None:
     """Messages that quote the names are included."""
     raw = raw_jobset("a\x1b[31m\x07", uid="", pod=pod_spec(topology="\x1b]0;x\x07"))
     _, told = plan(capsys, "-f", write("a.yaml", raw, raw_jobset("b\x1b[31m", uid="")), "-o", "wide")
@@ -129,7 +131,7 @@ def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> 
     assert "\x07" not in told
 
 
-def test_what_is_ignored_is_counted_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ignored_objects_are_counted_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
     """Each kind is reported with the place of its first object."""
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
     path = write(
@@ -178,7 +180,7 @@ def test_wide_has_labels_and_taints(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
-def test_programs_get_the_request_to_gke(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_and_yaml_contain_the_request_to_gke(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The output also contains each remark, with file and line."""
     Path("settings.env").write_text(SETTINGS, encoding="utf-8")
     code, told = plan(capsys, "-f", write("a.yaml", GOOD, WRONG), "--settings", "settings.env", "-o", form)
@@ -203,7 +205,7 @@ def test_programs_get_the_request_to_gke(form: str, capsys: pytest.CaptureFixtur
     assert found["assumptions"] == []
 
 
-def test_on_a_cluster_without_gke_programs_get_the_node_group(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_without_gke_contains_the_node_group(capsys: pytest.CaptureFixture[str]) -> None:
     """A workload that such a cluster cannot serve is reported."""
     Path("settings.env").write_text(
         "PROVIDER=gce\nGCP_PROJECT_ID=project-1\nGCP_ZONE=us-east5-a\nNODE_GROUP_NAMESPACE=slices\n"
@@ -230,7 +232,7 @@ def test_on_a_cluster_without_gke_programs_get_the_node_group(capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["lines", "a ConfigMap"])
-def test_settings_come_from_a_file(capsys: pytest.CaptureFixture[str], *, wrapped: bool) -> None:
+def test_settings_are_read_from_a_file(capsys: pytest.CaptureFixture[str], *, wrapped: bool) -> None:
     """The file is the overlay's, or the ConfigMap that is generated from it; no setting has to be assumed."""
     text = SETTINGS.replace("MAX_CHIPS=64", "MAX_CHIPS=8")
     if wrapped:
@@ -252,7 +254,7 @@ def test_settings_come_from_a_file(capsys: pytest.CaptureFixture[str], *, wrappe
         pytest.param(None, "settings.env: cannot be read: No such file or directory", id="no file"),
     ],
 )
-def test_settings_that_cannot_be_read(text: str | None, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_settings_file_is_an_error(text: str | None, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The exit code is 1."""
     if text is not None:
         Path("settings.env").write_text(text, encoding="utf-8")
@@ -273,7 +275,7 @@ def test_settings_that_cannot_be_read(text: str | None, words: str, capsys: pyte
         ),
     ],
 )
-def test_what_is_not_set_is_assumed_and_said(
+def test_unset_settings_are_assumed_and_reported(
     environment: dict[str, str],
     zones: str,
     want: str,
@@ -291,7 +293,7 @@ def test_what_is_not_set_is_assumed_and_said(
     assert "this plan uses your-project" in " ".join(told.split())
 
 
-def test_a_setting_that_does_nothing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_setting_is_reported_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     """`run` logs the same warning."""
     Path("settings.env").write_text(f"{SETTINGS}MAX_CHIP=4\n", encoding="utf-8")
     assert "did you mean MAX_CHIPS?" in plan(capsys, "-f", write("a.yaml", GOOD), "--settings=settings.env")[1]
