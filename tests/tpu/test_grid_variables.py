@@ -1,4 +1,4 @@
-"""The variables of GKE's device plugin, against what its own tests expect and against a second reading of its rules."""
+"""Variables of the chip grid, against the tests of GKE's device plugin and a second implementation of its rules."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_slice_of_four_hosts():
         ("tpu-v4-lite-device", "2x2", "v4lite-4"),
         ("tpu-v3-slice", "4x4", "v3-32"),
         ("tpu7x", "2x2x1", "tpu7x-8"),
-        # What a log of a v4-256 slice shows.
+        # From the log of a v4-256 slice.
         (V4, "4x4x8", "v4-256"),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_pod_may_use_a_part_of_its_slice_and_what_is_no_part_has_no_effect(par
 
 
 def by_hand(label: str, topology: str, chips: int) -> dict[str, str]:
-    """Return the main variables by the rules of the documents, in other words than the product's."""
+    """Return the main variables by the documented rules, implemented independently of the product."""
     dims = [int(each) for each in topology.split("x")]
     dims += [1] * (3 - len(dims))
     x, y, z = dims

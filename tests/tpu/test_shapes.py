@@ -1,4 +1,4 @@
-"""From selectors to machine type and hosts; what Google does not sell is refused with the nearest that it does."""
+"""Shapes from node selectors; the error about an invalid request has the nearest valid values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provisioner.tpu import shapes
 
 V5E, V6E, V4, V5P = "tpu-v5-lite-podslice", "tpu-v6e-slice", "tpu-v4-podslice", "tpu-v5p-slice"
 
-#: Hosts of 2-D slices by chips a pod: one pod fills one host.
+#: Topology, chips per pod and hosts of 2-D slices; one pod fills one host.
 FLAT = [
     ("1x1", 1, 1),
     ("2x2", 4, 1),
@@ -55,7 +55,7 @@ MADE = [
 def test_a_selector_and_a_chip_count_name_one_machine_type(
     accelerator: str, topology: str, chips: int, machine: str, hosts: int
 ) -> None:
-    """Chips a pod tell 2x4 on one 8-chip VM from 2x4 on two 4-chip VMs."""
+    """Chips per pod distinguish 2x4 on one VM of 8 chips from 2x4 on two VMs of 4 chips."""
     shape = tpu.resolve(accelerator, topology, chips)
     assert shape.machine_type.name == machine
     assert shape.multi_host is (hosts > 1)
@@ -78,7 +78,7 @@ def test_the_chips_of_a_host(accelerator: str, topology: str, machine_type: str,
     assert tpu.chips_of_host(accelerator, topology, machine_type) == want
 
 
-#: Most chips of one slice, and topologies smaller than a cube.
+#: Accelerator, maximum number of chips of a slice, and topologies smaller than a cube.
 CUBIC = [
     pytest.param(V4, 4096, ["2x2x1", "2x2x2", "2x2x4", "2x4x4"], id="v4"),
     pytest.param(V5P, 8960, ["2x2x1", "2x2x2", "2x2x4", "2x4x4"], id="v5p"),
@@ -89,7 +89,7 @@ CUBIC = [
 
 @pytest.mark.parametrize(("label", "most", "small"), CUBIC)
 def test_every_topology_that_the_rule_allows_is_made_of_its_hosts(label: str, most: int, small: list[str]) -> None:
-    """Found by trying all sizes up to 256, not by asking the catalogue."""
+    """The expected topologies come from trying all sizes up to 256, not from the catalogue."""
     axis = range(4, 257, 4)
     cubes = [(a, b, c) for a in axis for b in axis for c in axis if a <= b <= c and a * b * c <= most]
     for a, b, c in cubes:
@@ -103,7 +103,7 @@ def test_every_topology_that_the_rule_allows_is_made_of_its_hosts(label: str, mo
 @pytest.mark.timeout(30)  # hundreds of errors, each with the nearest of thousands of topologies
 @pytest.mark.parametrize(("label", "most", "small"), CUBIC)
 def test_every_small_box_that_the_rule_does_not_allow_is_refused(label: str, most: int, small: list[str]) -> None:
-    """Boxes of up to 12 chips along each axis, and some of no chips."""
+    """The boxes have up to 12 chips along each axis; some have no chips."""
     axis = (0, 1, 2, 3, 4, 6, 8, 12)
     for a, b, c in itertools.product(axis, axis, axis):
         text = f"{a}x{b}x{c}"
@@ -135,7 +135,7 @@ def test_every_small_box_that_the_rule_does_not_allow_is_refused(label: str, mos
 def test_a_topology_that_only_follows_the_rule_comes_with_a_warning(
     *, label: str, topology: str, documented: bool
 ) -> None:
-    """It is bought all the same; GKE decides."""
+    """The shape is valid, and GKE decides."""
     shape = tpu.resolve(label, topology, 4)
     assert shape.documented is documented
     if documented:
@@ -161,7 +161,7 @@ def test_a_slice_that_is_larger_than_all_in_googles_documentation_comes_with_a_w
     ],
 )
 def test_all_that_google_lists_is_valid_and_has_a_default_disk(label: str, documented: int, disk: str) -> None:
-    """No shape that Google's tools make is refused."""
+    """No shape that Google's tools create is rejected."""
     offer = tpu.ACCELERATORS[label]
     assert {*offer.documented_topologies} <= {str(topology) for topology in offer.topologies()}
     assert sum(map(offer.documents, offer.topologies())) == documented
@@ -177,7 +177,7 @@ def test_a_single_host_pool_has_as_many_nodes_as_its_pods_fill(pods: int, chips:
 
 
 def test_a_machine_type_is_used_that_only_a_pod_may_ask_for() -> None:
-    """The autoscaler too takes ultranet machines on explicit request only."""
+    """Google's autoscaler also uses ultranet machines only on explicit request."""
     assert tpu.resolve("tpu7x", "2x2x2", 4, "tpu7x-ultranet-4t").machine_type.name == "tpu7x-ultranet-4t"
     assert tpu.resolve("tpu7x", "2x2x2", 4).machine_type.name == "tpu7x-standard-4t"
 
@@ -257,7 +257,7 @@ def test_what_google_does_not_sell_is_refused_with_the_nearest_that_it_does(
 
 
 def test_a_long_topology_costs_nothing() -> None:
-    """50,000 digits are not computed with, nor quoted, nor kept in a cache."""
+    """A text of 50,000 digits is not computed with, quoted or cached."""
     before = shapes._outcome.cache_info().currsize
     with pytest.raises(tpu.ShapeError) as caught:
         tpu.resolve(V4, "9" * 50_000, 4)
@@ -266,7 +266,7 @@ def test_a_long_topology_costs_nothing() -> None:
 
 
 def test_a_wrong_shape_is_looked_into_once() -> None:
-    """It comes again in every round."""
+    """The same request repeats in every round."""
     for _ in range(3):
         with pytest.raises(tpu.ShapeError, match="2x2x5"):
             tpu.resolve(V5P, "2x2x5", 4)
