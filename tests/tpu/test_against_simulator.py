@@ -40,13 +40,13 @@ def hosts_by_simulator(machine: Machine, offer: tpu.Accelerator) -> dict[str, in
     return {topology: hosts for topology, hosts in found.items() if hosts is not None}
 
 
-def test_both_know_the_same_machine_types() -> None:
+def test_catalogue_and_simulator_have_the_same_machine_types() -> None:
     """A machine type of only one of them would be a mistake in reading the documents."""
     assert set(MACHINES) == set(_TPU_MACHINES)
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_both_know_the_same_machine(name: str) -> None:
+def test_catalogue_and_simulator_agree_on_each_machine_type(name: str) -> None:
     """Compared are chips, size, label, disks, capacity types and placement."""
     offer, machine, simulated = read(name)
     assert (simulated.accelerator, simulated.chips) == (offer.label, machine.chips)
@@ -58,14 +58,14 @@ def test_both_know_the_same_machine(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MACHINES if name not in KNOWN_DIFFERENCES])
-def test_both_make_the_same_slices_of_it(name: str) -> None:
+def test_catalogue_and_simulator_agree_on_the_hosts_of_each_topology(name: str) -> None:
     """Topologies have the same number of hosts."""
     offer, _, simulated = read(name)
     assert hosts_by_catalogue(offer, name) == hosts_by_simulator(simulated, offer)
 
 
 @pytest.mark.parametrize("name", KNOWN_DIFFERENCES)
-def test_what_is_known_to_differ_still_does(name: str) -> None:
+def test_known_differences_still_exist(name: str) -> None:
     """They still agree on the topologies that both have."""
     offer, _, simulated = read(name)
     ours, theirs = hosts_by_catalogue(offer, name), hosts_by_simulator(simulated, offer)

@@ -17,7 +17,7 @@ def variables(accelerator: str, topology: str, chips: int = 4, host_chips: int =
     )
 
 
-def test_a_slice_of_four_hosts():
+def test_slice_of_four_hosts_has_all_variables():
     assert variables(V5E, "4x4") == {
         "TPU_SKIP_MDS_QUERY": "true",
         "TPU_RUNTIME_METRICS_PORTS": "8431,8432,8433,8434",
@@ -101,7 +101,7 @@ def test_metrics_ports_are_those_of_the_host_and_not_of_the_container():
     ("part", "expected"),
     [("2x2", "2x2"), ("", "4x4"), ("4x8", "4x4"), ("2x2x1", "4x4"), ("3x3", "4x4"), ("2x2 ", "4x4"), ("x" * 99, "4x4")],
 )
-def test_a_pod_may_use_a_part_of_its_slice_and_what_is_no_part_has_no_effect(part: str, expected: str):
+def test_part_of_a_slice_is_used_unless_it_is_invalid(part: str, expected: str):
     assert str(topology_in_use(Topology.parse("4x4"), part)) == expected
 
 
@@ -122,7 +122,7 @@ def by_hand(label: str, topology: str, chips: int) -> dict[str, str]:
     }
 
 
-def test_every_slice_of_several_hosts_agrees_with_the_second_reading():
+def test_every_multi_host_slice_agrees_with_a_second_implementation():
     seen = 0
     for label, offer in tpu.ACCELERATORS.items():
         if label.endswith("-device"):
