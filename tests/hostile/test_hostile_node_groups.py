@@ -142,7 +142,7 @@ def _honest(plan: Plan) -> list[str]:
 
 
 @pytest.mark.parametrize("what", _READ)
-def test_anything_in_any_field_costs_no_honest_group_its_turn(what: str) -> None:
+def test_any_value_in_any_field_does_not_affect_an_honest_group(what: str) -> None:
     """Parsing raises only MalformedObject, which the caches catch; deciding raises no exception."""
     raw, parse = _READ[what]
     expected = _honest(_plan("groups", None))
@@ -169,7 +169,7 @@ def _read(parse: Callable[[object], Any], raw: Json) -> Any:
         return None
 
 
-def test_a_daemon_set_of_any_form_is_read() -> None:
+def test_daemon_set_of_any_form_is_read_or_malformed() -> None:
     """Other forms raise MalformedObject."""
     raw: Json = {"metadata": {"name": "n", "namespace": "kube-system", "uid": "u", "annotations": {"a": "b"}}}
     for path in _places(raw):

@@ -257,7 +257,7 @@ CASES: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_pod_costs_what_it_weighs_and_changes_nothing_for_others(name: str) -> None:
+def test_cost_of_a_hostile_pod_is_bounded_and_others_are_unaffected(name: str) -> None:
     """The change is made in the JobSet's template and on the pod, each up to its maximum size."""
     change, words = CASES[name]
     workload, pod = evil_jobset(), evil_pod()
@@ -282,7 +282,7 @@ def test_a_pod_costs_what_it_weighs_and_changes_nothing_for_others(name: str) ->
         pytest.param({"name": "n" * 1_000_000}, 1, "the name of a replicated job", id="a long name"),
     ],
 )
-def test_a_jobset_costs_what_it_weighs_and_changes_nothing_for_others(
+def test_cost_of_a_hostile_jobset_is_bounded_and_others_are_unaffected(
     job: dict[str, Any], count: int, words: str
 ) -> None:
     """Large requested numbers cost nothing."""
@@ -299,7 +299,7 @@ def test_a_jobset_costs_what_it_weighs_and_changes_nothing_for_others(
     assert words in told(plan)
 
 
-def test_pods_that_differ_are_compared_with_free_pools_within_the_budget() -> None:
+def test_different_pods_are_compared_with_free_pools_within_the_budget() -> None:
     """Pods have the maximum numbers of tolerations and expressions, and all differ."""
     pods = []
     for job in range(8):
@@ -349,7 +349,7 @@ def plant(rng: random.Random, holder: Any, size: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_objects_made_by_chance_cost_what_they_weigh_and_change_nothing_for_others(seed: int) -> None:
+def test_cost_of_random_objects_is_bounded_and_others_are_unaffected(seed: int) -> None:
     """Bombs of any size are at any place of a JobSet and its pod."""
     rng = random.Random(seed)
     workload, pod = evil_jobset(), evil_pod()
