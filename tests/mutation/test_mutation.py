@@ -47,7 +47,7 @@ def mutants(source: str) -> list[str]:
         pytest.param("x = (a\n     < b)\n", ["x = ((a <= b))\n"], id="an expression of two lines"),
     ],
 )
-def test_what_is_mutated(source: str, want: list[str]) -> None:
+def test_each_kind_of_code_is_mutated(source: str, want: list[str]) -> None:
     assert sorted(mutants(source)) == sorted(want)
 
 
@@ -68,7 +68,7 @@ def test_what_is_mutated(source: str, want: list[str]) -> None:
         pytest.param("if TYPE_CHECKING:\n    x = 1\n", id="what only the type checker sees"),
     ],
 )
-def test_what_is_left_alone(source: str) -> None:
+def test_code_that_tests_need_not_check_is_not_mutated(source: str) -> None:
     assert mutants(source) == []
 
 
@@ -109,7 +109,7 @@ def recorded(toy: Project, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     return copy, record(toy, copy)
 
 
-def test_fates(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
+def test_mutations_of_untested_code_survive(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
     """Tested code is killed; an untested bound and unused code survive. Copy and project are restored."""
     copy, tests = recorded
     wanted = {"count * 2": (Fate.KILLED, 1), "count < LIMIT": (Fate.SURVIVED, 1), "count + 1": (Fate.SURVIVED, 0)}
@@ -129,7 +129,7 @@ def a_mutation(path: str = "shop/prices.py", line: int = 5, old: str = "a < b") 
     )
 
 
-def test_a_sample_is_drawn_from_all_packages_alike_and_the_same_for_a_seed() -> None:
+def test_sample_is_balanced_over_packages_and_repeatable() -> None:
     """A package with few mutations gives all of them, and the others give more."""
     project = Project(root=Path(), packages={"large": (), "small": (), "other": ()})
     mutations = [
