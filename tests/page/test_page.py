@@ -95,7 +95,7 @@ def test_the_board_and_the_details_show_each_state(browser: Chrome, board: HandM
         assert [part for part in parts if part not in shown] == [], shown
 
 
-def test_the_board_says_why_a_slice_waits_and_when_the_next_try_is(
+def test_waiting_slice_shows_its_reason_and_the_time_of_the_next_try(
     browser: Chrome, board: HandMadeBoard, url: str
 ) -> None:
     """The row has GKE's message and a countdown by the server's clock, the details have the notices."""
@@ -137,7 +137,7 @@ def test_the_board_says_why_a_slice_waits_and_when_the_next_try_is(
     until(browser, "return !document.getElementById('board').hidden")
 
 
-def test_pools_without_a_slice_say_why_they_stay_and_when_they_go(
+def test_pool_without_a_slice_shows_its_reason_and_time_of_deletion(
     browser: Chrome, board: HandMadeBoard, url: str
 ) -> None:
     """One pool is idle; the other is being deleted while its slice has a new pool."""
@@ -187,7 +187,7 @@ def test_a_change_arrives_without_a_reload(browser: Chrome, board: HandMadeBoard
     assert browser.execute_script("return window.isSame") is True
 
 
-def test_a_lost_connection_says_so_and_comes_back(browser: Chrome, board: HandMadeBoard) -> None:
+def test_lost_connection_is_shown_and_restored(browser: Chrome, board: HandMadeBoard) -> None:
     """The server stops, and starts again on the same port."""
     workload = a_workload()
     board.show(view=a_view([workload], [a_slice(workload)]))
@@ -250,7 +250,7 @@ def test_problems_and_alerts_are_on_top_of_every_view(
         assert words in banners
 
 
-def test_a_process_that_stands_by_says_so(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+def test_page_of_a_follower_names_the_leader(browser: Chrome, board: HandMadeBoard, url: str) -> None:
     """The page shows no slices, and names the leader."""
     board.show(leading=False, leader="", view=None)
     open_page(browser, url)
@@ -282,7 +282,7 @@ def test_a_process_that_stands_by_says_so(browser: Chrome, board: HandMadeBoard,
         pytest.param(a_view(), "activity", "Nothing has been decided since", id="no activity"),
     ],
 )
-def test_where_there_is_nothing_the_page_says_why(
+def test_empty_view_shows_the_reason(
     browser: Chrome, board: HandMadeBoard, url: str, shown: Any, view: str, want: str
 ) -> None:
     """Otherwise, users could take an empty view for a broken one."""

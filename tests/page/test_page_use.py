@@ -73,14 +73,14 @@ def many(board: HandMadeBoard, url: str) -> str:
         pytest.param("?namespace=nowhere", [], id="a namespace that is not there"),
     ],
 )
-def test_an_address_opens_the_same_view(browser: Chrome, many: str, query: str, want: list[str]) -> None:
+def test_address_with_filters_opens_the_filtered_view(browser: Chrome, many: str, query: str, want: list[str]) -> None:
     """Filters are in the query of the address."""
     open_page(browser, f"{many}{query}")
     assert list(rows_of(browser)) == want
     assert ("Nothing matches these filters" in text_of(browser, "#board")) is (not want)
 
 
-def test_filters_are_written_into_the_address_and_back_leads_back(browser: Chrome, many: str) -> None:
+def test_filters_are_in_the_address_and_removed_by_the_back_button(browser: Chrome, many: str) -> None:
     """Filters by text, choice and state are set; the back button then removes them step by step."""
     open_page(browser, many)
     browser.find_element(By.ID, "search").send_keys("slice-1")
@@ -142,7 +142,7 @@ def test_the_board_is_sorted_by_the_column_that_is_chosen(browser: Chrome, board
         assert words in text_of(browser, "#detail")
 
 
-def test_workloads_of_several_slices_are_one_line_where_there_are_many(
+def test_workload_with_many_slices_is_one_line_until_it_is_opened(
     browser: Chrome, board: HandMadeBoard, url: str
 ) -> None:
     """The line has the reason of its first slice, and its button shows all slices."""
@@ -166,7 +166,7 @@ def test_workloads_of_several_slices_are_one_line_where_there_are_many(
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_names_are_shown_and_not_run(browser: Chrome, board: HandMadeBoard, url: str, view: str) -> None:
+def test_markup_in_names_is_shown_as_text(browser: Chrome, board: HandMadeBoard, url: str, view: str) -> None:
     """Texts of users are text in every view."""
     bad = '"><img src=x onerror="window.isBroken=1"><script>window.isBroken=1</script>'
     workload = a_workload(bad, bad, state=bad)
@@ -192,7 +192,7 @@ def test_names_are_shown_and_not_run(browser: Chrome, board: HandMadeBoard, url:
     assert browser.execute_script("return window.isBroken") is None
 
 
-def test_the_page_is_used_by_keyboard(browser: Chrome, many: str) -> None:
+def test_page_can_be_used_by_keyboard(browser: Chrome, many: str) -> None:
     """Arrow keys select tabs, "/" focuses the search, Escape leaves it, and the focus is visible."""
     open_page(browser, many)
     focused = "return document.activeElement.id"
@@ -302,7 +302,7 @@ _FINDINGS = """
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_axe_finds_nothing(browser: Chrome, board: HandMadeBoard, url: str, width: int) -> None:
+def test_axe_finds_no_mistake_in_any_view(browser: Chrome, board: HandMadeBoard, url: str, width: int) -> None:
     """No view has a mistake that prevents its use with a screen reader or a keyboard."""
     resize(browser, width, 800)
     shown = _long()
@@ -344,7 +344,7 @@ def test_contrast_is_enough_in_both_themes(browser: Chrome, board: HandMadeBoard
         assert (sum(map(int, behind[4:-1].split())) > 384) is (theme == "light")
 
 
-def test_the_theme_that_was_chosen_stays(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+def test_chosen_theme_is_kept_after_a_reload(browser: Chrome, board: HandMadeBoard, url: str) -> None:
     """The button switches from the system's theme to light, then to dark; a reload keeps the choice."""
     open_page(browser, url)
     scheme = "return getComputedStyle(document.documentElement).colorScheme"
