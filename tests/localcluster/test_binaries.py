@@ -1,4 +1,4 @@
-"""Where programs come from, and that nothing half-made is ever used."""
+"""Sources of programs; a program that was built only partly is never used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.localcluster import GoHome
 from tests.support.processes import is_over
 from tests.support.waiting import wait_for
 
-#: These tests start processes that build.
+#: Long, because these tests start processes that build.
 pytestmark = pytest.mark.timeout(60)
 
 ALL = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "jobset"]
@@ -30,7 +30,7 @@ def _assets(folder: Path, *names: str) -> Path:
 
 
 def test_everything_is_built_once_and_then_taken_from_the_cache(go_home: GoHome) -> None:
-    """The second call runs no Go at all."""
+    """The second call does not run Go."""
     go_home.install_go()
     first = go_home.resolve()
     assert go_home.builds() == ALL
@@ -41,7 +41,7 @@ def test_everything_is_built_once_and_then_taken_from_the_cache(go_home: GoHome)
 
 
 def test_assets_come_before_the_cache_and_the_rest_is_built(go_home: GoHome, tmp_path: Path) -> None:
-    """KUBEBUILDER_ASSETS serves what it holds."""
+    """KUBEBUILDER_ASSETS provides the programs that it contains."""
     go_home.install_go()
     assets = _assets(tmp_path / "assets", "etcd", "kube-apiserver", "kubectl")
     binaries = go_home.resolve(KUBEBUILDER_ASSETS=str(assets))
@@ -60,7 +60,7 @@ def test_assets_that_are_no_folder_are_a_mistake(go_home: GoHome) -> None:
 
 
 def test_a_failed_build_says_why_and_keeps_what_was_built_before(go_home: GoHome) -> None:
-    """The error has Go's last lines without the names of packages, and the next call goes on."""
+    """The error has Go's last lines without the names of packages, and the next call continues."""
     go_home.install_go(
         build='case "$output" in *kwok) echo sigs.k8s.io/kwok/pkg; echo half > "$output"; '
         'echo "x.go:1: no such thing"; exit 1;; esac; echo built > "$output"'
@@ -99,7 +99,7 @@ def test_a_killed_build_leaves_nothing_that_is_trusted(go_home: GoHome) -> None:
 
 
 def test_an_interrupted_build_ends_the_go_command(go_home: GoHome) -> None:
-    """Ctrl-C while Go runs leaves no compiler behind and no scratch folder."""
+    """Ctrl-C while Go runs leaves no compiler and no temporary folder."""
     go_home.install_go(build='sleep 600 & echo $! > "$HOME/pid"; wait')
     pid_file = go_home.root / "pid"
 
@@ -114,7 +114,7 @@ def test_an_interrupted_build_ends_the_go_command(go_home: GoHome) -> None:
 
 
 def test_two_builders_do_the_work_once(go_home: GoHome) -> None:
-    """The second waits for the first and finds everything there."""
+    """The second builder waits for the first, and uses its programs."""
     go_home.install_go(build='sleep 0.1; echo built > "$output"')
     threads = [threading.Thread(target=go_home.resolve) for _ in range(2)]
     for thread in threads:

@@ -14,12 +14,12 @@ from rehearsal.localcluster.credentials import Credentials
 
 @pytest.fixture
 def credentials(tmp_path: Path) -> Credentials:
-    """Give the credentials of a new cluster."""
+    """Return the credentials of a new cluster."""
     return Credentials.create(tmp_path / "credentials")
 
 
 def test_kubelets_have_an_authority_of_their_own_which_no_server_is_known_by(credentials: Credentials) -> None:
-    """Its key is on the disk; that of the other authority is nowhere."""
+    """The key of this authority is on the disk, because it signs for kubelets; the other authority's key is not."""
     kubelets = x509.load_pem_x509_certificate(credentials.kubelet_authority.read_bytes())
     key = serialization.load_pem_private_key(credentials.kubelet_authority_key.read_bytes(), password=None)
     assert kubelets.public_key() == key.public_key()

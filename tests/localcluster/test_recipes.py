@@ -1,4 +1,4 @@
-"""What is pinned, and what a cache folder's name depends on."""
+"""Pinned versions, and the files that the name of a cache folder depends on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _append(path: Path) -> None:
     ],
 )
 def test_the_cache_key_changes_with_the_sources(tmp_path: Path, change: Callable[[Path], object]) -> None:
-    """Every file that pins something counts, for the programs of its module alone."""
+    """Each file that pins something is included, but only for the programs of its module."""
     modules = tmp_path / "modules"
     shutil.copytree(MODULES, modules)
     before = {name: cache_key(name, modules, platform="linux/amd64") for name in ("etcd", "kwok")}
@@ -50,7 +50,7 @@ def test_the_cache_key_changes_with_the_sources(tmp_path: Path, change: Callable
 
 @pytest.mark.parametrize("recipe", [pytest.param(recipe, id=f"{recipe.name} of {recipe.module}") for recipe in ALL])
 def test_every_program_is_pinned_for_the_oldest_go_that_is_accepted(recipe: Recipe) -> None:
-    """The module requires the source, declares the tool, and asks for no newer Go than is checked for."""
+    """The module requires the source, declares the tool, and requires no newer Go than the code checks for."""
     text = (MODULES / recipe.module / "go.mod").read_text()
     assert re.fullmatch(r"v\d+\.\d+\.\d+", pinned_version(recipe, MODULES))
     assert re.search(rf"^\s*(tool )?{re.escape(recipe.package)}$", text, re.MULTILINE)
@@ -62,7 +62,7 @@ def test_every_program_is_pinned_for_the_oldest_go_that_is_accepted(recipe: Reci
     "recipe", [recipe for recipe in ALL if recipe.name == "kube-apiserver"], ids=lambda each: each.module
 )
 def test_kubernetes_parts_are_all_of_the_release_that_is_stamped(recipe: Recipe) -> None:
-    """k8s.io/kubernetes v1.N.P goes with its published parts v0.N.P."""
+    """The release v1.N.P of k8s.io/kubernetes has published parts v0.N.P."""
     text = (MODULES / recipe.module / "go.mod").read_text()
     replaced = dict(re.findall(r"^\t(\S+) => \S+ (\S+)$", text, re.MULTILINE))
     version = pinned_version(recipe, MODULES)
@@ -73,7 +73,7 @@ def test_kubernetes_parts_are_all_of_the_release_that_is_stamped(recipe: Recipe)
 
 
 def test_the_environment_chooses_versions_that_are_pinned() -> None:
-    """Each has a folder and a cache key of its own; what it does not name stays."""
+    """Versions have their own folder and cache key; programs that are not named keep their version."""
     chosen = {recipe.name: recipe for recipe in chosen_recipes(NEWEST, MODULES)}
     assert pinned_version(chosen["kube-scheduler"], MODULES).startswith("v1.37.")
     assert (chosen["kube-scheduler"].gates, chosen["jobset"].module) == (("GenericWorkload",), "jobset/0.12")
@@ -87,7 +87,7 @@ def test_the_environment_chooses_versions_that_are_pinned() -> None:
 
 
 def test_the_install_page_lists_what_is_pinned() -> None:
-    """All versions that tests run on, and no others."""
+    """The page has all versions that tests run on, and no others."""
     page = Path("docs/install.md").read_text(encoding="utf-8").partition("## Tested versions")[2]
     pinned = {pinned_version(recipe, MODULES) for recipe in ALL if recipe.name not in {"etcd", "kwok"}}
     assert {f"v{version}" for version in re.findall(r"\d+\.\d+\.\d+", page)} == pinned
