@@ -29,7 +29,7 @@ def _assets(folder: Path, *names: str) -> Path:
     return folder
 
 
-def test_everything_is_built_once_and_then_taken_from_the_cache(go_home: GoHome) -> None:
+def test_programs_are_built_once_and_then_taken_from_the_cache(go_home: GoHome) -> None:
     """The second call does not run Go."""
     go_home.install_go()
     first = go_home.resolve()
@@ -40,7 +40,7 @@ def test_everything_is_built_once_and_then_taken_from_the_cache(go_home: GoHome)
     assert go_home.resolve() == first
 
 
-def test_assets_come_before_the_cache_and_the_rest_is_built(go_home: GoHome, tmp_path: Path) -> None:
+def test_assets_have_priority_and_missing_programs_are_built(go_home: GoHome, tmp_path: Path) -> None:
     """KUBEBUILDER_ASSETS provides the programs that it contains."""
     go_home.install_go()
     assets = _assets(tmp_path / "assets", "etcd", "kube-apiserver", "kubectl")
@@ -52,14 +52,14 @@ def test_assets_come_before_the_cache_and_the_rest_is_built(go_home: GoHome, tmp
     assert go_home.builds()[4:] == ["etcd", "kube-apiserver", "kubectl"]
 
 
-def test_assets_that_are_no_folder_are_a_mistake(go_home: GoHome) -> None:
+def test_assets_that_are_no_folder_raise_an_error(go_home: GoHome) -> None:
     """The error names the variable and the value."""
     with pytest.raises(LocalClusterError, match=r"KUBEBUILDER_ASSETS is '/no/such/folder'.*\n.*unset") as caught:
         go_home.resolve(KUBEBUILDER_ASSETS="/no/such/folder")
     assert caught.value.output == ()
 
 
-def test_a_failed_build_says_why_and_keeps_what_was_built_before(go_home: GoHome) -> None:
+def test_failed_build_reports_the_reason_and_keeps_built_programs(go_home: GoHome) -> None:
     """The error has Go's last lines without the names of packages, and the next call continues."""
     go_home.install_go(
         build='case "$output" in *kwok) echo sigs.k8s.io/kwok/pkg; echo half > "$output"; '
@@ -76,7 +76,7 @@ def test_a_failed_build_says_why_and_keeps_what_was_built_before(go_home: GoHome
     assert go_home.builds()[6:] == ["kwok", "jobset"]
 
 
-def test_a_killed_build_leaves_nothing_that_is_trusted(go_home: GoHome) -> None:
+def test_killed_build_leaves_no_usable_program(go_home: GoHome) -> None:
     """The half-written program of a killed builder has no final name, and its go command ends with it."""
     go_home.install_go(build='echo half > "$output"; echo $$ > "$HOME/pid"; exec sleep 600')
     builder = subprocess.Popen(

@@ -28,7 +28,7 @@ def broken_etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return temporary
 
 
-def test_a_start_that_fails_says_which_program_failed_and_leaves_nothing(broken_etcd: Path) -> None:
+def test_failed_start_names_the_program_and_leaves_no_files(broken_etcd: Path) -> None:
     """The error has the name, exit code and last lines of the program; the temporary directory is deleted."""
     with pytest.raises(localcluster.LocalClusterError, match="etcd ended with exit code 7") as caught:
         localcluster.start(progress=lambda _: None)
@@ -37,7 +37,7 @@ def test_a_start_that_fails_says_which_program_failed_and_leaves_nothing(broken_
 
 
 @pytest.mark.usefixtures("broken_etcd")
-def test_a_directory_with_something_in_it_is_refused(tmp_path: Path) -> None:
+def test_directory_that_is_not_empty_is_rejected(tmp_path: Path) -> None:
     """No file is overwritten."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("words")

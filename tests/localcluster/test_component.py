@@ -63,7 +63,7 @@ def _component(site: Site, ports: list[int], code: str = SERVER) -> Component:
     return component
 
 
-def test_another_port_is_tried(site: Site, taken_port: int) -> None:
+def test_program_whose_port_is_taken_starts_on_another_port(site: Site, taken_port: int) -> None:
     """The second plan succeeds, and a restart keeps its port."""
     (free,) = free_ports(1)
     component = _component(site, [taken_port, free])
@@ -78,7 +78,7 @@ def test_another_port_is_tried(site: Site, taken_port: int) -> None:
     component.process.kill()
 
 
-def test_nothing_of_the_users_environment_reaches_the_programs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_get_none_of_the_users_environment(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A KUBECONFIG, or a settings file in the home folder, could select another cluster."""
     monkeypatch.setenv("KUBECONFIG", "/another/cluster")
     environment = site.environment()

@@ -18,7 +18,7 @@ def credentials(tmp_path: Path) -> Credentials:
     return Credentials.create(tmp_path / "credentials")
 
 
-def test_kubelets_have_an_authority_of_their_own_which_no_server_is_known_by(credentials: Credentials) -> None:
+def test_kubelets_have_a_separate_authority_that_signs_no_server(credentials: Credentials) -> None:
     """The key of this authority is on the disk, because it signs for kubelets; the other authority's key is not."""
     kubelets = x509.load_pem_x509_certificate(credentials.kubelet_authority.read_bytes())
     key = serialization.load_pem_private_key(credentials.kubelet_authority_key.read_bytes(), password=None)

@@ -31,7 +31,7 @@ def _started(tmp_path: Path, command: list[str]) -> Process:
     return process
 
 
-def test_a_program_that_never_gets_ready_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_program_that_is_never_ready_is_reported_with_its_last_lines(tmp_path: Path) -> None:
     """The message has the time that was waited."""
     process = _started(tmp_path, SLEEPER)
     clock = FakeClock()
@@ -55,7 +55,7 @@ def test_a_program_that_never_gets_ready_is_told_with_its_last_words(tmp_path: P
         pytest.param(STUBBORN, -signal.SIGKILL, id="one that does not listen is killed"),
     ],
 )
-def test_stopping(tmp_path: Path, command: list[str], exit_code: int) -> None:
+def test_stop_all_terminates_or_kills_the_program(tmp_path: Path, command: list[str], exit_code: int) -> None:
     """`stop_all` returns when every program has ended."""
     process = _started(tmp_path, command)
     stop_all([process], grace_seconds=0.3)

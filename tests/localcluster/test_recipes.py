@@ -61,7 +61,7 @@ def test_every_program_is_pinned_for_the_oldest_go_that_is_accepted(recipe: Reci
 @pytest.mark.parametrize(
     "recipe", [recipe for recipe in ALL if recipe.name == "kube-apiserver"], ids=lambda each: each.module
 )
-def test_kubernetes_parts_are_all_of_the_release_that_is_stamped(recipe: Recipe) -> None:
+def test_kubernetes_parts_all_have_the_stamped_release(recipe: Recipe) -> None:
     """The release v1.N.P of k8s.io/kubernetes has published parts v0.N.P."""
     text = (MODULES / recipe.module / "go.mod").read_text()
     replaced = dict(re.findall(r"^\t(\S+) => \S+ (\S+)$", text, re.MULTILINE))
@@ -72,7 +72,7 @@ def test_kubernetes_parts_are_all_of_the_release_that_is_stamped(recipe: Recipe)
     assert not unreplaced
 
 
-def test_the_environment_chooses_versions_that_are_pinned() -> None:
+def test_environment_chooses_among_pinned_versions() -> None:
     """Versions have their own folder and cache key; programs that are not named keep their version."""
     chosen = {recipe.name: recipe for recipe in chosen_recipes(NEWEST, MODULES)}
     assert pinned_version(chosen["kube-scheduler"], MODULES).startswith("v1.37.")
@@ -86,7 +86,7 @@ def test_the_environment_chooses_versions_that_are_pinned() -> None:
         chosen_recipes({"REHEARSAL_KUBERNETES": "1.2"}, MODULES)
 
 
-def test_the_install_page_lists_what_is_pinned() -> None:
+def test_install_page_lists_the_pinned_versions() -> None:
     """The page has all versions that tests run on, and no others."""
     page = Path("docs/install.md").read_text(encoding="utf-8").partition("## Tested versions")[2]
     pinned = {pinned_version(recipe, MODULES) for recipe in ALL if recipe.name not in {"etcd", "kwok"}}

@@ -27,7 +27,7 @@ def _wheel(go_home: GoHome) -> Path:
         pytest.param("go2.0", id="another major version"),
     ],
 )
-def test_go_on_path_is_used_where_it_is_new_enough(go_home: GoHome, version: str) -> None:
+def test_go_on_path_is_used_if_it_is_new_enough(go_home: GoHome, version: str) -> None:
     """No wheel is searched."""
     go = go_home.install_go(version=version)
     found = find_toolchain(go_home.cache, environment=go_home.environment, progress=go_home.said.append)
@@ -43,7 +43,7 @@ def test_go_on_path_is_used_where_it_is_new_enough(go_home: GoHome, version: str
         pytest.param(None, id="none at all"),
     ],
 )
-def test_the_wheel_is_used_otherwise(go_home: GoHome, version: str | None) -> None:
+def test_wheel_is_used_if_go_is_missing_or_too_old(go_home: GoHome, version: str | None) -> None:
     """A wheel that was fetched before is taken from the cache, and is run without the user's GOROOT."""
     if version is not None:
         go_home.install_go(version=version)
@@ -60,7 +60,7 @@ def test_the_wheel_is_used_otherwise(go_home: GoHome, version: str | None) -> No
     assert len(go_home.said) == (0 if version is None else 1)
 
 
-def test_the_users_proxies_stay_and_other_platforms_go() -> None:
+def test_proxies_of_the_user_are_kept_and_the_platform_is_not() -> None:
     """The user decides where modules come from, but not the platform to build for."""
     given = {"GOPROXY": "https://proxy.example", "GONOSUMDB": "*", "GOOS": "windows", "GOARCH": "arm", "HOME": "/h"}
     assert go_environment(given | {"GOTOOLCHAIN": "auto", "GOWORK": "/w/go.work", "CGO_ENABLED": "1"}) == {
