@@ -29,7 +29,7 @@ CALLS = {"nodePools.create": {"200": 2}, "nodePools.list": {"200": 40, "429": 2}
 
 
 @pytest.mark.parametrize("until", ["creating", "ready", "in_use", "deleting"])
-def test_what_is_left_after_an_interruption_is_named(until: str) -> None:
+def test_summary_after_an_interruption_lists_the_pools_that_are_left(until: str) -> None:
     """The summary has the phase of each pool that is left, and counts only deleted pools as deleted."""
     lines = list(summary([times("a-0123456789", "a-0"), times("b-0123456789", "b-0", until=until)], CALLS))
     assert not any("created and deleted" in line for line in lines)
@@ -51,7 +51,7 @@ def test_what_is_left_after_an_interruption_is_named(until: str) -> None:
         ("simulator-gce", "--set=project=x", "project: can be set only at startup"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_a_usage_error(
+def test_invalid_option_is_a_usage_error(
     command: str, option: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The check comes before anything is started."""
@@ -85,19 +85,19 @@ def problem(*raws: dict[str, Any], **environment: str) -> str:
         pytest.param([raw_jobset(metadata={"labels": {"a": 1}})], "in quotes", id="rejected by the API server"),
     ],
 )
-def test_manifests_with_which_nothing_would_happen_are_named_at_once(raws: list[dict[str, Any]], words: str) -> None:
+def test_manifests_without_effect_are_reported_immediately(raws: list[dict[str, Any]], words: str) -> None:
     """Without the check, users would wait for minutes without any output."""
     assert words in problem(*raws)
 
 
-def test_settings_of_the_environment_count() -> None:
+def test_settings_in_the_environment_apply_except_for_the_cluster() -> None:
     """Settings of the rehearsal's own cluster, such as its zone, are fixed."""
     assert problem(raw_jobset(), SERVED_NAMESPACES="other", GCP_ZONE="nonsense") != ""
     assert problem(raw_jobset(), GCP_ZONE="nonsense") == ""
     assert "MAX_CHIPS" in problem(raw_jobset(), MAX_CHIPS="many")
 
 
-def test_a_cluster_that_cannot_be_used_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_cluster_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     """The simulator of GKE registers its nodes in that cluster."""
     assert main(["simulator", "--port=0", "--kubeconfig=missing"]) == ExitCode.ERROR
     assert "can't use the cluster of missing" in capsys.readouterr().err

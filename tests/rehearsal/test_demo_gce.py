@@ -36,7 +36,7 @@ def group(**spec: Any) -> dict[str, Any]:
         pytest.param([group()], "", id="a group alone"),
     ],
 )
-def test_what_is_wrong_with_manifests_is_said_before_anything_is_started(raw: list[Any], words: str) -> None:
+def test_invalid_manifests_are_reported_before_anything_is_started(raw: list[Any], words: str) -> None:
     """A group or a JobSet is enough: the provisioner creates the groups of JobSets."""
     documents, problems = read_documents("a.yaml", yaml.safe_dump_all(raw))
     found = problem_with(Manifests(documents=tuple(documents), problems=tuple(problems)))

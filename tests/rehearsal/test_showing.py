@@ -61,7 +61,7 @@ def shown(stage: Stage, *, keep: bool = False, patience_seconds: float = 5.0) ->
     return demo, ended
 
 
-def test_a_demo_tells_what_changes_until_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_prints_each_change_until_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     """Lines begin with the seconds since the start."""
     demo, ended = shown(Stage(["one", "two"]))
     assert (demo.exit_code, ended) == (ExitCode.OK, True)
@@ -73,7 +73,7 @@ def test_a_demo_tells_what_changes_until_its_end(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(("keep", "code"), [(False, ExitCode.INTERRUPTED), (True, ExitCode.OK)])
-def test_an_interrupted_demo_ends_at_once(keep: bool, code: ExitCode, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupted_demo_ends_immediately(keep: bool, code: ExitCode, capsys: pytest.CaptureFixture[str]) -> None:
     """With `keep`, an interruption is the regular end."""
     stage = Stage(["one"], interrupted_at=1)
     demo, ended = shown(stage, keep=keep)
@@ -81,7 +81,7 @@ def test_an_interrupted_demo_ends_at_once(keep: bool, code: ExitCode, capsys: py
     assert "Everything keeps running" not in capsys.readouterr().out
 
 
-def test_what_is_kept_is_named_and_watched_until_the_interruption(capsys: pytest.CaptureFixture[str]) -> None:
+def test_kept_cluster_is_described_and_watched_until_an_interruption(capsys: pytest.CaptureFixture[str]) -> None:
     """The variable KEEP in the environment has the effect of the option."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("KEEP", "1")
@@ -108,7 +108,7 @@ def test_a_standstill_fails_the_demo_with_a_picture(capsys: pytest.CaptureFixtur
         (KeyboardInterrupt(), ExitCode.INTERRUPTED),
     ],
 )
-def test_what_goes_wrong_is_the_exit_code(error: BaseException, code: ExitCode) -> None:
+def test_error_in_a_demo_determines_the_exit_code(error: BaseException, code: ExitCode) -> None:
     """A second Ctrl-C is a KeyboardInterrupt."""
     demo = Demo(keep=False)
     with demo:
@@ -116,7 +116,7 @@ def test_what_goes_wrong_is_the_exit_code(error: BaseException, code: ExitCode) 
     assert demo.exit_code == code
 
 
-def test_a_mistake_of_ours_is_not_hidden() -> None:
+def test_unexpected_exception_is_not_caught() -> None:
     """Users need the traceback to report the error."""
     with pytest.raises(ZeroDivisionError), Demo(keep=False):
         raise ZeroDivisionError
