@@ -153,7 +153,7 @@ def test_waiting_reviews_beyond_the_limit_of_bytes_get_503():
 
 
 def test_reviews_with_large_owners_wait_in_the_lane_of_large_bodies():
-    """All pods of a JobSet are created at the same time."""
+    """The pods of a JobSet are created at the same time."""
     go_on = threading.Event()
 
     def of_large(most_bytes: int) -> Content:

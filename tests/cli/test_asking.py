@@ -497,7 +497,7 @@ def test_plan_live_uses_the_settings_of_the_running_controller(
     ],
 )
 def test_invalid_or_unreachable_address_is_reported(capsys: pytest.CaptureFixture[str], server: str) -> None:
-    """Only HTTP is supported."""
+    """Protocols other than HTTP are not supported."""
     assert run("status", "--server", server) == 1
     assert server.partition("://")[2] in capsys.readouterr().err
 
@@ -513,7 +513,7 @@ def test_refused_connection_is_reported_with_a_port_forward_command(capsys: pyte
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
 def test_address_of_another_server_is_reported(capsys: pytest.CaptureFixture[str], answer: bytes) -> None:
-    """The other server may speak another protocol, or end its response early."""
+    """A server that is no controller may speak another protocol, or end its response early."""
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
 
         def serve() -> None:

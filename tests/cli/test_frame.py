@@ -138,7 +138,7 @@ def test_shell_completes_commands_options_and_values(words: str, want: list[str]
 def test_kubectl_completes_the_plugin(
     words: list[str], want: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """kubectl starts `kubectl_complete-tpu`, which responds in Cobra's protocol."""
+    """The program is started by kubectl as `kubectl_complete-tpu`, and responds in Cobra's protocol."""
     monkeypatch.setattr(sys, "argv", ["kubectl_complete-tpu", *words])
     assert complete_for_kubectl() == 0
     assert capsys.readouterr().out.splitlines() == want

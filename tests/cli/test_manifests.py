@@ -44,7 +44,7 @@ def read(text: str | bytes) -> list[Any]:
     ],
 )
 def test_values_are_read_as_kubectl_reads_them(text: str | bytes, want: Any) -> None:
-    """kubectl sends the same values to the API server."""
+    """The values are those that kubectl sends to the API server."""
     assert read(text) == [want]
 
 

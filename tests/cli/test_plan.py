@@ -76,7 +76,6 @@ def test_exit_code_is_0_only_if_all_workloads_are_served(
 
 
 def test_unreadable_file_is_an_error_and_other_files_are_planned(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each file is reported with its reason."""
     Path("broken.yaml").write_text("a: [1\n", encoding="utf-8")
     Path("binary.yaml").write_bytes(b"a: 1\nb: \xff\n")
     Path("empty").mkdir()

@@ -66,7 +66,7 @@ def test_catalogue_and_simulator_agree_on_the_hosts_of_each_topology(name: str) 
 
 @pytest.mark.parametrize("name", KNOWN_DIFFERENCES)
 def test_known_differences_still_exist(name: str) -> None:
-    """They still agree on the topologies that both have."""
+    """Catalogue and simulator still agree on the topologies that both have."""
     offer, _, simulated = read(name)
     ours, theirs = hosts_by_catalogue(offer, name), hosts_by_simulator(simulated, offer)
     assert ours != theirs

@@ -13,7 +13,7 @@ from provisioner.tpu import shapes
 
 V5E, V6E, V4, V5P = "tpu-v5-lite-podslice", "tpu-v6e-slice", "tpu-v4-podslice", "tpu-v5p-slice"
 
-#: Topology, chips per pod and hosts of 2-D slices; one pod fills one host.
+#: Topology, chips per pod and hosts of 2-D slices, in which one pod fills one host.
 FLAT = [
     ("1x1", 1, 1),
     ("2x2", 4, 1),
@@ -266,7 +266,7 @@ def test_long_topology_is_rejected_without_being_cached() -> None:
 
 
 def test_error_of_an_invalid_shape_is_cached() -> None:
-    """The same request repeats in every round."""
+    """An invalid request repeats in every round."""
     for _ in range(3):
         with pytest.raises(tpu.ShapeError, match="2x2x5"):
             tpu.resolve(V5P, "2x2x5", 4)
