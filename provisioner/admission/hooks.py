@@ -35,7 +35,7 @@ _SMALL_AT_ONCE, _LARGE_AT_ONCE = 4, 1
 #: Threads for answers that wait for another server. Each holds an object, so memory limits their number.
 _LATER_AT_ONCE = 8
 _WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024
-#: Bytes of decoded bodies whose answers wait for another server; with their minimum weight, at most _WAITING wait.
+#: Maximum bytes of bodies, kept decoded, whose answers wait for another server. Each counts at least 1/_WAITING of it.
 _LATER_BYTES = 4 * 1024 * 1024
 _LATER_LEAST_BYTES = _LATER_BYTES // _WAITING
 #: API servers write the namespace of a request before the object.

@@ -44,7 +44,7 @@ def make_keys(names: Sequence[str], *, now: dt.datetime, valid: dt.timedelta) ->
 
 
 def valid_until(keys: Keys, names: Sequence[str], *, now: dt.datetime) -> dt.datetime:
-    """Return the end of the time in which keys serve the names. Raises KeysError if they cannot serve them now."""
+    """Return the end of the keys' validity for the names. Raises KeysError if they are not valid now."""
     try:
         certificate = x509.load_pem_x509_certificate(keys.certificate_pem.encode())
         authority = x509.load_pem_x509_certificate(keys.authority_pem.encode())
@@ -152,13 +152,13 @@ class Keeper:
                 served=self._served,
             )
             if not are_certificates(state.earlier):
-                # API servers would reject the whole bundle.
+                # With an invalid authority in it, API servers would reject the whole bundle.
                 state = replace(state, earlier="")
             if state != before:
                 try:
                     self._write(stored, state)
                 except errors.Conflict:
-                    # Another replica was faster, and its keys count.
+                    # Another replica wrote the Secret in between: start again with its keys.
                     continue
                 _log.info("webhook_certificates.advanced", rotating=state.next is not None)
             self._state = state
@@ -167,7 +167,7 @@ class Keeper:
             except errors.Conflict:
                 continue
             finally:
-                # After the webhooks trust the keys, or if announcing them failed.
+                # Serve the keys after the webhooks trust them, or after announcing them failed.
                 self._serve(state)
         raise errors.Conflict(f"Secret {self.namespace}/{self.secret} or the webhooks change all the time")
 

@@ -49,7 +49,7 @@ class State:
     earlier: str = ""
 
 
-#: Returns the end of the time in which keys can be used. Raises KeysError if they cannot be used now.
+#: Returns the end of the validity of keys. Raises KeysError if they are not valid now.
 ValidUntil = Callable[[Keys], dt.datetime]
 
 

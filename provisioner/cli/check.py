@@ -41,7 +41,7 @@ def command(kubeconfig: str | None, form: str | None) -> int:
     for finding in all_findings(attempt(kubeconfig, os.environ), os.environ):
         found.append(finding)
         if form not in FORMATS:
-            # Following lines are indented to the column after the status.
+            # Continuation lines are indented to the column after the status.
             output.show("\n".join(output.wrapped(str(finding), width, hanging=" " * 9)))
     if form in FORMATS:
         output.write({"checks": found}, form)

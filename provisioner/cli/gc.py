@@ -41,7 +41,7 @@ def command(*, dry_run: bool, form: str | None, remote: Remote) -> int:
 
 
 def page(document: Document, width: int | None = None) -> Iterator[str]:
-    """Yield lines about deleted and kept pools of a document with a view; `width` None does not limit lines."""
+    """Yield lines about deleted and kept pools of a document with a view, cut to `width` if it is given."""
     view = view_of(document)
     # While there are problems, no pool is deleted.
     yield from attention(document)

@@ -30,7 +30,7 @@ _MEANINGS = {
 
 
 def page(document: Document, namespace: str = "", *, width: int | None = None) -> Iterator[str]:
-    """Yield the lines of a document; `width` None does not limit lines."""
+    """Yield the lines of a document, cut to `width` if it is given."""
     yield from _attention(document)
     if document.decided_at is None:
         yield "IPU partitions: nothing has been decided yet"

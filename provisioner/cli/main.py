@@ -14,7 +14,7 @@ from provisioner.cli import output
 from provisioner.cli.frame import Frame, wants_color
 from provisioner.model.wording import UserError
 
-#: With this name, the program is `run`: manifests of the Go provisioner set `command: [/manager]`, with flags only.
+#: A program of this name runs `run`: manifests of the Go provisioner set `command: [/manager]`, with flags only.
 _NAME_OF_GO = "manager"
 #: kubectl starts `kubectl-tpu` for `kubectl tpu`.
 _NAME_OF_PLUGIN = "kubectl-tpu"

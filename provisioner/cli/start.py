@@ -28,7 +28,7 @@ _INFERRED = {
 class Attempt:
     """Parts of a start that succeeded, and problems with the others."""
 
-    #: Values of unset settings that were inferred from this machine, by variable.
+    #: Values inferred from this machine for settings that are not set, by variable.
     inferred: Mapping[str, str]
     settings: settings.Settings | None = None
     api: KubeApi | None = None

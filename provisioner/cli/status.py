@@ -89,7 +89,7 @@ def _lines(remote: Remote, namespace: str, state: str, *, wide: bool) -> list[st
 def page(
     document: Document, namespace: str = "", state: str = "", *, wide: bool = False, width: int | None = None
 ) -> Iterator[str]:
-    """Yield the lines of the board; `width` None does not limit lines."""
+    """Yield the lines of the board, wrapped to `width` if it is given."""
     for line in _page(document, namespace, state, wide=wide, width=width):
         yield from wrapped(line, width)
 

@@ -32,7 +32,7 @@ class Given(NamedTuple):
 class Container:
     """A container that requests chips."""
 
-    #: JSON pointer from the pod.
+    #: JSON pointer to the container, from the pod.
     pointer: str
     chips: int
     #: Whether it is an init container that ends before the other containers start.
@@ -67,7 +67,7 @@ class TpuPod:
     machine_type: str
     #: False if the pod selects nodes whose links are not resilient.
     resilient: bool
-    #: Whether the pod selects a TPUNodeGroup. Its nodes have a label of a node pool only if the provisioner created it.
+    #: Whether the pod selects a TPUNodeGroup. Nodes of groups that users created have no label of a node pool.
     in_node_group: bool
     containers: tuple[Container, ...]
 
@@ -78,7 +78,7 @@ class TpuPod:
 
     @property
     def chips(self) -> int:
-        """Chips of the pod: the sum of `workers`, or those of the largest other init container if more."""
+        """Chips of the pod: the sum over `workers`, or those of an init container that ends before, if more."""
         alone = (each.chips for each in self.containers if each.alone)
         return max((sum(each.chips for each in self.workers), *alone))
 

@@ -159,7 +159,7 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
     # A container that runs alone is the only process of its pod at that time.
     names = {each: ",".join(host for host in hosts for _ in range(each)) for each in {1, processes}}
     ports = {each: range(first_port, first_port + each) for each in {1, processes}}
-    # GKE's webhook sets addresses on all pods of these generations, even without selectors, and perhaps on others.
+    # GKE's webhook sets addresses on all pods of these generations; on a pod without selectors, only they show it.
     all_have = pod.accelerator in _WITH_ADDRESSES or any(PROCESS_ADDRESSES in each.given for each in pod.containers)
     addresses = {
         each: ",".join(f"{host}:{port}" for host in hosts for port in ports[each])
