@@ -17,7 +17,7 @@ from provisioner.runtime.resources import Busy, Call, Content, text
 from tests.support.waiting import wait_for
 
 DONE = text("done")
-#: Long, because the machine may be busy.
+#: Long time-out, because the machine may be busy.
 pytestmark = pytest.mark.timeout(30)
 LARGE = b" " * 200_000
 

@@ -130,7 +130,8 @@ def test_replicas_that_read_twice_per_step_serve_only_trusted_keys(moves: list[t
     views, looked, bundle = [secret, secret], [forge.now, forge.now], trusted(secret)
     for minutes, second, both in moves:
         forge.now += timedelta(minutes=minutes)
-        # After another move without a step, a replica would not have read the Secret for more than half of STEP.
+        # A replica steps now if its last reading would be older than half of STEP after another move of up to 3
+        # minutes.
         late = [forge.now - each > STEP / 2 - timedelta(minutes=3) for each in looked]
         for replica in (0, 1):
             if both or replica == int(second) or late[replica]:

@@ -16,7 +16,7 @@ from provisioner.cli.frame import wants_color
 from provisioner.cli.main import COMMANDS
 from provisioner.cli.output import ExitCode
 
-#: Long, because some of these tests start Python or a shell.
+#: Long time-out, because some of these tests start Python or a shell.
 pytestmark = pytest.mark.timeout(60)
 
 

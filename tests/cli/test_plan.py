@@ -17,7 +17,7 @@ from provisioner.cli.output import ExitCode
 from provisioner.settings import OPTIONS
 from tests.support.objects import pod_spec, raw_job, raw_jobset
 
-#: Long, because some of these tests start Python with Google's library.
+#: Long time-out, because some of these tests start Python with Google's library.
 pytestmark = pytest.mark.timeout(60)
 
 SETTINGS = """# A cluster.

@@ -88,7 +88,7 @@ def test_replicas_with_multislice_true_form_a_multislice() -> None:
 
 @pytest.mark.parametrize(("replicas", "is_beyond"), [(3, False), (2, True), (1, False)])
 def test_index_beyond_the_replicas_is_reported_if_they_work_together(replicas: int, *, is_beyond: bool) -> None:
-    """While an old replica with a lower index ended, the new pods counted a slice that does not exist."""
+    """While an old replica with a lower index ended, new pods got the ID of a slice that does not exist."""
     cluster = raw_raycluster(replicas=replicas)
     pod, warnings = reviewed(worker(replica=2, **{constants.MULTISLICE: "true"}), cluster)
     assert variables(pod).get("MEGASCALE_NUM_SLICES", "1") == str(replicas)

@@ -32,7 +32,7 @@ from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, m
 from tests.support.objects import pod_spec, raw_jobset, raw_leader, toleration
 from tests.support.settings import settings
 
-#: Long, because the objects are as large as the API server accepts.
+#: Long time-out, because the objects are as large as the API server accepts.
 pytestmark = pytest.mark.timeout(30)
 
 #: Limit of etcd on one object, in bytes.

@@ -15,7 +15,7 @@ from tests.support.localcluster import GoHome
 from tests.support.processes import is_over
 from tests.support.waiting import wait_for
 
-#: Long, because these tests start processes that build.
+#: Long time-out, because these tests start processes that build.
 pytestmark = pytest.mark.timeout(60)
 
 ALL = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "jobset"]

@@ -15,7 +15,7 @@ from rehearsal.localcluster.components import Plan, Site
 from rehearsal.localcluster.credentials import Credentials
 from rehearsal.localcluster.ports import HOST, free_ports
 
-#: Long, because these tests start processes.
+#: Long time-out, because these tests start processes.
 pytestmark = pytest.mark.timeout(60)
 
 # Prints the message of Go programs if its port is taken.

@@ -12,7 +12,7 @@ import pytest
 from tests.support.processes import is_over
 from tests.support.waiting import wait_for
 
-# Long, because the first run on a machine builds the programs.
+# Long time-out, because the first run on a machine builds the programs.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from tests.support.clock import FakeClock
 from tests.support.processes import is_over
 from tests.support.waiting import wait_for
 
-#: Long, because these tests start processes.
+#: Long time-out, because these tests start processes.
 pytestmark = pytest.mark.timeout(60)
 
 ROOT = Path(__file__).parents[2]

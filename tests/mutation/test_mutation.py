@@ -11,7 +11,7 @@ from tests.mutation.coverage_map import CoverageMap
 from tests.mutation.operators import Mutation, find_mutations, mutate
 from tests.mutation.trying import Fate, Project, make_copy, record, try_all
 
-#: Long, because most of these tests run pytest, some of them many times.
+#: Long time-out, because most of these tests run pytest, some of them many times.
 pytestmark = pytest.mark.timeout(300)
 
 _ROOT = Path(__file__).resolve().parents[2]

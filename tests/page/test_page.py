@@ -34,7 +34,7 @@ from tests.support.page import (
     until,
 )
 
-# Long, because Chromium takes a second or two to start, and more if other tests use the cores.
+# Long time-out, because Chromium takes a second or two to start, and more if other tests use the cores.
 pytestmark = pytest.mark.timeout(60)
 
 Chrome = webdriver.Chrome

@@ -13,7 +13,7 @@ from selenium import webdriver
 from provisioner.slices.view.types import State
 from tests.support.page import HandMadeBoard, a_large_view, a_track, an_entry, open_page, until
 
-# Long, because Chromium takes a second or two to start, and more if other tests use the cores.
+# Long time-out, because Chromium takes a second or two to start, and more if other tests use the cores.
 pytestmark = pytest.mark.timeout(60)
 
 VIEWS = ("board", "timeline", "capacity", "activity")

@@ -102,7 +102,7 @@ def test_every_topology_that_the_rule_allows_has_the_right_hosts(label: str, mos
     assert {str(topology) for topology in tpu.ACCELERATORS[label].topologies()} == allowed
 
 
-@pytest.mark.timeout(30)  # hundreds of errors, each with the nearest of thousands of topologies
+@pytest.mark.timeout(30)  # each error searches the nearest of thousands of topologies
 @pytest.mark.parametrize(("label", "most", "small"), CUBIC)
 def test_every_small_box_that_the_rule_does_not_allow_is_rejected(label: str, most: int, small: list[str]) -> None:
     """The boxes have up to 12 chips along each axis; some have no chips."""

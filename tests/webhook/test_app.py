@@ -40,7 +40,7 @@ SECRET = "/api/v1/namespaces/tpu-provisioner-system/secrets/tpu-provisioner-webh
 STATEFUL_SET = "/apis/apps/v1/namespaces/ml/statefulsets/train"
 ANYWHERE = Addresses(webhooks="127.0.0.1:0", metrics="127.0.0.1:0", probes="127.0.0.1:0")
 HOST = "tpu-provisioner-webhook.tpu-provisioner-system.svc"
-#: Long, because the machine may be busy.
+#: Long time-out, because the machine may be busy.
 pytestmark = pytest.mark.timeout(30)
 
 
