@@ -136,7 +136,7 @@ def _duration(pattern: str) -> Property:
 
 _NAME = choices._NAME.pattern  # noqa: SLF001 - the schema is made from what the controller reads by
 _ZONE = choices.ZONE.pattern
-#: The API's own path would result for a project named "projects".
+#: With the project "projects", the text is the API's own path of a reservation.
 _RESERVATION = rf"reservation/(?:{_NAME}|(?:{choices.PROJECT.pattern})/{_NAME}(?:/{_NAME}){{0,2}})"
 _KINDS = "on-demand|spot|flex-start"
 _CHOICE = rf"(?:{_KINDS}|{_RESERVATION})(?:\s*@\s*{_ZONE})?"
