@@ -185,7 +185,7 @@ def measure_in_use(say: Say) -> None:
         with webhook_server(Path(name), rehearsal.cluster.kubeconfig) as server:
             _register(rehearsal, server)
             uids = {f"set-{number}": _create_set(api, f"set-{number}") for number in range(SETS)}
-            # A dry run has all of admission, but stores no pods that the scheduler would use the cores for.
+            # A dry run includes all of admission. Stored pods would make the scheduler use the cores.
             path = f"{collection_path('pods', namespace=NAMESPACE)}?dryRun=All"
 
             def create(number: int) -> float:
