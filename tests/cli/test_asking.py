@@ -301,7 +301,7 @@ def test_the_leading_pod_is_found_by_the_lease(
     assert "train-slice-0" in capsys.readouterr().out
 
 
-def test_without_a_lease_any_running_pod_is_asked(
+def test_any_running_pod_is_read_if_there_is_no_lease(
     wire: WireServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without leader election, there is only one replica."""

@@ -32,7 +32,7 @@ def test_kubelets_have_a_separate_authority_that_signs_no_server(credentials: Cr
             assert server.issuer != kubelets.subject
 
 
-def test_private_files_are_private(credentials: Credentials, tmp_path: Path) -> None:
+def test_keys_and_kubeconfigs_are_readable_only_by_their_owner(credentials: Credentials, tmp_path: Path) -> None:
     """Keys and kubeconfigs have mode 0600, in a folder of mode 0700."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text("of an earlier cluster")

@@ -383,7 +383,7 @@ def test_capacity_shows_chips_limits_operations_and_back_off(browser: Chrome, bo
     assert sums == ["tpu-v5p-slice 16 0 16 0 0 0 0 48.00 USD/h", "team-a 16 0 16 0 0 0 0 48.00 USD/h"]
 
 
-def test_activity_is_filtered(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+def test_activity_is_filtered_by_kind_warnings_and_namespace(browser: Chrome, board: HandMadeBoard, url: str) -> None:
     """Entries are filtered by kind, warnings and namespace, newest first; new entries are added."""
     entries = [
         an_entry(1, "Created pool-1.", pool="pool-1", workload="JobSet/team-a/train"),

@@ -111,7 +111,7 @@ def test_filters_are_in_the_address_and_removed_by_the_back_button(browser: Chro
     until(browser, "return document.querySelectorAll('#board .row:not(.workload)').length === 4")
 
 
-def test_the_board_is_sorted_by_the_column_that_is_chosen(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+def test_board_is_sorted_by_the_chosen_column(browser: Chrome, board: HandMadeBoard, url: str) -> None:
     """The address has the column; without a column, waiting slices come first, the oldest on top."""
     workloads = [a_workload(name) for name in ("c", "b", "a")]
     waits = [

@@ -93,7 +93,7 @@ def test_kept_cluster_is_described_and_watched_until_an_interruption(capsys: pyt
     )
 
 
-def test_a_standstill_fails_the_demo_with_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_without_progress_fails_with_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
     """Otherwise, the demo would wait without limit."""
     demo, ended = shown(Stage(), patience_seconds=0.0)
     assert (demo.exit_code, ended) == (ExitCode.ERROR, False)

@@ -60,7 +60,7 @@ def test_review_of_each_version_gets_the_expected_answer(path: Path, version: st
     assert again["response"].get("warnings") in (None, response.get("warnings"))
 
 
-def test_every_mistake_and_fact_has_a_case():
+def test_every_known_mistake_has_a_case():
     """The injector's mistakes that a review can show, its table of variables, and facts about GKE found later."""
     names = {path.stem for path in CASES}
     assert {f"mistake-{number}" for number in range(1, 11)} <= {"-".join(name.split("-")[:2]) for name in names}
