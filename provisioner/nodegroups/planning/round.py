@@ -68,6 +68,7 @@ class Pod:
     name: str
     uid: str
     node: str
+    #: Chips that it requests; 1 if it has ResourceClaims only.
     chips: int
     #: Succeeded or Failed: it needs its node no more.
     finished: bool = False

@@ -43,6 +43,8 @@ MARKER = "tpu-provisioner.cloud.google.com/simulated-by"
 """The annotation that tells a simulated Node, and which life of a simulator made it."""
 
 POOL_LABEL = "cloud.google.com/gke-nodepool"
+_APPLIED_LABELS = "node.gke.io/last-applied-node-labels"
+"""The annotation in which GKE records the labels that it applied; it applies them again only when a node boots."""
 _CHIPS = "google.com/tpu"
 _DRIVER_LABEL = "cloud.google.com/gke-tpu-dra-driver"
 _DRIVER = "tpu.google.com"
@@ -77,6 +79,7 @@ def node_object(pool: Pool, node: SimulatedNode, *, version: str, life: str, rea
             "annotations": {
                 MARKER: life,
                 "container.googleapis.com/instance_id": str(google.number_of(node.name)),
+                _APPLIED_LABELS: _applied_labels(pool, node),
             },
         },
         "spec": {
@@ -119,6 +122,14 @@ def node_labels(pool: Pool, node: SimulatedNode) -> dict[str, str]:
     if policy:
         labels["cloud.google.com/placement-policy-name"] = policy.rpartition("/")[2]
     return labels
+
+
+def _applied_labels(pool: Pool, node: SimulatedNode) -> str:
+    """Return the labels that GKE's controller applies; the others come from the kubelet and other controllers."""
+    asked_for = pool.body.get("config", {}).get("labels", {})
+    labels = node_labels(pool, node).items()
+    applied = (f"{key}={value}" for key, value in labels if key in asked_for or key.startswith("cloud.google.com/"))
+    return ",".join(sorted(applied))
 
 
 def _tpu_labels(pool: Pool, machine: Machine) -> dict[str, str]:
