@@ -125,10 +125,9 @@ class Gate:
 
     def _refuse_if_unknown(self, delete: Delete, unknown: Collection[str], living: Workload | None) -> None:
         """Raise KeptError if a pod of the living workload is on one of the nodes whose pool is unknown."""
-        pods: list[Pod] = []
-        if living is not None and unknown:
-            pods = list_pods_of_workload(self.api, living.kind, living.namespace, living.name)
-        for pod in pods:
+        if living is None or not unknown:
+            return
+        for pod in list_pods_of_workload(self.api, living.kind, living.namespace, living.name):
             if pod.node_name in unknown and self._runs(pod) and not _spared(delete, pod):
                 raise KeptError(
                     f"pod {pod.namespace}/{pod.name} runs on node {pod.node_name}, whose label {constants.NODE_POOL} "

@@ -53,7 +53,10 @@ Json = Mapping[str, Any]
 #: A raw message of protobuf; protobuf has no types for its fields.
 Message = Any
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
-_GROUP = re.compile(r"/instanceGroup(?:Manager)?s/(?P<prefix>gke-[^/]+-(?P<hash>[0-9a-f]{8}))-grp$")
+#: Address of an instance group. Its machines have the prefix, TPU machines only the hash, and four more characters.
+INSTANCE_GROUP = re.compile(
+    r"/projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+)/instanceGroup(Manager)?s/(?P<prefix>gke-[^/]+-(?P<hash>\w+))-grp$"
+)
 _EFFECTS = {"NoSchedule": "NO_SCHEDULE", "PreferNoSchedule": "PREFER_NO_SCHEDULE", "NoExecute": "NO_EXECUTE"}
 _EFFECT_NAMES = {word: name for name, word in _EFFECTS.items()}
 _FAILED = frozenset({PoolStatus.ERROR, PoolStatus.RUNNING_WITH_ERROR})
@@ -147,8 +150,8 @@ def node_pool_of(pool: Message, body: Json) -> NodePool:
 
 
 def _node_prefixes(group_url: str) -> tuple[str, ...]:
-    """Return what the nodes of an instance group may be named after: TPU nodes have only the hash of its name."""
-    match = _GROUP.search(group_url)
+    """Return the prefixes that the names of nodes of an instance group may have."""
+    match = INSTANCE_GROUP.search(group_url)
     return (match["prefix"], f"gke-tpu-{match['hash']}") if match is not None else ()
 
 
