@@ -195,8 +195,8 @@ def find_machine(name: str) -> Machine | None:
     return Machine(name=name, vcpus=vcpus, memory_gib=vcpus * _GIB_PER_VCPU[match[1]])
 
 
-#: First version of GKE whose nodes may reserve memory by their number of pods. There GKE's autoscaler has a flag, too,
-#: which is on here.
+#: First version of GKE whose nodes reserve memory by their number of pods. GKE's autoscaler also has a flag for it; the
+#: simulator assumes that the flag is on.
 _MEMORY_BY_PODS_SINCE = (1, 37)
 _MIB_PER_GIB = 1024
 

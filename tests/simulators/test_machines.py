@@ -51,7 +51,7 @@ def test_node_of_tpu7x_has_the_measured_memory() -> None:
 @pytest.mark.parametrize(
     ("disk_gib", "want"), [(100, 43.8), (200, 97.4), (250, 124.7), (300, 162.0), (500, 339.1), (1000, 782.1)]
 )
-def test_pods_get_what_the_system_leaves_of_the_boot_disk(disk_gib: int, want: float) -> None:
+def test_boot_disk_without_the_reservations_is_allocatable(disk_gib: int, want: float) -> None:
     machine = find_machine("ct6e-standard-4t")
     assert machine is not None
     found = resources_of(machine, version=OLD, max_pods=16, disk_gib=disk_gib)
