@@ -18,10 +18,11 @@ from provisioner.cli.start import prepare
 from provisioner.kube.errors import ClusterError
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.lease import holder_of
-from provisioner.kube.live import list_all, list_nodes_of_pool
+from provisioner.kube.live import find_nodes_of_pool, list_all
 from provisioner.kube.protocol import Api, collection_path
 from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
+from provisioner.model.membership import Membership
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import WorkloadKind
 from provisioner.runtime import logs
@@ -142,7 +143,10 @@ class Look:
             pools = sorted(self.supplier.list_pools(), key=lambda pool: pool.name)
         except SupplierError as error:
             return {}, [f"{self.supplier.rules.supplier_name} does not list the node pools: {error}"]
-        left = {pool.name: self._why(pool, owner) for pool in pools if (owner := read_ownership(pool.labels))}
+        membership = Membership.of(pools)
+        left = {
+            pool.name: self._why(pool, owner, membership) for pool in pools if (owner := read_ownership(pool.labels))
+        }
         return left, [*self._messages(any_left=bool(left))]
 
     def _messages(self, *, any_left: bool) -> Iterator[str]:
@@ -167,7 +171,7 @@ class Look:
                 f"kubectl --namespace={namespace} scale deployment/tpu-provisioner --replicas=1"
             )
 
-    def _why(self, pool: NodePool, owner: Ownership) -> str:
+    def _why(self, pool: NodePool, owner: Ownership, membership: Membership) -> str:
         """Return why a pool exists, and how its deletion comes about."""
         kind, namespace, name = owner.workload
         named = f"{kind.value} {namespace}/{name}"
@@ -183,7 +187,8 @@ class Look:
                 if workload.keeps_pools(while_suspended=self.settings.keep_suspended):
                     setting = "KEEP_POOLS_OF_SUSPENDED_JOBSETS"
                     return f"{named} is suspended and keeps it; delete the {kind.value}, or unset {setting}"
-            for node in list_nodes_of_pool(self.api, pool.name, self.settings.node_selector):
+            nodes, _ = find_nodes_of_pool(self.api, pool.name, pool.hosts, membership, self.settings.node_selector)
+            for node in nodes:
                 for pod in list_pods_on_node(self.api, node.name):
                     if pod.has_devices and not pod.finished:
                         if pod.kind is not None and pod.deletion_deadline is None:

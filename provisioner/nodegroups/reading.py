@@ -90,7 +90,8 @@ def parse_pod(raw: object) -> Pod:
         name=name,
         uid=uid,
         node=fields.name(spec.get("nodeName")),
-        chips=podspec.requested_chips(what, spec),
+        # The devices of claims are not read.
+        chips=podspec.requested_chips(what, spec) or int(podspec.uses_claims(spec, status)),
         finished=status.get("phase") in ("Succeeded", "Failed"),
         deletion_deadline=fields.deletion_deadline(what, metadata),
         bound_to_node=_is_bound_to_node(metadata),

@@ -100,6 +100,9 @@ def test_nodes_are_checked_in_parallel(world: World) -> None:
             gate.pass_through(a_proof())
 
 
+_OF_CLASS = {"name": "main", "resources": {"limits": {"deviceclass.resource.kubernetes.io/tpu.google.com": "4"}}}
+
+
 def _nothing(_: World) -> None: ...
 
 
@@ -193,6 +196,12 @@ def test_delete_passes_if_no_work_is_affected(
             lambda world: world.put_manager(labels={}), {}, "is not being deleted", id="its object is not being deleted"
         ),
         pytest.param(World.put_pod, {}, "research/train-0 on m-0", id="a pod with chips"),
+        pytest.param(
+            lambda world: world.put_pod(spec={"containers": [_OF_CLASS]}),
+            {},
+            "research/train-0 on m-0",
+            id="a pod with devices of a class",
+        ),
         pytest.param(
             lambda world: world.put_pod(chips=0),
             {"deadline": datetime(2026, 1, 1, 0, 17, tzinfo=UTC)},

@@ -68,6 +68,7 @@ class Pod:
     name: str
     uid: str
     node: str
+    #: Chips that it requests; 1 if it has ResourceClaims only.
     chips: int
     #: Whether its phase is Succeeded or Failed: it no longer needs its node.
     finished: bool = False
