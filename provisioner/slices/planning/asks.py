@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -40,6 +41,41 @@ class _New(NamedTuple):
     message: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bookings:
+    """Requests, by namespace and name, of which the pods say how their booking goes on; found once for all requests."""
+
+    #: Requests whose pods ran in a workload that has ended, on other node pools or before a round saw them.
+    ended: AbstractSet[tuple[str, str]]
+    #: Requests whose pods wait for their nodes, not yet for as long as a request is booked. Other requests may have
+    #: pods that never wait, because the scheduler puts them on any pool that fits.
+    awaited: AbstractSet[tuple[str, str]]
+    with_nodes: AbstractSet[PoolName]
+
+    @classmethod
+    def of(cls, round_: Round) -> _Bookings:
+        """Look at each workload, slice and node once."""
+        before = round_.now - timedelta(seconds=round_.settings.booking_seconds)
+        # A suspended workload may not have begun.
+        over = [each for each in round_.workloads.by_uid.values() if each.finished or each.deleting]
+        used = (
+            (each.namespace, group.template.annotations.get(constants.CONSUMES_REQUEST, ""))
+            for each in over
+            for group in each.groups
+        )
+        leaders = ((each, each.leader) for each in round_.slices.values() if each.request and each.leader is not None)
+        awaited = (
+            (each.workload.namespace, each.request)
+            for each, leader in leaders
+            if not leader.node_name and (leader.unschedulable_since or round_.now) > before
+        )
+        return cls(
+            ended=frozenset(used),
+            awaited=frozenset(awaited),
+            with_nodes=frozenset(node.pool_name for node in round_.snapshot.nodes),
+        )
+
+
 def statuses(
     round_: Round, matching: Matching, blocked: Mapping[SliceId, WaitsFor]
 ) -> tuple[tuple[StatusWrite, ...], tuple[datetime, ...]]:
@@ -51,6 +87,7 @@ def statuses(
     for slice_ in round_.slices.values():
         slices[slice_.workload.uid].append(slice_)
     place = {slice_id: round_.supply[name] for name, slice_id in matching.claimed.items()}
+    bookings = _Bookings.of(round_)
     found: list[StatusWrite] = []
     ends: list[datetime] = []
     for each in asking:
@@ -64,7 +101,7 @@ def statuses(
         if each.kind is WorkloadKind.CAPACITY_BUFFER:
             found += _write(each, ask, *_of_buffer(each, ask, own, place, blocked), round_.now)
             continue
-        conditions, details = tuple(_of_request(each, ask, own, place, blocked, round_, matching)), {}
+        conditions, details = tuple(_of_request(each, ask, own, place, blocked, round_, matching, bookings)), {}
         if any(new.type == constants.PROVISIONED and new.true for new in conditions):
             details = {"provisioningClassDetails": _details(own, place, round_)}
         found += _write(each, ask, conditions, details, round_.now)
@@ -81,9 +118,10 @@ def _of_request(
     blocked: Mapping[SliceId, WaitsFor],
     round_: Round,
     matching: Matching,
+    bookings: _Bookings,
 ) -> Iterator[_New]:
     if ask.is_true(constants.PROVISIONED):
-        yield from _of_booking(workload, ask, round_, matching)
+        yield from _of_booking(workload, ask, round_, matching, bookings)
         return
     failed = (blocked[each.id].message for each in slices if each.id in blocked and blocked[each.id].failed)
     reasons = ((each, round_.policy.why_not(workload, each.requirements)) for each in slices)
@@ -104,51 +142,27 @@ def _is_free(each: Supply) -> bool:
     return each.ready and not any(is_held(node.taints) for node in each.nodes)
 
 
-def _of_booking(workload: Workload, ask: Ask, round_: Round, matching: Matching) -> Iterator[_New]:
+def _of_booking(workload: Workload, ask: Ask, round_: Round, matching: Matching, bookings: _Bookings) -> Iterator[_New]:
     """Yield what ends a booking: its use, the loss of a pool, or the end of its time without any pods."""
+    named = workload.namespace, workload.name
     pools = [PoolName(each) for each in ask.named]
-    absent = {each for each in pools if each not in round_.supply}
-    # One whose nodes are there may only be missing from a list.
-    with_nodes = {node.pool_name for node in round_.snapshot.nodes} if absent else set[PoolName]()
-    gone = absent - with_nodes
-    lost = [each for each in pools if each in gone or (each not in absent and not round_.supply[each].usable)]
+    # A pool with nodes exists, even if it is missing from a list.
+    known = {each: round_.supply[each].usable for each in pools if each in round_.supply}
+    lost = [each for each in pools if not known.get(each, each in bookings.with_nodes)]
     used = sum(bool(matching.holders.get(each)) for each in pools)
     end = _booked_until(ask, round_)
     if used == len(pools):
         message = "Pods run on all node pools of the request, which are kept for them from now on"
         yield _New(constants.BOOKING_EXPIRED, True, "Used", message)
-    elif _has_ended(workload, round_):
+    elif named in bookings.ended:
         yield _New(constants.BOOKING_EXPIRED, True, "Used", "The workload that used the request has ended")
     elif lost:
         message = f"Node pool {lost[0]} was lost before pods ran on all node pools of the request"
         yield _New(constants.CAPACITY_REVOKED, True, "NodePoolLost", message)
-    elif end is not None and end <= round_.now and not (used and _waits(workload, round_)):
+    elif end is not None and end <= round_.now and not (used and named in bookings.awaited):
         minutes = round_.settings.booking_seconds / 60
         message = f"Pods run on {used} of {len(pools)} node pools of the request after {minutes:.0f} minutes"
         yield _New(constants.BOOKING_EXPIRED, True, "NotUsed", message)
-
-
-def _has_ended(request: Workload, round_: Round) -> bool:
-    """Whether a workload whose pods used a request has ended, on other node pools or before anybody saw it."""
-    return any(
-        each.namespace == request.namespace
-        and any(group.template.annotations.get(constants.CONSUMES_REQUEST) == request.name for group in each.groups)
-        for each in round_.workloads.by_uid.values()
-        # A suspended one may not have begun.
-        if each.finished or each.deleting
-    )
-
-
-def _waits(workload: Workload, round_: Round) -> bool:
-    """Whether pods that use the request wait for their nodes, not yet for as long as it is booked.
-
-    Others may never wait: the scheduler puts them on any pool that fits.
-    """
-    before = round_.now - timedelta(seconds=round_.settings.booking_seconds)
-    own = (each for each in round_.slices.values() if each.request == workload.name)
-    leaders = (each.leader for each in own if each.workload.namespace == workload.namespace)
-    since = (each.unschedulable_since or round_.now for each in leaders if each is not None and not each.node_name)
-    return any(each > before for each in since)
 
 
 def _booked_until(ask: Ask, round_: Round) -> datetime | None:
