@@ -41,6 +41,8 @@ _CAP_SECONDS = 60.0
 _ALERT_SECONDS = 600.0
 #: Between two writes of a status of which only words change.
 _WORDS_SECONDS = 15.0
+#: Maximum number of writes of statuses under way at the same time: deletes of later rounds wait behind them.
+_MAX_WRITES = 64
 
 
 class _Rejection(NamedTuple):
@@ -93,10 +95,13 @@ class Actor(CallingActor[Answer]):
             changes += [(node, functools.partial(change, self.api, node)) for node in nodes]
         recent = self.monotonic() - _WORDS_SECONDS
         self._written = {name: at for name, at in self._written.copy().items() if at > recent}
-        for each in plan.statuses:
+        writes: list[tuple[str, Callable[[], object]]] = []
+        for each in sorted(plan.statuses, key=lambda each: each.minor):
             what = f"{each.kind.value} {each.namespace}/{each.name}"
             if not (each.minor and what in self._written):
-                changes.append((what, functools.partial(self._write_status, each, what)))
+                writes.append((what, functools.partial(self._write_status, each, what)))
+        # A later round writes the other statuses: each write changes its object, which starts a round.
+        changes += writes[: max(0, _MAX_WRITES - len(self._changing & dict(writes).keys()))]
         for what in self._rejected.copy().keys() - {what for what, _ in changes}:
             # Nobody wants to change it any more.
             self._rejected.pop(what, None)

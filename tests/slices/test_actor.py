@@ -297,6 +297,30 @@ def test_a_status_is_written_to_the_object_as_it_was_and_its_words_not_in_every_
     assert world.actor.alerts() == ()
 
 
+def test_delete_waits_for_at_most_64_of_the_statuses_of_earlier_rounds(world: World) -> None:
+    """Requests of one tenant must not delay deletes, which give back money."""
+    put_pool(world)
+    named: dict[str, Any] = {
+        "kind": PROVISIONING_REQUEST.kind,
+        "namespace": "default",
+        "resource_version": "1",
+        "status": {},
+    }
+    minor = [StatusWrite(**named, name=f"minor-{number}", minor=True) for number in range(300)]
+    major = [StatusWrite(**named, name=f"major-{number}", minor=False) for number in range(10)]
+    busy = threading.Event()
+    world.actor.slow_executor.submit(busy.wait)
+    for _ in range(2):
+        world.actor.carry_out(Plan(memory=Memory(), statuses=(*minor, *major)))
+    world.actor.carry_out(Plan(memory=Memory(), deletes=(a_delete(),)))
+    busy.set()
+    world.settle()
+    written = [path.split("/")[-2] for path in world.calls("PATCH") if path.endswith("/status")]
+    assert set(written[:10]) == {each.name for each in major}
+    assert len(written) == 64
+    assert world.gke.names_of("delete_node_pool") == [POOL]
+
+
 def test_deletes_are_sent_before_creates(world: World) -> None:
     put_pool(world)
     other = PoolName("other-pool")

@@ -177,7 +177,7 @@ def _progress(
     """Say how many slices are ready, what is in the way of the others, and when they are expected."""
     ready = sum(each.id in place and place[each.id].ready for each in slices)
     words = f"{ready} of {len(slices)} slices are ready"
-    waits = next((blocked[each.id].message for each in slices if each.id in blocked), "")
+    waits = _first_wait(slices, blocked)
     if waits:
         return f"{words}. {waits}"
     coming = (place[each.id].name for each in slices if each.id in place and not place[each.id].ready)
@@ -185,6 +185,12 @@ def _progress(
     usual = round_.memory.usual_creation or _USUAL
     eta = max((each.since + usual for each in phases if each.phase is Phase.PROVISIONING), default=None)
     return f"{words}; expected at {clock(eta, round_.now)}" if eta is not None and eta > round_.now else words
+
+
+def _first_wait(slices: Sequence[Slice], blocked: Mapping[SliceId, WaitsFor]) -> str:
+    """Return why the first slice that waits has no pool: a text that changes of other workloads leave as it is."""
+    waits = next((blocked[each.id] for each in slices if each.id in blocked), None)
+    return "" if waits is None else waits.lasting or waits.message
 
 
 def _details(slices: Sequence[Slice], place: Mapping[SliceId, Supply], round_: Round) -> dict[str, str]:
@@ -208,7 +214,7 @@ def _of_buffer(
     known = bool(workload.groups) and not workload.problem
     missing = "the PodTemplate or the object of scalableRef does not exist"
     ready = sum(each.id in place and place[each.id].ready for each in slices)
-    waits = next((f". {blocked[each.id].message}" for each in slices if each.id in blocked), "")
+    waits = _first_wait(slices, blocked)
     reason = "BufferEmpty" if not slices else "FitsExistingCapacity" if ready == len(slices) else "RequiresNewCapacity"
     conditions = (
         _New(
@@ -221,7 +227,7 @@ def _of_buffer(
             constants.PROVISIONING_BUFFER,
             ready == len(slices) > 0,
             reason,
-            f"{ready} of {len(slices)} slices are ready{waits}",
+            f"{ready} of {len(slices)} slices are ready{f'. {waits}' if waits else ''}",
         ),
     )
     rest = {"replicas": ready, "provisioningStrategy": constants.BUFFER_STRATEGY}

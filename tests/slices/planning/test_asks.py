@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -324,6 +325,42 @@ def test_a_request_waits_for_its_templates_and_for_limits() -> None:
     world.finish(other)
     world.live(60)
     assert "Provisioned" in world.conditions()
+
+
+@pytest.mark.parametrize("make", [lambda name: raw_request(name, 2), lambda name: raw_buffer(name, replicas=1)])
+def test_limit_with_room_for_one_request_leaves_the_statuses_of_all_others(
+    make: Callable[[str], dict[str, Any]],
+) -> None:
+    """1,000 requests of one tenant had 1,000 writes each time that a pool of another tenant came or went."""
+    first = make_jobset("first")
+    world = Asking(max_chips=16)
+    world.add(first, make_jobset("second"))
+    world.live(3)
+    for number in range(20):
+        world.ask(make(f"r{number}"))
+    world.live(3, seconds=10.0)
+    assert "MAX_CHIPS allows all pools together 16 chips." in str(world.raw["r7"]["status"])
+    world.finish(first)
+    del world.plans[:]
+    world.live(20, seconds=10.0)
+    assert {each.name for plan in world.plans for each in plan.statuses} == {"r0"}
+
+
+def test_place_at_a_capacity_that_was_out_of_stock_is_not_in_a_status() -> None:
+    """Each pool that comes up moves the places of all requests that wait for the capacity."""
+    world = Asking(*(raw_request(f"r{number}", 2) for number in range(4)))
+    world.run(2)
+    for name in sorted(world.pools):
+        world.fail_pool(name, failure(FailureKind.STOCKOUT, "No v4 left."))
+    for number in range(4):
+        world.forget(f"r{number}")
+    world.run(10, seconds=10.0)
+    for number in range(4):
+        world.ask(raw_request(f"again{number}", 2))
+    world.run(1)
+    said = str([world.raw[f"again{number}"]["status"] for number in range(4)])
+    assert "other node pools try first" in said
+    assert "place" not in said
 
 
 def test_request_beside_a_stream_of_younger_marked_jobs_gets_the_pools_that_become_free() -> None:

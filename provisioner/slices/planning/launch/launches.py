@@ -180,10 +180,11 @@ class Launches:
         if (failures := self._too_many_failures(slice_, name)) is not None:
             return failures
         if (turn := self.gangs.waiting.get(uid)) is not None:
-            return replace(turn, message=f"Node pool {name} waits: {turn.message}")
+            return turn.after(f"Node pool {name} waits: ")
         if options.offers and gang is not None:
-            cause = f"because the slices of {slice_.workload} start together: {gang.message}"
-            return replace(gang, message=f"Node pool {name} is not created, {cause}")
+            return gang.after(
+                f"Node pool {name} is not created, because the slices of {slice_.workload} start together: "
+            )
         if refusal is not None:
             self._note_refused(refusal, [slice_])
             return _not_created(name, refusal)
@@ -313,4 +314,4 @@ def _in_flight(round_: Round) -> Counter[str]:
 
 
 def _not_created(name: PoolName, refusal: WaitsFor) -> WaitsFor:
-    return replace(refusal, message=f"Node pool {name} is not created: {refusal.message}")
+    return refusal.after(f"Node pool {name} is not created: ")
