@@ -122,6 +122,8 @@ class Reflector(Generic[T]):
         self.problem: str | None = None
         #: Whether the API server said last that it does not know the kind.
         self.missing = False
+        #: Time since which no list has succeeded because the API server does not know the kind, None if one has.
+        self._missing_since: float | None = None
         self._relist = False
 
         # Only the one that feeds it uses these.
@@ -152,6 +154,11 @@ class Reflector(Generic[T]):
         with self._lock:
             contact = self.last_contact_monotonic
             return self.synced and contact is not None and self._clock() - contact <= max_silence_seconds
+
+    def missing_seconds(self) -> float:
+        """Return for how long the API server has not known the kind, 0 if it knows the kind."""
+        since = self._missing_since
+        return self._clock() - since if self.missing and since is not None else 0.0
 
     def relist(self) -> None:
         """Have the list taken anew when the watch that runs ends, because `parse` would say otherwise by now."""
@@ -197,7 +204,7 @@ class Reflector(Generic[T]):
         self._listing = None
         self._resource_version = version
         self._fruitless_watches = 0
-        self.missing = False
+        self.missing, self._missing_since = False, None
         self._set_problem(None)
         _log.debug("watch.listed", watch=self.name, records=len(listing.records), objects=len(listing.seen))
         if changed:
@@ -256,6 +263,8 @@ class Reflector(Generic[T]):
         verb = "watch" if self._resource_version else "list"
         self._listing = None
         self.missing = isinstance(error, errors.NotFound)
+        if self.missing and self._missing_since is None:
+            self._missing_since = self._clock()
         if not isinstance(error, errors.ClusterError):
             # A dead watch is a controller that sees nothing.
             _log.error("watch.step_failed", watch=self.name, exc_info=error)

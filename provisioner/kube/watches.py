@@ -153,6 +153,10 @@ class CombinedWatch(Generic[T]):
         """Whether the API server does not know the kind of any part."""
         return any(part.missing for part in self.parts)
 
+    def missing_seconds(self) -> float:
+        """Return for how long the API server has not known the kind of any part, 0 if it knows one."""
+        return min(part.missing_seconds() for part in self.parts)
+
     @property
     def last_contact_monotonic(self) -> float | None:
         """Return the oldest of the parts' contacts."""

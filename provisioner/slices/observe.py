@@ -63,6 +63,9 @@ OPTIONAL = frozenset(
         *(kind.resource for kind in KINDS.values() if kind.optional),
     }
 )
+#: Duration in seconds after which the objects of a kind whose CRD is not installed count as deleted: their pools cost
+#: money, and an API server that starts may answer 404 for a short time.
+_GONE_AFTER_SECONDS = 86_400.0
 #: After a failed list the next is tried after this long, doubled by each further failure up to the cap.
 _RELIST_SECONDS = 1.0
 _RELIST_CAP_SECONDS = 30.0
@@ -259,13 +262,19 @@ def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolN
     pauses = watches.pause.records() if watches.pause is not None else {}
     unknown = unknown_kinds(watches)
     watched = [watch for kind, watch in watches.workloads.items() if kind not in unknown]
+    absent = {kind: watch for kind, watch in watches.workloads.items() if watch.missing_seconds() > _GONE_AFTER_SECONDS}
     listed = {each.uid: each for watch in watched for each in watch.records().values()}
     workloads, leaders = with_slices(listed, watches.templates.records() if watches.templates is not None else {})
     owners = {owner.workload_uid for pool in pools.pools if (owner := read_ownership(pool.labels)) is not None}
-    deleted = {uid for uid in owners - workloads.keys() if any(watch.seen_deleted(uid) for watch in watched)}
+    deleted = {
+        uid
+        for uid in owners - workloads.keys()
+        if any(watch.seen_deleted(uid) for watch in (*watched, *absent.values()))
+    }
     return Snapshot(
         workloads=MappingProxyType(workloads),
-        unknown_kinds=unknown,
+        unknown_kinds=unknown - absent.keys(),
+        absent_kinds=frozenset(absent),
         deleted_workloads=frozenset(deleted),
         pods=(*watches.pods.records().values(), *leaders),
         nodes=_with_devices(watches.nodes.records().values(), watches.devices),

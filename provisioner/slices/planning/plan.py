@@ -76,6 +76,8 @@ class Delete:
     node: ObjectRef | None
     #: The job whose own pods do not keep the pool: it is stuck.
     spared_group: GroupKey = GroupKey("")
+    #: Whether the CRD of the workload's kind has not been installed for so long that the workload counts as deleted.
+    kind_absent: bool = False
     #: The scheduler may have chosen its nodes for pods that are not bound yet: it is cordoned for a while first.
     settle: bool = False
 

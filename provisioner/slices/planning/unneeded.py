@@ -172,6 +172,7 @@ def _delete(each: Supply, stuck: SliceId | None, round_: Round, matching: Matchi
         workload=workload_ref(workload) if workload is not None else None,
         node=next(refs, None),
         spared_group=spared,
+        kind_absent=named.kind in round_.snapshot.absent_kinds,
     )
 
 
