@@ -15,8 +15,9 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from provisioner import constants
 from provisioner.kube import fields, podspec
+from provisioner.kube.kept import Key, NamespaceBound
 from provisioner.kube.protocol import Api, JsonObject, Pager, Stream, Timeouts
-from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, Key, Reflector, WatchOptions
+from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, Reflector, WatchOptions
 from provisioner.model import bounds
 from provisioner.model.capacity import Node, PoolName, Taint
 
@@ -45,9 +46,10 @@ class ListWatch(Reflector[T]):
         on_change: Callable[[], None],
         quiet: Callable[[T, T], bool] | None = None,
         options: WatchOptions = WATCH_DEFAULTS,
+        bound: NamespaceBound[T] | None = None,
         wait: Callable[[float], object] | None = None,
     ) -> None:
-        super().__init__(collection, parse=parse, on_change=on_change, quiet=quiet, options=options)
+        super().__init__(collection, parse=parse, on_change=on_change, quiet=quiet, options=options, bound=bound)
         self._api = api
         self._stopping = threading.Event()
         self._wait = wait or self._stopping.wait

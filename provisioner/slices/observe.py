@@ -13,6 +13,7 @@ import structlog
 
 from provisioner import constants
 from provisioner.kube import fields
+from provisioner.kube.kept import NamespaceBound
 from provisioner.kube.machineconfigs import MACHINE_CONFIGS, parse_machine_config
 from provisioner.kube.protocol import Api
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
@@ -37,8 +38,8 @@ from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.tpu import Accelerator
 from provisioner.workloads import KINDS, Kind, kinds_served
-from provisioner.workloads.asks import parse_pod_template
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.asks import BOUND_OF_TEMPLATES, parse_pod_template
+from provisioner.workloads.pods import bound_of_pods, parse_pod
 
 _log = structlog.get_logger(__name__)
 
@@ -118,14 +119,20 @@ def make_watches(
 ) -> Watches:
     """Make the list-watches that the settings ask for, or those of some kinds; they are not started yet."""
 
-    def watch(collection: Collection, parse: Callable[[object], _T | None]) -> ListWatch[_T]:
-        return ListWatch(api, collection, parse=parse, on_change=on_change, options=options)
+    def watch(
+        collection: Collection, parse: Callable[[object], _T | None], bound: NamespaceBound[_T] | None = None
+    ) -> ListWatch[_T]:
+        return ListWatch(api, collection, parse=parse, on_change=on_change, options=options, bound=bound)
 
-    def watch_in_all(collections: Sequence[Collection], parse: Callable[[object], _T | None]) -> Watch[_T]:
+    def watch_in_all(
+        collections: Sequence[Collection], parse: Callable[[object], _T | None], bound: NamespaceBound[_T]
+    ) -> Watch[_T]:
         """Watch in the served namespaces; none means all."""
         each_in = ((each, namespace) for each in collections for namespace in dict.fromkeys(namespaces) or ("",))
-        return CombinedWatch([watch(replace(each, namespace=namespace), parse) for each, namespace in each_in])
+        return CombinedWatch([watch(replace(each, namespace=namespace), parse, bound) for each, namespace in each_in])
 
+    # Whether an object beyond a bound is served depends on the label.
+    labels = settings.opt_in_label[:1] if settings.opt_in_label is not None else ()
     namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
     workloads = {
         kind: Collection(
@@ -148,10 +155,16 @@ def make_watches(
     ours = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{settings.node_selector}"
     nodes = Collection(name="nodes", resource="nodes", query={"labelSelector": ours})
     return Watches(
-        workloads={kind: watch_in_all([each], kinds[kind].parse) for kind, each in workloads.items()},
-        pods=watch_in_all(pods, parse_pod),
+        workloads={
+            kind: watch_in_all([each], kinds[kind].parse, kinds[kind].bound(labels)) for kind, each in workloads.items()
+        },
+        pods=watch_in_all(pods, parse_pod, bound_of_pods(labels)),
         nodes=watch(nodes, parse_node),
-        templates=(watch_in_all([TEMPLATES], parse_pod_template) if any(not kind.has_pods for kind in kinds) else None),
+        templates=(
+            watch_in_all([TEMPLATES], parse_pod_template, BOUND_OF_TEMPLATES)
+            if any(not kind.has_pods for kind in kinds)
+            else None
+        ),
         devices=watch(DEVICES, _parse_resource_slice),
         namespaces=(
             watch(Collection(name="namespaces", resource="namespaces"), parse_labels)
