@@ -524,6 +524,24 @@ def test_a_hold_of_nothing_is_no_loop(hold: float) -> None:
     assert 2 <= len(world.created) <= 10
 
 
+@pytest.mark.parametrize("hold", [0.0, 1.0, 30.0])
+def test_decision_that_releases_pools_creates_none(hold: float) -> None:
+    """A pool that was created with the release was deleted at once."""
+    world = world_of(gang(), pools=1, partial_hold_seconds=hold)
+    releases = 0
+    for _ in range(300):
+        before = world.memory.gangs
+        plan = world.live(1)
+        for uid, each in plan.memory.gangs.items():
+            held_until_now = before.get(uid, Gang()).since is not None
+            if held_until_now and each == Gang(queues=True):
+                releases += 1
+                assert plan.creates == ()
+                (said,) = (notice for notice in plan.notices if notice.reason == constants.CREATION_WAITING)
+                assert "were released because not all of them were available" in said.message
+    assert releases >= 2
+
+
 @pytest.mark.parametrize(
     ("impossible", "limits"),
     [
