@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from provisioner import constants
@@ -41,39 +42,55 @@ class _New(NamedTuple):
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bookings:
-    """Requests, by namespace and name, of which the pods say how their booking goes on; found once for all requests."""
+# Without slots, for sets that only requests with a booking need. Each is found once for all requests.
+@dataclass(frozen=True)
+class _Facts:
+    """One round, and what it came to; requests are known by namespace and name."""
 
-    #: Requests whose pods ran in a workload that has ended, on other node pools or before a round saw them.
-    ended: AbstractSet[tuple[str, str]]
-    #: Requests whose pods wait for their nodes, not yet for as long as a request is booked. Other requests may have
-    #: pods that never wait, because the scheduler puts them on any pool that fits.
-    awaited: AbstractSet[tuple[str, str]]
-    with_nodes: AbstractSet[PoolName]
+    round_: Round
+    matching: Matching
+    blocked: Mapping[SliceId, WaitsFor]
 
-    @classmethod
-    def of(cls, round_: Round) -> _Bookings:
-        """Look at each workload, slice and node once."""
-        before = round_.now - timedelta(seconds=round_.settings.booking_seconds)
+    @cached_property
+    def place(self) -> Mapping[SliceId, Supply]:
+        """The pools that slices count on."""
+        return {slice_id: self.round_.supply[name] for name, slice_id in self.matching.claimed.items()}
+
+    @cached_property
+    def with_nodes(self) -> AbstractSet[PoolName]:
+        """The pools that have nodes."""
+        return {node.pool_name for node in self.round_.snapshot.nodes}
+
+    @cached_property
+    def ended(self) -> AbstractSet[tuple[str, str]]:
+        """The requests whose pods ran in a workload that has ended, on other node pools or before a round saw them."""
         # A suspended workload may not have begun.
-        over = [each for each in round_.workloads.by_uid.values() if each.finished or each.deleting]
-        used = (
-            (each.namespace, group.template.annotations.get(constants.CONSUMES_REQUEST, ""))
-            for each in over
-            for group in each.groups
-        )
-        leaders = ((each, each.leader) for each in round_.slices.values() if each.request and each.leader is not None)
-        awaited = (
+        over = [each for each in self.round_.workloads.by_uid.values() if each.finished or each.deleting]
+        templates = [(each.namespace, group.template) for each in over for group in each.groups]
+        return {(where, template.annotations.get(constants.CONSUMES_REQUEST, "")) for where, template in templates}
+
+    @cached_property
+    def awaited(self) -> AbstractSet[tuple[str, str]]:
+        """The requests whose pods wait for their nodes, not yet for as long as a request is booked.
+
+        Pods of other requests may never wait: the scheduler puts them on any pool that fits.
+        """
+        now, booked = self.round_.now, timedelta(seconds=self.round_.settings.booking_seconds)
+        leaders = ((each, each.leader) for each in self.round_.slices.values() if each.request and each.leader)
+        return {
             (each.workload.namespace, each.request)
             for each, leader in leaders
-            if not leader.node_name and (leader.unschedulable_since or round_.now) > before
-        )
-        return cls(
-            ended=frozenset(used),
-            awaited=frozenset(awaited),
-            with_nodes=frozenset(node.pool_name for node in round_.snapshot.nodes),
-        )
+            if not leader.node_name and (leader.unschedulable_since or now) > now - booked
+        }
+
+    def ready(self, slices: Iterable[Slice]) -> int:
+        """Return how many of some slices are ready."""
+        return sum(each.id in self.place and self.place[each.id].ready for each in slices)
+
+    def wait(self, slices: Iterable[Slice]) -> str:
+        """Return why the first slice that waits has no pool: a text that changes of other workloads leave as it is."""
+        waits = next((self.blocked[each.id] for each in slices if each.id in self.blocked), None)
+        return "" if waits is None else waits.lasting or waits.message
 
 
 def statuses(
@@ -86,8 +103,7 @@ def statuses(
     slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
     for slice_ in round_.slices.values():
         slices[slice_.workload.uid].append(slice_)
-    place = {slice_id: round_.supply[name] for name, slice_id in matching.claimed.items()}
-    bookings = _Bookings.of(round_)
+    facts = _Facts(round_, matching, blocked)
     found: list[StatusWrite] = []
     ends: list[datetime] = []
     for each in asking:
@@ -99,30 +115,22 @@ def statuses(
             # Perhaps another provisioner serves it.
             continue
         if each.kind is WorkloadKind.CAPACITY_BUFFER:
-            found += _write(each, ask, *_of_buffer(each, ask, own, place, blocked), round_.now)
+            found += _write(each, ask, *_of_buffer(facts, each, ask, own), round_.now)
             continue
-        conditions, details = tuple(_of_request(each, ask, own, place, blocked, round_, matching, bookings)), {}
+        conditions, details = tuple(_of_request(facts, each, ask, own)), {}
         if any(new.type == constants.PROVISIONED and new.true for new in conditions):
-            details = {"provisioningClassDetails": _details(own, place, round_)}
+            details = {"provisioningClassDetails": _details(facts, own)}
         found += _write(each, ask, conditions, details, round_.now)
         end = _booked_until(ask, round_)
         ends += [end] if end is not None and end > round_.now else []
     return tuple(found), tuple(ends)
 
 
-def _of_request(
-    workload: Workload,
-    ask: Ask,
-    slices: Sequence[Slice],
-    place: Mapping[SliceId, Supply],
-    blocked: Mapping[SliceId, WaitsFor],
-    round_: Round,
-    matching: Matching,
-    bookings: _Bookings,
-) -> Iterator[_New]:
+def _of_request(facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Slice]) -> Iterator[_New]:
     if ask.is_true(constants.PROVISIONED):
-        yield from _of_booking(workload, ask, round_, matching, bookings)
+        yield from _of_booking(facts, workload, ask)
         return
+    round_, place, blocked = facts.round_, facts.place, facts.blocked
     failed = (blocked[each.id].message for each in slices if each.id in blocked and blocked[each.id].failed)
     reasons = ((each, round_.policy.why_not(workload, each.requirements)) for each in slices)
     unserved = (f"{each.title} is not served: {reason.why}" for each, reason in reasons if reason is not None)
@@ -135,31 +143,31 @@ def _of_request(
         done = all(each.id in place and _is_free(place[each.id]) for each in slices)
         reason = constants.PROVISIONED if done else "InProgress"
         yield _New(constants.ACCEPTED, True, constants.ACCEPTED, "tpu-provisioner serves the request")
-        yield _New(constants.PROVISIONED, done, reason, _progress(slices, place, blocked, round_))
+        yield _New(constants.PROVISIONED, done, reason, _progress(facts, slices))
 
 
 def _is_free(each: Supply) -> bool:
     return each.ready and not any(is_held(node.taints) for node in each.nodes)
 
 
-def _of_booking(workload: Workload, ask: Ask, round_: Round, matching: Matching, bookings: _Bookings) -> Iterator[_New]:
+def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_New]:
     """Yield what ends a booking: its use, the loss of a pool, or the end of its time without any pods."""
-    named = workload.namespace, workload.name
+    round_, named = facts.round_, (workload.namespace, workload.name)
     pools = [PoolName(each) for each in ask.named]
     # A pool with nodes exists, even if it is missing from a list.
     known = {each: round_.supply[each].usable for each in pools if each in round_.supply}
-    lost = [each for each in pools if not known.get(each, each in bookings.with_nodes)]
-    used = sum(bool(matching.holders.get(each)) for each in pools)
+    lost = [each for each in pools if not known.get(each, each in facts.with_nodes)]
+    used = sum(bool(facts.matching.holders.get(each)) for each in pools)
     end = _booked_until(ask, round_)
     if used == len(pools):
         message = "Pods run on all node pools of the request, which are kept for them from now on"
         yield _New(constants.BOOKING_EXPIRED, True, "Used", message)
-    elif named in bookings.ended:
+    elif named in facts.ended:
         yield _New(constants.BOOKING_EXPIRED, True, "Used", "The workload that used the request has ended")
     elif lost:
         message = f"Node pool {lost[0]} was lost before pods ran on all node pools of the request"
         yield _New(constants.CAPACITY_REVOKED, True, "NodePoolLost", message)
-    elif end is not None and end <= round_.now and not (used and named in bookings.awaited):
+    elif end is not None and end <= round_.now and not (used and named in facts.awaited):
         minutes = round_.settings.booking_seconds / 60
         message = f"Pods run on {used} of {len(pools)} node pools of the request after {minutes:.0f} minutes"
         yield _New(constants.BOOKING_EXPIRED, True, "NotUsed", message)
@@ -171,14 +179,11 @@ def _booked_until(ask: Ask, round_: Round) -> datetime | None:
     return min(since, round_.now) + timedelta(seconds=round_.settings.booking_seconds) if since is not None else None
 
 
-def _progress(
-    slices: Sequence[Slice], place: Mapping[SliceId, Supply], blocked: Mapping[SliceId, WaitsFor], round_: Round
-) -> str:
+def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
     """Say how many slices are ready, what is in the way of the others, and when they are expected."""
-    ready = sum(each.id in place and place[each.id].ready for each in slices)
-    words = f"{ready} of {len(slices)} slices are ready"
-    waits = _first_wait(slices, blocked)
-    if waits:
+    round_, place = facts.round_, facts.place
+    words = f"{facts.ready(slices)} of {len(slices)} slices are ready"
+    if waits := facts.wait(slices):
         return f"{words}. {waits}"
     coming = (place[each.id].name for each in slices if each.id in place and not place[each.id].ready)
     phases = (round_.memory.phases[name] for name in coming if name in round_.memory.phases)
@@ -187,34 +192,23 @@ def _progress(
     return f"{words}; expected at {clock(eta, round_.now)}" if eta is not None and eta > round_.now else words
 
 
-def _first_wait(slices: Sequence[Slice], blocked: Mapping[SliceId, WaitsFor]) -> str:
-    """Return why the first slice that waits has no pool: a text that changes of other workloads leave as it is."""
-    waits = next((blocked[each.id] for each in slices if each.id in blocked), None)
-    return "" if waits is None else waits.lasting or waits.message
-
-
-def _details(slices: Sequence[Slice], place: Mapping[SliceId, Supply], round_: Round) -> dict[str, str]:
+def _details(facts: _Facts, slices: Sequence[Slice]) -> dict[str, str]:
     """Name the pools of a request; what all of them have in common can be selected by its pods."""
-    pools = [place[each.id].name for each in slices]
+    pools = [facts.place[each.id].name for each in slices]
     details = {NODE_POOLS: ",".join(pools)}
     if len(pools) == 1:
         details["node-pool"] = pools[0]
-    if all(round_.made_for.get(place[each.id].name) == each.id for each in slices):
+    if all(facts.round_.made_for.get(name) == each.id for each, name in zip(slices, pools, strict=True)):
         details["workload-uid"] = slices[0].workload.uid
     return details
 
 
 def _of_buffer(
-    workload: Workload,
-    ask: Ask,
-    slices: Sequence[Slice],
-    place: Mapping[SliceId, Supply],
-    blocked: Mapping[SliceId, WaitsFor],
+    facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Slice]
 ) -> tuple[tuple[_New, ...], dict[str, Any]]:
     known = bool(workload.groups) and not workload.problem
     missing = "the PodTemplate or the object of scalableRef does not exist"
-    ready = sum(each.id in place and place[each.id].ready for each in slices)
-    waits = _first_wait(slices, blocked)
+    ready, waits = facts.ready(slices), facts.wait(slices)
     reason = "BufferEmpty" if not slices else "FitsExistingCapacity" if ready == len(slices) else "RequiresNewCapacity"
     conditions = (
         _New(
@@ -260,5 +254,4 @@ def _write(
         name=workload.name,
         resource_version=ask.resource_version,
         status={**rest, "conditions": conditions_now},
-        minor=all(name in old and old[name][:3] == each[:3] for name, each in new.items()),
     )

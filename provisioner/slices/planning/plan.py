@@ -146,8 +146,6 @@ class StatusWrite:
     resource_version: str
     #: As JSON; what is left out stays.
     status: Mapping[str, Any]
-    #: Only words change: it may come later.
-    minor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
