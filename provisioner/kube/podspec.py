@@ -172,7 +172,7 @@ def requirements(
 
 
 def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:
-    """Return what tells which pod it is, where it may run, and whether it is served; `labels` are also kept."""
+    """Return the chips, the slice, the marks and the labels that decide whether a pod is served; keep also `labels`."""
     return Requirements(
         chips=asked.chips,
         node_selector=only(asked.node_selector, (*_KEPT_SELECTORS, *MARKS)),

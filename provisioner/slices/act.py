@@ -40,7 +40,7 @@ _FIRST_SECONDS = 1.0
 _CAP_SECONDS = 60.0
 #: A change that is rejected for this long is an alert.
 _ALERT_SECONDS = 600.0
-#: Maximum number of writes of statuses under way at the same time: deletes of later rounds wait behind them.
+#: Maximum number of writes of statuses at the same time: deletes of later rounds wait behind them.
 _MAX_WRITES = 64
 
 
@@ -105,7 +105,7 @@ class Actor(CallingActor[Answer]):
             free -= free > 0 and self._submit_change(what, write)
 
     def _submit_change(self, what: str, change: Callable[[], object]) -> bool:
-        """Submit a change of a node or a status; return False if it is under way, or if its next try is not due."""
+        """Submit a change of a node or a status; return False if one is being made, or the next try is not due."""
         rejection = self._rejected.get(what)
         if what in self._changing or (rejection is not None and self.monotonic() < rejection.retry_at):
             return False

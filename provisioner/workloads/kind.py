@@ -170,7 +170,7 @@ def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") 
 
 
 def reduced(workload: Workload, problem: str, labels: Collection[str] = ()) -> Workload:
-    """Return the identity and state of a workload, with one group that tells whether it is served."""
+    """Return the identity and state of a workload, with one group that decides whether it is served."""
     with_chips = next((group.template for group in workload.groups if group.template.chips), None)
     kept = [podspec.reduced(with_chips, problem, labels)] if with_chips is not None else []
     return replace(

@@ -13,14 +13,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from provisioner import constants
 from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.model.capacity import PoolName
 from provisioner.model.wording import clock
-from provisioner.model.workloads import Ask, Requirements, Workload, WorkloadKind, WorkloadUid
+from provisioner.model.workloads import Ask, Condition, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import limits
 from provisioner.slices.planning.launch.specification import is_held
@@ -35,17 +35,14 @@ from provisioner.workloads.asks import NODE_POOLS
 _USUAL = timedelta(minutes=5)
 
 
-class _New(NamedTuple):
-    type: str
-    true: bool
-    reason: str
-    message: str
+#: A condition with its type; the time of its last transition is added when it is written.
+_Typed = tuple[str, Condition]
 
 
 # Without slots, for sets that only requests with a booking need. Each is found once for all requests.
 @dataclass(frozen=True)
 class _Facts:
-    """One round, and what it came to; requests are known by namespace and name."""
+    """Facts of one round on which statuses depend. Requests are identified by namespace and name."""
 
     round_: Round
     matching: Matching
@@ -88,7 +85,7 @@ class _Facts:
         return sum(each.id in self.place and self.place[each.id].ready for each in slices)
 
     def wait(self, slices: Iterable[Slice]) -> str:
-        """Return why the first slice that waits has no pool: a text that changes of other workloads leave as it is."""
+        """Return why the first slice that waits has no pool, in a text that other workloads do not change."""
         waits = next((self.blocked[each.id] for each in slices if each.id in self.blocked), None)
         return "" if waits is None else waits.lasting or waits.message
 
@@ -118,7 +115,7 @@ def statuses(
             found += _write(each, ask, *_of_buffer(facts, each, ask, own), round_.now)
             continue
         conditions, details = tuple(_of_request(facts, each, ask, own)), {}
-        if any(new.type == constants.PROVISIONED and new.true for new in conditions):
+        if any(name == constants.PROVISIONED and new.true for name, new in conditions):
             details = {"provisioningClassDetails": _details(facts, own)}
         found += _write(each, ask, conditions, details, round_.now)
         end = _booked_until(ask, round_)
@@ -126,7 +123,7 @@ def statuses(
     return tuple(found), tuple(ends)
 
 
-def _of_request(facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Slice]) -> Iterator[_New]:
+def _of_request(facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Slice]) -> Iterator[_Typed]:
     if ask.is_true(constants.PROVISIONED):
         yield from _of_booking(facts, workload, ask)
         return
@@ -136,21 +133,21 @@ def _of_request(facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Sl
     unserved = (f"{each.title} is not served: {reason.why}" for each, reason in reasons if reason is not None)
     problem = workload.problem or next(unserved, "") or next(failed, "") or limits.problem_of(slices, round_.settings)
     if problem:
-        yield _New(constants.FAILED, True, "NotAvailable", problem)
+        yield constants.FAILED, Condition(True, "NotAvailable", problem)
     elif not slices:
-        yield _New(constants.PROVISIONED, False, "Waiting", "A PodTemplate that it names does not exist")
+        yield constants.PROVISIONED, Condition(False, "Waiting", "A PodTemplate that it names does not exist")
     else:
         done = all(each.id in place and _is_free(place[each.id]) for each in slices)
         reason = constants.PROVISIONED if done else "InProgress"
-        yield _New(constants.ACCEPTED, True, constants.ACCEPTED, "tpu-provisioner serves the request")
-        yield _New(constants.PROVISIONED, done, reason, _progress(facts, slices))
+        yield constants.ACCEPTED, Condition(True, constants.ACCEPTED, "tpu-provisioner serves the request")
+        yield constants.PROVISIONED, Condition(done, reason, _progress(facts, slices))
 
 
 def _is_free(each: Supply) -> bool:
     return each.ready and not any(is_held(node.taints) for node in each.nodes)
 
 
-def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_New]:
+def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]:
     """Yield what ends a booking: its use, the loss of a pool, or the end of its time without any pods."""
     round_, named = facts.round_, (workload.namespace, workload.name)
     pools = [PoolName(each) for each in ask.named]
@@ -161,16 +158,16 @@ def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_New]:
     end = _booked_until(ask, round_)
     if used == len(pools):
         message = "Pods run on all node pools of the request, which are kept for them from now on"
-        yield _New(constants.BOOKING_EXPIRED, True, "Used", message)
+        yield constants.BOOKING_EXPIRED, Condition(True, "Used", message)
     elif named in facts.ended:
-        yield _New(constants.BOOKING_EXPIRED, True, "Used", "The workload that used the request has ended")
+        yield constants.BOOKING_EXPIRED, Condition(True, "Used", "The workload that used the request has ended")
     elif lost:
         message = f"Node pool {lost[0]} was lost before pods ran on all node pools of the request"
-        yield _New(constants.CAPACITY_REVOKED, True, "NodePoolLost", message)
+        yield constants.CAPACITY_REVOKED, Condition(True, "NodePoolLost", message)
     elif end is not None and end <= round_.now and not (used and named in facts.awaited):
         minutes = round_.settings.booking_seconds / 60
         message = f"Pods run on {used} of {len(pools)} node pools of the request after {minutes:.0f} minutes"
-        yield _New(constants.BOOKING_EXPIRED, True, "NotUsed", message)
+        yield constants.BOOKING_EXPIRED, Condition(True, "NotUsed", message)
 
 
 def _booked_until(ask: Ask, round_: Round) -> datetime | None:
@@ -205,24 +202,18 @@ def _details(facts: _Facts, slices: Sequence[Slice]) -> dict[str, str]:
 
 def _of_buffer(
     facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Slice]
-) -> tuple[tuple[_New, ...], dict[str, Any]]:
+) -> tuple[tuple[_Typed, ...], dict[str, Any]]:
     known = bool(workload.groups) and not workload.problem
     missing = "the PodTemplate or the object of scalableRef does not exist"
     ready, waits = facts.ready(slices), facts.wait(slices)
     reason = "BufferEmpty" if not slices else "FitsExistingCapacity" if ready == len(slices) else "RequiresNewCapacity"
+    read = Condition(known, "TemplateRead", "the slices of the buffer are known")
+    if not known:
+        read = Condition(known, "NoTemplate", workload.problem or missing)
+    message = f"{ready} of {len(slices)} slices are ready{f'. {waits}' if waits else ''}"
     conditions = (
-        _New(
-            constants.READY_FOR_PROVISIONING,
-            known,
-            "TemplateRead" if known else "NoTemplate",
-            "the slices of the buffer are known" if known else workload.problem or missing,
-        ),
-        _New(
-            constants.PROVISIONING_BUFFER,
-            ready == len(slices) > 0,
-            reason,
-            f"{ready} of {len(slices)} slices are ready{f'. {waits}' if waits else ''}",
-        ),
+        (constants.READY_FOR_PROVISIONING, read),
+        (constants.PROVISIONING_BUFFER, Condition(ready == len(slices) > 0, reason, message)),
     )
     rest = {"replicas": ready, "provisioningStrategy": constants.BUFFER_STRATEGY}
     template = ask.pod_sets[0][0]
@@ -230,23 +221,24 @@ def _of_buffer(
 
 
 def _write(
-    workload: Workload, ask: Ask, conditions: Iterable[_New], rest: Mapping[str, Any], now: datetime
+    workload: Workload, ask: Ask, conditions: Iterable[_Typed], rest: Mapping[str, Any], now: datetime
 ) -> Iterator[StatusWrite]:
-    new = {each.type: each._replace(message=bounds.cut(each.message, bounds.SCHEDULER_MESSAGE)) for each in conditions}
-    old = {name: _New(name, *each[:3]) for name, each in ask.conditions.items()}
-    if all(old.get(name) == each for name, each in new.items()):
+    new: dict[str, Condition] = {}
+    for name, each in conditions:
+        before, message = ask.conditions.get(name), bounds.cut(each.message, bounds.SCHEDULER_MESSAGE)
+        since = before.since if before is not None and before.true is each.true else None
+        new[name] = each._replace(message=message, since=since)
+    if all(ask.conditions.get(name) == each for name, each in new.items()):
         return
-    merged = {**old, **new}
-    since = {name: each.since for name, each in ask.conditions.items() if each.true is merged[name].true}
     conditions_now = [
         {
             "type": name,
             "status": str(each.true),
             "reason": each.reason,
             "message": each.message,
-            "lastTransitionTime": fields.format_time(since.get(name) or now),
+            "lastTransitionTime": fields.format_time(each.since or now),
         }
-        for name, each in merged.items()
+        for name, each in {**ask.conditions, **new}.items()
     ]
     yield StatusWrite(
         kind=workload.kind,

@@ -276,6 +276,11 @@ def of_hold(accelerator: str, hold: Hold | None, line: Sequence[SliceId], positi
     )
 
 
+def of_gang(message: str) -> WaitsFor:
+    """Return why a workload that starts together creates no pool for some of its slices."""
+    return WaitsFor(kind=WaitKind.TOGETHER, key="together", message=message)
+
+
 def of_failures(name: PoolName, own: Backoff | None, until: datetime, now: datetime) -> WaitsFor:
     """Return the wait after too many failed creates of a workload or a namespace; `own` is the last of the slice."""
     message = (

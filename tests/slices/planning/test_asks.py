@@ -377,7 +377,7 @@ def test_place_at_a_capacity_that_was_out_of_stock_is_not_in_a_status() -> None:
     "raw", [raw_buffer(replicas=200), raw_request("warm", *(256,) * 3)], ids=["buffer", "requests"]
 )
 def test_chips_of_requests_and_buffers_of_a_namespace_are_limited_by_default(raw: dict[str, Any]) -> None:
-    """They have no pods, so that a ResourceQuota on chips does not count them."""
+    """Requests and buffers have no pods, so that a ResourceQuota on chips does not count them."""
     world = Asking(raw_request("a", 64), raw_request("b", 64), raw, max_creates_per_hour=None, concurrency=200)
     world.add(make_jobset("train", replicas=2))
     world.live(8)

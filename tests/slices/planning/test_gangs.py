@@ -255,7 +255,7 @@ def test_a_jobset_with_one_impossible_slice_buys_nothing_and_says_why() -> None:
 
 
 def test_a_slice_that_gke_refuses_for_good_ends_the_buying_of_the_others() -> None:
-    """They were created and released up to four times in five hours: now the rejected slice is tried first, alone."""
+    """The other slices were created and released up to four times in five hours."""
     workload = gang(replicas=3)
     world = world_of(workload)
     refused = group_key("default", "train-slice-1")

@@ -155,13 +155,10 @@ class Launches:
                 wait = replace(refusal, key="together")
                 self._note_refused(refusal, unserved)
             elif problem:
-                message = f"no choice of capacity is available for {problem}"
-                wait = WaitsFor(kind=WaitKind.TOGETHER, key="together", message=message)
+                wait = waits.of_gang(f"no choice of capacity is available for {problem}")
             elif rejected and (first := self._first_tried(uid, unserved, rejected, tried)) is not None:
-                message = (
-                    f"because {supplier_name} rejected its node pool before, slice {first.group_name} is tried first"
-                )
-                wait = WaitsFor(kind=WaitKind.TOGETHER, key="together", message=message)
+                cause = f"because {supplier_name} rejected its node pool before"
+                wait = waits.of_gang(f"{cause}, slice {first.group_name} is tried first")
             else:
                 continue
             found |= {each.id: wait for each in unserved if each is not first}
