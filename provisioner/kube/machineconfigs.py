@@ -13,7 +13,8 @@ import structlog
 
 from provisioner import tpu
 from provisioner.kube import fields
-from provisioner.kube.reflector import Collection, Key
+from provisioner.kube.kept import Key
+from provisioner.kube.reflector import Collection
 from provisioner.tpu.catalogue import GENERATION_LABEL
 
 _log = structlog.get_logger(__name__)

@@ -6,6 +6,7 @@ Changes of nodes that Kubernetes rejects are tried again after longer and longer
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -39,8 +40,8 @@ _FIRST_SECONDS = 1.0
 _CAP_SECONDS = 60.0
 #: A change that is rejected for this long is an alert.
 _ALERT_SECONDS = 600.0
-#: Between two writes of a status of which only words change.
-_WORDS_SECONDS = 15.0
+#: Maximum number of writes of statuses at the same time: deletes of later rounds wait behind them.
+_MAX_WRITES = 64
 
 
 class _Rejection(NamedTuple):
@@ -66,8 +67,6 @@ class Actor(CallingActor[Answer]):
     _changing: set[str] = field(default_factory=set)
     #: By node, or by the object whose status it is; noted by the threads that make the changes.
     _rejected: dict[str, _Rejection] = field(default_factory=dict)
-    #: When each status was last written.
-    _written: dict[str, float] = field(default_factory=dict)
 
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
@@ -91,22 +90,30 @@ class Actor(CallingActor[Answer]):
         ]
         for change, nodes in of_nodes:
             changes += [(node, functools.partial(change, self.api, node)) for node in nodes]
-        recent = self.monotonic() - _WORDS_SECONDS
-        self._written = {name: at for name, at in self._written.copy().items() if at > recent}
-        for each in plan.statuses:
-            what = f"{each.kind.value} {each.namespace}/{each.name}"
-            if not (each.minor and what in self._written):
-                changes.append((what, functools.partial(self._write_status, each, what)))
-        for what in self._rejected.copy().keys() - {what for what, _ in changes}:
+        writes = [
+            (f"{each.kind.value} {each.namespace}/{each.name}", functools.partial(self._write_status, each))
+            for each in plan.statuses
+        ]
+        for what in self._rejected.copy().keys() - {what for what, _ in (*changes, *writes)}:
             # Nobody wants to change it any more.
             self._rejected.pop(what, None)
         for what, change_it in changes:
-            rejection = self._rejected.get(what)
-            too_early = rejection is not None and self.monotonic() < rejection.retry_at
-            if what not in self._changing and not too_early:
-                self._changing.add(what)
-                if not self.submit(functools.partial(self._change, change_it, what), self.slow_executor):
-                    self._changing.discard(what)
+            self._submit_change(what, change_it)
+        # Later rounds write the other statuses: each write changes its object, which starts a round.
+        free = _MAX_WRITES - len(self._changing & {what for what, _ in writes})
+        for what, write in writes:
+            free -= free > 0 and self._submit_change(what, write)
+
+    def _submit_change(self, what: str, change: Callable[[], object]) -> bool:
+        """Submit a change of a node or a status; return False if one is being made, or the next try is not due."""
+        rejection = self._rejected.get(what)
+        if what in self._changing or (rejection is not None and self.monotonic() < rejection.retry_at):
+            return False
+        self._changing.add(what)
+        submitted = self.submit(functools.partial(self._change, change, what), self.slow_executor)
+        if not submitted:
+            self._changing.discard(what)
+        return submitted
 
     def live_calls(self) -> frozenset[PoolName]:
         """Name the pools whose create or delete is submitted, and whose answer nobody has taken yet."""
@@ -198,16 +205,13 @@ class Actor(CallingActor[Answer]):
                 raise Conflict(message)
         live.label(self.api, assignment.node, assignment.labels)
 
-    def _write_status(self, write: StatusWrite, name: str) -> None:
+    def _write_status(self, write: StatusWrite) -> None:
         """Write a status, unless its object has changed: then a later round writes another."""
-        self._written[name] = self.monotonic()
         kind = KINDS[write.kind]
         path = object_path(kind.resource, write.name, namespace=write.namespace, root=kind.root)
         body = {"metadata": {"resourceVersion": write.resource_version}, "status": dict(write.status)}
-        try:
+        with contextlib.suppress(Conflict, NotFound):
             self.api.patch(f"{path}/status", body)
-        except (Conflict, NotFound):
-            self._written.pop(name, None)
 
     def _change(self, change: Callable[[], object], node: str) -> None:
         try:

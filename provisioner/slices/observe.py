@@ -13,6 +13,7 @@ import structlog
 
 from provisioner import constants
 from provisioner.kube import fields
+from provisioner.kube.kept import NamespaceBound
 from provisioner.kube.machineconfigs import MACHINE_CONFIGS, parse_machine_config
 from provisioner.kube.protocol import Api
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
@@ -37,8 +38,8 @@ from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.tpu import Accelerator
 from provisioner.workloads import KINDS, Kind, kinds_served
-from provisioner.workloads.asks import parse_pod_template
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.asks import BOUND_OF_TEMPLATES, parse_pod_template
+from provisioner.workloads.pods import bound_of_pods, parse_pod
 
 _log = structlog.get_logger(__name__)
 
@@ -63,6 +64,9 @@ OPTIONAL = frozenset(
         *(kind.resource for kind in KINDS.values() if kind.optional),
     }
 )
+#: Duration in seconds after which the objects of a kind whose CRD is not installed count as deleted: their pools cost
+#: money, and an API server that starts may answer 404 for a short time.
+_GONE_AFTER_SECONDS = 86_400.0
 #: After a failed list the next is tried after this long, doubled by each further failure up to the cap.
 _RELIST_SECONDS = 1.0
 _RELIST_CAP_SECONDS = 30.0
@@ -115,14 +119,20 @@ def make_watches(
 ) -> Watches:
     """Make the list-watches that the settings ask for, or those of some kinds; they are not started yet."""
 
-    def watch(collection: Collection, parse: Callable[[object], _T | None]) -> ListWatch[_T]:
-        return ListWatch(api, collection, parse=parse, on_change=on_change, options=options)
+    def watch(
+        collection: Collection, parse: Callable[[object], _T | None], bound: NamespaceBound[_T] | None = None
+    ) -> ListWatch[_T]:
+        return ListWatch(api, collection, parse=parse, on_change=on_change, options=options, bound=bound)
 
-    def watch_in_all(collections: Sequence[Collection], parse: Callable[[object], _T | None]) -> Watch[_T]:
+    def watch_in_all(
+        collections: Sequence[Collection], parse: Callable[[object], _T | None], bound: NamespaceBound[_T]
+    ) -> Watch[_T]:
         """Watch in the served namespaces; none means all."""
         each_in = ((each, namespace) for each in collections for namespace in dict.fromkeys(namespaces) or ("",))
-        return CombinedWatch([watch(replace(each, namespace=namespace), parse) for each, namespace in each_in])
+        return CombinedWatch([watch(replace(each, namespace=namespace), parse, bound) for each, namespace in each_in])
 
+    # Whether an object beyond a bound is served depends on the label.
+    labels = settings.opt_in_label[:1] if settings.opt_in_label is not None else ()
     namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
     workloads = {
         kind: Collection(
@@ -145,10 +155,16 @@ def make_watches(
     ours = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{settings.node_selector}"
     nodes = Collection(name="nodes", resource="nodes", query={"labelSelector": ours})
     return Watches(
-        workloads={kind: watch_in_all([each], kinds[kind].parse) for kind, each in workloads.items()},
-        pods=watch_in_all(pods, parse_pod),
+        workloads={
+            kind: watch_in_all([each], kinds[kind].parse, kinds[kind].bound(labels)) for kind, each in workloads.items()
+        },
+        pods=watch_in_all(pods, parse_pod, bound_of_pods(labels)),
         nodes=watch(nodes, parse_node),
-        templates=(watch_in_all([TEMPLATES], parse_pod_template) if any(not kind.has_pods for kind in kinds) else None),
+        templates=(
+            watch_in_all([TEMPLATES], parse_pod_template, BOUND_OF_TEMPLATES)
+            if any(not kind.has_pods for kind in kinds)
+            else None
+        ),
         devices=watch(DEVICES, _parse_resource_slice),
         namespaces=(
             watch(Collection(name="namespaces", resource="namespaces"), parse_labels)
@@ -259,13 +275,19 @@ def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolN
     pauses = watches.pause.records() if watches.pause is not None else {}
     unknown = unknown_kinds(watches)
     watched = [watch for kind, watch in watches.workloads.items() if kind not in unknown]
+    absent = {kind: watch for kind, watch in watches.workloads.items() if watch.missing_seconds() > _GONE_AFTER_SECONDS}
     listed = {each.uid: each for watch in watched for each in watch.records().values()}
     workloads, leaders = with_slices(listed, watches.templates.records() if watches.templates is not None else {})
     owners = {owner.workload_uid for pool in pools.pools if (owner := read_ownership(pool.labels)) is not None}
-    deleted = {uid for uid in owners - workloads.keys() if any(watch.seen_deleted(uid) for watch in watched)}
+    deleted = {
+        uid
+        for uid in owners - workloads.keys()
+        if any(watch.seen_deleted(uid) for watch in (*watched, *absent.values()))
+    }
     return Snapshot(
         workloads=MappingProxyType(workloads),
-        unknown_kinds=unknown,
+        unknown_kinds=unknown - absent.keys(),
+        absent_kinds=frozenset(absent),
         deleted_workloads=frozenset(deleted),
         pods=(*watches.pods.records().values(), *leaders),
         nodes=_with_devices(watches.nodes.records().values(), watches.devices),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -11,9 +12,13 @@ from structlog.testing import capture_logs
 from provisioner import constants
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, NodePool, PoolName
+from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
-from tests.support.controller import Told, World
+from provisioner.workloads import KINDS
+from tests.support.controller import FakeWatch, Told, World
+from tests.support.models import make_lws, make_slice, pool_request
+from tests.support.settings import settings
 
 HINTS = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace="tpu-provisioner-system")
 
@@ -239,3 +244,26 @@ def test_what_is_stamped_before_the_change_is_noticed_is_stamped_by_the_old_cloc
     assert world.time.follow() == timedelta(hours=2)
     assert world.time() == before + timedelta(hours=2)
     assert world.time.follow() == timedelta()
+
+
+def test_pool_of_a_kind_without_crd_is_deleted_after_a_day() -> None:
+    """Uninstalling LeaderWorkerSet deletes its objects and pods; nothing else would ever delete the pools."""
+    world, kind = World(), KINDS[WorkloadKind.LEADER_WORKER_SET]
+    serve = make_lws("serve", namespace="research")
+    sets = FakeWatch(lambda: {("research", "serve"): serve})
+    world.watches = replace(world.watches, workloads={**world.watches.workloads, kind.kind: sets})
+    world.start()
+    request = pool_request(make_slice(serve), settings(), 0)
+    world.gke.create_node_pool(request)
+    world.gke.finish_create(request.name)
+    world.put_nodes(request.name)
+    world.kube.uninstall(kind.root)
+    sets.synced, sets.missing, sets.problem = False, True, "there are no LeaderWorkerSets (404)"
+    sets.absent_seconds = 86_000.0
+    world.rounds(6, every_seconds=300)
+    assert world.gke.names_of("delete_node_pool") == []
+    sets.absent_seconds = 87_000.0
+    world.rounds(6, every_seconds=300)
+    assert world.gke.names_of("delete_node_pool") == [request.name]
+    assert world.loop.last_plan is not None
+    assert world.loop.last_plan.alerts == ()

@@ -20,6 +20,7 @@ from provisioner.model.workloads import (
     Requirements,
     Workload,
     WorkloadKind,
+    Workloads,
     WorkloadUid,
     group_key,
 )
@@ -36,20 +37,19 @@ def with_slices(
     asking = [each for each in workloads.values() if each.ask is not None]
     if not asking:
         return workloads, []
+    named = Workloads.of(workloads)
     read: list[Workload] = []
     slices: Counter[str] = Counter()
     for each in sorted(asking, key=lambda each: (each.created_at, each.uid)):
         if each.ask is not None:
             room = bounds.CHILD_JOBS - slices[each.namespace]
-            read.append(_with_slices(each, each.ask, templates, workloads, room))
+            read.append(_with_slices(each, each.ask, templates, named, room))
             slices[each.namespace] += sum(group.replicas for group in read[-1].groups)
     pods = [pod for each in read for pod in _leaders(each)]
     return {**workloads, **{each.uid: each for each in read}}, pods
 
 
-def _with_slices(
-    workload: Workload, ask: Ask, templates: Templates, workloads: Mapping[WorkloadUid, Workload], room: int
-) -> Workload:
+def _with_slices(workload: Workload, ask: Ask, templates: Templates, named: Workloads, room: int) -> Workload:
     """Turn the pod sets of an ask into groups, one for each slice; its namespace has `room` for so many slices.
 
     With a problem there are none, and the templates alone say whether it is served.
@@ -60,7 +60,7 @@ def _with_slices(
         if workload.kind is WorkloadKind.PROVISIONING_REQUEST:
             groups = tuple(_groups_of_request(workload, ask, templates))
         else:
-            groups = (_group_of_buffer(workload, ask, templates, workloads),)
+            groups = (_group_of_buffer(workload, ask, templates, named),)
     except _MissingError:
         return workload
     except ValueError as error:
@@ -107,14 +107,12 @@ def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> It
         yield _group(str(place), template, replicas=pods // hosts, hosts=hosts, together=True)
 
 
-def _group_of_buffer(
-    workload: Workload, ask: Ask, templates: Templates, workloads: Mapping[WorkloadUid, Workload]
-) -> PodGroup:
+def _group_of_buffer(workload: Workload, ask: Ask, templates: Templates, named: Workloads) -> PodGroup:
     """Return the slices of a buffer: the fewest that its replicas, its percentage and its limits say."""
     ((name, replicas),) = ask.pod_sets
     like, template = 0, Requirements()
     if ask.scalable[2]:
-        of = _scalable(workload, ask.scalable, workloads)
+        of = _scalable(workload, ask.scalable, named)
         groups = [each for each in of.groups if each.template.chips > 0]
         if not groups:
             raise ValueError(f"{of} requests no {constants.TPU_RESOURCE}")
@@ -149,19 +147,18 @@ def _template(workload: Workload, name: str, templates: Templates) -> Requiremen
     return found
 
 
-def _scalable(
-    workload: Workload, scalable: tuple[str, str, str], workloads: Mapping[WorkloadUid, Workload]
-) -> Workload:
-    api_group, kind, name = scalable
-    for each in workloads.values():
-        group = each.kind.api_version.partition("/")[0]
-        if (group, each.kind.value, each.namespace, each.name) == (api_group, kind, workload.namespace, name):
-            return each
-    if kind in {each.value for each in WorkloadKind if each.has_pods}:
+def _scalable(workload: Workload, scalable: tuple[str, str, str], named: Workloads) -> Workload:
+    api_group, name_of_kind, name = scalable
+    kind = next((each for each in WorkloadKind if each.has_pods and each.value == name_of_kind), None)
+    if kind is None:
+        raise ValueError(
+            f"scalableRef names a {bounds.cut(name_of_kind)}; name a JobSet, a LeaderWorkerSet, a RayCluster or a "
+            "served Job"
+        )
+    uid = named.uid_of_name.get((kind, workload.namespace, name))
+    if uid is None or api_group != kind.api_version.partition("/")[0]:
         raise _MissingError(name)
-    raise ValueError(
-        f"scalableRef names a {bounds.cut(kind)}; name a JobSet, a LeaderWorkerSet, a RayCluster or a served Job"
-    )
+    return named.by_uid[uid]
 
 
 def _leaders(workload: Workload) -> Iterator[Pod]:

@@ -73,6 +73,7 @@ def decide(
     matching = match(round_, budget, line, turns.waiting.keys() | turns.unsatisfiable, keep)
     round_ = replace(round_, memory=learn_from_pools(round_, matching))
     progress = gangs.progress_of(round_, turns, matching)
+    turns = replace(turns, waiting={**turns.waiting, **progress.released})
     launches = Launches.begin(round_, matching, turns, budget, line, turns.stamps)
     places = place_of(line)
     refused = sorted(launches.refused, key=lambda slices: places[slices[0].id])

@@ -39,6 +39,8 @@ class Snapshot:
     workloads: Mapping[WorkloadUid, Workload] = field(default_factory=dict)
     #: Kinds that the API server does not show us: of their workloads nothing is known.
     unknown_kinds: frozenset[WorkloadKind] = frozenset()
+    #: Kinds whose CRD has not been installed for so long that no workload of them exists.
+    absent_kinds: frozenset[WorkloadKind] = frozenset()
     #: Of the workloads that pools were made for and that are not there: those that were seen to go.
     deleted_workloads: frozenset[WorkloadUid] = frozenset()
     pods: tuple[Pod, ...] = ()

@@ -174,6 +174,7 @@ def _delete(each: Supply, stuck: SliceId | None, round_: Round, matching: Matchi
         hosts=each.pool.hosts,
         membership=round_.memory.membership,
         spared_group=spared,
+        kind_absent=named.kind in round_.snapshot.absent_kinds,
     )
 
 

@@ -15,13 +15,18 @@ from provisioner.slices.planning.round import Round, Supply
 class LimitScope(NamedTuple):
     """The pools that one limit counts."""
 
-    #: "all", "namespace", "accelerator", "workload" or "creates".
+    #: "all", "namespace", "requests", "accelerator", "workload" or "creates".
     kind: str
     #: Name of the namespace, accelerator or workload; empty for the other kinds.
     name: str = ""
 
     def __str__(self) -> str:
-        return {"all": "all pools together", "creates": "creates"}.get(self.kind, f"{self.kind} {self.name}")
+        special = {
+            "all": "all pools together",
+            "creates": "creates",
+            "requests": f"requests and buffers of namespace {self.name}",
+        }
+        return special.get(self.kind, f"{self.kind} {self.name}")
 
 
 #: All pools together, and the creates of the last hour.
@@ -47,6 +52,8 @@ class Charge(NamedTuple):
         yield ALL, total
         yield LimitScope("accelerator", self.accelerator), total
         yield scope_of(self.workload), 1
+        if not self.workload.kind.has_pods:
+            yield LimitScope("requests", self.workload.namespace), total
 
 
 def users_of(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]]:
