@@ -226,6 +226,12 @@ class Metrics(LoopMetrics):
             "cluster_proven",
             "1 when kubeconfig and GCP_CLUSTER are proven to be one cluster; 0: nothing is created or deleted.",
         )
+        self.source_unknown = registry.picture(
+            "source_unknown",
+            "1 while an optional source of facts is unknown: forbidden, failing or not read yet. Decisions that need it "
+            "are not made. A source that the cluster does not have is not unknown.",
+            "source",
+        )
         # What is rare begins at 0: Prometheus' `increase` and `rate` miss what a series begins with.
         for result in ("ok", *(kind.value for kind in FailureKind)):
             self.creates.labels(result)

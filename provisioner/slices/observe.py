@@ -12,12 +12,10 @@ from typing import Any, TypeVar
 import structlog
 
 from provisioner import constants
-from provisioner.kube import fields
-from provisioner.kube.machineconfigs import MACHINE_CONFIGS, parse_machine_config
+from provisioner.kube import fields, machineconfigs
 from provisioner.kube.protocol import Api
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
 from provisioner.kube.watches import (
-    MAX_SILENCE_SECONDS,
     PAUSE_QUERY,
     UNFINISHED,
     CombinedWatch,
@@ -25,10 +23,12 @@ from provisioner.kube.watches import (
     Watch,
     created_at,
     doubt_of,
+    knowledge_of,
     parse_labels,
     parse_node,
 )
 from provisioner.model.capacity import Node, NodePool, PoolName
+from provisioner.model.sources import MACHINE_CONFIGS, POD_TEMPLATES, RESOURCE_SLICES, Knowledge
 from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadKind
 from provisioner.settings import Settings
 from provisioner.slices.demand.asks import with_slices
@@ -46,20 +46,20 @@ _T = TypeVar("_T")
 
 #: What nodes offer to pods with ResourceClaims.
 DEVICES = Collection(
-    name="resourceslices",
-    resource="resourceslices",
+    name=RESOURCE_SLICES,
+    resource=RESOURCE_SLICES,
     root="/apis/resource.k8s.io/v1",
     query={"fieldSelector": f"spec.driver={constants.TPU_DRIVER_NAME}"},
     optional=True,
 )
 #: What ProvisioningRequests and CapacityBuffers ask for.
-TEMPLATES = Collection(name="podtemplates", resource="podtemplates", optional=True)
+TEMPLATES = Collection(name=POD_TEMPLATES, resource=POD_TEMPLATES, optional=True)
 #: Watches without which everything else is served, by their names.
 OPTIONAL = frozenset(
     {
-        TEMPLATES.resource,
-        DEVICES.resource,
-        MACHINE_CONFIGS.resource,
+        POD_TEMPLATES,
+        RESOURCE_SLICES,
+        MACHINE_CONFIGS,
         *(kind.resource for kind in KINDS.values() if kind.optional),
     }
 )
@@ -96,11 +96,11 @@ class Watches:
             **{KINDS[kind].resource: watch for kind, watch in self.workloads.items()},
             "pods": self.pods,
             "nodes": self.nodes,
-            TEMPLATES.resource: self.templates,
-            DEVICES.resource: self.devices,
+            POD_TEMPLATES: self.templates,
+            RESOURCE_SLICES: self.devices,
             "namespaces": self.namespaces,
             "configmaps": self.pause,
-            MACHINE_CONFIGS.resource: self.machine_configs,
+            MACHINE_CONFIGS: self.machine_configs,
         }
         return {name: watch for name, watch in named.items() if watch is not None}
 
@@ -156,7 +156,7 @@ def make_watches(
             else None
         ),
         pause=watch(pause, created_at),
-        machine_configs=watch(MACHINE_CONFIGS, parse_machine_config),
+        machine_configs=watch(machineconfigs.MACHINE_CONFIGS, machineconfigs.parse_machine_config),
     )
 
 
@@ -239,20 +239,26 @@ def not_synced(watches: Watches) -> tuple[str, ...]:
     return tuple(filter(None, doubts))
 
 
+def read_sources(watches: Watches) -> dict[str, Knowledge]:
+    """Return what is known of each optional source that is watched, by name."""
+    return {name: knowledge_of(watch) for name, watch in watches.named().items() if name in OPTIONAL}
+
+
 def unknown_kinds(watches: Watches) -> frozenset[WorkloadKind]:
-    """List the kinds that are not watched, not shown to us, or not any more: others are served all the same."""
-    unknown = KINDS.keys() - watches.workloads.keys()
-    for kind, watch in watches.workloads.items():
-        needed = (watch,) if kind.has_pods or watches.templates is None else (watch, watches.templates)
-        current = all(each.synced and each.fresh(max_silence_seconds=MAX_SILENCE_SECONDS) for each in needed)
-        if KINDS[kind].optional and not current:
-            unknown.add(kind)
-    return frozenset(unknown)
+    """List the kinds whose workloads are not watched, or not known (any more): other kinds are served anyway."""
+    lacking = {name for name, each in read_sources(watches).items() if each is not Knowledge.KNOWN}
+    return frozenset(
+        kind
+        for kind, each in KINDS.items()
+        if kind not in watches.workloads
+        or (each.optional and not lacking.isdisjoint((each.resource, *([] if kind.has_pods else [POD_TEMPLATES]))))
+    )
 
 
 def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolName] = frozenset()) -> Snapshot:
     """Put together what one decision sees."""
-    reasons = not_synced(watches)
+    # Before the records: what a watch shows later may only add to them.
+    reasons, sources = not_synced(watches), read_sources(watches)
     if pools.listed_at is None or pools.problem:
         reasons = (*reasons, pools.problem or "the node pools are not listed yet")
     namespaces = watches.namespaces.records() if watches.namespaces is not None else {}
@@ -265,6 +271,7 @@ def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolN
     deleted = {uid for uid in owners - workloads.keys() if any(watch.seen_deleted(uid) for watch in watched)}
     return Snapshot(
         workloads=MappingProxyType(workloads),
+        sources=sources,
         unknown_kinds=unknown,
         deleted_workloads=frozenset(deleted),
         pods=(*watches.pods.records().values(), *leaders),

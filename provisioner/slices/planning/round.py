@@ -14,6 +14,7 @@ from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, P
 from provisioner.model.choices import LAST_OF_RESERVATION
 from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
 from provisioner.model.placement import MARKS, labels_of
+from provisioner.model.sources import MACHINE_CONFIGS, Knowledge
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
@@ -36,6 +37,8 @@ class Snapshot:
     """The caches of Kubernetes and the last list of node pools."""
 
     workloads: Mapping[WorkloadUid, Workload] = field(default_factory=dict)
+    #: What is known of each optional source, by name; a source that is not named is known.
+    sources: Mapping[str, Knowledge] = field(default_factory=dict)
     #: Kinds that the API server does not show us: of their workloads nothing is known.
     unknown_kinds: frozenset[WorkloadKind] = frozenset()
     #: Of the workloads that pools were made for and that are not there: those that were seen to go.
