@@ -121,6 +121,7 @@ class Process:
         elector = self.elector
         clock = FollowedClock(self.now, self._monotonic)
         supplier = GkeSupplier(gke=client, clock=clock)
+        supplier.reservations.submit = _Executor(self, simulation.hostile.threads).submit
         self.actor = _Actor(
             supplier=supplier,
             api=api,

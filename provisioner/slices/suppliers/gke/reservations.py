@@ -1,0 +1,131 @@
+"""Reads when reservations end: each reservation once, on worker threads, and never inside a list of node pools.
+
+Reservations may end, and those in calendar mode always do. The end is read if the identity may read it: for pools, so
+that their owners are warned, and before a pool is created.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from provisioner.model.capacity import FailureKind, NodePool, NodePoolRequest, Zone
+from provisioner.model.choices import choice_of, reservation_parts
+from provisioner.slices.suppliers.gke.errors import GkeError
+
+_log = structlog.get_logger(__name__)
+
+#: Interval between two reads of one reservation, because its owner may move the end; after a read that failed.
+_REREAD, _RETRY = timedelta(minutes=10), timedelta(minutes=1)
+#: Maximum number of reads at the same time.
+_AT_ONCE = 4
+
+
+class ReservationId(NamedTuple):
+    """Project, empty for that of the cluster, zone and name; the blocks of a reservation end with it."""
+
+    project: str
+    zone: Zone
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    read_at: datetime
+    #: None if it has no end, or if the end was never read.
+    ends_at: datetime | None = None
+    failure: FailureKind | None = None
+
+    def is_due(self, now: datetime) -> bool:
+        # An end that has passed since the last read is read once more, because pools are deleted for it.
+        ended = self.ends_at is not None and self.read_at < self.ends_at <= now
+        return ended or now - self.read_at >= (_RETRY if self.failure else _REREAD)
+
+
+@dataclass(slots=True, kw_only=True)
+class Reservations:
+    """The ends of reservations. Used by many threads; only `read` blocks."""
+
+    #: Reads the end of a reservation; raises GkeError.
+    get_end: Callable[[ReservationId], datetime | None]
+    clock: Callable[[], datetime]
+    #: Runs a call on a worker thread.
+    submit: Callable[[Callable[[], object]], object] = field(
+        default_factory=lambda: ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="reservation").submit
+    )
+    _readings: dict[ReservationId, _Reading] = field(default_factory=dict)
+    #: Reservations of listed pools, and those of them whose read is submitted.
+    _used: frozenset[ReservationId] = frozenset()
+    _submitted: set[ReservationId] = field(default_factory=set)
+
+    def follow(self, pools: Iterable[NodePool]) -> None:
+        """Submit the reads that are due for the reservations of some pools. Does not wait for them."""
+        now = self.clock()
+        self._used = frozenset(filter(None, map(id_of, pools)))
+        # Pods name reservations: those that Compute Engine does not know must not be remembered forever.
+        for each, reading in self._readings.copy().items():
+            if reading.ends_at is None and each not in self._used and now - reading.read_at >= _REREAD:
+                self._readings.pop(each, None)
+        for each in sorted(self._used - self._submitted):
+            if self._is_due(each):
+                self._submitted.add(each)
+                try:
+                    self.submit(partial(self._read_submitted, each))
+                except RuntimeError:
+                    # No thread can be started. The next list tries again.
+                    self._submitted.discard(each)
+
+    def known_end(self, pool: NodePool) -> datetime | None:
+        """Return when the reservation of a pool ends; None if it has no end, or if the end is unknown."""
+        each = id_of(pool)
+        reading = self._readings.get(each) if each is not None else None
+        return reading.ends_at if reading is not None else None
+
+    def are_unknown(self) -> bool:
+        """Whether the end of a reservation of a listed pool could not be read."""
+        readings = map(self._readings.get, self._used)
+        # A reservation that does not exist has no end to report.
+        return any(each is None or each.failure not in (None, FailureKind.NOT_FOUND) for each in readings)
+
+    def read(self, pool: NodePoolRequest) -> datetime | None:
+        """Return when the reservation of a request ends, as `known_end`; read it if a read is due. Blocks."""
+        each = id_of(pool)
+        if each is None:
+            return None
+        return (self._read(each) if self._is_due(each) else self._readings[each]).ends_at
+
+    def _read_submitted(self, each: ReservationId) -> None:
+        try:
+            self._read(each)
+        finally:
+            self._submitted.discard(each)
+
+    def _read(self, each: ReservationId) -> _Reading:
+        before, now = self._readings.get(each), self.clock()
+        try:
+            reading = _Reading(now, self.get_end(each))
+        except GkeError as error:
+            # The known end is kept: a reservation that has ended is not found.
+            reading = replace(before or _Reading(now), read_at=now, failure=error.failure.kind)
+            if before is None:
+                advice = "grant compute.reservations.get on its project; otherwise its end is not reported"
+                _log.warning("reservation.not_read", reservation="/".join(each), error=str(error), advice=advice)
+        self._readings[each] = reading
+        return reading
+
+    def _is_due(self, each: ReservationId) -> bool:
+        reading = self._readings.get(each)
+        return reading is None or reading.is_due(self.clock())
+
+
+def id_of(pool: NodePool | NodePoolRequest) -> ReservationId | None:
+    """Return the reservation that a pool is in; None if it is in none."""
+    choice = choice_of(pool)
+    project, name, _, _ = reservation_parts(choice.reservation)
+    return ReservationId(project, choice.zone, name) if name else None
