@@ -93,6 +93,8 @@ class Requirements:
     """What one pod asks of a node: a pod's own spec, or the template of a replicated job."""
 
     chips: int = 0
+    #: Whether ResourceClaims request all chips of the host; then `chips` is their number by the catalogue when read.
+    claims: bool = False
     cpu_millicores: int = 0
     memory_bytes: int = 0
     node_selector: Mapping[str, str] = field(default_factory=dict)

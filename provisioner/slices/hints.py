@@ -115,7 +115,7 @@ class HintsStore:
         self._last_cause = ""
 
     def load(self) -> dict[str, str]:
-        """Return the stored hints, empty if the ConfigMap does not exist. Raises ClusterError, logged once per cause."""
+        """Return the stored hints, empty if there is no ConfigMap. Raises ClusterError, and logs it once per cause."""
         try:
             return dict(self._api.get(self._path).get("data") or {})
         except NotFound:

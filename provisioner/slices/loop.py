@@ -168,10 +168,10 @@ class Loop(RoundLoop[answers.Answer]):
 
     def _unknown_to_leader(self) -> set[str]:
         """Return the sources that only a leader reads, and that are unknown."""
-        return {HINTS} if not self._hints_loaded else set()
+        return {*self.pools.supplier.unknown_sources(), *([] if self._hints_loaded else [HINTS])}
 
     def _prepare(self) -> float:
-        """Return the seconds until the cluster is proven, or the hints are read, once more; 0 if both have succeeded."""
+        """Return the seconds until the proof of the cluster, or the read of the hints, is repeated; 0 if not."""
         proof = self.identity
         wait_seconds = proof.follow() if proof is not None else 0.0
         self.metrics.proven.set(not wait_seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from provisioner import constants
+from provisioner import constants, tpu
 from provisioner.kube import fields, machineconfigs
 from provisioner.kube.protocol import Api
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
@@ -266,7 +266,10 @@ def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolN
     unknown = unknown_kinds(watches)
     watched = [watch for kind, watch in watches.workloads.items() if kind not in unknown]
     listed = {each.uid: each for watch in watched for each in watch.records().values()}
-    workloads, leaders = with_slices(listed, watches.templates.records() if watches.templates is not None else {})
+    offered = dict(watches.devices.records().values()) if watches.devices is not None else {}
+    templates = watches.templates.records() if watches.templates is not None else {}
+    catalogue_unknown = sources.get(MACHINE_CONFIGS) is Knowledge.UNKNOWN
+    workloads, leaders = with_slices(listed, templates, catalogue_unknown=catalogue_unknown)
     owners = {owner.workload_uid for pool in pools.pools if (owner := read_ownership(pool.labels)) is not None}
     deleted = {uid for uid in owners - workloads.keys() if any(watch.seen_deleted(uid) for watch in watched)}
     return Snapshot(
@@ -275,7 +278,10 @@ def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolN
         unknown_kinds=unknown,
         deleted_workloads=frozenset(deleted),
         pods=(*watches.pods.records().values(), *leaders),
-        nodes=_with_devices(watches.nodes.records().values(), watches.devices),
+        nodes=tuple(
+            _with_devices(node, offered, known=sources.get(RESOURCE_SLICES, Knowledge.KNOWN) is Knowledge.KNOWN)
+            for node in watches.nodes.records().values()
+        ),
         pools=pools.pools,
         live_calls=live_calls,
         pools_listed_at=pools.listed_at or datetime.min.replace(tzinfo=UTC),
@@ -285,10 +291,13 @@ def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolN
     )
 
 
-def _with_devices(nodes: Iterable[Node], devices: Watch[tuple[str, int]] | None) -> tuple[Node, ...]:
-    """Count the chips that nodes without google.com/tpu offer in ResourceSlices."""
-    offered = dict(devices.records().values()) if devices is not None else {}
-    return tuple(
-        replace(node, allocatable_chips=node.allocatable_chips or offered.get(node.name, 0)) if offered else node
-        for node in nodes
-    )
+def _with_devices(node: Node, offered: Mapping[str, int], *, known: bool) -> Node:
+    """Count the chips that a node without google.com/tpu offers in ResourceSlices.
+
+    While ResourceSlices are not known, a ready node of the driver counts with all chips of its machine: otherwise
+    slices that start together would never start, and their pools would be replaced without end.
+    """
+    chips = node.allocatable_chips or offered.get(node.name, 0)
+    if not (known or chips) and node.ready and node.labels.get(constants.TPU_DRA_DRIVER) == "true":
+        chips = tpu.machine_of(node.labels.get(constants.INSTANCE_TYPE, ""))[1]
+    return replace(node, allocatable_chips=chips) if chips != node.allocatable_chips else node

@@ -5,7 +5,15 @@ the Cloud TPU documentation; GKE has the last word, and what it refuses comes ba
 `provisioner.slices.suppliers.gke`.
 """
 
-from provisioner.tpu.catalogue import ACCELERATORS, Accelerator, MachineType, Topology, TopologyError, machine_type
+from provisioner.tpu.catalogue import (
+    ACCELERATORS,
+    Accelerator,
+    MachineType,
+    Topology,
+    TopologyError,
+    machine_of,
+    machine_type,
+)
 from provisioner.tpu.shapes import (
     Shape,
     ShapeError,
@@ -29,6 +37,7 @@ __all__ = [
     "chips_of_host",
     "extend",
     "find_accelerator",
+    "machine_of",
     "machine_type",
     "may_be_sold",
     "not_whole_slices",

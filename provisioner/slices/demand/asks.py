@@ -23,36 +23,46 @@ from provisioner.model.workloads import (
     WorkloadUid,
     group_key,
 )
-from provisioner.slices.demand.slices import CHIP_TOLERATION, Slice, SliceId, name_of_group, shape_of
+from provisioner.slices.demand.slices import CHIP_TOLERATION, Slice, SliceId, name_of_group, shape_of, with_host_chips
 
 #: By namespace and name.
 Templates = Mapping[tuple[str, str], Requirements]
 
 
 def with_slices(
-    workloads: Mapping[WorkloadUid, Workload], templates: Templates
+    workloads: Mapping[WorkloadUid, Workload], templates: Templates, *, catalogue_unknown: bool = False
 ) -> tuple[Mapping[WorkloadUid, Workload], list[Pod]]:
-    """Return the workloads, those that ask for capacity with their slices, and the leader pods that stand for these."""
+    """Return the workloads, those that ask for capacity with their slices, and the leader pods that stand for these.
+
+    With `catalogue_unknown`, a template of an unknown shape counts as missing.
+    """
     asking = [each for each in workloads.values() if each.ask is not None]
     if not asking:
         return workloads, []
+    waits_for = (_MissingError, tpu.ShapeError) if catalogue_unknown else (_MissingError,)
     read: list[Workload] = []
     slices: Counter[str] = Counter()
     for each in sorted(asking, key=lambda each: (each.created_at, each.uid)):
         if each.ask is not None:
             room = bounds.CHILD_JOBS - slices[each.namespace]
-            read.append(_with_slices(each, each.ask, templates, workloads, room))
+            read.append(_with_slices(each, each.ask, templates, workloads, room, waits_for))
             slices[each.namespace] += sum(group.replicas for group in read[-1].groups)
     pods = [pod for each in read for pod in _leaders(each)]
     return {**workloads, **{each.uid: each for each in read}}, pods
 
 
 def _with_slices(
-    workload: Workload, ask: Ask, templates: Templates, workloads: Mapping[WorkloadUid, Workload], room: int
+    workload: Workload,
+    ask: Ask,
+    templates: Templates,
+    workloads: Mapping[WorkloadUid, Workload],
+    room: int,
+    waits_for: tuple[type[Exception], ...],
 ) -> Workload:
     """Turn the pod sets of an ask into groups, one for each slice; its namespace has `room` for so many slices.
 
-    With a problem there are none, and the templates alone say whether it is served.
+    There are none if an error of `waits_for` is raised: the ask waits. With another problem there are none either, and
+    the templates alone say whether it is served.
     """
     if workload.problem or not workload.lives:
         return workload
@@ -61,7 +71,7 @@ def _with_slices(
             groups = tuple(_groups_of_request(workload, ask, templates))
         else:
             groups = (_group_of_buffer(workload, ask, templates, workloads),)
-    except _MissingError:
+    except waits_for:
         return workload
     except ValueError as error:
         found = (templates.get((workload.namespace, name)) for name, _ in ask.pod_sets)
@@ -118,7 +128,7 @@ def _group_of_buffer(
         groups = [each for each in of.groups if each.template.chips > 0]
         if not groups:
             raise ValueError(f"{of} requests no {constants.TPU_RESOURCE}")
-        like, template = sum(each.replicas for each in groups), groups[0].template
+        like, template = sum(each.replicas for each in groups), with_host_chips(groups[0].template)
     elif name:
         template = _template(workload, name, templates)
     shape = shape_of(template)
@@ -146,7 +156,7 @@ def _template(workload: Workload, name: str, templates: Templates) -> Requiremen
         raise _MissingError(name)
     if found.problem:
         raise ValueError(found.problem)
-    return found
+    return with_host_chips(found)
 
 
 def _scalable(

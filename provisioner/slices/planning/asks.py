@@ -17,6 +17,7 @@ from provisioner import constants
 from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.model.capacity import PoolName
+from provisioner.model.sources import MACHINE_CONFIGS
 from provisioner.model.wording import clock
 from provisioner.model.workloads import Ask, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
@@ -92,7 +93,10 @@ def _of_request(
     if problem:
         yield _New(constants.FAILED, True, "NotAvailable", problem)
     elif not slices:
-        yield _New(constants.PROVISIONED, False, "Waiting", "A PodTemplate that it names does not exist")
+        missing = "A PodTemplate that it names does not exist"
+        if round_.snapshot.is_unknown(MACHINE_CONFIGS):
+            missing += ", or the cluster has machine types that the provisioner cannot list"
+        yield _New(constants.PROVISIONED, False, "Waiting", missing)
     else:
         done = all(each.id in place and _is_free(place[each.id]) for each in slices)
         reason = constants.PROVISIONED if done else "InProgress"

@@ -14,7 +14,7 @@ from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, P
 from provisioner.model.choices import LAST_OF_RESERVATION
 from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
 from provisioner.model.placement import MARKS, labels_of
-from provisioner.model.sources import MACHINE_CONFIGS, Knowledge
+from provisioner.model.sources import Knowledge
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
@@ -57,6 +57,10 @@ class Snapshot:
     paused_since: datetime | None = None
     #: Why nothing may be decided on this snapshot (a cache not synced or stale, cluster unproven); empty: it may.
     not_synced: tuple[str, ...] = ()
+
+    def is_unknown(self, source: str) -> bool:
+        """Whether no decision may depend on what an optional source would show."""
+        return self.sources.get(source) is Knowledge.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +203,26 @@ class Supply:
         return node.ready and node.allocatable_chips >= _chips_of_node(self.pool)
 
     @cached_property
+    def in_catalogue(self) -> bool:
+        """Whether the catalogue has its machine type: a restart may be without the list of the cluster."""
+        return tpu.machine_type(self.pool.machine_type) is not None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it looks idle even if it is needed: its workload is not watched, or its machine type is unknown."""
+        return self.unwatched or not self.in_catalogue
+
+    @cached_property
+    def machine(self) -> tuple[str, int]:
+        """Accelerator and chips of each host. Nodes tell those of a machine type that the catalogue lacks."""
+        accelerator, chips = tpu.machine_of(self.pool.machine_type)
+        if not self.in_catalogue:
+            labels = (node.labels.get(constants.TPU_ACCELERATOR, "") for node in self.nodes)
+            accelerator = max(labels, default="") or accelerator
+            chips = max((node.allocatable_chips for node in self.nodes), default=0) or chips
+        return accelerator, chips
+
+    @cached_property
     def missing(self) -> int:
         """Hosts whose nodes are not there."""
         return max(0, self.pool.hosts - len(self.nodes))
@@ -254,8 +278,7 @@ class Supply:
     @property
     def chips(self) -> int:
         """Chips of the whole pool."""
-        known = tpu.machine_type(self.pool.machine_type)
-        return self.pool.hosts * known[1].chips if known else 0
+        return self.pool.hosts * self.machine[1]
 
     @property
     def attempt(self) -> int:
@@ -329,8 +352,7 @@ def find_supply(
 
 
 def _chips_of_node(pool: NodePool) -> int:
-    known = tpu.machine_type(pool.machine_type)
-    return max(1, known[1].chips) if known is not None else 1
+    return max(1, tpu.machine_of(pool.machine_type)[1])
 
 
 def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) -> bool:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from provisioner import constants
 from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, Zone
 from provisioner.model.choices import capacity_key
+from provisioner.model.sources import MACHINE_CONFIGS
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning import notices, waits
@@ -27,7 +28,7 @@ from provisioner.slices.planning.launch.options import (
     options_of,
     problem_of_all,
 )
-from provisioner.slices.planning.launch.specification import Specification, pool_name
+from provisioner.slices.planning.launch.specification import Specification, is_unlisted, pool_name
 from provisioner.slices.planning.line import CREATES, Stamps, Unit, granted, in_line, place_of
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
@@ -171,6 +172,8 @@ class Launches:
         try:
             options = options_of(self.round_, slice_, self.zones.get(uid))
         except UnmeetableError as error:
+            if self.round_.snapshot.is_unknown(MACHINE_CONFIGS) and is_unlisted(slice_):
+                return waits.of_catalogue(name, str(error))
             message = f"No TPU node pool is created: {error}"
             reason = constants.INVALID_REQUEST
             return WaitsFor(kind=WaitKind.REQUEST, message=message, reason=reason, failed=True, final=True)
