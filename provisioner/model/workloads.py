@@ -56,6 +56,11 @@ class WorkloadName(NamedTuple):
     namespace: str
     name: str
 
+    @property
+    def text(self) -> str:
+        """The name in messages, such as JobSet research/train."""
+        return f"{self.kind.value} {self.namespace}/{self.name}"
+
 
 @lru_cache(maxsize=65536)
 def group_key(namespace: str, group_name: str) -> GroupKey:

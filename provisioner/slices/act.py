@@ -7,7 +7,7 @@ Changes of nodes that Kubernetes rejects are tried again after longer and longer
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from provisioner.kube.protocol import Api, object_path
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.model.waits import doubled_seconds
 from provisioner.model.wording import first_of
+from provisioner.model.workloads import WorkloadName
 from provisioner.runtime.actor import NO_LEASE, CallingActor
 from provisioner.slices.gate import Gate, NeededError, SettlingError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
@@ -94,7 +95,7 @@ class Actor(CallingActor[Answer]):
         recent = self.monotonic() - _WORDS_SECONDS
         self._written = {name: at for name, at in self._written.copy().items() if at > recent}
         for each in plan.statuses:
-            what = f"{each.kind.value} {each.namespace}/{each.name}"
+            what = WorkloadName(each.kind, each.namespace, each.name).text
             if not (each.minor and what in self._written):
                 changes.append((what, functools.partial(self._write_status, each, what)))
         for what in self._rejected.copy().keys() - {what for what, _ in changes}:
@@ -227,16 +228,19 @@ class Actor(CallingActor[Answer]):
         finally:
             self._changing.discard(node)
 
-    def alerts(self) -> tuple[Alert, ...]:
-        """Say which changes of nodes have been rejected for long."""
+    def rejected(self) -> Mapping[str, str]:
+        """Return the last error by node, or object with a status, whose changes were rejected for `_ALERT_SECONDS`."""
         limit = self.monotonic() - _ALERT_SECONDS
-        # A copy: threads take notes meanwhile.
-        long = {node: each for node, each in sorted(self._rejected.copy().items()) if each.since <= limit}
-        if not long:
+        # A copy, because other threads record rejections at the same time.
+        return {what: each.error for what, each in sorted(self._rejected.copy().items()) if each.since <= limit}
+
+    def alerts(self) -> tuple[Alert, ...]:
+        """Report the changes that Kubernetes has rejected for long."""
+        if not (rejected := self.rejected()):
             return ()
-        error = next(iter(long.values())).error
         message = (
             "Kubernetes has rejected each label, cordon, uncordon, removal of a taint or write of a status of "
-            f"{len(long)} object(s) for {_ALERT_SECONDS / 60:.0f} minutes ({first_of(list(long))}): {error}"
+            f"{len(rejected)} object(s) for {_ALERT_SECONDS / 60:.0f} minutes ({first_of(list(rejected))}): "
+            f"{next(iter(rejected.values()))}"
         )
         return (Alert(kind="node_change_rejected", message=message),)

@@ -209,10 +209,13 @@ class Loop(RoundLoop[answers.Answer]):
         return plan, snapshot
 
     def _decide_once(self) -> tuple[Plan, Snapshot]:
-        snapshot = take_snapshot(self.watches, self.pools, self.actor.live_calls())
+        observe = functools.partial(
+            take_snapshot, self.watches, self.pools, self.actor.live_calls(), self.actor.rejected().keys()
+        )
+        snapshot = observe()
         # After the snapshot: the catalogue must not be older than what the snapshot knows of the MachineConfigs.
         if self._follow_catalogue():
-            snapshot = take_snapshot(self.watches, self.pools, self.actor.live_calls())
+            snapshot = observe()
         started = self.monotonic()
         plan = decide(
             snapshot,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -255,8 +256,13 @@ def unknown_kinds(watches: Watches) -> frozenset[WorkloadKind]:
     )
 
 
-def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolName] = frozenset()) -> Snapshot:
-    """Put together what one decision sees."""
+def take_snapshot(
+    watches: Watches,
+    pools: PoolList,
+    live_calls: frozenset[PoolName] = frozenset(),
+    rejected: AbstractSet[str] = frozenset(),
+) -> Snapshot:
+    """Put together what one decision sees; `rejected` are the nodes and statuses that could not be written for long."""
     # Before the records: what a watch shows later may only add to them.
     reasons, sources = not_synced(watches), read_sources(watches)
     if pools.listed_at is None or pools.problem:
@@ -269,7 +275,7 @@ def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolN
     offered = dict(watches.devices.records().values()) if watches.devices is not None else {}
     templates = watches.templates.records() if watches.templates is not None else {}
     catalogue_unknown = sources.get(MACHINE_CONFIGS) is Knowledge.UNKNOWN
-    workloads, leaders = with_slices(listed, templates, catalogue_unknown=catalogue_unknown)
+    workloads, leaders = with_slices(listed, templates, rejected, catalogue_unknown=catalogue_unknown)
     owners = {owner.workload_uid for pool in pools.pools if (owner := read_ownership(pool.labels)) is not None}
     deleted = {uid for uid in owners - workloads.keys() if any(watch.seen_deleted(uid) for watch in watched)}
     return Snapshot(
@@ -284,6 +290,7 @@ def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolN
         ),
         pools=pools.pools,
         live_calls=live_calls,
+        rejected=rejected,
         pools_listed_at=pools.listed_at or datetime.min.replace(tzinfo=UTC),
         paused_since=min(pauses.values(), default=None),
         namespace_labels={name: labels for (_, name), labels in namespaces.items()},

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from provisioner import constants, tpu
@@ -30,13 +31,23 @@ Templates = Mapping[tuple[str, str], Requirements]
 
 
 def with_slices(
-    workloads: Mapping[WorkloadUid, Workload], templates: Templates, *, catalogue_unknown: bool = False
+    workloads: Mapping[WorkloadUid, Workload],
+    templates: Templates,
+    rejected: AbstractSet[str] = frozenset(),
+    *,
+    catalogue_unknown: bool = False,
 ) -> tuple[Mapping[WorkloadUid, Workload], list[Pod]]:
     """Return the workloads, those that ask for capacity with their slices, and the leader pods that stand for these.
 
-    With `catalogue_unknown`, a template of an unknown shape counts as missing.
+    With `catalogue_unknown`, a template of an unknown shape counts as missing. A request among the `rejected` gets no
+    slices: its status could not be written for long, so no other controller would ever use them, or release them.
     """
-    asking = [each for each in workloads.values() if each.ask is not None]
+    asking = [
+        each
+        for each in workloads.values()
+        if each.ask is not None
+        and (each.kind is not WorkloadKind.PROVISIONING_REQUEST or each.full_name.text not in rejected)
+    ]
     if not asking:
         return workloads, []
     waits_for = (_MissingError, tpu.ShapeError) if catalogue_unknown else (_MissingError,)

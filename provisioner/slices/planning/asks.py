@@ -94,7 +94,9 @@ def _of_request(
         yield _New(constants.FAILED, True, "NotAvailable", problem)
     elif not slices:
         missing = "A PodTemplate that it names does not exist"
-        if round_.snapshot.is_unknown(MACHINE_CONFIGS):
+        if workload.full_name.text in round_.snapshot.rejected:
+            missing = "Kubernetes rejected this status for long; the request is served once the status can be written"
+        elif round_.snapshot.is_unknown(MACHINE_CONFIGS):
             missing += ", or the cluster has machine types that the provisioner cannot list"
         yield _New(constants.PROVISIONED, False, "Waiting", missing)
     else:

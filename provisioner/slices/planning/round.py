@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -51,6 +52,8 @@ class Snapshot:
     pools_listed_at: datetime
     #: Pools whose create or delete is being sent, or has been answered and the answer not read.
     live_calls: frozenset[PoolName] = frozenset()
+    #: Names of the objects whose status Kubernetes has rejected for long (`WorkloadName.text`), and of such nodes.
+    rejected: AbstractSet[str] = frozenset()
     #: Labels of namespaces; only where an opt-in label is set.
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Since when somebody has paused the creation of pools; None: nobody has.

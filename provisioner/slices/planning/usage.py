@@ -82,4 +82,4 @@ def charge_of(pool: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid]
 
 def scope_of(workload: WorkloadName) -> LimitScope:
     """Return the scope of the limit on the pools of one workload."""
-    return LimitScope("workload", f"{workload.kind} {workload.namespace}/{workload.name}")
+    return LimitScope("workload", workload.text)
