@@ -91,13 +91,22 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
         if index < most and each.name == name_of_group(workload.name, name, index, numbered=group.numbered):
             yield ListedGroup(place, index, key, each.name)
     if unnamed:
-        with_chips_first = sorted(workload.groups, key=lambda group: group.template.chips == 0)
-        listed = tuple((group.name, group.replicas, group.numbered) for group in with_chips_first)
-        by_key = _groups_by_key(workload.namespace, workload.name, listed)
+        by_key = _keys_of(workload)
         for key in unnamed:
             if key in by_key:
                 group_name, index, name = by_key[key]
                 yield ListedGroup(groups[group_name][0], index, key, name)
+
+
+def slices_by_key(workloads: Iterable[Workload]) -> dict[tuple[str, GroupKey], SliceId]:
+    """Return the slices of some workloads, by namespace and the key of their group."""
+    return {(each.namespace, key): SliceId(each.uid, key) for each in workloads for key in _keys_of(each)}
+
+
+def _keys_of(workload: Workload) -> Mapping[GroupKey, tuple[str, int, str]]:
+    with_chips_first = sorted(workload.groups, key=lambda group: group.template.chips == 0)
+    listed = tuple((group.name, group.replicas, group.numbered) for group in with_chips_first)
+    return _groups_by_key(workload.namespace, workload.name, listed)
 
 
 @lru_cache(maxsize=16384)

@@ -16,12 +16,12 @@ from provisioner.model.choices import LAST_OF_RESERVATION
 from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
 from provisioner.model.placement import MARKS, labels_of
 from provisioner.model.sources import Knowledge
-from provisioner.model.workloads import Pod, Workload, WorkloadKind, Workloads, WorkloadUid
+from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.asks import awaiting_request
-from provisioner.slices.demand.slices import Found, all_slices, find_by_workload
+from provisioner.slices.demand.slices import Found, all_slices, find_by_workload, slices_by_key
 from provisioner.slices.planning.launch.specification import Candidates, Ownership, read_ownership
 from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.supplier import PoolRules
@@ -124,6 +124,8 @@ def begin_round(
     workloads = Workloads.of(snapshot.workloads)
     policy = policy_of(snapshot, settings)
     supply = find_supply(snapshot, memory, settings, rules, now, last.supply)
+    if not memory.phases:
+        memory = replace(memory, last_users={**_users_by_labels(supply.values(), workloads), **memory.last_users})
     found = find_by_workload(
         workloads,
         snapshot.pods,
@@ -362,6 +364,18 @@ def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) 
     workload = ownership.workload
     elsewhere = bool(settings.namespaces) and workload.namespace not in settings.namespaces
     return elsewhere or workload.kind in snapshot.unknown_kinds
+
+
+def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[PoolName, SliceId]:
+    """Return the slices that pools are assigned to by the labels of their nodes: a new process may have no hints.
+
+    Such a slice may be without pods, between two attempts, and its pool created for another workload.
+    """
+    # After the letter of the kind, the label has the key of the group.
+    keys = {each.name: (mark[0], GroupKey(mark[1][2:])) for each in supply if (mark := each.assigned_to) is not None}
+    namespaces = {namespace for namespace, _ in keys.values()}
+    slices = slices_by_key(each for each in workloads.by_uid.values() if each.namespace in namespaces)
+    return {name: slices[key] for name, key in keys.items() if key in slices}
 
 
 def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:
