@@ -117,29 +117,31 @@ class HintsStore:
     def load(self) -> dict[str, str]:
         """Return the stored hints, empty if there is no ConfigMap. Raises ClusterError, and logs it once per cause."""
         try:
-            return dict(self._api.get(self._path).get("data") or {})
+            stored = dict(self._api.get(self._path).get("data") or {})
         except NotFound:
             _log.info("hints.not_found", namespace=self._namespace, config_map=constants.HINTS_CONFIGMAP_NAME)
             return {}
         except ClusterError as error:
-            self._log_once("hints.load_failed", error)
+            if self._is_new_cause(error):
+                _log.warning("hints.load_failed", namespace=self._namespace, error=str(error))
             raise
+        self._last_cause = ""
+        return stored
 
     def save(self, data: Mapping[str, str]) -> bool:
         """Create or update the hints; False when that failed, which is logged once per cause."""
         try:
             self._write(data)
         except ClusterError as error:
-            self._log_once("hints.save_failed", error)
+            if self._is_new_cause(error):
+                _log.warning("hints.save_failed", namespace=self._namespace, error=str(error))
             return False
         self._last_cause = ""
         return True
 
-    def _log_once(self, event: str, error: ClusterError) -> None:
-        cause = f"{event} {type(error).__name__} {error.status} {error.reason}"
-        if cause != self._last_cause:
-            self._last_cause = cause
-            _log.warning(event, namespace=self._namespace, error=str(error))
+    def _is_new_cause(self, error: ClusterError) -> bool:
+        before, self._last_cause = self._last_cause, f"{type(error).__name__} {error.status} {error.reason}"
+        return before != self._last_cause
 
     def _write(self, data: Mapping[str, str]) -> None:
         """Write the data and nothing else: labels and annotations belong to whoever installed the object."""
