@@ -91,7 +91,8 @@ class Loop(RoundLoop[answers.Answer]):
         leading = self.is_leader()
         self.metrics.leader.set(leading)
         unknown = {name for name, each in read_sources(self.watches).items() if each is Knowledge.UNKNOWN}
-        unknown |= self._unknown_to_leader() if leading else set()
+        if leading:
+            unknown |= self.pools.supplier.unknown_sources() | ({HINTS} if not self._hints_loaded else set())
         self.metrics.source_unknown.replace(dict.fromkeys(unknown, 1))
         if not leading:
             self._problems = ()
@@ -154,21 +155,13 @@ class Loop(RoundLoop[answers.Answer]):
         self.board.timeline.shift(by)
 
     def _follow_catalogue(self) -> bool:
-        """Extend the catalogue by what the cluster lists; return whether that changed it.
-
-        Machine types are kept when their MachineConfig is deleted, because an upgrade of the CRD recreates the objects.
-        """
-        watch = self.watches.machine_configs
-        listed = {**self._machine_configs, **watch.records()} if watch is not None else {}
-        changed = listed != self._machine_configs
-        if changed:
-            extend_catalogue(listed)
-            self._machine_configs, self._derived = listed, NOT_DERIVED
-        return changed
-
-    def _unknown_to_leader(self) -> set[str]:
-        """Return the sources that only a leader reads, and that are unknown."""
-        return {*self.pools.supplier.unknown_sources(), *([] if self._hints_loaded else [HINTS])}
+        """Extend the catalogue by what the cluster lists; return whether that changed it."""
+        watch, before = self.watches.machine_configs, self._machine_configs
+        self._machine_configs = extend_catalogue(watch.records() if watch is not None else {}, before)
+        if self._machine_configs is before:
+            return False
+        self._derived = NOT_DERIVED
+        return True
 
     def _prepare(self) -> float:
         """Return the seconds until the proof of the cluster, or the read of the hints, is repeated; 0 if not."""

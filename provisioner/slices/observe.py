@@ -274,8 +274,8 @@ def take_snapshot(
     listed = {each.uid: each for watch in watched for each in watch.records().values()}
     offered = dict(watches.devices.records().values()) if watches.devices is not None else {}
     templates = watches.templates.records() if watches.templates is not None else {}
-    catalogue_unknown = sources.get(MACHINE_CONFIGS) is Knowledge.UNKNOWN
-    workloads, leaders = with_slices(listed, templates, rejected, catalogue_unknown=catalogue_unknown)
+    unlisted = sources.get(MACHINE_CONFIGS) is Knowledge.UNKNOWN
+    workloads, leaders = with_slices(listed, templates, rejected, unlisted=unlisted)
     owners = {owner.workload_uid for pool in pools.pools if (owner := read_ownership(pool.labels)) is not None}
     deleted = {uid for uid in owners - workloads.keys() if any(watch.seen_deleted(uid) for watch in watched)}
     return Snapshot(

@@ -26,21 +26,18 @@ from provisioner.model.workloads import (
 )
 from provisioner.slices.demand.slices import CHIP_TOLERATION, Slice, SliceId, name_of_group, shape_of, with_host_chips
 
+_Workloads = Mapping[WorkloadUid, Workload]
 #: By namespace and name.
 Templates = Mapping[tuple[str, str], Requirements]
 
 
 def with_slices(
-    workloads: Mapping[WorkloadUid, Workload],
-    templates: Templates,
-    rejected: AbstractSet[str] = frozenset(),
-    *,
-    catalogue_unknown: bool = False,
-) -> tuple[Mapping[WorkloadUid, Workload], list[Pod]]:
+    workloads: _Workloads, templates: Templates, rejected: AbstractSet[str] = frozenset(), *, unlisted: bool = False
+) -> tuple[_Workloads, list[Pod]]:
     """Return the workloads, those that ask for capacity with their slices, and the leader pods that stand for these.
 
-    With `catalogue_unknown`, a template of an unknown shape counts as missing. A request among the `rejected` gets no
-    slices: its status could not be written for long, so no other controller would ever use them, or release them.
+    With `unlisted`, the catalogue may be incomplete, and a template without a shape counts as missing. A request among
+    the `rejected` gets no slices: its status could not be written for long, so no controller would learn of its pools.
     """
     asking = [
         each
@@ -50,30 +47,23 @@ def with_slices(
     ]
     if not asking:
         return workloads, []
-    waits_for = (_MissingError, tpu.ShapeError) if catalogue_unknown else (_MissingError,)
     read: list[Workload] = []
     slices: Counter[str] = Counter()
     for each in sorted(asking, key=lambda each: (each.created_at, each.uid)):
         if each.ask is not None:
             room = bounds.CHILD_JOBS - slices[each.namespace]
-            read.append(_with_slices(each, each.ask, templates, workloads, room, waits_for))
+            read.append(_with_slices(each, each.ask, templates, workloads, room, unlisted=unlisted))
             slices[each.namespace] += sum(group.replicas for group in read[-1].groups)
     pods = [pod for each in read for pod in _leaders(each)]
     return {**workloads, **{each.uid: each for each in read}}, pods
 
 
 def _with_slices(
-    workload: Workload,
-    ask: Ask,
-    templates: Templates,
-    workloads: Mapping[WorkloadUid, Workload],
-    room: int,
-    waits_for: tuple[type[Exception], ...],
+    workload: Workload, ask: Ask, templates: Templates, workloads: _Workloads, room: int, *, unlisted: bool
 ) -> Workload:
     """Turn the pod sets of an ask into groups, one for each slice; its namespace has `room` for so many slices.
 
-    There are none if an error of `waits_for` is raised: the ask waits. With another problem there are none either, and
-    the templates alone say whether it is served.
+    With a problem there are none, and the templates alone say whether it is served.
     """
     if workload.problem or not workload.lives:
         return workload
@@ -82,9 +72,11 @@ def _with_slices(
             groups = tuple(_groups_of_request(workload, ask, templates))
         else:
             groups = (_group_of_buffer(workload, ask, templates, workloads),)
-    except waits_for:
+    except _MissingError:
         return workload
     except ValueError as error:
+        if unlisted and isinstance(error, tpu.ShapeError):
+            return workload
         found = (templates.get((workload.namespace, name)) for name, _ in ask.pod_sets)
         groups = tuple(
             PodGroup(name="", replicas=0, parallelism=0, template=each) for each in found if each is not None
@@ -128,9 +120,7 @@ def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> It
         yield _group(str(place), template, replicas=pods // hosts, hosts=hosts, together=True)
 
 
-def _group_of_buffer(
-    workload: Workload, ask: Ask, templates: Templates, workloads: Mapping[WorkloadUid, Workload]
-) -> PodGroup:
+def _group_of_buffer(workload: Workload, ask: Ask, templates: Templates, workloads: _Workloads) -> PodGroup:
     """Return the slices of a buffer: the fewest that its replicas, its percentage and its limits say."""
     ((name, replicas),) = ask.pod_sets
     like, template = 0, Requirements()
@@ -170,9 +160,7 @@ def _template(workload: Workload, name: str, templates: Templates) -> Requiremen
     return with_host_chips(found)
 
 
-def _scalable(
-    workload: Workload, scalable: tuple[str, str, str], workloads: Mapping[WorkloadUid, Workload]
-) -> Workload:
+def _scalable(workload: Workload, scalable: tuple[str, str, str], workloads: _Workloads) -> Workload:
     api_group, kind, name = scalable
     for each in workloads.values():
         group = each.kind.api_version.partition("/")[0]

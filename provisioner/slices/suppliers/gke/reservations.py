@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from provisioner.slices.suppliers.gke.errors import GkeError
 
 _log = structlog.get_logger(__name__)
 
-#: Interval between two reads of one reservation, because its owner may move the end; after a read that failed.
+#: Interval until a reservation is read again, because its owner may move the end; the second after a failed read.
 _REREAD, _RETRY = timedelta(minutes=10), timedelta(minutes=1)
 #: Maximum number of reads at the same time.
 _AT_ONCE = 4
@@ -35,17 +35,11 @@ class ReservationId(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    read_at: datetime
+class _Reading(NamedTuple):
+    due_at: datetime
     #: None if it has no end, or if the end was never read.
-    ends_at: datetime | None = None
-    failure: FailureKind | None = None
-
-    def is_due(self, now: datetime) -> bool:
-        # An end that has passed since the last read is read once more, because pools are deleted for it.
-        ended = self.ends_at is not None and self.read_at < self.ends_at <= now
-        return ended or now - self.read_at >= (_RETRY if self.failure else _REREAD)
+    ends_at: datetime | None
+    failure: FailureKind | None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,42 +54,40 @@ class Reservations:
         default_factory=lambda: ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="reservation").submit
     )
     _readings: dict[ReservationId, _Reading] = field(default_factory=dict)
-    #: Reservations of listed pools, and those of them whose read is submitted.
+    #: Reservations of listed pools, and those whose read is submitted.
     _used: frozenset[ReservationId] = frozenset()
     _submitted: set[ReservationId] = field(default_factory=set)
 
     def follow(self, pools: Iterable[NodePool]) -> None:
         """Submit the reads that are due for the reservations of some pools. Does not wait for them."""
-        now = self.clock()
-        self._used = frozenset(filter(None, map(id_of, pools)))
+        self._used = frozenset(filter(None, map(_id_of, pools)))
         # Pods name reservations: those that Compute Engine does not know must not be remembered forever.
         for each, reading in self._readings.copy().items():
-            if reading.ends_at is None and each not in self._used and now - reading.read_at >= _REREAD:
+            if reading.ends_at is None and each not in self._used and self._is_due(each):
                 self._readings.pop(each, None)
-        for each in sorted(self._used - self._submitted):
-            if self._is_due(each):
-                self._submitted.add(each)
-                try:
-                    self.submit(partial(self._read_submitted, each))
-                except RuntimeError:
-                    # No thread can be started. The next list tries again.
-                    self._submitted.discard(each)
+        for each in filter(self._is_due, sorted(self._used - self._submitted)):
+            self._submitted.add(each)
+            try:
+                self.submit(partial(self._read_submitted, each))
+            except RuntimeError:
+                # No thread can be started. The next list tries again.
+                self._submitted.discard(each)
 
     def known_end(self, pool: NodePool) -> datetime | None:
         """Return when the reservation of a pool ends; None if it has no end, or if the end is unknown."""
-        each = id_of(pool)
+        each = _id_of(pool)
         reading = self._readings.get(each) if each is not None else None
         return reading.ends_at if reading is not None else None
 
     def are_unknown(self) -> bool:
-        """Whether the end of a reservation of a listed pool could not be read."""
+        """Whether the end of a reservation of a listed pool was not read, or could not be."""
         readings = map(self._readings.get, self._used)
         # A reservation that does not exist has no end to report.
         return any(each is None or each.failure not in (None, FailureKind.NOT_FOUND) for each in readings)
 
-    def read(self, pool: NodePoolRequest) -> datetime | None:
+    def read(self, request: NodePoolRequest) -> datetime | None:
         """Return when the reservation of a request ends, as `known_end`; read it if a read is due. Blocks."""
-        each = id_of(pool)
+        each = _id_of(request)
         if each is None:
             return None
         return (self._read(each) if self._is_due(each) else self._readings[each]).ends_at
@@ -108,23 +100,27 @@ class Reservations:
 
     def _read(self, each: ReservationId) -> _Reading:
         before, now = self._readings.get(each), self.clock()
+        # The known end is kept: a reservation that has ended is not found.
+        end, failure = before.ends_at if before is not None else None, None
         try:
-            reading = _Reading(now, self.get_end(each))
+            end = self.get_end(each)
         except GkeError as error:
-            # The known end is kept: a reservation that has ended is not found.
-            reading = replace(before or _Reading(now), read_at=now, failure=error.failure.kind)
+            failure = error.failure.kind
             if before is None:
                 advice = "grant compute.reservations.get on its project; otherwise its end is not reported"
                 _log.warning("reservation.not_read", reservation="/".join(each), error=str(error), advice=advice)
-        self._readings[each] = reading
+        due_at = now + (_RETRY if failure is not None else _REREAD)
+        # At its end it is read once more, because its pools are deleted then.
+        due_at = min(due_at, end) if end is not None and end > now else due_at
+        reading = self._readings[each] = _Reading(due_at, end, failure)
         return reading
 
     def _is_due(self, each: ReservationId) -> bool:
         reading = self._readings.get(each)
-        return reading is None or reading.is_due(self.clock())
+        return reading is None or self.clock() >= reading.due_at
 
 
-def id_of(pool: NodePool | NodePoolRequest) -> ReservationId | None:
+def _id_of(pool: NodePool | NodePoolRequest) -> ReservationId | None:
     """Return the reservation that a pool is in; None if it is in none."""
     choice = choice_of(pool)
     project, name, _, _ = reservation_parts(choice.reservation)
