@@ -18,8 +18,8 @@ MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(
 #: What a decision needs of an object that is refused for having too many labels or selectors.
 _KEPT_LABELS = (constants.DISABLE, constants.JOB_NAME)
 _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
-#: Labels of nodes that determine a slice: accelerator, topology and machine type.
-SLICE_SELECTORS = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
+#: Labels of nodes that determine a slice.
+_OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
 
 
 def pod_requests(what: str, spec: object, resource: str) -> Decimal:
@@ -67,7 +67,7 @@ def _claimed_chips(spec: object) -> int:
     selector = node_selector_of(spec)
     if constants.TPU_ACCELERATOR not in selector:
         return 0
-    return tpu.chips_of_host(*(fields.text(selector.get(key)) for key in SLICE_SELECTORS))
+    return tpu.chips_of_host(*(fields.text(selector.get(key)) for key in _OF_SLICES))
 
 
 def node_selector_of(spec: object) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def node_selector_of(spec: object) -> dict[str, Any]:
     asked = fields.mapping(spec)
     selector = fields.mapping(asked.get("nodeSelector"))
     terms = fields.mappings(fields.mapping(_required_affinity(asked)).get("nodeSelectorTerms"))
-    missing = (key for key in SLICE_SELECTORS if terms and key not in selector)
+    missing = (key for key in _OF_SLICES if terms and key not in selector)
     fixed = {key: value for key in missing if (value := _only_value(terms, key))}
     return {**selector, **fixed} if fixed else selector
 

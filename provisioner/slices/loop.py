@@ -10,7 +10,7 @@ from provisioner import constants
 from provisioner.kube.errors import ClusterError
 from provisioner.kube.machineconfigs import Listed, extend_catalogue
 from provisioner.model.capacity import NodePool, PoolName
-from provisioner.model.sources import HINTS, Knowledge
+from provisioner.model.sources import HINTS
 from provisioner.model.workloads import Workloads
 from provisioner.runtime.clock import shifted
 from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
@@ -20,7 +20,7 @@ from provisioner.slices.act import Actor
 from provisioner.slices.board import Board
 from provisioner.slices.demand.slices import all_slices, find_by_workload
 from provisioner.slices.metrics import Meter, Metrics
-from provisioner.slices.observe import OPTIONAL, PoolList, Watches, not_synced, read_sources, take_snapshot
+from provisioner.slices.observe import OPTIONAL, PoolList, Watches, not_synced, take_snapshot, unknown_sources
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
@@ -90,7 +90,7 @@ class Loop(RoundLoop[answers.Answer]):
             )
         leading = self.is_leader()
         self.metrics.leader.set(leading)
-        unknown = {name for name, each in read_sources(self.watches).items() if each is Knowledge.UNKNOWN}
+        unknown = unknown_sources(self.watches)
         if leading:
             unknown |= self.pools.supplier.unknown_sources() | ({HINTS} if not self._hints_loaded else set())
         self.metrics.source_unknown.replace(dict.fromkeys(unknown, 1))

@@ -245,6 +245,11 @@ def read_sources(watches: Watches) -> dict[str, Knowledge]:
     return {name: knowledge_of(watch) for name, watch in watches.named().items() if name in OPTIONAL}
 
 
+def unknown_sources(watches: Watches) -> frozenset[str]:
+    """Name the optional sources that are unknown."""
+    return frozenset(name for name, each in read_sources(watches).items() if each is Knowledge.UNKNOWN)
+
+
 def unknown_kinds(watches: Watches) -> frozenset[WorkloadKind]:
     """List the kinds whose workloads are not watched, or not known (any more): other kinds are served anyway."""
     lacking = {name for name, each in read_sources(watches).items() if each is not Knowledge.KNOWN}
@@ -264,24 +269,23 @@ def take_snapshot(
 ) -> Snapshot:
     """Put together what one decision sees; `rejected` are the nodes and statuses that could not be written for long."""
     # Before the records: what a watch shows later may only add to them.
-    reasons, sources = not_synced(watches), read_sources(watches)
+    reasons, sources, unknown = not_synced(watches), read_sources(watches), unknown_sources(watches)
     if pools.listed_at is None or pools.problem:
         reasons = (*reasons, pools.problem or "the node pools are not listed yet")
     namespaces = watches.namespaces.records() if watches.namespaces is not None else {}
     pauses = watches.pause.records() if watches.pause is not None else {}
-    unknown = unknown_kinds(watches)
-    watched = [watch for kind, watch in watches.workloads.items() if kind not in unknown]
+    hidden = unknown_kinds(watches)
+    watched = [watch for kind, watch in watches.workloads.items() if kind not in hidden]
     listed = {each.uid: each for watch in watched for each in watch.records().values()}
     offered = dict(watches.devices.records().values()) if watches.devices is not None else {}
     templates = watches.templates.records() if watches.templates is not None else {}
-    unlisted = sources.get(MACHINE_CONFIGS) is Knowledge.UNKNOWN
-    workloads, leaders = with_slices(listed, templates, rejected, unlisted=unlisted)
+    workloads, leaders = with_slices(listed, templates, rejected, unlisted=MACHINE_CONFIGS in unknown)
     owners = {owner.workload_uid for pool in pools.pools if (owner := read_ownership(pool.labels)) is not None}
     deleted = {uid for uid in owners - workloads.keys() if any(watch.seen_deleted(uid) for watch in watched)}
     return Snapshot(
         workloads=MappingProxyType(workloads),
-        sources=sources,
-        unknown_kinds=unknown,
+        unknown=unknown,
+        unknown_kinds=hidden,
         deleted_workloads=frozenset(deleted),
         pods=(*watches.pods.records().values(), *leaders),
         nodes=tuple(

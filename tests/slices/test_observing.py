@@ -240,4 +240,4 @@ def test_ready_node_counts_with_its_chips_while_resource_slices_are_unknown(
     snapshot = take_snapshot(watches, world.loop.pools)
     found = {node.name: node.allocatable_chips for node in snapshot.nodes}
     assert found == {"driver": chips, "unready": 0, "plugin": 0}
-    assert snapshot.is_unknown(RESOURCE_SLICES) is (bool(chips) and not devices.missing)
+    assert snapshot.unknown == ({RESOURCE_SLICES} if chips and not devices.missing else set())

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
@@ -21,7 +21,6 @@ from typing import NamedTuple, TypeVar
 
 from provisioner import constants, tpu
 from provisioner.kube import fields
-from provisioner.kube.podspec import SLICE_SELECTORS
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
@@ -379,13 +378,14 @@ def _slice(
     if leader is not None and _is_outdated(leader, workload, group.template):
         leader = None
     # What a pod of the template asks for when GKE has added its toleration.
-    template = with_host_chips(group.template)
-    admitted = replace(template, tolerations=(*template.tolerations, CHIP_TOLERATION))
+    admitted = replace(group.template, tolerations=(*group.template.tolerations, CHIP_TOLERATION))
     if group.selects_job_nodes:
         admitted = with_job_nodes(admitted, workload.namespace, listed.name)
     requirements, host = admitted, ""
     if leader is not None:
-        requirements, host = without_marks(with_host_chips(leader.requirements), leader.namespace)
+        requirements, host = without_marks(leader.requirements, leader.namespace)
+    if requirements.claims:
+        requirements = with_host_chips(requirements)
     # Pods from before the policy was installed are not marked, and those that follow them are.
     marks = (mark_of(pod.requirements, pod.namespace) for pod in (*filter(None, (leader,)), *pods))
     shape: tpu.Shape | None = None
@@ -442,7 +442,7 @@ def _is_outdated(leader: Pod, workload: Workload, template: Requirements) -> boo
     )
 
 
-def _slice_asked_for(requirements: Requirements) -> tuple[Sequence[str], int]:
+def _slice_asked_for(requirements: Requirements) -> tuple[tuple[str, str], int]:
     return selected_machines(requirements)[:2], 0 if requirements.claims else requirements.chips
 
 
@@ -453,15 +453,16 @@ def with_host_chips(requirements: Requirements) -> Requirements:
     return replace(requirements, chips=tpu.chips_of_host(*selected_machines(requirements)))
 
 
-def selected_machines(requirements: Requirements) -> tuple[str, ...]:
+def selected_machines(requirements: Requirements) -> tuple[str, str, str]:
     """Return the accelerator, the topology and the machine type that pods select, each empty if they select none."""
-    return tuple(requirements.node_selector.get(label, "") for label in SLICE_SELECTORS)
+    find = requirements.node_selector.get
+    return find(constants.TPU_ACCELERATOR, ""), find(constants.TPU_TOPOLOGY, ""), find(constants.INSTANCE_TYPE, "")
 
 
 def shape_of(requirements: Requirements) -> tpu.Shape:
     """Return the shape that pods ask for; raise ShapeError where there is none."""
+    accelerator, topology, machine_type = selected_machines(requirements)
     if constants.TPU_ACCELERATOR not in requirements.node_selector:
         valid = ", ".join(tpu.ACCELERATORS)
         raise tpu.ShapeError(f"the pod has no nodeSelector {constants.TPU_ACCELERATOR}; add it with one of {valid}")
-    accelerator, topology, machine_type = selected_machines(requirements)
     return tpu.resolve(accelerator, topology, requirements.chips, machine_type)

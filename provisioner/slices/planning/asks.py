@@ -96,7 +96,7 @@ def _of_request(
         missing = "A PodTemplate that it names does not exist"
         if workload.full_name.text in round_.snapshot.rejected:
             missing = "Kubernetes rejected this status for long; the request is served once the status can be written"
-        elif round_.snapshot.is_unknown(MACHINE_CONFIGS):
+        elif MACHINE_CONFIGS in round_.snapshot.unknown:
             missing += ", or the cluster has machine types that the provisioner cannot list"
         yield _New(constants.PROVISIONED, False, "Waiting", missing)
     else:

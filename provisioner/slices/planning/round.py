@@ -15,7 +15,6 @@ from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, P
 from provisioner.model.choices import LAST_OF_RESERVATION
 from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
 from provisioner.model.placement import MARKS, labels_of
-from provisioner.model.sources import Knowledge
 from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
@@ -38,8 +37,8 @@ class Snapshot:
     """The caches of Kubernetes and the last list of node pools."""
 
     workloads: Mapping[WorkloadUid, Workload] = field(default_factory=dict)
-    #: What is known of each optional source, by name; a source that is not named is known.
-    sources: Mapping[str, Knowledge] = field(default_factory=dict)
+    #: Names of the optional sources that are unknown (`model.sources`): no decision may depend on them.
+    unknown: frozenset[str] = frozenset()
     #: Kinds that the API server does not show us: of their workloads nothing is known.
     unknown_kinds: frozenset[WorkloadKind] = frozenset()
     #: Of the workloads that pools were made for and that are not there: those that were seen to go.
@@ -60,10 +59,6 @@ class Snapshot:
     paused_since: datetime | None = None
     #: Why nothing may be decided on this snapshot (a cache not synced or stale, cluster unproven); empty: it may.
     not_synced: tuple[str, ...] = ()
-
-    def is_unknown(self, source: str) -> bool:
-        """Whether no decision may depend on what an optional source would show."""
-        return self.sources.get(source) is Knowledge.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

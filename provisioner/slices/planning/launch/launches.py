@@ -28,7 +28,7 @@ from provisioner.slices.planning.launch.options import (
     options_of,
     problem_of_all,
 )
-from provisioner.slices.planning.launch.specification import Specification, is_unlisted, pool_name
+from provisioner.slices.planning.launch.specification import Specification, pool_name
 from provisioner.slices.planning.line import CREATES, Stamps, Unit, granted, in_line, place_of
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
@@ -172,7 +172,8 @@ class Launches:
         try:
             options = options_of(self.round_, slice_, self.zones.get(uid))
         except UnmeetableError as error:
-            if self.round_.snapshot.is_unknown(MACHINE_CONFIGS) and is_unlisted(slice_):
+            asked = slice_.requirements
+            if MACHINE_CONFIGS in self.round_.snapshot.unknown and slice_.shape is None and not asked.problem:
                 return waits.of_catalogue(name, str(error))
             message = f"No TPU node pool is created: {error}"
             reason = constants.INVALID_REQUEST

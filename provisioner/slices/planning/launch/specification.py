@@ -252,18 +252,13 @@ def is_held(taints: Iterable[Taint]) -> bool:
     return any(taint.key in constants.HELD_KEYS for taint in taints)
 
 
-def is_unlisted(slice_: Slice) -> bool:
-    """Whether the catalogue lacks what the pods select, so that the MachineConfigs of the cluster may list it."""
-    asked = slice_.requirements
-    return slice_.shape is None and not asked.problem and tpu.may_be_sold(*selected_machines(asked))
-
-
 def check_shape(slice_: Slice) -> tpu.Shape:
     """Return the slice's shape; raise UnmeetableError where it has none that its pods fit."""
     shape = slice_.shape
     if shape is None:
-        possible = slice_.requirements.problem or is_unlisted(slice_)
-        raise (UnmeetableError if possible else ImpossibleError)(slice_.shape_problem)
+        asked = slice_.requirements
+        unknown = asked.problem or tpu.may_be_sold(*selected_machines(asked))
+        raise (UnmeetableError if unknown else ImpossibleError)(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
         raise ImpossibleError(
             f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, but a slice of topology {shape.topology} "
