@@ -175,7 +175,7 @@ Watch: TypeAlias = ListWatch[T] | CombinedWatch[T]
 
 
 def knowledge_of(watch: Watch[Any]) -> Knowledge:
-    """Return what is known of a collection that the API server need not have."""
+    """Return the knowledge of a collection that the API server need not have."""
     if watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):
         return Knowledge.KNOWN
     return Knowledge.ABSENT if watch.missing else Knowledge.UNKNOWN

@@ -1,6 +1,6 @@
-"""What a process knows of the optional sources of facts: APIs that a cluster may lack, or that may be forbidden. Pure.
+"""Knowledge of the optional sources of facts: APIs that a cluster may lack, or that may be forbidden. Pure.
 
-One rule holds for all sources: no decision depends on what an unknown source would show.
+One rule holds for all sources: no decision depends on the contents of an unknown source.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class Loop(RoundLoop[answers.Answer]):
         self.board.timeline.shift(by)
 
     def _follow_catalogue(self) -> bool:
-        """Extend the catalogue by what the cluster lists; return whether that changed it."""
+        """Extend the catalogue by the MachineConfigs of the cluster; return whether they are new."""
         watch, before = self.watches.machine_configs, self._machine_configs
         self._machine_configs = extend_catalogue(watch.records() if watch is not None else {}, before)
         if self._machine_configs is before:
@@ -206,7 +206,7 @@ class Loop(RoundLoop[answers.Answer]):
             take_snapshot, self.watches, self.pools, self.actor.live_calls(), self.actor.rejected().keys()
         )
         snapshot = observe()
-        # After the snapshot: the catalogue must not be older than what the snapshot knows of the MachineConfigs.
+        # After the snapshot, because MachineConfigs that the snapshot counts as known must be in the catalogue.
         if self._follow_catalogue():
             snapshot = observe()
         started = self.monotonic()

@@ -241,7 +241,7 @@ def not_synced(watches: Watches) -> tuple[str, ...]:
 
 
 def read_sources(watches: Watches) -> dict[str, Knowledge]:
-    """Return what is known of each optional source that is watched, by name."""
+    """Return the knowledge of each optional source that is watched, by name."""
     return {name: knowledge_of(watch) for name, watch in watches.named().items() if name in OPTIONAL}
 
 
@@ -267,8 +267,8 @@ def take_snapshot(
     live_calls: frozenset[PoolName] = frozenset(),
     rejected: AbstractSet[str] = frozenset(),
 ) -> Snapshot:
-    """Put together what one decision sees; `rejected` are the nodes and statuses that could not be written for long."""
-    # Before the records: what a watch shows later may only add to them.
+    """Return the input of one decision; `rejected` are the nodes and statuses that could not be written for long."""
+    # Before the records are read, because a watch may become synced in between.
     reasons, sources, unknown = not_synced(watches), read_sources(watches), unknown_sources(watches)
     if pools.listed_at is None or pools.problem:
         reasons = (*reasons, pools.problem or "the node pools are not listed yet")

@@ -286,7 +286,7 @@ def machine_type(name: str) -> tuple[Accelerator, MachineType] | None:
 
 
 def machine_of(name: str) -> tuple[str, int]:
-    """Return the accelerator and the chips of a machine type; "" and 0 if neither the table nor the name tells them.
+    """Return the accelerator and the chips of a machine type; "" and 0 if neither the table nor the name has them.
 
     Since tpu7, Google's names contain both: tpu7x-standard-4t has accelerator tpu7x and 4 chips.
     """

@@ -120,7 +120,7 @@ def rights(alone: Ground, tmp_path: Path) -> Iterator[Rights]:
 
 @pytest.mark.usefixtures("device_class")
 def test_slices_start_although_rights_are_missing_since_a_restart(alone: Ground, rights: Rights) -> None:
-    """After an upgrade of the image alone, no node of the TPU driver became ready, and the hints were overwritten."""
+    """After an upgrade of only the image, no node of the TPU driver became ready, and the hints were overwritten."""
     path = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace=constants.DEFAULT_NAMESPACE)
     first = alone.provisioner(kubeconfig=rights.kubeconfig, environment={"MAX_CREATES_PER_HOUR": "3"})
     alone.apply("before", run_for="1h")

@@ -1,4 +1,4 @@
-"""Optional sources of facts that cannot be read or written: what the loop does meanwhile, and what it reports."""
+"""Decisions and metrics of the loop while an optional source of facts cannot be read, or a status be written."""
 
 from __future__ import annotations
 

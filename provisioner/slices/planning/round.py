@@ -214,7 +214,7 @@ class Supply:
 
     @cached_property
     def machine(self) -> tuple[str, int]:
-        """Accelerator and chips of each host. Nodes tell those of a machine type that the catalogue lacks."""
+        """Accelerator and chips of each host; those of the nodes if the catalogue lacks the machine type."""
         accelerator, chips = tpu.machine_of(self.pool.machine_type)
         if not self.in_catalogue:
             labels = (node.labels.get(constants.TPU_ACCELERATOR, "") for node in self.nodes)
