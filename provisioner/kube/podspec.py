@@ -169,6 +169,7 @@ def requirements(
     implied = {constants.TPU_DRA_DRIVER: "true"} if claimed else {}
     return Requirements(
         chips=counted or claimed,
+        claims=claimed > 0,
         cpu_millicores=ceil(pod_requests(what, spec, "cpu") * 1000),
         memory_bytes=ceil(pod_requests(what, spec, "memory")),
         node_selector=reader.labels("nodeSelector", node_selector_of(spec), keep=_KEPT_SELECTORS) | implied,

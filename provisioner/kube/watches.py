@@ -21,6 +21,7 @@ from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, Reflector, Wa
 from provisioner.model import bounds
 from provisioner.model.capacity import Node, Taint
 from provisioner.model.membership import reported_pool
+from provisioner.model.sources import Knowledge
 
 T = TypeVar("T")
 
@@ -178,6 +179,13 @@ class CombinedWatch(Generic[T]):
 
 #: What a controller watches, in one namespace or in several.
 Watch: TypeAlias = ListWatch[T] | CombinedWatch[T]
+
+
+def knowledge_of(watch: Watch[Any]) -> Knowledge:
+    """Return the knowledge of a collection that the API server need not have."""
+    if watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):
+        return Knowledge.KNOWN
+    return Knowledge.ABSENT if watch.missing else Knowledge.UNKNOWN
 
 
 def doubt_of(name: str, watch: Watch[Any]) -> str:

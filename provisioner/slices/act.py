@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from provisioner.kube.protocol import Api, object_path
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.model.waits import doubled_seconds
 from provisioner.model.wording import first_of
+from provisioner.model.workloads import WorkloadName
 from provisioner.runtime.actor import NO_LEASE, CallingActor
 from provisioner.slices.gate import Gate, NeededError, SettlingError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
@@ -91,7 +92,7 @@ class Actor(CallingActor[Answer]):
         for change, nodes in of_nodes:
             changes += [(node, functools.partial(change, self.api, node)) for node in nodes]
         writes = [
-            (f"{each.kind.value} {each.namespace}/{each.name}", functools.partial(self._write_status, each))
+            (WorkloadName(each.kind, each.namespace, each.name).text, functools.partial(self._write_status, each))
             for each in plan.statuses
         ]
         for what in self._rejected.copy().keys() - {what for what, _ in (*changes, *writes)}:
@@ -231,16 +232,19 @@ class Actor(CallingActor[Answer]):
         finally:
             self._changing.discard(node)
 
-    def alerts(self) -> tuple[Alert, ...]:
-        """Say which changes of nodes have been rejected for long."""
+    def rejected(self) -> Mapping[str, str]:
+        """Return the last error by node, or object with a status, whose changes were rejected for `_ALERT_SECONDS`."""
         limit = self.monotonic() - _ALERT_SECONDS
-        # A copy: threads take notes meanwhile.
-        long = {node: each for node, each in sorted(self._rejected.copy().items()) if each.since <= limit}
-        if not long:
+        # A copy, because other threads record rejections at the same time.
+        return {what: each.error for what, each in sorted(self._rejected.copy().items()) if each.since <= limit}
+
+    def alerts(self) -> tuple[Alert, ...]:
+        """Report the changes that Kubernetes has rejected for long."""
+        if not (rejected := self.rejected()):
             return ()
-        error = next(iter(long.values())).error
         message = (
             "Kubernetes has rejected each label, cordon, uncordon, removal of a taint or write of a status of "
-            f"{len(long)} object(s) for {_ALERT_SECONDS / 60:.0f} minutes ({first_of(list(long))}): {error}"
+            f"{len(rejected)} object(s) for {_ALERT_SECONDS / 60:.0f} minutes ({first_of(list(rejected))}): "
+            f"{next(iter(rejected.values()))}"
         )
         return (Alert(kind="node_change_rejected", message=message),)

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from provisioner import constants
+from provisioner.kube import errors
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, NodePool, PoolName
 from provisioner.model.workloads import WorkloadKind
@@ -98,6 +99,38 @@ def test_hints_are_written_at_the_end(world: World, *, leading: bool) -> None:
     assert leading or world.calls("PUT") + world.calls("POST") == before
     raw = world.kube.object(HINTS)
     assert not leading or (raw is not None and "train-" in raw["data"]["idle-since"])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(errors.Unavailable("down", status=503), id="API server down"),
+        pytest.param(errors.Forbidden("no", status=403), id="right missing"),
+    ],
+)
+def test_restart_decides_nothing_until_the_hints_are_read(error: errors.ClusterError) -> None:
+    """One 503 at a restart lost the count of MAX_CREATES_PER_HOUR permanently: 4 pools were created instead of 2."""
+    world = World(max_creates_per_hour=2)
+    for name in ("one", "two"):
+        world.put_jobset(name)
+        world.round(after_seconds=3)
+    world.finish_creates()
+    world.rounds(3, every_seconds=5)
+    before = world.kube.object(HINTS)
+    world.kube.fail("GET", constants.HINTS_CONFIGMAP_NAME, error, times=3)
+    world.start()
+    world.put_jobset("three")
+    world.rounds(3, every_seconds=3)
+    assert world.kube.object(HINTS) == before
+    (problem,) = world.loop.problems()
+    assert constants.HINTS_CONFIGMAP_NAME in problem
+    assert str(error) in problem
+    assert world.metrics.registry.get_sample_value("tpu_provisioner_source_unknown", {"source": "hints"}) == 1
+    world.rounds(5, every_seconds=5)
+    assert world.loop.problems() == ()
+    assert world.metrics.registry.get_sample_value("tpu_provisioner_source_unknown", {"source": "hints"}) == 0
+    assert len(world.gke.names_of("create_node_pool")) == 2
+    assert constants.LIMIT_REACHED in world.recorder.reasons("JobSet")
 
 
 @pytest.mark.timeout(120)  # 60 pools for many rounds

@@ -196,7 +196,10 @@ class World:
         proof = ClusterProof(
             get_cluster=self.gke.get_cluster, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time
         )
-        return GkeSupplier(gke=self.gke, clock=self.time), proof
+        supplier = GkeSupplier(gke=self.gke, clock=self.time)
+        # Reads end before the list, so that a round is deterministic.
+        supplier.reservations.submit = lambda call: call()
+        return supplier, proof
 
     @property
     def proof(self) -> ClusterProof:

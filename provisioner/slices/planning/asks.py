@@ -19,6 +19,7 @@ from provisioner import constants
 from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.model.capacity import PoolName
+from provisioner.model.sources import MACHINE_CONFIGS
 from provisioner.model.wording import clock
 from provisioner.model.workloads import Ask, Condition, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
@@ -135,7 +136,12 @@ def _of_request(facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Sl
     if problem:
         yield constants.FAILED, Condition(True, "NotAvailable", problem)
     elif not slices:
-        yield constants.PROVISIONED, Condition(False, "Waiting", "A PodTemplate that it names does not exist")
+        missing = "A PodTemplate that it names does not exist"
+        if workload.full_name.text in round_.snapshot.rejected:
+            missing = "Kubernetes rejected this status for long; the request is served once the status can be written"
+        elif MACHINE_CONFIGS in round_.snapshot.unknown:
+            missing += ", or the cluster has machine types that the provisioner cannot list"
+        yield constants.PROVISIONED, Condition(False, "Waiting", missing)
     else:
         done = all(each.id in place and _is_free(place[each.id]) for each in slices)
         reason = constants.PROVISIONED if done else "InProgress"

@@ -191,8 +191,8 @@ class PoolState:
     delete_reason: DeleteReason | None = None
     #: What its delete waits for beside its delay, in words; empty for nothing.
     delete_waits_for: str = ""
-    #: The workload that it was made for is not watched, so that it looks idle whether that lives or not.
-    unwatched: bool = False
+    #: Whether it looks idle even if it is needed: its workload is not watched, or its machine type is unknown.
+    undecided: bool = False
     #: Slices with unfinished pods on it. None stands for pods whose slice cannot be told.
     holders: frozenset[SliceId | None] = frozenset()
     #: The slice that counts on it without holding it.

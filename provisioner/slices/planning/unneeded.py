@@ -204,6 +204,9 @@ def _reason(each: Supply, workload: Workload | None, round_: Round, matching: Ma
         return DeleteReason.WORKLOAD_SUSPENDED
     if each.ended:
         return DeleteReason.RESERVATION_ENDED
+    if not each.in_catalogue:
+        # The gate keeps the pool as long as the workload exists.
+        return DeleteReason.WORKLOAD_GONE
     if each.lost:
         return DeleteReason.NO_READY_NODES
     if owner is not None and (matching.held.get(owner) or owner in matching.elsewhere):

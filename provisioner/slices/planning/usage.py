@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from provisioner import tpu
 from provisioner.model.capacity import PoolName
 from provisioner.model.workloads import Pod, WorkloadName, WorkloadUid
 from provisioner.slices.planning.round import Round, Supply
@@ -75,8 +74,7 @@ def users_of(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, W
 
 def charge_of(pool: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid], int]) -> Charge:
     """Charge each namespace for the nodes that it uses, and the rest to the one that uses most."""
-    known = tpu.machine_type(pool.pool.machine_type)
-    accelerator, total = (known[0].label if known is not None else ""), pool.chips
+    accelerator, total = pool.machine[0], pool.chips
     if not users:
         creator, creator_uid, *_ = pool.ownership
         return Charge({creator.namespace: total}, accelerator, creator, creator_uid)
@@ -91,4 +89,4 @@ def charge_of(pool: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid]
 
 def scope_of(workload: WorkloadName) -> LimitScope:
     """Return the scope of the limit on the pools of one workload."""
-    return LimitScope("workload", f"{workload.kind} {workload.namespace}/{workload.name}")
+    return LimitScope("workload", workload.text)

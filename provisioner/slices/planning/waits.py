@@ -150,6 +150,12 @@ class Limit(NamedTuple):
     asked: int
 
 
+def of_catalogue(name: PoolName, problem: str) -> WaitsFor:
+    """Return that the machine types of the cluster are unknown, and that the pods may select one of them."""
+    why = "the provisioner cannot list the MachineConfigs of the cluster, which may have it"
+    return WaitsFor(kind=WaitKind.REQUEST, message=f"Node pool {name} waits: {problem}; {why}.")
+
+
 def of_choices(name: PoolName, found: Sequence[ChoiceBlocker], now: datetime, supplier_name: str) -> WaitsFor:
     """Return what all choices of a slice wait for."""
     distinct = list({(each.last.failure, each.until, each.probed): each for each in found}.values())

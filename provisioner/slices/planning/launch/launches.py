@@ -15,6 +15,7 @@ from typing import NamedTuple
 from provisioner import constants
 from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, Zone
 from provisioner.model.choices import capacity_key
+from provisioner.model.sources import MACHINE_CONFIGS
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning import notices, waits
@@ -197,6 +198,9 @@ class Launches:
         try:
             options = options_of(self.round_, slice_, self.zones.get(uid))
         except UnmeetableError as error:
+            asked = slice_.requirements
+            if MACHINE_CONFIGS in self.round_.snapshot.unknown and slice_.shape is None and not asked.problem:
+                return waits.of_catalogue(name, str(error))
             message = f"No TPU node pool is created: {error}"
             reason = constants.INVALID_REQUEST
             return WaitsFor(kind=WaitKind.REQUEST, message=message, reason=reason, failed=True, final=True)
