@@ -8,20 +8,38 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 
 from provisioner.admission.hooks import Begin, Lanes, Later
 from provisioner.kube.errors import TooLarge
-from provisioner.runtime.resources import Busy, Call, Content, text
+from provisioner.runtime.lanes import Busy
 from tests.support.waiting import wait_for
 
-DONE = text("done")
+DONE = PlainTextResponse("done")
 #: The machine may be busy.
 pytestmark = pytest.mark.timeout(30)
 LARGE = b" " * 200_000
 
 Respond = Callable[..., Awaitable[int]]
+
+
+def post(body: bytes, media_type: str = "application/json") -> Request:
+    """Return a request with a body."""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    headers = [(b"content-type", media_type.encode())]
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive)
+
+
+def test_a_body_of_another_media_type_than_json_is_rejected():
+    endpoint = Lanes().endpoint(lambda _body, _since: DONE, quick=True)
+    assert asyncio.run(endpoint(post(b"{}", "text/plain"))).status_code == 415  # type: ignore[arg-type]
 
 
 @asynccontextmanager
@@ -30,13 +48,12 @@ async def serving() -> AsyncIterator[Respond]:
     lanes = Lanes()
 
     async def respond(begin: Begin, body: bytes = b"{}", *, quick: bool = False) -> int:
-        call = Call(name="", headers={}, body=body, client="")
         try:
-            content = await lanes.answered(begin, quick=quick)(call)
+            response = await lanes.endpoint(begin, quick=quick)(post(body))
         except Busy:
             return 503
-        assert content is DONE
-        return content.status
+        assert response is DONE
+        return response.status_code
 
     yield respond
     lanes._threads.shutdown()
@@ -70,11 +87,11 @@ def test_what_the_event_loop_does_itself(*, quick: bool, body: bytes, in_loop: b
     """Nothing that could hold up the others."""
     threads: list[bool] = []
 
-    def note() -> Content:
+    def note() -> Response:
         threads.append(threading.current_thread() is threading.main_thread())
         return DONE
 
-    def begin(got: bytes, _since: float) -> Content | Later:
+    def begin(got: bytes, _since: float) -> Response | Later:
         assert got == body
         return (note(), lambda _bytes: note())[1] if later else note()
 
@@ -90,7 +107,7 @@ def test_the_time_is_that_of_the_whole_body():
     """Waiting for a turn counts."""
     since = []
 
-    def begin(_body: bytes, at: float) -> Content:
+    def begin(_body: bytes, at: float) -> Response:
         since.append(time.perf_counter() - at)
         return DONE
 
@@ -112,7 +129,7 @@ def test_nobody_waits_for_what_is_slower():
     """While all places for slow, large and waiting answers are taken, quick ones are given, and more are refused."""
     go_on = threading.Event()
 
-    def slow(_body: bytes, _since: float) -> Content:
+    def slow(_body: bytes, _since: float) -> Response:
         go_on.wait(20)
         return DONE
 
@@ -156,7 +173,7 @@ def test_many_that_read_something_large_wait_as_what_is_large_does():
     """A JobSet of one namespace has its pods created at once."""
     go_on = threading.Event()
 
-    def of_large(most_bytes: int) -> Content:
+    def of_large(most_bytes: int) -> Response:
         if most_bytes < 1_500_000:
             raise TooLarge("an owner")
         go_on.wait(20)
@@ -180,7 +197,7 @@ def test_a_namespace_that_is_not_found_is_one_of_them():
     """API servers write names of any length before it: whoever hides it has no more room than others."""
     go_on = threading.Event()
 
-    def slow(_body: bytes, _since: float) -> Content:
+    def slow(_body: bytes, _since: float) -> Response:
         go_on.wait(20)
         return DONE
 
@@ -204,7 +221,7 @@ def test_large_bodies_are_answered_one_at_a_time():
     """Their rest, too; whatever is small goes on."""
     go_on, running, most = threading.Event(), [], []
 
-    def slow() -> Content:
+    def slow() -> Response:
         running.append(1)
         most.append(len(running))
         go_on.wait(20)
@@ -229,7 +246,7 @@ def test_what_reads_something_large_does_so_one_at_a_time_and_keeps_nobody_waiti
     """What was read of it takes dozens of times its size until it is answered."""
     go_on, large_ones = threading.Event(), []
 
-    def of_large(most_bytes: int) -> Content:
+    def of_large(most_bytes: int) -> Response:
         if most_bytes < 1_500_000:
             raise TooLarge("an owner")
         large_ones.append(1)
@@ -261,12 +278,12 @@ def test_namespaces_take_turns(*, size: int, later: bool, places: int):
     """A tenant with many pods, or large owners of them, does not keep the pods of others waiting."""
     ends, begun = threading.Semaphore(0), []
 
-    def slow(body: bytes, _since: float) -> Content:
+    def slow(body: bytes, _since: float) -> Response:
         begun.append(json.loads(body)["request"]["namespace"])
         ends.acquire(timeout=20)
         return DONE
 
-    def begin(body: bytes, since: float) -> Content | Later:
+    def begin(body: bytes, since: float) -> Response | Later:
         return (lambda _bytes: slow(body, since)) if later else slow(body, since)
 
     def review(namespace: str) -> bytes:
