@@ -50,7 +50,7 @@ class Loop(RoundLoop[answers.Answer]):
     board: Board
     store: hints.HintsStore
     is_leader: Callable[[], bool]
-    #: None: nothing is measured but what the plan says.
+    #: None if rounds are not measured, as in the simulation.
     meter: Meter | None = None
     memory: Memory = field(default_factory=Memory)
     last_plan: Plan | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,12 +17,12 @@ from provisioner.model.choices import choice_of
 from provisioner.model.workloads import ObjectRef, WorkloadKind, pod_ref, workload_ref
 from provisioner.runtime.clock import wall_clock
 from provisioner.slices.board import Journal
-from provisioner.slices.metrics import CHIP_STATES, SPLIT, TIMED_PHASES, Metrics
+from provisioner.slices.metrics import TIMED_PHASES, Metrics
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult
-from provisioner.slices.planning.memory.state import CallState, Phase
+from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import Alert, Create, Delete, Notice, Plan, PoolState, Transition
 from provisioner.slices.view.reasons import WHY_DELETED
-from provisioner.slices.view.types import State, state_of, workload_of_pool
+from provisioner.slices.view.types import workload_of_pool
 
 _log = structlog.get_logger(__name__)
 
@@ -84,7 +84,7 @@ class Reporter:
         self._states = states
         self.tell_notices(plan.notices)
         self._tell_alerts(plan.alerts)
-        self._measure(plan)
+        self.metrics.set_events_dropped(self.recorder.dropped_total)
 
     def tell_answer(self, answer: Answer) -> None:
         """Tell how a call ended."""
@@ -243,7 +243,6 @@ class Reporter:
             _log.info("alert.ended", kind=kind, node_pool=pool or None)
             self.journal.write(self.clock(), "alert", f"Over: {kind.replace('_', ' ')} {pool}".rstrip(), pool=pool)
         self._alerts = frozenset(now)
-        self.metrics.alerts.replace(Counter(alert.kind for alert in alerts))
 
     def _write(
         self, kind: str, message: str, pool: PoolName, *, warning: bool = False, state: PoolState | None = None
@@ -265,32 +264,6 @@ class Reporter:
         )
         workload = f"{last.kind}/{last.namespace}/{last.name}"
         self.journal.write(self.clock(), "notice", notice.message, warning=notice.warning, workload=workload)
-
-    def _measure(self, plan: Plan) -> None:
-        self.metrics.set_events_dropped(self.recorder.dropped_total)
-        chips: Counter[str] = Counter()
-        for state in plan.pools:
-            chips[SPLIT if _is_split(state) else CHIP_STATES[state.phase]] += state.chips
-        self.metrics.chips.replace(chips)
-        created = (state for state in plan.pools if not state.phase.before_create)
-        self.metrics.node_pools.replace(Counter(map(_phase_of, created)))
-        slices = (state for state in plan.pools if state.slice_id is not None and state.workload is not None)
-        self.metrics.slices.replace(Counter(map(_phase_of, slices)))
-        self.metrics.split_slices.set(len(plan.split_slices))
-        backoffs = (*plan.memory.backoffs.values(), *plan.memory.slice_backoffs.values())
-        self.metrics.backoff.replace(Counter(each.failure.kind.value for each in backoffs))
-        calls = plan.memory.deletes.values()
-        # One that is being tried again is blocked until the answer says otherwise, or an alert would start anew.
-        held_up = (call.state is not CallState.ACCEPTED and call.postponed_since is not None for call in calls)
-        self.metrics.deletes_blocked.set(sum(held_up))
-
-
-def _is_split(state: PoolState) -> bool:
-    return state_of(state) is State.SPLIT
-
-
-def _phase_of(state: PoolState) -> str:
-    return SPLIT if _is_split(state) else state.phase.value
 
 
 _SENTENCES = {
