@@ -188,7 +188,8 @@ class ClusterReader(Rereading):
 
     def read(self) -> None:
         """Read all of it: four calls at most. Where one fails, what was known before stays."""
-        self.attempt(self._read, "what machines have to know of the cluster cannot be read:", "cluster")
+        trouble = "what machines have to know of the cluster cannot be read:"
+        self.attempt(self._read, trouble, failed_event="cluster.not_read", ended_event="cluster.read_again")
 
     def doubt(self) -> str:
         """Say why nothing may be decided yet; empty: it may. What was read once is good for now."""

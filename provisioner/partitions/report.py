@@ -72,14 +72,7 @@ class Reporter:
             _log.info("partition.exists", **said)
         else:
             said |= {"kind": failure.kind.value, "message": failure.message}
-            self._lasting.fails(
-                key,
-                f"{failure.kind.value} {failure.message}",
-                lambda: _log.warning(
-                    "server.not_read" if isinstance(call, actions.ReadServer) else f"partition.{call.name}_failed",
-                    **said,
-                ),
-            )
+            self._lasting.fails(key, f"{failure.kind.value} {failure.message}", lambda: _log_failed(call, said))
 
     def _tell_done(self, call: actions.Call, said: Mapping[str, object], *, failed_before: bool) -> None:
         match call:
@@ -136,3 +129,13 @@ class Reporter:
     def _emit(self, pod: Pod, reason: str, message: str, *, warning: bool = True) -> None:
         ref = ObjectRef(kind="Pod", api_version="v1", namespace=pod.namespace, name=pod.name, uid=pod.uid)
         self.recorder.emit(ref, kind="Warning" if warning else "Normal", reason=reason, message=message)
+
+
+def _log_failed(call: actions.Call, said: Mapping[str, object]) -> None:
+    match call:
+        case actions.ReadServer():
+            _log.warning("server.not_read", **said)
+        case actions.CreatePartition():
+            _log.warning("partition.create_failed", **said)
+        case actions.RemovePartition():
+            _log.warning("partition.remove_failed", **said)

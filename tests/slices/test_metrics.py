@@ -26,8 +26,8 @@ def test_calls_to_gke_are_measured() -> None:
 def test_what_is_gone_is_zero() -> None:
     """A phase that no slice is in any more is 0 and not what it was."""
     metrics = Metrics(version="1")
-    for values in ({"wanted": 3, "ready": 1}, {"ready": 2}):
-        metrics.show([Shown("slices", "Slices.", values, ("phase",))])
+    for shown in ({"wanted": 3, "ready": 1}, {"ready": 2}):
+        metrics.show([Shown("slices", "Slices.", shown, ("phase",))])
     values = {phase: metrics.registry.get_sample_value(P + "slices", {"phase": phase}) for phase in ("wanted", "ready")}
     assert values == {"wanted": 0, "ready": 2}
 

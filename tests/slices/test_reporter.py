@@ -51,6 +51,21 @@ def test_the_events_of_a_whole_life(world: World) -> None:
     assert [each for each in kept if each] == []
 
 
+def test_log_lines_of_a_pool_name_its_workload_and_slice(world: World) -> None:
+    """An administrator finds all lines of a workload by one key."""
+    with structlog.testing.capture_logs() as logs:
+        pool = world.run_to_use()
+        world.complete()
+        world.rounds(8, every_seconds=5)
+    lines = [each for each in logs if each["event"].startswith("node_pool.")]
+    assert {"node_pool.create_accepted", "node_pool.delete_accepted"} < {each["event"] for each in lines}
+    assert {each["node_pool"] for each in lines} == {pool}
+    [workload] = {each["workload"] for each in lines}
+    assert workload.startswith("JobSet/")
+    slices = {each["event"]: each["slice"] for each in lines if each.get("new") != "idle"}
+    assert slices["node_pool.create_accepted"].startswith(f"{workload}/")
+
+
 def test_a_postponed_delete_is_told(world: World) -> None:
     """A pool that must stay because of a pod is logged with the pod's name, and counted as blocked.
 
