@@ -113,12 +113,11 @@ class _Connection(H11Protocol):
         super().__init__(*args, **options)
         self.conn = _Requests(limits.header_bytes)
         self._limits = limits
-        self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.opened_at = self.loop.time()
-        self._allow(self._limits.request_seconds, rests=True)
+        self._deadline, self._rests = self.loop.call_later(self._limits.request_seconds, transport.abort), True
         if len(self.connections) > self._limits.connections:
             self._make_room()
 
@@ -130,9 +129,8 @@ class _Connection(H11Protocol):
         oldest.transport.abort()
 
     def _allow(self, seconds: float, *, rests: bool) -> None:
-        """Abort the connection in this time, unless a request begins before that if it `rests`, or ends otherwise."""
-        if self._deadline is not None:
-            self._deadline.cancel()
+        """Set the deadline; while the connection `rests`, the first byte of a request replaces it."""
+        self._deadline.cancel()
         self._deadline, self._rests = self.loop.call_later(seconds, self.transport.abort), rests
 
     def data_received(self, data: bytes) -> None:
@@ -147,26 +145,14 @@ class _Connection(H11Protocol):
         self._allow(self._limits.idle_seconds + self._limits.request_seconds, rests=True)
         super().on_response_complete()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        super().connection_lost(exc)
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._deadline.cancel()
+        # With an error, uvicorn's timer would keep the connection, which is 50 KiB with TLS, until the end of its rest.
+        super().connection_lost(None)
 
 
-class _Server(uvicorn.Server):
-    """uvicorn on one address, without connections that outlive it."""
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().shutdown(sockets)
-        if cancelled := {*self.server_state.tasks}:
-            # uvicorn answers 500 for each.
-            await asyncio.wait(cancelled, timeout=_GRACE_SECONDS)
-        for connection in [*self.server_state.connections]:
-            connection.transport.abort()
-
-
-def _make_server(app: ASGIApp, name: str, limits: Limits, tls: ssl.SSLContext | None) -> _Server:
-    return _Server(
+def _make_server(app: ASGIApp, name: str, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Server:
+    return uvicorn.Server(
         uvicorn.Config(
             _guarded(app, limits),
             http=cast(Any, partial(_Connection, limits)),
@@ -195,6 +181,8 @@ def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         nonlocal held
+        if pace is not None and not pace.spend(asyncio.get_running_loop().time()):
+            await asyncio.sleep(_PAUSE_SECONDS)
         headers = Headers(scope=scope)
         size = int(headers.get("content-length", 0))
         large = size if size > _SMALL_BYTES else 0
@@ -211,8 +199,6 @@ def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
             rejected.headers["Connection"] = "close"
             await rejected(scope, receive, send)
             return
-        if pace is not None and not pace.spend(asyncio.get_running_loop().time()):
-            await asyncio.sleep(_PAUSE_SECONDS)
         held += large
         try:
             await app(scope, receive, send)
@@ -287,6 +273,12 @@ class HttpServer:
     async def _serve(self) -> None:
         pairs = zip(self._servers, self._sockets, strict=True)
         await asyncio.gather(*(server.serve(sockets=[listening]) for server, listening in pairs))
+        states = [server.server_state for server in self._servers]
+        if cancelled := {task for state in states for task in state.tasks}:
+            # uvicorn answers 500 for each.
+            await asyncio.wait(cancelled, timeout=_GRACE_SECONDS)
+        for connection in {connection for state in states for connection in state.connections}:
+            connection.transport.abort()
 
 
 def _listen(address: Address) -> socket.socket:
