@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import select
 import socket
+import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from provisioner.runtime import http as http_server
 from tests.support.serving import ASK, PATIENCE_SECONDS, Serve, connect, ends
+from tests.support.waiting import wait_for
 
 Connect = Callable[..., socket.socket]
 
@@ -152,3 +156,16 @@ def test_a_head_of_the_maximum_size_is_accepted_each_time(serve: Serve, connect:
     for _ in range(2):
         client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\na: " + b"a" * 900 + b"\r\n\r\n")
         assert answered(client)
+
+
+def test_a_connection_that_its_client_resets_is_not_kept(serve: Serve, connect: Connect) -> None:
+    """uvicorn's timer for idle connections kept it."""
+    server = serve(idle_seconds=60)
+    client = connect(server.ports[0])
+    client.sendall(ASK)
+    assert answered(client)
+    kept = weakref.ref(next(iter(server._servers[0].server_state.connections)))
+    # Zero seconds to linger: the end is a reset.
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    wait_for(lambda: gc.collect() >= 0 and kept() is None)
