@@ -159,7 +159,7 @@ def test_a_head_of_the_maximum_size_is_accepted_each_time(serve: Serve, connect:
 
 
 def test_a_connection_that_its_client_resets_is_not_kept(serve: Serve, connect: Connect) -> None:
-    """uvicorn's timer for idle connections kept it."""
+    """The timer of uvicorn for idle connections kept it."""
     server = serve(idle_seconds=60)
     client = connect(server.ports[0])
     client.sendall(ASK)
