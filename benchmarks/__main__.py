@@ -251,9 +251,9 @@ def _swapped(here: World) -> int:
         if record.get("event") != "node_pool.phase_changed":
             continue
         if record["new"] == "wanted":
-            owners[record["node_pool"]] = record.get("job")
+            owners[record["node_pool"]] = record.get("slice")
         elif record["new"] == "in_use":
-            swapped += owners.get(record["node_pool"]) != record.get("job")
+            swapped += owners.get(record["node_pool"]) != record.get("slice")
     return swapped
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from provisioner.runtime import logs
 from provisioner.runtime.http import HttpServer, Limits
+from provisioner.runtime.metrics import Shown
 from provisioner.runtime.status import make_status_server
 from provisioner.slices.metrics import Metrics
 
@@ -81,9 +82,14 @@ def _metrics() -> Metrics:
     for method in ("get", "list", "create", "delete", "operation"):
         for kind in (None, "quota", "stockout", "unknown"):
             metrics.observe_gke_call(method, seconds=0.2, error_kind=kind)
-    metrics.slices.replace({"provisioning": _SLICES // 2, "in_use": _SLICES // 2})
-    metrics.node_pools.replace({"provisioning": _SLICES // 2, "in_use": _SLICES // 2})
-    metrics.chips.replace({"provisioning": 4 * _SLICES, "in_use": 4 * _SLICES})
+    phases = {"provisioning": _SLICES // 2, "in_use": _SLICES // 2}
+    chips = {phase: 8 * slices for phase, slices in phases.items()}
+    for name, values, label in (
+        ("slices", phases, "phase"),
+        ("node_pools", phases, "phase"),
+        ("chips", chips, "state"),
+    ):
+        metrics.show([Shown(name, "A benchmark.", values, (label,))])
     metrics.observe_round(seconds=0.1, result="ok", ended_at_seconds=0.0)
     metrics.decide_seconds.observe(0.1)
     return metrics

@@ -1,7 +1,7 @@
 """Prints docs/metrics.md from the metrics that the controllers export: `make docs`."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from prometheus_client.metrics import MetricWrapperBase
@@ -204,15 +204,15 @@ def described(registry: Registry) -> list[Described]:
     """Return the metrics of a registry, without those that every process has."""
     # No public attribute has the labels of a metric without samples.
     made = [each for each in registry._collector_to_names if isinstance(each, MetricWrapperBase)]  # noqa: SLF001
+    shown = registry.last_round.collect()
     return [
-        Described(
-            f"{each._name}_total" if each._type == "counter" else each._name,  # noqa: SLF001
-            each._type,  # noqa: SLF001
-            tuple(each._labelnames),  # noqa: SLF001
-            each._documentation,  # noqa: SLF001
-        )
-        for each in made
+        *(_described(each._name, each._type, each._labelnames, each._documentation) for each in made),  # noqa: SLF001
+        *(_described(each.name, each.type, each._labelnames, each.documentation) for each in shown),  # noqa: SLF001
     ]
+
+
+def _described(name: str, kind: str | None, labels: Iterable[str], text: str) -> Described:
+    return Described(f"{name}_total" if kind == "counter" else name, kind or "", tuple(labels), text)
 
 
 def _row(each: Described) -> str:

@@ -11,18 +11,21 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar, cast
 
 import structlog
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 
 from provisioner.admission import review
 from provisioner.kube.errors import TooLarge
+from provisioner.runtime.lanes import Lane
 from provisioner.runtime.repeats import Repeats, place_of
-from provisioner.runtime.resources import Call, Content, Lane
+from provisioner.runtime.resources import Endpoint, is_json
 
 _log = structlog.get_logger(__name__)
 _JSON = "application/json"
@@ -43,9 +46,9 @@ _NAMESPACE, _HEAD_BYTES = re.compile(rb'"namespace": ?"([a-z0-9-]{1,63})"'), 409
 
 _T = TypeVar("_T")
 #: Finishes an answer that waits for another server; called like `Deferred`.
-Later = Callable[[int], Content]
+Later = Callable[[int], Response]
 #: Begins an answer. Takes the body and the time of its arrival (of `time.perf_counter`).
-Begin = Callable[[bytes, float], Content | Later]
+Begin = Callable[[bytes, float], Response | Later]
 #: Counts a review: the webhook, the outcome (as metrics name it), and the duration in seconds.
 Observer = Callable[[str, str, float], None]
 
@@ -73,20 +76,17 @@ def begin_of(
     """Return the function that answers the bodies posted to a webhook; `tell` receives notices, except of dry runs."""
     repeats = Repeats()
 
-    def begin(body: bytes, since: float) -> Content | Later:
+    def begin(body: bytes, since: float) -> Response | Later:
         try:
             request = review.parse_review(body)
         except review.NotAReview as error:
             reviewed(hook.name, "malformed", clock() - since)
-            return Content(
-                body=review.encode_answer(review.Request(), review.Answer(denied=str(error))),
-                media_type=_JSON,
-                status=400,
-            )
+            denied = review.encode_answer(review.Request(), review.Answer(denied=str(error)))
+            return Response(denied, 400, media_type=_JSON)
         # While an answer waits, the objects are not kept for encoding it.
         head = replace(request, object={}, old_object={})
 
-        def go_on(judge: Callable[[], review.Answer | review.Deferred]) -> Content | Later:
+        def go_on(judge: Callable[[], review.Answer | review.Deferred]) -> Response | Later:
             try:
                 found = judge()
                 if callable(found):
@@ -100,7 +100,7 @@ def begin_of(
             except Exception as error:  # noqa: BLE001 - the edge of the process: the API server gets an answer
                 outcome, encoded = "failed", review.encode_answer(head, _failed(hook, head, error, repeats))
             reviewed(hook.name, outcome, clock() - since)
-            return Content(body=encoded, media_type=_JSON)
+            return Response(encoded, media_type=_JSON)
 
         return go_on(partial(hook.answer, request))
 
@@ -136,28 +136,31 @@ class Lanes:
         self._large = Lane(places=_LARGE_AT_ONCE, room=_LARGE_WAITING_BYTES)
         self._later = Lane(places=_LATER_AT_ONCE, room=_LATER_BYTES)
 
-    def answered(self, begin: Begin, *, quick: bool = False) -> Callable[[Call], Awaitable[Content]]:
-        """Return the handler of a resource; if it is `quick`, small bodies are begun in the event loop."""
+    def endpoint(self, begin: Begin, *, quick: bool = False) -> Endpoint:
+        """Return the endpoint of a webhook; if it is `quick`, small bodies are begun in the event loop."""
 
-        async def answer(call: Call) -> Content:
-            body, since, flow = call.body, time.perf_counter(), _flow(call.body)
+        async def answer(request: Request) -> Response:
+            if not is_json(request):
+                return PlainTextResponse(f"the content type must be {_JSON}\n", 415)
+            body = await request.body()
+            since, flow = time.perf_counter(), _flow(body)
             if _is_small(body):
                 with contextlib.suppress(TooLarge):
                     return await answer_small(body, since, flow)
             # Bodies wait here undecoded. A small body whose owner was TooLarge is decoded a second time.
             async with self._large.place(len(body), flow):
                 content = await self._in_thread(lambda: begin(body, since))
-                return (
-                    await self._in_thread(partial(content, review.READ_ALONE_BYTES)) if callable(content) else content
-                )
+                if isinstance(content, Response):
+                    return content
+                return await self._in_thread(partial(content, review.READ_ALONE_BYTES))
 
-        async def answer_small(body: bytes, since: float, flow: str) -> Content:
+        async def answer_small(body: bytes, since: float, flow: str) -> Response:
             if quick:
                 content = begin(body, since)
             else:
                 async with self._small.place(1, flow):
                     content = await self._in_thread(lambda: begin(body, since))
-            if not callable(content):
+            if isinstance(content, Response):
                 return content
             async with self._later.place(max(len(body), _LATER_LEAST_BYTES), flow):
                 return await self._in_thread(partial(content, review.READ_BYTES))

@@ -231,19 +231,19 @@ class Rereading:
         """Return the pause after failures: longer after each, and none without any."""
         return min(_REREAD_CAP_SECONDS, 2.0 ** min(self.failures - 1, 10)) if self.failures else 0.0
 
-    def attempt(self, read: Callable[[], None], trouble: str, logged_as: str) -> None:
-        """Read; what was known stays where that fails. `trouble` says to people what cannot be read, with a colon."""
+    def attempt(self, read: Callable[[], None], trouble: str, *, failed_event: str, ended_event: str) -> None:
+        """Read; the last result is kept if that fails. `trouble`, with a colon, begins the problem that users see."""
         self.tried_at = self.clock()
         try:
             read()
         except errors.ClusterError as error:
             self.failures += 1
             if not self.problem:
-                _log.warning(f"{logged_as}.not_read", error=str(error))
+                _log.warning(failed_event, error=str(error))
             self.problem = f"{trouble} {error}"
         else:
             if self.problem:
-                _log.info(f"{logged_as}.read_again", failures=self.failures)
+                _log.info(ended_event, failures=self.failures)
             self.problem, self.failures = "", 0
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 from provisioner.google.errors import status_label
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
-from provisioner.runtime.metrics import LoopMetrics, Registry
+from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.types import TpuNodeGroup
+from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.round import Cluster, Snapshot
+from provisioner.runtime.metrics import LoopMetrics, Registry, Shown
 
 PREFIX = "tpu_provisioner_nodegroups_"
 #: States of nodes, as in `status.nodeSummary`.
@@ -14,6 +21,8 @@ NODE_STATES = ("ready", "reconciling", "failed")
 UNKNOWN = "Unknown"
 DONE = "ok"
 WRITE_RESULTS = (DONE, *(failure.value for failure in WriteFailure))
+#: Reasons that the label may have.
+_REASONS = frozenset(Reason)
 _CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 
 
@@ -23,10 +32,6 @@ class Metrics(LoopMetrics):
     def __init__(self, *, version: str) -> None:
         registry = Registry(PREFIX, version=version)
         super().__init__(registry)
-        self.groups = registry.picture("groups", "TPUNodeGroups, by the reason of their condition Ready.", "reason")
-        self.nodes = registry.picture("nodes", "Nodes of all TPUNodeGroups, by state.", "state")
-        self.nodes.replace(dict.fromkeys(NODE_STATES, 0))
-        self.wanted = registry.gauge("nodes_wanted", "Nodes that all TPUNodeGroups should have.")
         self._seconds = registry.histogram(
             "compute_request_duration_seconds", "Duration of calls to Compute Engine.", _CALL_BUCKETS, "method"
         )
@@ -45,17 +50,11 @@ class Metrics(LoopMetrics):
         self.writes = registry.counter(
             "writes", "Writes to Kubernetes, by what is written and result.", "write", "result"
         )
-        self.open = registry.picture("open", "Calls and writes that are not answered yet.", "sort")
-        self.failing = registry.picture(
-            "failing", "Resources whose last read, create or delete failed, by kind of failure.", "kind"
-        )
         self.strays = registry.gauge(
             "orphans",
             "Managed instance groups with a mark of this cluster and no object, at the last hourly list.",
         )
-        self.cluster_known = registry.gauge(
-            "cluster_known", "1 when all that machines need to join the cluster is known."
-        )
+        self.show(values_of(Memory(), Snapshot(cluster=Cluster(uid=""))))
 
     def observe_call(self, method: str, *, seconds: float, failure: FailureKind | None, code: int) -> None:
         """Count a call to Compute Engine. `code` is the HTTP status, 0 without a response."""
@@ -63,3 +62,30 @@ class Metrics(LoopMetrics):
         self._requests.labels(method, status_label(code)).inc()
         if failure is not None:
             self._errors.labels(method, failure.value).inc()
+
+
+def values_of(memory: Memory, snapshot: Snapshot) -> Iterator[Shown]:
+    """Yield the values of one round."""
+    reasons = Counter(_reason(group) for group in snapshot.groups)
+    yield Shown("groups", "TPUNodeGroups, by the reason of their condition Ready.", reasons, ("reason",))
+    nodes = Counter(dict.fromkeys(NODE_STATES, 0))
+    for group in snapshot.groups:
+        if (summary := group.status.node_summary) is not None:
+            nodes.update(ready=summary.ready, reconciling=summary.reconciling, failed=summary.failed)
+    yield Shown("nodes", "Nodes of all TPUNodeGroups, by state.", nodes, ("state",))
+    wanted = sum(group.status.node_count or 0 for group in snapshot.groups if not group.meta.deleting)
+    yield Shown("nodes_wanted", "Nodes that all TPUNodeGroups should have.", wanted)
+    calls = {"call": len(memory.calls), "write": sum(each.answered_at is None for each in memory.writes.values())}
+    yield Shown("open", "Calls and writes that are not answered yet.", calls, ("sort",))
+    kinds = ({each.failure.kind.value for each in of.backoffs.values()} for of in memory.resources.values())
+    failing = Counter(kind for of_resource in kinds for kind in of_resource)
+    text = "Resources whose last read, create or delete failed, by kind of failure."
+    yield Shown("failing", text, failing, ("kind",))
+    cluster = snapshot.cluster
+    known = all((cluster.uid, cluster.ca_hash, cluster.api_server, cluster.kubernetes_version))
+    yield Shown("cluster_known", "1 when all that machines need to join the cluster is known.", known)
+
+
+def _reason(group: TpuNodeGroup) -> str:
+    condition = condition_of(group.status.conditions, ConditionType.READY)
+    return condition.reason if condition is not None and condition.reason in _REASONS else UNKNOWN

@@ -188,7 +188,8 @@ class ClusterReader(Rereading):
 
     def read(self) -> None:
         """Read all facts with at most 4 calls. The last ones are kept if a call fails."""
-        self.attempt(self._read, "what machines have to know of the cluster cannot be read:", "cluster")
+        trouble = "what machines have to know of the cluster cannot be read:"
+        self.attempt(self._read, trouble, failed_event="cluster.not_read", ended_event="cluster.read_again")
 
     def doubt(self) -> str:
         """Return why nothing may be decided yet, empty once the facts were read. They may be outdated."""

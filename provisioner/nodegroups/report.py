@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 import structlog
@@ -10,21 +9,17 @@ import structlog
 from provisioner.kube.events import EventRecorder
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
-from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
-from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import Manager, Operation
-from provisioner.nodegroups.metrics import DONE, UNKNOWN, Metrics
+from provisioner.nodegroups.metrics import DONE, Metrics, values_of
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.decide import Crashed, Plan
-from provisioner.nodegroups.planning.memory import Answer, Memory
+from provisioner.nodegroups.planning.memory import Answer
 from provisioner.nodegroups.planning.round import Snapshot
 from provisioner.runtime.repeats import Lasting, Repeats, place_of
 
 _log = structlog.get_logger(__name__)
 
 _PASSING = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.ALREADY_EXISTS})
-#: Reasons that may be values of the metric's label.
-_REASONS = frozenset(Reason)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +41,8 @@ class Reporter:
         if not self.dry_run:
             self._tell_events(plan)
         self._tell_strays(plan.strays)
-        self._measure(plan.memory, snapshot)
+        self.metrics.set_events_dropped(self.recorder.dropped_total)
+        self.metrics.show(values_of(plan.memory, snapshot))
 
     def _tell_strays(self, strays: tuple[Manager, ...] | None) -> None:
         if strays is None:
@@ -146,25 +142,6 @@ class Reporter:
             event.object, kind="Warning" if event.warning else "Normal", reason=event.reason, message=event.message
         )
 
-    def _measure(self, memory: Memory, snapshot: Snapshot) -> None:
-        self.metrics.set_events_dropped(self.recorder.dropped_total)
-        self.metrics.groups.replace(Counter(_reason(group) for group in snapshot.groups))
-        nodes: Counter[str] = Counter()
-        wanted = 0
-        for group in snapshot.groups:
-            wanted += 0 if group.meta.deleting else group.status.node_count or 0
-            if (summary := group.status.node_summary) is not None:
-                nodes.update(ready=summary.ready, reconciling=summary.reconciling, failed=summary.failed)
-        self.metrics.nodes.replace(nodes)
-        self.metrics.wanted.set(wanted)
-        writes = sum(each.answered_at is None for each in memory.writes.values())
-        self.metrics.open.replace({"call": len(memory.calls), "write": writes})
-        kinds = ({each.failure.kind.value for each in of.backoffs.values()} for of in memory.resources.values())
-        self.metrics.failing.replace(Counter(kind for failing in kinds for kind in failing))
-        cluster = snapshot.cluster
-        known = all((cluster.uid, cluster.ca_hash, cluster.api_server, cluster.kubernetes_version))
-        self.metrics.cluster_known.set(known)
-
 
 def _tell_success(answer: actions.CallAnswer) -> None:
     """Log a successful change. Reads are not logged: their results show in later changes."""
@@ -207,8 +184,3 @@ def _of(answer: actions.CallAnswer) -> dict[str, str]:
 def _label(what: object) -> str:
     """Return the name of a record's class as a label: PatchStatus -> patch_status."""
     return actions.words_of(type(what).__name__).replace(" ", "_")
-
-
-def _reason(group: TpuNodeGroup) -> str:
-    condition = condition_of(group.status.conditions, ConditionType.READY)
-    return condition.reason if condition is not None and condition.reason in _REASONS else UNKNOWN

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
+from starlette.responses import Response
 
 from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.picture import PartitionLine, RejectedLine, View
 from provisioner.partitions.planning.round import ServerView, Snapshot
 from provisioner.partitions.planning.standing import Phase
 from provisioner.runtime.clock import wall_clock
-from provisioner.runtime.resources import Content, Page
+from provisioner.runtime.resources import Page
 
 PATH = "/api/v1/partitions"
 #: Maximum number of lines of each kind, so that clients that poll every two seconds cost little.
@@ -108,10 +109,8 @@ class Board:
         """Return the page that serves the document."""
         return Page(
             path=PATH,
-            make=lambda: Content(
-                body=msgspec.json.encode(self.document()),
-                media_type="application/json",
-                headers={"Cache-Control": "no-store"},
+            make=lambda: Response(
+                msgspec.json.encode(self.document()), 200, {"Cache-Control": "no-store"}, "application/json"
             ),
         )
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from provisioner.partitions.planning.picture import ORPHAN
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+from provisioner.partitions.planning.picture import ORPHAN, View
+from provisioner.partitions.planning.round import ServerView
 from provisioner.partitions.planning.standing import Phase
-from provisioner.runtime.metrics import LoopMetrics, Registry
+from provisioner.runtime.metrics import LoopMetrics, Registry, Shown
 
 PREFIX = "tpu_provisioner_partitions_"
 DONE = "ok"
@@ -20,17 +25,6 @@ class Metrics(LoopMetrics):
     def __init__(self, *, version: str) -> None:
         registry = Registry(PREFIX, version=version)
         super().__init__(registry)
-        self.partitions = registry.picture("partitions", "Partitions of this cluster, by phase.", "phase")
-        self.held = registry.picture("ipus_held", "IPUs of these partitions, by phase.", "phase")
-        self.waiting = registry.gauge("pods_waiting", "Pods that wait for their partition.")
-        self.oldest_seconds = registry.gauge(
-            "oldest_wait_seconds", "How long the pod that waits longest has waited; 0: none waits."
-        )
-        self.oldest_ipus = registry.gauge("oldest_wait_ipus", "IPUs that this pod asks for.")
-        self.ipus = registry.picture(
-            "ipus", "IPUs of an allocation; absent if the server does not say.", "server", "allocation"
-        )
-        self.free = registry.picture("ipus_free", "IPUs of an allocation in no partition.", "server", "allocation")
         self.waited = registry.histogram(
             "pod_wait_seconds", "Time from a pod's creation until it could be scheduled.", _WAIT_BUCKETS
         )
@@ -47,10 +41,31 @@ class Metrics(LoopMetrics):
         self.writes = registry.counter(
             "writes", "Writes to Kubernetes, by what is written and result.", "write", "result"
         )
-        self.readable = registry.picture(
-            "server_readable", "1 when the last read of a V-IPU server succeeded.", "server"
-        )
         self.faults = registry.counter(
             "decision_faults", "Decisions that failed because of a mistake in the controller."
         )
         self.ledger_known = registry.gauge("ledger_known", "1 when the ledger is known; 0: nothing is changed.")
+        self.show(values_of(View(), (), datetime.now(UTC)))
+
+
+def values_of(view: View, servers: Iterable[ServerView], now: datetime) -> Iterator[Shown]:
+    """Yield the values of one round."""
+    partitions, ipus = Counter(dict.fromkeys(PHASES, 0)), Counter(dict.fromkeys(PHASES, 0))
+    for each in view.partitions:
+        partitions[each.phase] += 1
+        ipus[each.phase] += each.ipus
+    yield Shown("partitions", "Partitions of this cluster, by phase.", partitions, ("phase",))
+    yield Shown("ipus_held", "IPUs of these partitions, by phase.", ipus, ("phase",))
+    waits = [((now - each.since).total_seconds(), each.ipus) for each in view.waiting]
+    oldest_seconds, oldest_ipus = max(waits, default=(0.0, 0))
+    yield Shown("pods_waiting", "Pods that wait for their partition.", len(waits))
+    text = "How long the pod that waits longest has waited; 0: none waits."
+    yield Shown("oldest_wait_seconds", text, max(0.0, oldest_seconds))
+    yield Shown("oldest_wait_ipus", "IPUs that this pod asks for.", oldest_ipus)
+    sites, labels = {(each.server, each.allocation): each for each in view.supply}, ("server", "allocation")
+    all_ipus = {site: each.ipus for site, each in sites.items() if each.ipus is not None}
+    free = {site: each.free for site, each in sites.items() if each.free is not None}
+    yield Shown("ipus", "IPUs of an allocation; absent if the server does not say.", all_ipus, labels)
+    yield Shown("ipus_free", "IPUs of an allocation in no partition.", free, labels)
+    readable = {each.server.address: each.reading is not None and each.failure is None for each in servers}
+    yield Shown("server_readable", "1 when the last read of a V-IPU server succeeded.", readable, ("server",))

@@ -97,7 +97,8 @@ class Known(Rereading):
                 if self.ledger.unreadable and (before is None or before.unreadable != self.ledger.unreadable):
                     _log.warning("ledger.unreadable", entries=sorted(self.ledger.unreadable)[:10])
 
-        self.attempt(read, "the ledger cannot be read:", "ledger")
+        trouble = "the ledger cannot be read:"
+        self.attempt(read, trouble, failed_event="ledger.not_read", ended_event="ledger.read_again")
 
     def _read_ledger(self) -> Ledger:
         path = object_path("configmaps", names.LEDGER_CONFIGMAP_NAME, namespace=self.namespace)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,11 +13,10 @@ from provisioner.model.capacity import FailureKind
 from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.metrics import DONE, PHASES, Metrics
+from provisioner.partitions.metrics import DONE, Metrics, values_of
 from provisioner.partitions.planning import actions
 from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.events import FAILED, RELEASED
-from provisioner.partitions.planning.picture import View
 from provisioner.partitions.planning.round import Snapshot
 from provisioner.runtime.repeats import Lasting
 
@@ -45,10 +43,7 @@ class Reporter:
             )
         self.metrics.faults.inc(len(plan.faults))
         self.metrics.set_events_dropped(self.recorder.dropped_total)
-        self.metrics.readable.replace(
-            {each.server.address: int(each.reading is not None and each.failure is None) for each in snapshot.servers}
-        )
-        self._measure(plan.view, now)
+        self.metrics.show(values_of(plan.view, snapshot.servers, now))
 
     def tell_answer(self, answer: actions.Answer) -> None:
         """Report the outcome of a call or a write."""
@@ -77,14 +72,7 @@ class Reporter:
             _log.info("partition.exists", **said)
         else:
             said |= {"kind": failure.kind.value, "message": failure.message}
-            self._lasting.fails(
-                key,
-                f"{failure.kind.value} {failure.message}",
-                lambda: _log.warning(
-                    "server.not_read" if isinstance(call, actions.ReadServer) else f"partition.{call.name}_failed",
-                    **said,
-                ),
-            )
+            self._lasting.fails(key, f"{failure.kind.value} {failure.message}", lambda: _log_failed(call, said))
 
     def _tell_done(self, call: actions.Call, said: Mapping[str, object], *, failed_before: bool) -> None:
         match call:
@@ -138,24 +126,16 @@ class Reporter:
                 f"{answer.message}",
             )
 
-    def _measure(self, view: View, now: datetime) -> None:
-        partitions: Counter[str] = Counter()
-        ipus: Counter[str] = Counter()
-        for each in view.partitions:
-            partitions[each.phase] += 1
-            ipus[each.phase] += each.ipus
-        metrics = self.metrics
-        metrics.partitions.replace({phase: partitions[phase] for phase in PHASES})
-        metrics.held.replace({phase: ipus[phase] for phase in PHASES})
-        waits = [((now - each.since).total_seconds(), each.ipus) for each in view.waiting]
-        oldest_seconds, oldest_ipus = max(waits, default=(0.0, 0))
-        metrics.waiting.set(len(waits))
-        metrics.oldest_seconds.set(max(0.0, oldest_seconds))
-        metrics.oldest_ipus.set(oldest_ipus)
-        sites = {(each.server, each.allocation): each for each in view.supply}
-        metrics.ipus.replace({site: each.ipus for site, each in sites.items() if each.ipus is not None})
-        metrics.free.replace({site: each.free for site, each in sites.items() if each.free is not None})
-
     def _emit(self, pod: Pod, reason: str, message: str, *, warning: bool = True) -> None:
         ref = ObjectRef(kind="Pod", api_version="v1", namespace=pod.namespace, name=pod.name, uid=pod.uid)
         self.recorder.emit(ref, kind="Warning" if warning else "Normal", reason=reason, message=message)
+
+
+def _log_failed(call: actions.Call, said: Mapping[str, object]) -> None:
+    match call:
+        case actions.ReadServer():
+            _log.warning("server.not_read", **said)
+        case actions.CreatePartition():
+            _log.warning("partition.create_failed", **said)
+        case actions.RemovePartition():
+            _log.warning("partition.remove_failed", **said)

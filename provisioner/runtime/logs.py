@@ -34,7 +34,6 @@ def configure(level: str = "info", *, stream: TextIO | None = None, force_json: 
     out = sys.stdout if stream is None else stream
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         # A library's "%s" with its arguments becomes an event like ours.

@@ -1,32 +1,52 @@
-"""The metrics of one process: a registry whose metrics have one prefix."""
+"""The metrics of one process: a registry whose metrics have one prefix, and the metrics that all controllers have."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 
-class Picture:
-    """A gauge with labels that is set as a whole."""
+class Shown(NamedTuple):
+    """A metric with its values, by label or tuple of labels, or one number if it has no labels."""
 
-    def __init__(self, gauge: Gauge) -> None:
-        self._gauge = gauge
-        self._shown: dict[str | tuple[str, ...], float] = {}
+    name: str
+    text: str
+    values: float | Mapping[Any, float]
+    labels: tuple[str, ...] = ()
+    family: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily
 
-    def replace(self, values: Mapping[Any, float]) -> None:
-        """Set all values, by label; what is gone goes to 0: a series that ends looks like a failed scrape."""
-        for label in {**self._shown, **values}:
-            value = values.get(label, 0)
-            if self._shown.get(label) != value:
-                self._shown[label] = value
-                self._gauge.labels(*((label,) if isinstance(label, str) else label)).set(value)
+
+class LastRound(Collector):
+    """Metrics as they were shown last, by name; `show` is called from one thread."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._shown: dict[str, tuple[Shown, dict[tuple[str, ...], float]]] = {}
+
+    def show(self, metrics: Iterable[Shown]) -> None:
+        """Replace the values of metrics. Absent ones go to 0, because a series that ends looks like a failed scrape."""
+        for metric in metrics:
+            labelled = metric.values if isinstance(metric.values, Mapping) else {(): metric.values}
+            values = {(key,) if isinstance(key, str) else tuple(key): value for key, value in labelled.items()}
+            _, before = self._shown.get(metric.name, (metric, {}))
+            self._shown[metric.name] = metric, dict.fromkeys(before, 0.0) | values
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Implement Collector.collect."""
+        for metric, values in [*self._shown.values()]:
+            family = metric.family(self._prefix + metric.name, metric.text, labels=metric.labels)
+            for labels, value in values.items():
+                family.add_metric(labels, value)
+            yield family
 
 
 class Registry(CollectorRegistry):
-    """Metrics under one prefix; from the start it has the release, and what every process tells of itself."""
+    """Metrics under one prefix; from the start it has the release, and the metrics that every process has."""
 
     def __init__(self, prefix: str, *, version: str) -> None:
         super().__init__(auto_describe=True)
@@ -34,6 +54,8 @@ class Registry(CollectorRegistry):
         # process_cpu_seconds_total, process_resident_memory_bytes and the like, as Go programs have them.
         ProcessCollector(registry=self)
         self.gauge("build_info", "Always 1; the label is the release.", "version").labels(version).set(1)
+        self.last_round = LastRound(prefix)
+        self.register(self.last_round)
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:
         """Add a counter; queries name it with `_total`."""
@@ -42,10 +64,6 @@ class Registry(CollectorRegistry):
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
         """Add a gauge."""
         return Gauge(self._prefix + name, text, labels, registry=self)
-
-    def picture(self, name: str, text: str, *labels: str) -> Picture:
-        """Add a gauge with labels that is set as a whole."""
-        return Picture(self.gauge(name, text, *labels))
 
     def histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
         """Add a histogram."""
@@ -65,7 +83,7 @@ class LoopMetrics:
     """The metrics of a controller that observes, decides and acts in rounds; setters may be called from any thread."""
 
     def __init__(self, registry: Registry) -> None:
-        self.registry, self.exposition = registry, registry.exposition
+        self.registry, self.exposition, self.show = registry, registry.exposition, registry.last_round.show
         self._rounds = registry.counter("rounds", "Rounds of observe, decide, act, by result.", "result")
         # Prometheus' `increase` and `rate` miss what a series begins with.
         for result in ROUND_RESULTS:
@@ -85,10 +103,7 @@ class LoopMetrics:
             "watch_last_contact_age_seconds", "Time since a list-watch last heard from the API server.", "resource"
         )
         self.leader = registry.gauge("leader", "1 while this process is the leader.")
-        self._events_dropped = registry.counter(
-            "events_dropped", "Events that were not written: too many, or rejected."
-        )
-        self._dropped = 0
+        self.set_events_dropped(0)
 
     def observe_round(self, *, seconds: float, result: str, ended_at_seconds: float) -> None:
         """Take note of the end of a round; `ended_at_seconds` since 1970."""
@@ -108,6 +123,6 @@ class LoopMetrics:
         self._watch_age.remove(resource)
 
     def set_events_dropped(self, total: int) -> None:
-        """Set how many Events were not written since the start."""
-        self._events_dropped.inc(total - self._dropped)
-        self._dropped = total
+        """Set the number of Events that were not written since the start."""
+        text = "Events that were not written: too many, or rejected."
+        self.show([Shown("events_dropped", text, total, family=CounterMetricFamily)])

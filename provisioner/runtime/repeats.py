@@ -1,4 +1,4 @@
-"""Failures that repeat: which of them are worth a line of the log, so that a flood of one does not flood the log."""
+"""Decides which failures that repeat are logged, so that a flood of one failure does not flood the log."""
 
 from __future__ import annotations
 
@@ -7,18 +7,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from math import inf
 
 _EVERY_SECONDS = 60.0
-#: Kinds of failures that are told apart; of more the one that was heard of first is forgotten.
-_MOST = 64
-#: Failures that last which are remembered.
-_MOST_LASTING = 4096
-
-
-@dataclass(slots=True)
-class _Told:
-    at: float
-    left_out: int = 0
+#: Maximum number of kinds of failures that are counted; beyond it, the kind that was logged first is forgotten.
+_MAX_KINDS = 64
+#: Maximum number of failures that last and are remembered.
+_MAX_LASTING = 4096
 
 
 class Repeats:
@@ -27,20 +22,24 @@ class Repeats:
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._told: dict[Hashable, _Told] = {}
+        #: Time of the last logged failure, and the number of failures since then, by kind.
+        self._logged: dict[Hashable, tuple[float, int]] = {}
 
     def left_out(self, kind: Hashable) -> int | None:
-        """Return how many of a kind were left out before this failure; None: leave it out, one was told lately."""
+        """Count a failure; return how many of its kind were left out before it, None if it is left out as well.
+
+        A failure is left out if one of its kind was logged within 60 s.
+        """
         now = self._monotonic()
         with self._lock:
-            told = self._told.get(kind)
-            if told is not None and now - told.at < _EVERY_SECONDS:
-                told.left_out += 1
+            logged_at, left_out = self._logged.get(kind, (-inf, 0))
+            if now - logged_at < _EVERY_SECONDS:
+                self._logged[kind] = logged_at, left_out + 1
                 return None
-            if told is None and len(self._told) >= _MOST:
-                del self._told[next(iter(self._told))]
-            self._told[kind] = _Told(now)
-            return told.left_out if told is not None else 0
+            if kind not in self._logged and len(self._logged) >= _MAX_KINDS:
+                del self._logged[next(iter(self._logged))]
+            self._logged[kind] = now, 0
+            return left_out
 
 
 def place_of(error: BaseException) -> Hashable:
@@ -54,19 +53,20 @@ def place_of(error: BaseException) -> Hashable:
 
 @dataclass(slots=True)
 class Lasting:
-    """Failures that last, each told once: by what fails, the words that were told. Used by one thread."""
+    """Failures that last: each is logged once until its message changes or it ends. Used by one thread."""
 
-    _words: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    #: Last message by key, such as the name of a resource.
+    _messages: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
-    def fails(self, key: str, words: str, tell: Callable[[], None]) -> None:
-        """Tell a failure, unless it was told in the same words and has lasted since."""
-        if self._words.get(key) != words:
+    def fails(self, key: str, message: str, tell: Callable[[], None]) -> None:
+        """Record a failure; call `tell` unless it has lasted with the same message."""
+        if self._messages.get(key) != message:
             tell()
-        self._words[key] = words
-        self._words.move_to_end(key)
-        while len(self._words) > _MOST_LASTING:
-            self._words.popitem(last=False)
+        self._messages[key] = message
+        self._messages.move_to_end(key)
+        while len(self._messages) > _MAX_LASTING:
+            self._messages.popitem(last=False)
 
     def ended(self, key: str) -> bool:
-        """Take note of a success; return whether it failed before."""
-        return self._words.pop(key, None) is not None
+        """Record a success; return whether it failed before."""
+        return self._messages.pop(key, None) is not None

@@ -1,7 +1,7 @@
 """HTTP pages for scrapers and probes: /metrics on one address, /healthz and /readyz on another, or all on one.
 
-There is neither TLS nor authentication: what is served is no secret. Probes are answered at once, scrapes and pages of
-a product one at a time each, for half of the time at most, and clients take turns.
+There is neither TLS nor authentication, because the pages contain no secret. Probes are answered immediately. Scrapes,
+and pages of a product, are answered one at a time, for half of the time at most, and clients take turns.
 """
 
 from __future__ import annotations
@@ -10,27 +10,28 @@ import asyncio
 import gzip
 import ipaddress
 import re
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
-from provisioner.runtime.resources import Call, Content, Lane, Page, Resource, ResourceApp, text
+from provisioner.runtime.lanes import Lane
+from provisioner.runtime.resources import Page, client_of, make_app
 
-#: Probes, scrapers and people ask far less often.
+#: Probes, scrapers and browsers send far fewer requests.
 _LIMITS = Limits(answers_per_second=100.0)
 #: Pages that are smaller are not compressed. Higher levels take twice as long and more for a tenth less.
 _GZIP_BYTES, _GZIP_LEVEL = 16384, 3
-#: So many requests for pages are answered or wait; those of connections that were cut may still wait.
-#: After a page as much time passes as it took, and no more than this.
-_PAGES, _LONGEST_REST_SECONDS = _LIMITS.connections, 0.5
-#: Services, and GKE's DNS endpoint of a control plane: the API server's proxy hands on the Host that it was called by.
+#: Maximum number of requests for pages that are answered or wait; requests of aborted connections may still wait.
+_PAGES = _LIMITS.connections
+#: Maximum pause in seconds after a page; otherwise the pause is as long as the page took.
+_MAX_REST_SECONDS = 0.5
+#: Services, and GKE's DNS endpoint of a control plane: the API server's proxy passes the Host of its caller on.
 _SUFFIXES = (".svc", ".svc.cluster.local", ".gke.goog")
 _PORT = re.compile(r":[0-9]*$")
 _REJECTED = (
@@ -51,76 +52,60 @@ def make_status_server(
     pages: Sequence[Page] = (),
     limits: Limits = _LIMITS,
 ) -> HttpServer:
-    """Return the server of two addresses, `metrics` and `probes`; raise ServerError where one is invalid.
+    """Return the server of two addresses, `metrics` and `probes`; raise ServerError if one is invalid.
 
-    `alive` is the heartbeat; /healthz says `stopped` without it. `problems` keep the process from being ready. Both are
-    called by the thread of the server, and must not block. `pages` are what a product adds to the probes.
+    `alive` is the heartbeat; without it, /healthz answers `stopped`. `problems` are the reasons why the process is not
+    ready. The server's thread calls both, so they must not block. `pages` are served next to the probes.
     """
-    served: dict[Address, list[Resource]] = {}
+    served: dict[Address, list[Route]] = {}
     if (address := parse_address(metrics)) is not None:
-        scraped = Page(path="/metrics", make=lambda: Content(body=exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4))
-        served[address] = _pages([scraped])
+        served[address] = _routes(
+            [Page(path="/metrics", make=lambda: Response(exposition(), media_type=CONTENT_TYPE_PLAIN_0_0_4))]
+        )
     if (address := parse_address(probes)) is not None:
         served.setdefault(address, []).extend(
             (
                 _probe("/healthz", lambda: () if alive() else (stopped,)),
                 _probe("/readyz", problems),
-                *_pages(pages),
+                *_routes(pages),
             )
         )
-    apps = {address: _for_known_hosts(ResourceApp(resources)) for address, resources in served.items()}
+    apps = {address: _for_known_hosts(make_app(routes)) for address, routes in served.items()}
     return HttpServer(apps, name=name, limits=limits)
 
 
-def _probe(path: str, problems: Callable[[], Sequence[str]]) -> Resource:
-    async def answer(_call: Call) -> Content:
+def _probe(path: str, problems: Callable[[], Sequence[str]]) -> Route:
+    async def answer(_request: Request) -> Response:
         found = problems()
-        return text("\n".join((*found, "")), 503) if found else text("ok\n")
+        return PlainTextResponse("\n".join((*found, "")), 503) if found else PlainTextResponse("ok\n")
 
-    return Resource(method="GET", path=path, answer=answer)
-
-
-def _pages(pages: Sequence[Page]) -> list[Resource]:
-    lane = Lane(places=1, room=_PAGES, longest_rest_seconds=_LONGEST_REST_SECONDS)
-
-    def resource(page: Page) -> Resource:
-        async def answer(call: Call) -> Content:
-            async with lane.place(flow=call.client):
-                return await _in_thread(lambda: _as_asked(page.make(), call.headers))
-
-        return Resource(method="GET", path=page.path, answer=answer)
-
-    return [resource(each) for each in pages]
+    return Route(path, answer)
 
 
-async def _in_thread(make: Callable[[], Content]) -> Content:
-    """Make an answer in a thread that does not delay the end of the process."""
-    made: Future[Content] = Future()
-    # From now on it cannot be cancelled.
-    made.set_running_or_notify_cancel()
+def _routes(pages: Sequence[Page]) -> list[Route]:
+    lane = Lane(places=1, room=_PAGES, max_rest_seconds=_MAX_REST_SECONDS)
 
-    def run() -> None:
-        try:
-            made.set_result(make())
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
-            made.set_exception(error)
+    def route(page: Page) -> Route:
+        async def answer(request: Request) -> Response:
+            async with lane.place(flow=client_of(request)):
+                return await asyncio.to_thread(lambda: _as_asked(page.make(), request.headers))
 
-    threading.Thread(target=run, name="http-page", daemon=True).start()
-    return await asyncio.wrap_future(made)
+        return Route(page.path, answer)
+
+    return [route(page) for page in pages]
 
 
-def _as_asked(content: Content, asked: Mapping[str, str]) -> Content:
-    """Return a page as a client asks for it: not at all where it has the same one, compressed where it takes that."""
-    headers = dict(content.headers)
-    if "ETag" in headers and _tags(headers["ETag"]) & _tags(asked.get("if-none-match", "")):
-        return replace(content, body=b"", status=304)
-    body = content.body
-    if len(body) >= _GZIP_BYTES:
-        headers["Vary"] = "Accept-Encoding"
+def _as_asked(response: Response, asked: Headers) -> Response:
+    """Return a page without its body if the client has it, or compressed if the client accepts that."""
+    if _tags(response.headers.get("etag", "")) & _tags(asked.get("if-none-match", "")):
+        del response.headers["content-length"]
+        return Response(status_code=304, headers=response.headers)
+    if len(response.body) >= _GZIP_BYTES:
+        response.headers["Vary"] = "Accept-Encoding"
         if "gzip" in asked.get("accept-encoding", "").lower():
-            headers["Content-Encoding"] = "gzip"
-            body = gzip.compress(body, _GZIP_LEVEL)
-    return replace(content, body=body, headers=headers)
+            response.body = gzip.compress(response.body, _GZIP_LEVEL)
+            response.headers.update({"Content-Encoding": "gzip", "Content-Length": str(len(response.body))})
+    return response
 
 
 def _tags(header: str) -> frozenset[str]:
@@ -128,7 +113,7 @@ def _tags(header: str) -> frozenset[str]:
 
 
 def _for_known_hosts(app: ASGIApp) -> ASGIApp:
-    """Answer 421 to requests for public names: by DNS rebinding a hostile web page would read what is served."""
+    """Answer 421 to requests for public names: by DNS rebinding, a hostile web page could read the pages."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         known = _is_known(Headers(scope=scope).get("host", ""))
@@ -138,7 +123,7 @@ def _for_known_hosts(app: ASGIApp) -> ASGIApp:
 
 
 def _is_known(host: str) -> bool:
-    """Whether a Host header, with or without a port, names this server; one that is empty comes from no browser."""
+    """Whether a Host header, with or without a port, names this server; browsers never send an empty one."""
     name = _PORT.sub("", host).lower().removesuffix(".")
     return not {".", ":"} & set(name) or _is_address(name) or name.endswith(_SUFFIXES)
 

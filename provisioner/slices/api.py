@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from starlette.responses import Response
 
-from provisioner.runtime.resources import Content, Page, file_pages
+from provisioner.runtime.resources import Page, file_pages
 from provisioner.slices.board import About, Board, Document
 from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import AlertView, CapacityView, Entry, PoolView, SliceView, WorkloadView
@@ -63,18 +64,18 @@ def pages(board: Board) -> tuple[Page, ...]:
     )
 
 
-def _json(body: bytes) -> Content:
-    return Content(body=body, media_type=_JSON, headers=_NO_STORE)
+def _json(body: bytes) -> Response:
+    return Response(body, 200, _NO_STORE, _JSON)
 
 
-def _versioned(document: Document, body: bytes) -> Content:
+def _versioned(document: Document, body: bytes) -> Response:
     """Return a part of a document. Its tag names the process, too: each counts versions anew."""
     about = document.about
     tag = f'W/"{about.identity}.{about.started_at.timestamp():.6f}.{document.version}"'
-    return Content(body=body, media_type=_JSON, headers={**_NO_STORE, "ETag": tag})
+    return Response(body, 200, {**_NO_STORE, "ETag": tag}, _JSON)
 
 
-def _part(board: Board, part: _Part) -> Content:
+def _part(board: Board, part: _Part) -> Response:
     document = board.document()
     found = {"version": document.version, **dict(zip(part.fields, part.find(document), strict=True))}
     return _versioned(document, _ENCODER.encode(found))

@@ -53,7 +53,7 @@ class Loop(RoundLoop[answers.Answer]):
     board: Board
     store: hints.HintsStore
     is_leader: Callable[[], bool]
-    #: None: nothing is measured but what the plan says.
+    #: None if rounds are not measured, as in the simulation.
     meter: Meter | None = None
     memory: Memory = field(default_factory=Memory)
     last_plan: Plan | None = None
@@ -93,7 +93,7 @@ class Loop(RoundLoop[answers.Answer]):
         unknown = unknown_sources(self.watches)
         if leading:
             unknown |= self.pools.supplier.unknown_sources() | ({HINTS} if not self._hints_loaded else set())
-        self.metrics.source_unknown.replace(dict.fromkeys(unknown, 1))
+        self.metrics.set_unknown_sources(unknown)
         if not leading:
             self._problems = ()
             self._stalled_since = None

@@ -14,23 +14,26 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
 from typing import NamedTuple
 
+from prometheus_client.metrics_core import CounterMetricFamily
+
 from provisioner import constants
 from provisioner.model import bounds
-from provisioner.model.capacity import FailureKind, PoolName
+from provisioner.model.capacity import FailureKind, NodePool, PoolName
 from provisioner.model.choices import capacity_key
-from provisioner.runtime.metrics import LoopMetrics, Registry
+from provisioner.runtime.metrics import LoopMetrics, Registry, Shown
 from provisioner.settings import Settings
 from provisioner.settings.forms import Prices
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import operations_under_way
-from provisioner.slices.planning.memory.state import Phase
+from provisioner.slices.planning.memory.state import CallState, Memory, Phase
 from provisioner.slices.planning.plan import DeleteReason, Plan, PoolState
 from provisioner.slices.planning.round import Snapshot, Supply
+from provisioner.slices.view.types import State, state_of
 
 PREFIX = "tpu_provisioner_"
 #: The chips of a pool count as this state.
@@ -99,7 +102,7 @@ class Stage(Enum):
 
 
 class Metrics(LoopMetrics):
-    """The metrics of one process; any thread may change them."""
+    """The metrics of one process; any thread may change them, and only the loop's thread shows values of rounds."""
 
     def __init__(self, *, version: str) -> None:
         registry = Registry(PREFIX, version=version)
@@ -107,55 +110,15 @@ class Metrics(LoopMetrics):
         self._gke_seconds = registry.histogram(
             "gke_request_duration_seconds", "Duration of calls to GKE.", _CALL_BUCKETS, "method"
         )
-        self._gke_errors = registry.counter(
-            "gke_request_errors", "Calls to GKE that failed, by kind of failure.", "method", "kind"
-        )
-        self._gke_requests = registry.counter(
-            "gke_requests",
-            "Calls to GKE, by method and HTTP status.",
-            "method",
-            "code",
-        )
-        self.operations = registry.gauge(
-            "gke_operations_in_flight",
-            "Node pool operations in progress in the cluster, as far as known.",
-        )
-        self.operations_limit = registry.gauge(
-            "gke_operations_limit",
-            "Own operations that ran when GKE last rejected one; 0 a minute after that.",
-        )
-
+        text = "Calls to GKE that failed, by kind of failure."
+        self._gke_errors = registry.counter("gke_request_errors", text, "method", "kind")
+        text = "Calls to GKE, by method and HTTP status."
+        self._gke_requests = registry.counter("gke_requests", text, "method", "code")
         self.list_age = registry.gauge("pool_list_age_seconds", "Age of the list of node pools at the last decision.")
-
-        text = (
-            "Slices that workloads request, by phase. States of the status page: wanted and blocked are waiting, "
-            "provisioning is joining, in_use is running or draining. split: a pool of the slice is not its own alone."
-        )
-        self.slices = registry.picture("slices", text, "phase")
-        text = "Node pools of the provisioner, by phase, as for slices."
-        self.node_pools = registry.picture("node_pools", text, "phase")
-        text = (
-            "TPU chips, by state. On the status page wanted is waiting, provisioning is creating or joining, in_use is "
-            "running or draining, idle is idle or failed."
-        )
-        self.chips = registry.picture("chips", text, "state")
-        self.chips.replace(dict.fromkeys((*CHIP_STATES.values(), SPLIT), 0))
-        self.split_slices = registry.gauge(
-            "split_slices",
-            "Slices of several hosts that have pods on more than one node pool, or share a node pool with pods of "
-            "another slice.",
-        )
-
         self.creates = registry.counter("creates", "Creates of node pools, by result.", "result")
         self.deletes = registry.counter("deletes", "Deletes of node pools, by reason and result.", "reason", "result")
-        self.deletes_blocked = registry.gauge(
-            "deletes_blocked", "Node pools that are not deleted because of unfinished pods."
-        )
         self.phase_seconds = registry.histogram(
-            "time_to_phase_seconds",
-            "Time from the plan of a node pool to each phase.",
-            _PHASE_BUCKETS,
-            "phase",
+            "time_to_phase_seconds", "Time from the plan of a node pool to each phase.", _PHASE_BUCKETS, "phase"
         )
         self.startup_seconds = registry.histogram(
             "slice_startup_seconds",
@@ -164,74 +127,15 @@ class Metrics(LoopMetrics):
             _STARTUP_BUCKETS,
             "stage",
         )
-        self.longest_wait = registry.gauge(
-            "longest_wait_seconds", "How long the leader pod that waits longest has been unschedulable."
-        )
-        self.waiting_oldest = registry.picture(
-            "waiting_oldest_seconds",
-            "For how long the longest waiting leader pod of a slice has been unschedulable, by what its slice waits "
-            "for: the kind of a failure, or a limit.",
-            "cause",
-        )
-        self.pool_failures = registry.counter(
-            "node_pool_failures",
-            f"Node pools that failed after GKE accepted the create; {NOT_READY}: nodes were not ready in time.",
-            "kind",
-        )
-        self.overdue = registry.gauge(
-            "unneeded_overdue_seconds",
-            "The longest time beyond NODEPOOL_DELETION_DELAY that an unneeded node pool has existed.",
-        )
-        self.notices = registry.picture("notices", "Events that slices have now, by reason.", "reason")
-        self.alerts = registry.picture("alerts", "Alerts, by kind.", "kind")
-        self.backoff = registry.picture(
-            "backoff_active",
-            "Kinds of capacity whose last attempt failed, until an hour after the next allowed attempt.",
-            "kind",
-        )
-        self.backoff_blocking = registry.picture(
-            "backoff_blocking", "Kinds of capacity, and slices, that have to wait now.", "kind"
-        )
-        self.backoff_oldest = registry.picture(
-            "backoff_oldest_seconds",
-            "The longest time that creates of one capacity or slice have failed without a success.",
-            "kind",
-        )
-
-        self.limit = registry.picture("limit", "The limits that are set.", "limit", "scope")
-        self.limit_used = registry.picture(
-            "limit_used",
-            "How much of each limit is used; scope `*`: by the one that uses most.",
-            "limit",
-            "scope",
-        )
-        self.limit_waiting = registry.picture("limit_waiting_slices", "Slices that wait because of a limit.", "limit")
-
-        self._chip_seconds = registry.counter(
-            "chip_seconds", "Chips of nodes, times the seconds that the nodes have existed.", *_USAGE_LABELS
-        )
-        self._cost = registry.counter(
-            "cost",
-            "Cost of those chip-seconds, by the CHIP_HOUR_PRICES of their time.",
-            *_USAGE_LABELS,
-        )
-        self.cost_per_hour = registry.picture(
-            "cost_per_hour",
-            "Cost of the existing chips an hour.",
-            *_USAGE_LABELS,
-        )
-        self.unpriced = registry.gauge("unpriced_chips", "Chips for which CHIP_HOUR_PRICES has no price.")
-
+        text = f"Node pools that failed after GKE accepted the create; {NOT_READY}: nodes were not ready in time."
+        self.pool_failures = registry.counter("node_pool_failures", text, "kind")
         self.proven = registry.gauge(
             "cluster_proven",
             "1 when kubeconfig and GCP_CLUSTER are proven to be one cluster; 0: nothing is created or deleted.",
         )
-        self.source_unknown = registry.picture(
-            "source_unknown",
-            "1 while an optional source of facts is forbidden, fails or is not read yet. No decision depends on it "
-            "then. An API that the cluster does not have is not unknown.",
-            "source",
-        )
+        self.show(values_of(Plan(memory=Memory()), (), {}, datetime.now(UTC), deletion_delay_seconds=0.0))
+        self.show(usage_of({}, {}, ()))
+        self.set_unknown_sources(())
         # What is rare begins at 0: Prometheus' `increase` and `rate` miss what a series begins with.
         for result in ("ok", *(kind.value for kind in FailureKind)):
             self.creates.labels(result)
@@ -244,18 +148,20 @@ class Metrics(LoopMetrics):
         for kind in (*(each.value for each in FailureKind), NOT_READY):
             self.pool_failures.labels(kind)
 
+    def set_unknown_sources(self, names: Iterable[str]) -> None:
+        """Set the sources of facts on which no decision depends at the moment."""
+        text = (
+            "1 while an optional source of facts is forbidden, fails or is not read yet. No decision depends on it then. "
+            "An API that the cluster does not have is not unknown."
+        )
+        self.show([Shown("source_unknown", text, dict.fromkeys(names, 1), ("source",))])
+
     def observe_gke_call(self, method: str, *, seconds: float, error_kind: str | None, code: str = "200") -> None:
         """Measure one call to GKE; the kind is None when it succeeded, the code is HTTP's, or "none"."""
         self._gke_seconds.labels(method).observe(seconds)
         self._gke_requests.labels(method, code).inc()
         if error_kind is not None:
             self._gke_errors.labels(method, error_kind).inc()
-
-    def count_usage(self, account: Account, *, chip_seconds: float, cost: float | None) -> None:
-        """Count the time of chips, and its cost where there are prices."""
-        self._chip_seconds.labels(*account).inc(chip_seconds)
-        if cost is not None:
-            self._cost.labels(*account).inc(cost)
 
 
 _STAGES = {
@@ -343,89 +249,157 @@ def account_of(known: Collection[Account], wanted: Account) -> Account:
 
 @dataclass(slots=True, kw_only=True)
 class Meter:
-    """Used by the loop's thread alone."""
+    """Measures rounds. Used by the loop's thread only."""
 
     settings: Settings
     metrics: Metrics
     monotonic: Callable[[], float] = time.monotonic
     _waiting: Mapping[SliceId, Startup] = field(default_factory=dict)
     _uses: tuple[PoolUse, ...] = ()
-    #: Those that have a counter, and until when they are counted.
-    _accounts: set[Account] = field(default_factory=set)
+    #: Since the start of the process, by account.
+    _chip_seconds: dict[Account, float] = field(default_factory=dict)
+    _costs: dict[Account, float] = field(default_factory=dict)
     _counted_monotonic: float = 0.0
 
     def look(self, plan: Plan, snapshot: Snapshot, now: datetime) -> None:
         """Measure one round."""
         supply = plan.derived.supply
         self._measure_usage(plan.pools, supply)
-        self._measure_startups(plan, supply, now)
-        self._measure_waiting(plan, now)
-        limited = (each.key for each in plan.notices if each.reason == constants.LIMIT_REACHED)
-        waiting = Counter(key.partition(" ")[0] for key in limited)
-        self.metrics.limit.replace({(each.name, each.scope): each.most for each in plan.limits})
-        self.metrics.limit_used.replace({(each.name, each.scope): each.used for each in plan.limits})
-        self.metrics.limit_waiting.replace({each.name: 0 for each in plan.limits} | waiting)
-        self.metrics.operations.set(len(operations_under_way(snapshot.pools, plan.memory)))
-        self.metrics.operations_limit.set(plan.memory.operations.limit or 0)
-
-    def _measure_startups(self, plan: Plan, supply: Mapping[PoolName, Supply], now: datetime) -> None:
         self._waiting, measured = follow(self._waiting, plan.pools, now)
         for stage, seconds in measured:
             self.metrics.startup_seconds.labels(stage.value).observe(seconds)
-        waits = {each.leader_uid: max(0.0, (now - each.since).total_seconds()) for each in self._waiting.values()}
-        self.metrics.longest_wait.set(max(waits.values(), default=0.0))
-        oldest: dict[str, float] = {}
-        for cause, uid in _causes(plan, supply):
-            if uid in waits:
-                oldest[cause] = max(oldest.get(cause, 0.0), waits[uid])
-        self.metrics.waiting_oldest.replace(oldest)
         for transition in plan.transitions:
             if transition.new is Phase.FAILED:
                 failed = supply.get(transition.pool)
                 failure = failed.pool.failure if failed is not None else None
                 self.metrics.pool_failures.labels(failure.kind.value if failure is not None else NOT_READY).inc()
-
-    def _measure_waiting(self, plan: Plan, now: datetime) -> None:
-        memory = plan.memory
-        blocking: Counter[str] = Counter()
-        oldest: dict[str, float] = {}
-        for each in (*memory.backoffs.values(), *memory.slice_backoffs.values()):
-            kind = each.failure.kind.value
-            blocking[kind] += each.until > now
-            oldest[kind] = max(oldest.get(kind, 0.0), (now - each.since).total_seconds())
-        self.metrics.backoff_blocking.replace(blocking)
-        self.metrics.backoff_oldest.replace(oldest)
-        self.metrics.notices.replace(Counter(each.reason for each in plan.notices))
-        # Of workloads that nobody watches none is overdue.
-        undecided = {state.name for state in plan.pools if state.undecided}
-        since = min((at for name, at in memory.unneeded_since.items() if name not in undecided), default=now)
-        self.metrics.overdue.set(max(0.0, (now - since).total_seconds() - self.settings.deletion_delay_seconds))
+        waits = {each.leader_uid: max(0.0, (now - each.since).total_seconds()) for each in self._waiting.values()}
+        delay = self.settings.deletion_delay_seconds
+        self.metrics.show(values_of(plan, snapshot.pools, waits, now, deletion_delay_seconds=delay))
+        costs, priced = (self._costs, self._uses) if self.settings.prices else ({}, ())
+        self.metrics.show(usage_of(self._chip_seconds, costs, priced))
 
     def _measure_usage(self, states: tuple[PoolState, ...], supply: Mapping[PoolName, Supply]) -> None:
         prices, now = self.settings.prices, self.monotonic()
+        seconds = now - self._counted_monotonic
         for before in self._uses:
-            seconds = before.chips * (now - self._counted_monotonic)
-            cost = (before.cost_per_hour or 0.0) * (now - self._counted_monotonic) / 3600
-            self.metrics.count_usage(before.account, chip_seconds=seconds, cost=cost if prices else None)
+            self._chip_seconds[before.account] += before.chips * seconds
+            self._costs[before.account] += (before.cost_per_hour or 0.0) * seconds / 3600
         self._counted_monotonic = now
-        uses = [use_of(supply[each.name], each, prices) for each in states if each.name in supply]
-        found = [each for each in uses if each is not None]
-        opened = {account: self._opened(account) for account in dict.fromkeys(each.account for each in found)}
-        self._uses = tuple(each._replace(account=opened[each.account]) for each in found)
-        costs: defaultdict[Account, float] = defaultdict(float)
-        for use in self._uses if prices else ():
-            costs[use.account] += use.cost_per_hour or 0.0
-        self.metrics.cost_per_hour.replace(costs)
-        unpriced = sum(each.chips for each in self._uses if each.cost_per_hour is None)
-        self.metrics.unpriced.set(unpriced if prices else 0)
+        uses = []
+        for state in states:
+            use = use_of(supply[state.name], state, prices) if state.name in supply else None
+            if use is not None:
+                account = account_of(self._chip_seconds, use.account)
+                uses.append(use._replace(account=account))
+                # A counter that begins with a number hides that number from `increase`.
+                self._chip_seconds.setdefault(account, 0.0)
+                self._costs.setdefault(account, 0.0)
+        self._uses = tuple(uses)
 
-    def _opened(self, wanted: Account) -> Account:
-        """Begin a counter at zero where there is none: one that begins with a number hides it from `increase`."""
-        account = account_of(self._accounts, wanted)
-        if account not in self._accounts:
-            self._accounts.add(account)
-            self.metrics.count_usage(account, chip_seconds=0, cost=0 if self.settings.prices else None)
-        return account
+
+def usage_of(
+    chip_seconds: Mapping[Account, float], costs: Mapping[Account, float], priced: Iterable[PoolUse]
+) -> Iterator[Shown]:
+    """Yield what chips did since the start of the process, and what those that have a price cost now."""
+    per_hour: defaultdict[Account, float] = defaultdict(float)
+    unpriced = 0
+    for use in priced:
+        per_hour[use.account] += use.cost_per_hour or 0.0
+        unpriced += use.chips if use.cost_per_hour is None else 0
+    text = "Chips of nodes, times the seconds that the nodes have existed."
+    yield Shown("chip_seconds", text, chip_seconds, _USAGE_LABELS, CounterMetricFamily)
+    text = "Cost of those chip-seconds, by the CHIP_HOUR_PRICES of their time."
+    yield Shown("cost", text, costs, _USAGE_LABELS, CounterMetricFamily)
+    yield Shown("cost_per_hour", "Cost of the existing chips an hour.", per_hour, _USAGE_LABELS)
+    yield Shown("unpriced_chips", "Chips for which CHIP_HOUR_PRICES has no price.", unpriced)
+
+
+def values_of(
+    plan: Plan, pools: Iterable[NodePool], waits: Mapping[str, float], now: datetime, *, deletion_delay_seconds: float
+) -> Iterator[Shown]:
+    """Yield the values of one round; `waits` are the seconds that leader pods have waited, by UID."""
+    memory = plan.memory
+    text = (
+        "Slices that workloads request, by phase. States of the status page: wanted and blocked are waiting, "
+        "provisioning is joining, in_use is running or draining. split: a pool of the slice is not its own alone."
+    )
+    slices = (state for state in plan.pools if state.slice_id is not None and state.workload is not None)
+    yield Shown("slices", text, Counter(map(_phase_of, slices)), ("phase",))
+    created = (state for state in plan.pools if not state.phase.before_create)
+    text = "Node pools of the provisioner, by phase, as for slices."
+    yield Shown("node_pools", text, Counter(map(_phase_of, created)), ("phase",))
+    text = (
+        "TPU chips, by state. On the status page wanted is waiting, provisioning is creating or joining, in_use is "
+        "running or draining, idle is idle or failed."
+    )
+    chips = dict.fromkeys((*CHIP_STATES.values(), SPLIT), 0)
+    for state in plan.pools:
+        chips[SPLIT if _is_split(state) else CHIP_STATES[state.phase]] += state.chips
+    yield Shown("chips", text, chips, ("state",))
+    text = (
+        "Slices of several hosts that have pods on more than one node pool, or share a node pool with pods of "
+        "another slice."
+    )
+    yield Shown("split_slices", text, len(plan.split_slices))
+    # A delete that is tried again is blocked until its answer; otherwise an alert would begin again.
+    deletes = [call for call in memory.deletes.values() if call.state is not CallState.ACCEPTED]
+    blocked = sum(call.postponed_since is not None for call in deletes)
+    yield Shown("deletes_blocked", "Node pools that are not deleted because of unfinished pods.", blocked)
+    text = "How long the leader pod that waits longest has been unschedulable."
+    yield Shown("longest_wait_seconds", text, max(waits.values(), default=0.0))
+    text = (
+        "For how long the longest waiting leader pod of a slice has been unschedulable, by what its slice waits for: "
+        "the kind of a failure, or a limit."
+    )
+    causes = ((cause, waits[uid]) for cause, uid in _causes(plan, plan.derived.supply) if uid in waits)
+    yield Shown("waiting_oldest_seconds", text, _largest(causes), ("cause",))
+    # Pools of workloads that are not watched are never overdue.
+    undecided = {state.name for state in plan.pools if state.undecided}
+    since = min((at for name, at in memory.unneeded_since.items() if name not in undecided), default=now)
+    text = "The longest time beyond NODEPOOL_DELETION_DELAY that an unneeded node pool has existed."
+    overdue = (now - since).total_seconds() - deletion_delay_seconds
+    yield Shown("unneeded_overdue_seconds", text, max(0.0, overdue))
+    reasons = Counter(notice.reason for notice in plan.notices)
+    yield Shown("notices", "Events that slices have now, by reason.", reasons, ("reason",))
+    yield Shown("alerts", "Alerts, by kind.", Counter(alert.kind for alert in plan.alerts), ("kind",))
+    backoffs = (*memory.backoffs.values(), *memory.slice_backoffs.values())
+    text = "Kinds of capacity whose last attempt failed, until an hour after the next allowed attempt."
+    yield Shown("backoff_active", text, Counter(each.failure.kind.value for each in backoffs), ("kind",))
+    blocking: Counter[str] = Counter()
+    for each in backoffs:
+        blocking[each.failure.kind.value] += each.until > now
+    yield Shown("backoff_blocking", "Kinds of capacity, and slices, that have to wait now.", blocking, ("kind",))
+    text = "The longest time that creates of one capacity or slice have failed without a success."
+    oldest = _largest((each.failure.kind.value, (now - each.since).total_seconds()) for each in backoffs)
+    yield Shown("backoff_oldest_seconds", text, oldest, ("kind",))
+    limits, scopes = {(each.name, each.scope): each for each in plan.limits}, ("limit", "scope")
+    yield Shown("limit", "The limits that are set.", {key: each.most for key, each in limits.items()}, scopes)
+    text = "How much of each limit is used; scope `*`: by the one that uses most."
+    yield Shown("limit_used", text, {key: each.used for key, each in limits.items()}, scopes)
+    limited = Counter(each.key.partition(" ")[0] for each in plan.notices if each.reason == constants.LIMIT_REACHED)
+    waiting = {each.name: 0 for each in plan.limits} | limited
+    yield Shown("limit_waiting_slices", "Slices that wait because of a limit.", waiting, ("limit",))
+    text = "Node pool operations in progress in the cluster, as far as known."
+    yield Shown("gke_operations_in_flight", text, len(operations_under_way(pools, memory)))
+    text = "Own operations that ran when GKE last rejected one; 0 a minute after that."
+    yield Shown("gke_operations_limit", text, memory.operations.limit or 0)
+
+
+def _largest(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Return the largest value of each key, at least 0."""
+    largest: dict[str, float] = {}
+    for key, value in values:
+        largest[key] = max(largest.get(key, 0.0), value)
+    return largest
+
+
+def _is_split(state: PoolState) -> bool:
+    return state_of(state) is State.SPLIT
+
+
+def _phase_of(state: PoolState) -> str:
+    return SPLIT if _is_split(state) else state.phase.value
 
 
 def _causes(plan: Plan, supply: Mapping[PoolName, Supply]) -> Iterator[tuple[str, str]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import cast
 
 import structlog
 
@@ -14,15 +15,15 @@ from provisioner import constants
 from provisioner.kube.events import EventKind, EventRecorder
 from provisioner.model.capacity import PoolName
 from provisioner.model.choices import choice_of
-from provisioner.model.workloads import ObjectRef, WorkloadKind, pod_ref, workload_ref
+from provisioner.model.workloads import ObjectRef, pod_ref, workload_ref
 from provisioner.runtime.clock import wall_clock
 from provisioner.slices.board import Journal
-from provisioner.slices.metrics import CHIP_STATES, SPLIT, TIMED_PHASES, Metrics
+from provisioner.slices.metrics import TIMED_PHASES, Metrics
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult
-from provisioner.slices.planning.memory.state import CallState, Phase
+from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import Alert, Create, Delete, Notice, Plan, PoolState, Transition
 from provisioner.slices.view.reasons import WHY_DELETED
-from provisioner.slices.view.types import State, state_of, workload_of_pool
+from provisioner.slices.view.types import slice_of_pool, workload_of_pool
 
 _log = structlog.get_logger(__name__)
 
@@ -84,7 +85,7 @@ class Reporter:
         self._states = states
         self.tell_notices(plan.notices)
         self._tell_alerts(plan.alerts)
-        self._measure(plan)
+        self.metrics.set_events_dropped(self.recorder.dropped_total)
 
     def tell_answer(self, answer: Answer) -> None:
         """Tell how a call ended."""
@@ -98,19 +99,14 @@ class Reporter:
                 _log.info("call.looked_up", node_pool=answer.look_up.name, kind=kind)
 
     def _tell_create(self, answer: CreateAnswer) -> None:
-        create = self._creates.pop(answer.name, None)
+        create, log = self._creates.pop(answer.name, None), self._log_of(answer.name)
         self.metrics.creates.labels(answer.failure.kind.value if answer.failure is not None else "ok").inc()
         if answer.failure is not None:
             why = f"{answer.failure.kind.value.replace('_', ' ')}: {answer.failure.message}"
             self._write("create", f"The create of node pool {answer.name} failed: {why}", answer.name, warning=True)
-            _log.warning(
-                "node_pool.create_failed",
-                node_pool=answer.name,
-                kind=answer.failure.kind.value,
-                message=answer.failure.message,
-            )
+            log.warning("node_pool.create_failed", kind=answer.failure.kind.value, message=answer.failure.message)
             return
-        _log.info("node_pool.create_accepted", node_pool=answer.name, operation=answer.operation)
+        log.info("node_pool.create_accepted", operation=answer.operation)
         if create is not None:
             request = create.request
             message = (
@@ -121,14 +117,14 @@ class Reporter:
             self.recorder.emit(create.pod, kind="Normal", reason=constants.CREATION_STARTED, message=message)
 
     def _tell_delete(self, answer: DeleteAnswer) -> None:
-        delete = self._deletes.get(answer.name)
+        delete, log = self._deletes.get(answer.name), self._log_of(answer.name)
         reason = delete.reason.value if delete is not None else "unknown"
         kind = answer.failure.kind.value if answer.failure is not None else answer.result.value
         accepted = answer.result in (DeleteResult.ACCEPTED, DeleteResult.GONE)
         self.metrics.deletes.labels(reason, "ok" if accepted else kind).inc()
         if accepted:
             self._accepted.add(answer.name)
-            _log.info("node_pool.delete_accepted", node_pool=answer.name, reason=reason)
+            log.info("node_pool.delete_accepted", reason=reason)
             why = WHY_DELETED[delete.reason] if delete is not None else "nothing needs it"
             message = f"{self.supplier_name} deletes node pool {answer.name}: {why}"
             self._write("delete", message, answer.name)
@@ -138,13 +134,13 @@ class Reporter:
             # Asked again and again, of workloads that nobody watches perhaps for ever: said once.
             if answer.name not in self._needed:
                 self._needed.add(answer.name)
-                _log.info("node_pool.needed", node_pool=answer.name, reason=answer.reason)
+                log.info("node_pool.needed", reason=answer.reason)
             return
         if answer.result is DeleteResult.SETTLING:
-            _log.info("node_pool.settles", node_pool=answer.name, seconds=round(answer.wait_seconds or 0.0, 3))
+            log.info("node_pool.settles", seconds=round(answer.wait_seconds or 0.0, 3))
             self._write("delete", f"Node pool {answer.name} is not deleted yet: {answer.reason}", answer.name)
             return
-        _log.warning("node_pool.delete_postponed", node_pool=answer.name, kind=kind, reason=answer.reason)
+        log.warning("node_pool.delete_postponed", kind=kind, reason=answer.reason)
         words = f"Node pool {answer.name} is not deleted yet: "
         self._write("delete", f"{words}{answer.reason}", answer.name, warning=True)
         told = f"{words}{answer.told or answer.reason}"
@@ -154,9 +150,8 @@ class Reporter:
         name, new = transition.pool, transition.new
         state = states.get(name) or self._states.get(name)
         seconds = (transition.at - transition.since).total_seconds() if transition.since is not None else None
-        _log.info(
+        self._log_of(name, state).info(
             "node_pool.phase_changed",
-            node_pool=name,
             old=transition.old.value if transition.old is not None else None,
             new=new.value,
             seconds_in_old=round(seconds, 3) if seconds is not None else None,
@@ -243,7 +238,14 @@ class Reporter:
             _log.info("alert.ended", kind=kind, node_pool=pool or None)
             self.journal.write(self.clock(), "alert", f"Over: {kind.replace('_', ' ')} {pool}".rstrip(), pool=pool)
         self._alerts = frozenset(now)
-        self.metrics.alerts.replace(Counter(alert.kind for alert in alerts))
+
+    def _log_of(self, pool: PoolName, state: PoolState | None = None) -> structlog.stdlib.BoundLogger:
+        """Return a logger whose lines name a pool, and the workload and slice that it is for, if they are known."""
+        log = cast(structlog.stdlib.BoundLogger, _log.bind(node_pool=pool))
+        state = state or self._states.get(pool)
+        if state is None or not state.named.name:
+            return log
+        return log.bind(workload=workload_of_pool(state), slice=slice_of_pool(state) or None)
 
     def _write(
         self, kind: str, message: str, pool: PoolName, *, warning: bool = False, state: PoolState | None = None
@@ -265,32 +267,6 @@ class Reporter:
         )
         workload = f"{last.kind}/{last.namespace}/{last.name}"
         self.journal.write(self.clock(), "notice", notice.message, warning=notice.warning, workload=workload)
-
-    def _measure(self, plan: Plan) -> None:
-        self.metrics.set_events_dropped(self.recorder.dropped_total)
-        chips: Counter[str] = Counter()
-        for state in plan.pools:
-            chips[SPLIT if _is_split(state) else CHIP_STATES[state.phase]] += state.chips
-        self.metrics.chips.replace(chips)
-        created = (state for state in plan.pools if not state.phase.before_create)
-        self.metrics.node_pools.replace(Counter(map(_phase_of, created)))
-        slices = (state for state in plan.pools if state.slice_id is not None and state.workload is not None)
-        self.metrics.slices.replace(Counter(map(_phase_of, slices)))
-        self.metrics.split_slices.set(len(plan.split_slices))
-        backoffs = (*plan.memory.backoffs.values(), *plan.memory.slice_backoffs.values())
-        self.metrics.backoff.replace(Counter(each.failure.kind.value for each in backoffs))
-        calls = plan.memory.deletes.values()
-        # One that is being tried again is blocked until the answer says otherwise, or an alert would start anew.
-        held_up = (call.state is not CallState.ACCEPTED and call.postponed_since is not None for call in calls)
-        self.metrics.deletes_blocked.set(sum(held_up))
-
-
-def _is_split(state: PoolState) -> bool:
-    return state_of(state) is State.SPLIT
-
-
-def _phase_of(state: PoolState) -> str:
-    return SPLIT if _is_split(state) else state.phase.value
 
 
 _SENTENCES = {
@@ -316,10 +292,6 @@ def _describe(state: PoolState | None) -> dict[str, object]:
         "nodes": f"{state.ready_nodes}/{state.nodes}",
         "chips": state.chips,
     }
-    if state.named.name:
-        of_jobset = state.named.kind is WorkloadKind.JOBSET
-        name, group = ("jobset", "job") if of_jobset else ("workload", "group")
-        described |= {"namespace": state.named.namespace, name: state.named.name, group: state.group_name}
     if state.note:
         described["note"] = state.note
     return described

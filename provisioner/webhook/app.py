@@ -11,6 +11,9 @@ from functools import partial
 from typing import Any
 
 import structlog
+from starlette.requests import Request as HttpRequest
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 import provisioner
 from provisioner import constants
@@ -32,7 +35,7 @@ from provisioner.runtime.clock import wall_clock
 from provisioner.runtime.http import HttpServer, Limits, ServerError, parse_address
 from provisioner.runtime.metrics import Registry
 from provisioner.runtime.repeats import Repeats
-from provisioner.runtime.resources import Call, Content, Resource, ResourceApp, text
+from provisioner.runtime.resources import make_app
 from provisioner.runtime.status import make_status_server
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.slices.admission import (
@@ -153,13 +156,12 @@ def build(
     tell_people = partial(_tell, recorder, Repeats())
     lanes = Lanes()
     # Probes configured for gke-tpu-env-injector, which this server replaces, request this path.
-    served = [Resource(method="GET", path="/", answer=_greet)]
+    routes = [Route("/", _greet)]
     for each in make_hooks(settings, api, variables or {}):
         metrics.know(each.name)
-        answer = lanes.answered(begin_of(each, metrics.reviewed, tell=tell_people), quick=each.quick)
-        served.append(Resource(method="POST", path=each.path, answer=answer))
-    app = ResourceApp(served)
-    server = HttpServer({address: app}, name=NAME, limits=_LIMITS, tls=context)
+        endpoint = lanes.endpoint(begin_of(each, metrics.reviewed, tell=tell_people), quick=each.quick)
+        routes.append(Route(each.path, endpoint, methods=["POST"]))
+    server = HttpServer({address: make_app(routes)}, name=NAME, limits=_LIMITS, tls=context)
 
     def tell(problem: str) -> None:
         metrics.problem.set(bool(problem))
@@ -197,8 +199,8 @@ def build(
     )
 
 
-async def _greet(_call: Call) -> Content:
-    return text(f"{NAME}\n")
+async def _greet(_request: HttpRequest) -> Response:
+    return PlainTextResponse(f"{NAME}\n")
 
 
 def _read_owner(api: Api, key: OwnerKey, most_bytes: int) -> Mapping[str, Any] | None:

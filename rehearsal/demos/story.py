@@ -164,8 +164,10 @@ class Story(WorkloadStory):
         if record.get("chips"):
             times.chips = record["chips"]
             times.shape = f"{record['machine_type']} {record['topology']}"
-        if new == "in_use" and record.get("job") not in times.jobs:
-            times.jobs.append(str(record.get("job")))
+        # Its last part is the job.
+        job = str(record.get("slice")).rpartition("/")[2]
+        if new == "in_use" and job not in times.jobs:
+            times.jobs.append(job)
         words = _PHASE_WORDS.get(new)
         if words is not None and (record.get("old"), new) not in _RETURNS:
             known = {"node_pool": "", "nodes": "", "machine_type": "", "chips": "", "job": "", "note": ""}

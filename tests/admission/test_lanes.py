@@ -8,20 +8,38 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 
 from provisioner.admission.hooks import Begin, Lanes, Later
 from provisioner.kube.errors import TooLarge
-from provisioner.runtime.resources import Busy, Call, Content, text
+from provisioner.runtime.lanes import Busy
 from tests.support.waiting import wait_for
 
-DONE = text("done")
+DONE = PlainTextResponse("done")
 #: Long time-out, because the machine may be busy.
 pytestmark = pytest.mark.timeout(30)
 LARGE = b" " * 200_000
 
 Respond = Callable[..., Awaitable[int]]
+
+
+def post(body: bytes, media_type: str = "application/json") -> Request:
+    """Return a request with a body."""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    headers = [(b"content-type", media_type.encode())]
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive)
+
+
+def test_a_body_of_another_media_type_than_json_is_rejected():
+    endpoint = Lanes().endpoint(lambda _body, _since: DONE, quick=True)
+    assert asyncio.run(endpoint(post(b"{}", "text/plain"))).status_code == 415  # type: ignore[arg-type]
 
 
 @asynccontextmanager
@@ -30,13 +48,12 @@ async def serving() -> AsyncIterator[Respond]:
     lanes = Lanes()
 
     async def respond(begin: Begin, body: bytes = b"{}", *, quick: bool = False) -> int:
-        call = Call(name="", headers={}, body=body, client="")
         try:
-            content = await lanes.answered(begin, quick=quick)(call)
+            response = await lanes.endpoint(begin, quick=quick)(post(body))
         except Busy:
             return 503
-        assert content is DONE
-        return content.status
+        assert response is DONE
+        return response.status_code
 
     yield respond
     lanes._threads.shutdown()
@@ -70,11 +87,11 @@ def test_quick_small_bodies_are_answered_in_the_event_loop(*, quick: bool, body:
     """Only small and quick bodies, which cannot delay other reviews."""
     threads: list[bool] = []
 
-    def note() -> Content:
+    def note() -> Response:
         threads.append(threading.current_thread() is threading.main_thread())
         return DONE
 
-    def begin(got: bytes, _since: float) -> Content | Later:
+    def begin(got: bytes, _since: float) -> Response | Later:
         assert got == body
         return (note(), lambda _bytes: note())[1] if later else note()
 
@@ -90,7 +107,7 @@ def test_duration_starts_before_the_wait_in_a_lane():
     """The wait in a lane is part of the duration."""
     since = []
 
-    def begin(_body: bytes, at: float) -> Content:
+    def begin(_body: bytes, at: float) -> Response:
         since.append(time.perf_counter() - at)
         return DONE
 
@@ -112,7 +129,7 @@ def test_full_lanes_do_not_delay_quick_reviews():
     """While all places for slow, large and waiting answers are taken, more of them get 503."""
     go_on = threading.Event()
 
-    def slow(_body: bytes, _since: float) -> Content:
+    def slow(_body: bytes, _since: float) -> Response:
         go_on.wait(20)
         return DONE
 
@@ -156,7 +173,7 @@ def test_reviews_with_large_owners_wait_in_the_lane_of_large_bodies():
     """The pods of a JobSet are created at the same time."""
     go_on = threading.Event()
 
-    def of_large(most_bytes: int) -> Content:
+    def of_large(most_bytes: int) -> Response:
         if most_bytes < 1_500_000:
             raise TooLarge("an owner")
         go_on.wait(20)
@@ -180,7 +197,7 @@ def test_reviews_with_a_hidden_namespace_share_the_places_of_one():
     """API servers write a name of any length before the namespace; hiding it must give a client no more places."""
     go_on = threading.Event()
 
-    def slow(_body: bytes, _since: float) -> Content:
+    def slow(_body: bytes, _since: float) -> Response:
         go_on.wait(20)
         return DONE
 
@@ -204,7 +221,7 @@ def test_large_bodies_are_answered_one_at_a_time():
     """Deferred answers to large bodies count as well; small bodies are answered in the meantime."""
     go_on, running, most = threading.Event(), [], []
 
-    def slow() -> Content:
+    def slow() -> Response:
         running.append(1)
         most.append(len(running))
         go_on.wait(20)
@@ -229,7 +246,7 @@ def test_large_owners_are_read_one_at_a_time_without_delaying_small_ones():
     """A decoded owner takes dozens of times its size in memory until its review is answered."""
     go_on, large_ones = threading.Event(), []
 
-    def of_large(most_bytes: int) -> Content:
+    def of_large(most_bytes: int) -> Response:
         if most_bytes < 1_500_000:
             raise TooLarge("an owner")
         large_ones.append(1)
@@ -261,12 +278,12 @@ def test_namespaces_share_a_full_lane_in_turn(*, size: int, later: bool, places:
     """A tenant with many pods, or with large owners, does not delay the pods of other tenants."""
     ends, begun = threading.Semaphore(0), []
 
-    def slow(body: bytes, _since: float) -> Content:
+    def slow(body: bytes, _since: float) -> Response:
         begun.append(json.loads(body)["request"]["namespace"])
         ends.acquire(timeout=20)
         return DONE
 
-    def begin(body: bytes, since: float) -> Content | Later:
+    def begin(body: bytes, since: float) -> Response | Later:
         return (lambda _bytes: slow(body, since)) if later else slow(body, since)
 
     def review(namespace: str) -> bytes:

@@ -50,7 +50,7 @@ def post(
 
     begin = begin_of(Hook(name="pods", path="/mutate", answer=respond, strict=strict), counted.reviewed)
     content = answer_of(begin, body if isinstance(body, bytes) else json.dumps(body).encode())
-    return content.status, json.loads(content.body), counted.outcomes
+    return content.status_code, json.loads(content.body), counted.outcomes
 
 
 def test_a_denial_has_a_reason_and_no_patch():

@@ -72,6 +72,10 @@ def log_events() -> set[str]:
             for call in ast.walk(function):
                 if isinstance(call, ast.Call) and call.args and (_is_loud(call.func) or _is_one_of(call.func, aliases)):
                     found |= set(_texts(call.args[0]))
+    for tree in _trees("failed_event="):
+        for argument in ast.walk(tree):
+            if isinstance(argument, ast.keyword) and argument.arg == "failed_event":
+                found |= set(_texts(argument.value))
     return found
 
 
@@ -80,7 +84,8 @@ def _is_loud(node: ast.AST) -> bool:
         isinstance(node, ast.Attribute)
         and node.attr in _LEVELS
         and isinstance(node.value, ast.Name)
-        and node.value.id == "_log"
+        # The second is bound to the object of its lines.
+        and node.value.id in ("_log", "log")
     )
 
 

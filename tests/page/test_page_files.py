@@ -19,7 +19,7 @@ def test_every_file_is_served() -> None:
     assert {name: content.body.decode() for name, content in served.items()} == _SOURCES
     types = {".js": "text/javascript", ".html": "text/html", ".css": "text/css"}
     for name, content in served.items():
-        assert content.media_type == f"{types[Path(name).suffix]}; charset=utf-8"
+        assert content.headers["Content-Type"] == f"{types[Path(name).suffix]}; charset=utf-8"
         assert "default-src 'none'; script-src 'self'; style-src 'self'" in content.headers["Content-Security-Policy"]
         assert "unsafe" not in content.headers["Content-Security-Policy"]
         assert content.headers["ETag"]

@@ -28,11 +28,11 @@ def test_a_flood_is_told_once_a_minute_with_its_count():
 
 
 def test_memory_is_bounded_and_nothing_is_hushed_for_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(repeats, "_MOST", 3)
+    monkeypatch.setattr(repeats, "_MAX_KINDS", 3)
     counted = Repeats(monotonic=FakeClock())
     for number in range(100):
         assert counted.left_out(number) == 0
-    assert len(counted._told) == 3
+    assert len(counted._logged) == 3
     assert counted.left_out(99) is None
     assert counted.left_out(0) == 0
 
@@ -71,8 +71,8 @@ def test_a_failure_is_told_once_until_its_words_change_or_it_ends() -> None:
 def test_so_many_are_remembered() -> None:
     """Of more, the one that failed longest ago is told again."""
     lasting, told = Lasting(), []
-    for number in range(repeats._MOST_LASTING + 1):
+    for number in range(repeats._MAX_LASTING + 1):
         lasting.fails(str(number), "away", lambda: None)
     lasting.fails("0", "away", lambda: told.append("first"))
-    lasting.fails(str(repeats._MOST_LASTING), "away", lambda: told.append("last"))
+    lasting.fails(str(repeats._MAX_LASTING), "away", lambda: told.append("last"))
     assert told == ["first"]

@@ -29,7 +29,7 @@ def chip_seconds(world: World, use: str = "running", name: str = "chip_seconds_t
 
 @pytest.fixture
 def world() -> World:
-    return World(metered=True, prices=parse_prices("tpu-v4-podslice=3.6"))
+    return World(prices=parse_prices("tpu-v4-podslice=3.6"))
 
 
 def test_time_counts_for_what_chips_were_doing_when_it_began(world: World) -> None:
@@ -100,7 +100,7 @@ _CASES = [
 
 @pytest.mark.parametrize(("prepare", "name", "labels", "want"), _CASES)
 def test_what_is_measured(prepare: Callable[[World], None], name: str, labels: dict[str, str], want: float) -> None:
-    world = World(metered=True, max_chips=4)
+    world = World(max_chips=4)
     world.put_jobset()
     world.round()
     world.round(after_seconds=1)

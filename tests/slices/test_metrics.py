@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from provisioner.model.capacity import FailureKind
-from provisioner.slices.metrics import CHIP_STATES, PREFIX, Account, Metrics
+from provisioner.runtime.metrics import Shown
+from provisioner.slices.metrics import CHIP_STATES, PREFIX, Account, Metrics, usage_of
 from provisioner.slices.planning.plan import DeleteReason
 
 P = "tpu_provisioner_"
@@ -25,8 +26,8 @@ def test_calls_to_gke_are_measured() -> None:
 def test_what_is_gone_is_zero() -> None:
     """A phase that no slice is in any more is 0 and not what it was."""
     metrics = Metrics(version="1")
-    metrics.slices.replace({"wanted": 3, "ready": 1})
-    metrics.slices.replace({"ready": 2})
+    for shown in ({"wanted": 3, "ready": 1}, {"ready": 2}):
+        metrics.show([Shown("slices", "Slices.", shown, ("phase",))])
     values = {phase: metrics.registry.get_sample_value(P + "slices", {"phase": phase}) for phase in ("wanted", "ready")}
     assert values == {"wanted": 0, "ready": 2}
 
@@ -65,9 +66,8 @@ def test_the_process_is_measured_under_the_names_that_go_programs_use() -> None:
     assert registry.get_sample_value("process_cpu_seconds_total") is not None
 
 
-def test_an_account_that_is_opened_begins_at_zero() -> None:
-    """Else `increase` would miss what it begins with; without prices there is no cost, not one of zero."""
+def test_a_cost_is_shown_only_with_prices() -> None:
     metrics = Metrics(version="1")
-    metrics.count_usage(_ACCOUNT, chip_seconds=0, cost=None)
+    metrics.show(usage_of({_ACCOUNT: 0.0}, {}, ()))
     assert metrics.registry.get_sample_value(P + "chip_seconds_total", _ACCOUNT_LABELS) == 0
     assert metrics.registry.get_sample_value(P + "cost_total", _ACCOUNT_LABELS) is None

@@ -13,11 +13,11 @@ from provisioner.kube.live import cordon
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, PoolName, PoolStatus
 from provisioner.model.workloads import ObjectRef
-from provisioner.slices.metrics import Metrics
+from provisioner.slices.metrics import Metrics, values_of
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Alert, Notice, Plan
 from provisioner.slices.report import Reporter
-from tests.support.clock import FakeClock
+from tests.support.clock import NOW, FakeClock
 from tests.support.controller import NAMESPACE, FakeRecorder, World, jobset_of, jobset_path, leader_of
 from tests.support.models import make_jobset, make_node, make_pod, make_pool
 from tests.support.objects import raw_foreign_pod
@@ -49,6 +49,21 @@ def test_the_events_of_a_whole_life(world: World) -> None:
     reporter = world.loop.reporter
     kept = (reporter._creates, reporter._deletes, reporter._wanted_at, reporter._timed, reporter._states)
     assert [each for each in kept if each] == []
+
+
+def test_log_lines_of_a_pool_name_its_workload_and_slice(world: World) -> None:
+    """An administrator finds all lines of a workload by one key."""
+    with structlog.testing.capture_logs() as logs:
+        pool = world.run_to_use()
+        world.complete()
+        world.rounds(8, every_seconds=5)
+    lines = [each for each in logs if each["event"].startswith("node_pool.")]
+    assert {"node_pool.create_accepted", "node_pool.delete_accepted"} < {each["event"] for each in lines}
+    assert {each["node_pool"] for each in lines} == {pool}
+    [workload] = {each["workload"] for each in lines}
+    assert workload.startswith("JobSet/")
+    slices = {each["event"]: each["slice"] for each in lines if each.get("new") != "idle"}
+    assert slices["node_pool.create_accepted"].startswith(f"{workload}/")
 
 
 def test_a_postponed_delete_is_told(world: World) -> None:
@@ -343,7 +358,7 @@ def test_chips_of_split_slices_are_not_counted_as_in_use() -> None:
         world.end_pods(each)
         world.put(*(make_pod(each, index=index, node=make_node(pools[index], number).name) for index in (0, 1)))
     metrics = Metrics(version="")
-    Reporter(recorder=FakeRecorder(), metrics=metrics).tell(world.look())
+    metrics.show(values_of(world.look(), (), {}, NOW, deletion_delay_seconds=0.0))
     lines = set(metrics.exposition().decode().splitlines())
     shown = ('chips{state="split"} 16.0', 'chips{state="in_use"} 0.0', 'slices{phase="split"} 2.0', "split_slices 2.0")
     assert {f"tpu_provisioner_{line}" for line in shown} <= lines

@@ -118,8 +118,7 @@ class FakeRecorder:
 class World:
     """Everything around a loop that is stepped by hand."""
 
-    def __init__(self, *, ca_pem: bytes | None = CERTIFICATE, metered: bool = False, **changes: Any) -> None:
-        self.metered = metered
+    def __init__(self, *, ca_pem: bytes | None = CERTIFICATE, **changes: Any) -> None:
         self.clock = FakeClock()
         self.time = FollowedClock(lambda: self.clock.now(), self.clock)  # noqa: PLW0108 - a test may replace `now`
         self.kube = FakeKube()
@@ -186,7 +185,7 @@ class World:
             clock=self.time,
             wake=self.wake,
             stopping=self.stopping,
-            meter=Meter(settings=self.settings, metrics=self.metrics, monotonic=self.clock) if self.metered else None,
+            meter=Meter(settings=self.settings, metrics=self.metrics, monotonic=self.clock),
             monotonic=self.clock,
         )
         return self.loop

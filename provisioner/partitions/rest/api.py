@@ -21,6 +21,9 @@ from typing import Any, TypeVar
 
 import msgspec
 import structlog
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from provisioner.admission.files import CertificateFiles, CertificateLoop, Files, server_context
 from provisioner.kube import errors
@@ -32,8 +35,9 @@ from provisioner.partitions.rest import wire
 from provisioner.partitions.rest.wire import Caller, PodIdentity, Refused
 from provisioner.partitions.vipu.protocol import PartitionState, Vipu, VipuError
 from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
+from provisioner.runtime.lanes import Busy, Lane
 from provisioner.runtime.repeats import Repeats
-from provisioner.runtime.resources import NAME, Busy, Call, Content, Lane, Resource, ResourceApp
+from provisioner.runtime.resources import Endpoint, client_of, is_json, make_app
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -198,22 +202,24 @@ class PartitionsApi:
         self._servers = Servers()
         self._repeats = Repeats()
 
-    def resources(self) -> tuple[Resource, ...]:
-        """Return the resources of the API."""
-        one = f"{names.ROOT}/{NAME}"
+    def routes(self) -> tuple[Route, ...]:
+        """Return the routes of the API."""
+        one = f"{names.ROOT}/{{name}}"
         return (
-            Resource(method="POST", path=names.ROOT, answer=self._route(self._ask)),
-            Resource(method="GET", path=one, answer=self._route(self._get)),
-            Resource(method="DELETE", path=one, answer=self._route(self._delete)),
-            Resource(method="GET", path=f"{one}/{names.CONFIG}", answer=self._route(self._config)),
-            Resource(method="GET", path=names.HEALTH, answer=self._health),
+            Route(names.ROOT, self._known_to(self._ask), methods=["POST"]),
+            Route(one, self._known_to(self._get)),
+            Route(one, self._known_to(self._delete), methods=["DELETE"]),
+            Route(f"{one}/{names.CONFIG}", self._known_to(self._config)),
+            Route(names.HEALTH, self._health),
         )
 
-    def _route(self, handle: Callable[[Call, Caller], Awaitable[Content]]) -> Callable[[Call], Awaitable[Content]]:
-        async def answer(call: Call) -> Content:
+    def _known_to(self, handle: Callable[[Request, Caller], Awaitable[Response]]) -> Endpoint:
+        """Return the endpoint that identifies the caller, and answers for its failures."""
+
+        async def endpoint(request: Request) -> Response:
             try:
-                caller = await self._access.identify(call.headers.get("authorization", ""), call.client)
-                return await handle(call, caller)
+                authorization = request.headers.get("authorization", "")
+                return await handle(request, await self._access.identify(authorization, client_of(request)))
             except Refused as refused:
                 return wire.refusal(refused)
             except Busy:
@@ -223,16 +229,16 @@ class PartitionsApi:
             except VipuError as error:
                 return self._unavailable("the V-IPU server cannot be read", error)
 
-        return answer
+        return endpoint
 
-    def _unavailable(self, what: str, error: Exception) -> Content:
+    def _unavailable(self, what: str, error: Exception) -> Response:
         """Return the answer 503. Only the log has the exact error."""
         left_out = self._repeats.left_out((what, type(error)))
         if left_out is not None:
             _log.warning("partitions_api.unavailable", what=what, error=str(error), left_out=left_out)
         return wire.refusal(Refused(503, f"{what}; try again", retry_after_seconds=_UNKNOWN_SECONDS))
 
-    async def _health(self, _call: Call) -> Content:
+    async def _health(self, _request: Request) -> Response:
         """Answer without authentication: 200, or 503 with the problems of this replica."""
         problems = list(self._sources.problems())
         return wire.answer(
@@ -241,8 +247,10 @@ class PartitionsApi:
 
     # --- requests of pods and users ---
 
-    async def _ask(self, call: Call, caller: Caller) -> Content:
-        asked = wire.read_ask(call.body)
+    async def _ask(self, request: Request, caller: Caller) -> Response:
+        if not is_json(request):
+            raise Refused(415, "the content type must be application/json")
+        asked = wire.read_ask(await request.body())
         whose = PodIdentity(namespace=asked.namespace, name=asked.pod, uid=asked.uid)
         if caller.pod != whose:
             raise Refused(403, "only the pod itself may ask for its partition, with a token that is bound to it")
@@ -280,8 +288,8 @@ class PartitionsApi:
         body = wire.described(pod, entry, "active", message)
         return wire.answer(200, {**body, "config": msgspec.Raw(configuration.encode())})
 
-    async def _get(self, call: Call, caller: Caller) -> Content:
-        _, pod, entry = await self._known(call, caller, "get")
+    async def _get(self, request: Request, caller: Caller) -> Response:
+        _, pod, entry = await self._known(request, caller, "get")
         if entry is None:
             state, message = "waiting", "the pod waits for IPUs"
         elif pod is None or pod.finished or pod.released:
@@ -292,23 +300,21 @@ class PartitionsApi:
             state, message = "active", "the pod has its partition"
         return wire.answer(200, wire.described(pod, entry, state, message))
 
-    async def _config(self, call: Call, caller: Caller) -> Content:
-        _, _, entry = await self._known(call, caller, "get")
+    async def _config(self, request: Request, caller: Caller) -> Response:
+        _, _, entry = await self._known(request, caller, "get")
         if entry is None:
-            raise Refused(409, f"the partition {call.name} is not created yet", retry_after_seconds=_WAITING_SECONDS)
+            raise Refused(409, "the partition is not created yet", retry_after_seconds=_WAITING_SECONDS)
         message, configuration = await self._read(entry)
         if not configuration:
             raise Refused(409, message, retry_after_seconds=_MAKING_SECONDS)
-        return Content(
-            body=configuration.encode(), media_type="application/json", headers={"Cache-Control": "no-store"}
-        )
+        return Response(configuration, 200, {"Cache-Control": "no-store"}, "application/json")
 
-    async def _delete(self, call: Call, caller: Caller) -> Content:
-        whose, pod, entry = await self._known(call, caller, "delete")
+    async def _delete(self, request: Request, caller: Caller) -> Response:
+        whose, pod, entry = await self._known(request, caller, "delete")
         if pod is None or not pod.released:
-            release = partial(self._release, call.name, whose, caller.username)
+            release = partial(self._release, request.path_params["name"], whose, caller.username)
             try:
-                await self._access.in_turn(release, call.client)
+                await self._access.in_turn(release, client_of(request))
             except (errors.NotFound, errors.Conflict):
                 # The pod was deleted or replaced, so its partition will be removed.
                 pod = None
@@ -322,16 +328,17 @@ class PartitionsApi:
 
     # --- state ---
 
-    async def _known(self, call: Call, caller: Caller, verb: str) -> tuple[PodIdentity, Pod | None, Entry | None]:
+    async def _known(self, request: Request, caller: Caller, verb: str) -> tuple[PodIdentity, Pod | None, Entry | None]:
         """Return the owner of a partition that the caller may see, and its pod and entry if known. Raises Refused."""
-        found_id = call.name
+        found_id = request.path_params["name"]
         nothing = Refused(404, _NOT_YOURS.format(id=found_id if _ID.fullmatch(found_id) else "of that id"))
         if not _ID.fullmatch(found_id):
             raise nothing
         ledger, cluster_uid, whose = self._ledger(), self._cluster_uid(), caller.pod
         entry = next((each for each in ledger.entries if each.id == found_id), None)
         if whose is None or names.owner_id(cluster_uid, whose.uid) != names.owner_of(found_id):
-            if entry is None or not await self._access.may(caller, verb, (entry.namespace, entry.pod), call.client):
+            client = client_of(request)
+            if entry is None or not await self._access.may(caller, verb, (entry.namespace, entry.pod), client):
                 # Answer as for an unknown id, so that callers do not learn whether the partition exists.
                 raise nothing
             whose = PodIdentity(namespace=entry.namespace, name=entry.pod, uid=entry.pod_uid)
@@ -367,7 +374,7 @@ class PartitionsApi:
         return pod if pod is not None and pod.uid == whose.uid else None
 
 
-def _creating(pod: Pod, entry: Entry, message: str) -> Content:
+def _creating(pod: Pod, entry: Entry, message: str) -> Response:
     body = wire.described(pod, entry, "creating", message)
     return wire.answer(202, body, retry_after_seconds=_MAKING_SECONDS)
 
@@ -426,5 +433,5 @@ def _tell(problem: str) -> None:
 
 def make_rest_server(address: Address, api: Api, sources: Sources, *, tls: ssl.SSLContext | None = None) -> HttpServer:
     """Return the server of one address: plain HTTP without `tls`."""
-    app = ResourceApp(PartitionsApi(api, sources).resources())
+    app = make_app(PartitionsApi(api, sources).routes())
     return HttpServer({address: app}, name="tpu-provisioner-partitions", limits=_LIMITS, tls=tls)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
+from starlette.responses import Response
 
 from provisioner.kube import fields
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry
-from provisioner.runtime.resources import Content
 
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -75,20 +75,20 @@ def described(pod: Pod | None, entry: Entry | None, state: str, message: str) ->
     return found
 
 
-def answer(status: int, body: Mapping[str, Any], *, retry_after_seconds: int | None = None) -> Content:
+def answer(status: int, body: Mapping[str, Any], *, retry_after_seconds: int | None = None) -> Response:
     """Return an answer that must not be cached."""
     headers = {"Cache-Control": "no-store"}
     if retry_after_seconds is not None:
         headers["Retry-After"] = str(retry_after_seconds)
-    return Content(body=msgspec.json.encode(body), media_type="application/json", status=status, headers=headers)
+    return Response(msgspec.json.encode(body), status, headers, "application/json")
 
 
-def refusal(refused: Refused) -> Content:
+def refusal(refused: Refused) -> Response:
     """Return the answer to a rejected request."""
-    content = answer(refused.status, {"error": str(refused)}, retry_after_seconds=refused.retry_after_seconds)
-    if refused.status != 401:
-        return content
-    return replace(content, headers={**content.headers, "WWW-Authenticate": "Bearer"})
+    response = answer(refused.status, {"error": str(refused)}, retry_after_seconds=refused.retry_after_seconds)
+    if refused.status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
 
 
 # --- callers ---
