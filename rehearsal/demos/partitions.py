@@ -131,8 +131,7 @@ class PartitionRehearsal(RehearsedCluster):
         return {key: json.loads(text) for key, text in (found[0].get("data") or {}).items()} if found else {}
 
     def _token_of(self, pod: Mapping[str, Any]) -> str:
-        """Return a token of the pod's ServiceAccount that is bound to the pod, like the token that the kubelet mounts.
-        """
+        """Return a token of the pod's ServiceAccount, bound to the pod, like the token that the kubelet mounts."""
         metadata = pod["metadata"]
         account = pod["spec"].get("serviceAccountName") or "default"
         request = {
