@@ -171,7 +171,7 @@ def _stage(
     status: str | None = None,
     delay: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return a stage that sets the status of an object. If `status` is None, the stage deletes the object."""
+    """Return a stage that sets the status of an object or, without a status, deletes it."""
     step: dict[str, Any] = {"delete": True}
     if status is not None:
         step = {"patch": {"subresource": "status", "root": "status", "template": status}}
