@@ -1,4 +1,4 @@
-"""Failures of V-IPU on demand: what to break, for which calls and partitions."""
+"""Failures of V-IPU on demand, for selected calls and partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REMOVE = "partitions.remove"
 
 
 class FaultKind(StrEnum):
-    """Everything that can be made to go wrong."""
+    """Kinds of simulated failures."""
 
     REFUSED = "refused"
     """A call is refused with `message` and gRPC's `grpc_code` (empty: words alone), without effect."""
@@ -52,16 +52,16 @@ REMOVE_FAULTS = (FaultKind.REMOVE_LATE, FaultKind.REMOVE_LEAKS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a fault may strike; None where it isn't known."""
+    """Attributes of a call or partition that a fault can match; None if unknown."""
 
     method: str | None = None
-    #: The id of a partition.
+    #: ID of a partition.
     name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault(faults.BaseFault):
-    """One thing to break; what is None matches everything. `name` is a regular expression for a whole id."""
+    """A fault. A field that is not set matches any target. `name` is a regular expression for a whole partition ID."""
 
     kinds = FaultKind
     patterns = ("name",)

@@ -1,4 +1,4 @@
-"""What a simulated V-IPU server can be told about itself, at its start and while it runs. Times are in seconds."""
+"""Settings of a simulated V-IPU server, for its start and while it runs. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rehearsal.simulators.http.settings import BaseSettings
 
-#: An IPU-Machine has so many, of every generation so far.
+#: Number of IPUs of an IPU-Machine, in every generation so far.
 IPUS_OF_AGENT = 4
 FIRST = "first"
 SCATTERED = "scattered"
@@ -17,7 +17,7 @@ PLACEMENTS = (FIRST, SCATTERED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VipuSettings(BaseSettings):
-    """Every option of the simulator."""
+    """Options of the simulator."""
 
     fixed = ("allocations",)
 
@@ -60,7 +60,7 @@ class VipuSettings(BaseSettings):
     """The list of partitions says in which allocation each is."""
 
     def problems(self) -> list[str]:
-        """Return what is wrong with them."""
+        """Return the mistakes in the settings."""
         problems = [
             f"{name}: {value} is less than 1"
             for name, value in (("largest_size", self.largest_size), ("longest_id", self.longest_id))
