@@ -1,4 +1,4 @@
-"""Failures of Compute Engine on demand: what to break, for which calls, operations and machines."""
+"""Failures of Compute Engine on demand, for selected calls, operations and machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from rehearsal.simulators.http import faults
 
-#: Scheduling.provisioningModel.
+#: Values of Scheduling.provisioningModel.
 STANDARD = "STANDARD"
 SPOT = "SPOT"
 RESERVATION_BOUND = "RESERVATION_BOUND"
@@ -18,7 +18,7 @@ PROVISIONING_MODELS = (STANDARD, SPOT, RESERVATION_BOUND, FLEX_START)
 
 
 class FaultKind(StrEnum):
-    """Everything that can be made to go wrong."""
+    """Kinds of simulated failures."""
 
     STOCKOUT = "stockout"
     """Asking for VMs meets ZONE_RESOURCE_POOL_EXHAUSTED; groups ask again and again."""
@@ -51,10 +51,9 @@ OPERATION_FAULTS = (FaultKind.OPERATION_ERROR, FaultKind.OPERATION_NEVER_ENDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a fault may strike; None and empty where it isn't known.
+    """Attributes of a call, operation or machine that a fault can match; None or empty if unknown.
 
-    `name` is that of the resource that a call is about, of the group whose VMs are to come, or of the VM whose guest is
-    concerned.
+    `name` is the name of the resource of a call, of the group that needs VMs, or of the VM of a guest.
     """
 
     method: str | None = None
@@ -67,11 +66,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault(faults.BaseFault):
-    """One thing to break; what is None matches everything.
+    """A fault. A field that is not set matches any target.
 
-    `method` is also for operations: instanceGroupManagers.insert. `location` is a zone or region, `name` a regular
-    expression for a whole name, `model` a provisioning model, `reservation` a name. `error_code` is what an operation
-    fails with, `after_seconds` when (None: as late as it would have succeeded).
+    `method` also matches operations, as in instanceGroupManagers.insert. `location` is a zone or region, `name` a
+    regular expression for a whole name, `model` a provisioning model, `reservation` a name. `error_code` is the error
+    of an operation. It fails after `after_seconds` or, by default, when it would have succeeded.
     """
 
     kinds = FaultKind

@@ -1,4 +1,4 @@
-"""What a simulated Compute Engine can be told about itself, at its start and while it runs. Times are in seconds."""
+"""Settings of a simulated Compute Engine, for its start and while it runs. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rehearsal.simulators.http.google import GoogleSettings
 
 _DAY_SECONDS = 24 * 3600.0
 _RESERVATION = re.compile(r"(?:[^/]+/)?[a-z0-9-]+/[a-z0-9-]+")
-#: Metrics of quotas that are counted, each with what it counts.
+#: Metrics of supported quotas; each name says what is counted.
 QUOTAS = ("INSTANCE_TEMPLATES", "INSTANCE_GROUP_MANAGERS", "RESOURCE_POLICIES", "TPUS", "PREEMPTIBLE_TPUS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeSettings(GoogleSettings):
-    """Every option of the simulator."""
+    """Options of the simulator."""
 
     fixed = ("project", "machines_join")
 
@@ -109,7 +109,7 @@ class ComputeSettings(GoogleSettings):
     "instances.insert" is the creation of VMs by groups."""
 
     def problems(self) -> list[str]:
-        """Return what is wrong with them."""
+        """Return the mistakes in the settings."""
         problems = [f"quotas: {name!r} is not one of {', '.join(QUOTAS)}" for name in self.quotas if name not in QUOTAS]
         problems += [
             f"{name}: {limit} is less than 1; null disables it"
