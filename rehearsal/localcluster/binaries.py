@@ -48,8 +48,8 @@ _SCRATCH_PREFIX = ".building-"
 _GO_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
+#: Maximum time in seconds between two progress messages of a running build.
 HEARTBEAT_SECONDS = 10.0
-"""A running build says something at least this often."""
 
 _TAIL_LINES = 25
 # With -v, Go writes the path of each package that it compiles on a line of its own.
@@ -67,8 +67,8 @@ _QUESTION_TIMEOUT_SECONDS = 60
 _INSTALL_TIMEOUT_SECONDS = 900
 
 
+#: Callback for progress: gets one line of plain text without a line end.
 Progress = Callable[[str], None]
-"""Takes one line of plain text, without a line end."""
 
 _log = structlog.get_logger(__name__)
 
@@ -326,11 +326,10 @@ class Binaries:
     """Programs ready to run, and the manifests that some of them have, by the program's name (see recipes)."""
 
     programs: Mapping[str, Path]
+    #: Folders with the crd and webhook folders of a program's source, by the program's name.
     manifests: Mapping[str, Path]
-    """Folders with the crd and webhook folders of a program's source."""
-
+    #: Feature gates to enable, by the program's name.
     gates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The feature gates to enable, by the program's name."""
 
     def __getitem__(self, name: str) -> Path:
         """Return the path of the program with that name."""

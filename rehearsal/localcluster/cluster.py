@@ -33,8 +33,8 @@ from rehearsal.localcluster.operators import JOBSET, KUBERAY, KUEUE, LWS, Operat
 from rehearsal.localcluster.ports import HOST
 from rehearsal.localcluster.processes import Process, stop_all, wait_until
 
+#: Time-out in seconds for each program to become ready. On an idle machine, all together take a few seconds.
 START_TIMEOUT_SECONDS = 120.0
-"""How long each program may take to become ready; on an idle machine all take a few seconds together."""
 
 _GRACE_SECONDS = 0.7
 # The API server delays creates of a kind that it has served for less than this. start() waits for that time instead of

@@ -101,11 +101,10 @@ class Plan:
 
     command: tuple[str, ...]
     ready: Callable[[], bool]
+    #: Whether the program listens and responds, even with errors, before it is ready; None if only `ready` is known.
     serving: Callable[[], bool] | None = None
-    """An earlier sign, where there is one: it has its port and answers there, if only with refusals."""
-
+    #: Port for clients; 0 if there are none.
     port: int = 0
-    """The port that others reach it at; 0 where nobody does."""
 
 
 def etcd(site: Site) -> Plan:

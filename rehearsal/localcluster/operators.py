@@ -31,26 +31,20 @@ _WEBHOOK_PATHS = {
 class Operator:
     """A controller with its own CRDs, configured by a file like the examples of controller-runtime, or by flags."""
 
+    #: Name of the operator's recipe, log and user.
     name: str
-    """That of its recipe, its log and its user."""
-
+    #: Name of the operator in messages.
     title: str
-    """What messages call it."""
-
+    #: apiVersion of the configuration file; empty if the operator is configured by flags and has no webhooks.
     configuration: str = ""
-    """The apiVersion of its configuration file; empty where it has flags, and no webhooks."""
-
+    #: Flags of the command line; {health} is replaced by the address of the health checks.
     flags: tuple[str, ...] = ()
-    """What its command line has; {health} is the address of its health checks."""
-
+    #: Fields of the configuration file that extend or replace the fields common to all operators.
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What its configuration file holds beside, or in place of, what is in everybody's."""
-
+    #: Kinds whose CRD is replaced by one that allows any fields: version and kind by resource.group.
     schemaless: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Version and kind by resource.group, of what gets a CRD that takes anything, whatever its own is."""
-
+    #: Name of a Secret in kube-system that must exist for the operator to fill it; empty if none.
     secret: str = ""
-    """A Secret in kube-system that it wants to fill; empty for none."""
 
 
 JOBSET = Operator(

@@ -36,23 +36,18 @@ class _Probe:
     path: str
     manifest: Mapping[str, Any]
 
+    #: Path of the object that the operator creates for the probe; the probe's own path if it creates none.
     child: str
-    """The path of what the operator makes of the object; its own where it makes nothing."""
-
+    #: Whether the child's status shows that its controller has handled it.
     handled: Callable[[Mapping[str, Any]], bool]
-    """Whether the child's status says that its controller has seen it."""
-
+    #: Whether the object has the fields that only the mutating webhook fills in.
     defaulted: Callable[[Mapping[str, Any]], bool] = bool
-    """Whether the object has what only the mutating webhook fills in."""
-
+    #: A spec that only the validating webhook rejects.
     wrong: Mapping[str, Any] = field(default_factory=dict)
-    """A spec that only the validating webhook rejects."""
-
+    #: Part of the webhook's error message.
     refusal: str = ""
-    """In its words."""
-
+    #: Paths of further objects that the operator creates.
     left: tuple[str, ...] = ()
-    """Paths of what else the operator makes."""
 
 
 def _namespaced(group: str, resource: str, name: str = _NAME) -> str:

@@ -18,8 +18,8 @@ from rehearsal.localcluster.errors import LocalClusterError
 
 MODULES = Path(__file__).with_name("modules")
 
+#: Minimum version of Go: the go directive of every module here.
 MINIMUM_GO = (1, 26)
-"""The go directive of every module here."""
 
 BUILD_FLAGS = ("-mod=readonly", "-trimpath", "-buildvcs=false")
 
@@ -40,31 +40,24 @@ class Recipe:
     """Instructions to build one program."""
 
     name: str
+    #: Folder under modules/ that pins the program's version.
     module: str
-    """The folder under modules/ that pins it."""
-
+    #: Path of the Go module whose version the program reports.
     source: str
-    """The path of the Go module whose version is stamped."""
-
     package: str
 
+    #: Go variable for the version; None if the source already contains it.
     version_variable: str | None = None
-    """The Go variable that takes the version; None where the source already knows it."""
-
+    #: Whether $KUBEBUILDER_ASSETS may provide the program.
     from_assets: bool = True
-    """May $KUBEBUILDER_ASSETS provide it?"""
-
+    #: Folder of the source that contains its crd and webhook folders; empty if it has neither.
     manifests: str = ""
-    """The folder of the source that holds its crd and webhook folders; empty where the program has neither."""
-
+    #: A CRD of another module that the program needs: path of the module, and path of the file in it.
     borrowed: tuple[str, str] = ("", "")
-    """A CRD of another module that it looks for: the path of the module, and that of the file in it."""
-
+    #: Whether the program is built only on request.
     optional: bool = False
-    """Built only where it is asked for."""
-
+    #: Feature gates to enable.
     gates: tuple[str, ...] = ()
-    """The feature gates that are enabled in it."""
 
 
 _KUBERNETES = "k8s.io/kubernetes"
@@ -140,11 +133,11 @@ RECIPES = (
 )
 
 
+#: Environment variable that selects another version of a module's programs, such as 1.37.
 VERSION_VARIABLES = {"kubernetes": "REHEARSAL_KUBERNETES", "jobset": "REHEARSAL_JOBSET"}
-"""The environment variable that asks for another version of a module's programs, such as 1.37."""
 
+#: Feature gates of newer versions that the tests of these versions use, by module.
 _GATES = {"kubernetes/1.37": ("GenericWorkload",), "jobset/0.12": ("ElasticJobSet", "InPlaceRestart")}
-"""What newer versions have, and their tests are about; by module."""
 
 
 def chosen_recipes(environment: Mapping[str, str], modules: Path) -> tuple[Recipe, ...]:

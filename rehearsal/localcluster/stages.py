@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from typing import Any
 
+#: Pod annotation: time that a pod of a Job runs before it succeeds, as a Go duration such as 1m30s.
 RUN_FOR = "rehearsal.tpu-provisioner.cloud.google.com/run-for"
-"""Pod annotation: how long a pod of a Job runs before it succeeds, as a Go duration such as 1m30s."""
 
+#: Pod annotation: time after which a pod of a Job fails with exit code 1; overrides RUN_FOR.
 FAIL_AFTER = "rehearsal.tpu-provisioner.cloud.google.com/fail-after"
-"""Pod annotation: after how long a pod of a Job fails, with exit code 1; stronger than RUN_FOR."""
 
+#: Node annotation, of any value: another program reports the node's state.
 OWN_KUBELET = "rehearsal.tpu-provisioner.cloud.google.com/own-kubelet"
-"""Node annotation, of any value: somebody else reports the node's state."""
 
 DEFAULT_RUN_SECONDS = 10
 

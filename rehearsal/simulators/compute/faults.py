@@ -20,29 +20,22 @@ PROVISIONING_MODELS = (STANDARD, SPOT, RESERVATION_BOUND, FLEX_START)
 class FaultKind(StrEnum):
     """Kinds of simulated failures."""
 
+    #: Creates of VMs fail with ZONE_RESOURCE_POOL_EXHAUSTED; groups retry them.
     STOCKOUT = "stockout"
-    """Asking for VMs meets ZONE_RESOURCE_POOL_EXHAUSTED; groups ask again and again."""
-
+    #: Creates of VMs fail with QUOTA_EXCEEDED; groups retry them.
     QUOTA_EXCEEDED = "quota_exceeded"
-    """Asking for VMs meets QUOTA_EXCEEDED; groups ask again and again."""
-
+    #: The kubelet of a VM that joins or has joined reports nothing until the fault is cleared.
     KUBELET_SILENT = "kubelet_silent"
-    """The kubelet of a VM that has joined, or joins, tells nothing until the fault is cleared."""
-
+    #: The device plugin of a VM finds no chips until the fault is cleared.
     CHIPS_MISSING = "chips_missing"
-    """The device plugin of a VM finds no chips until the fault is cleared."""
-
+    #: An operation ends with the given error code and message, without effect.
     OPERATION_ERROR = "operation_error"
-    """An operation ends with the given error code and message, and without effect."""
-
+    #: An operation remains RUNNING, without effect, until the fault is cleared.
     OPERATION_NEVER_ENDS = "operation_never_ends"
-    """An operation stays RUNNING, and without effect, until the fault is cleared."""
-
+    #: A call gets the given HTTP status, or no response if the code is 0.
     HTTP_ERROR = faults.HTTP_ERROR
-    """A call is answered with the given HTTP code, or not at all with code 0."""
-
+    #: A call is answered only after `seconds`.
     HANG = faults.HANG
-    """A call is answered only after `seconds`."""
 
 
 CAPACITY_FAULTS = (FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED)

@@ -56,11 +56,10 @@ class Loss(StrEnum):
     PREEMPTED = "preempted"
     HOST_ERROR = "host_error"
     MAINTENANCE = "maintenance"
+    #: A user deleted the VM.
     DELETED = "deleted"
-    """Somebody deleted it."""
-
+    #: The VM's maxRunDuration is over.
     RUN_TIME_OVER = "run_time_over"
-    """Its maxRunDuration is over."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -79,11 +78,11 @@ class Operation:
     started: datetime | None = None
     ended: datetime | None = None
     failure: Failure | None = None
+    #: Error that a fault determines for the operation; None if there is no such fault.
     fate: Failure | None = None
-    """What a fault makes of it."""
     fate_seconds: float | None = None
+    #: ID of the fault that prevents the end of the operation; None if there is no such fault.
     held_by: str | None = None
-    """The fault that keeps it from ending."""
     due: bool = False
 
     @property
@@ -206,12 +205,12 @@ class Machine:
     stopped: datetime | None = None
     ends_at: datetime | None = None
     boots: int = 0
+    #: Number of changes of the metadata.
     revision: int = 0
-    """How often its metadata changed."""
+    #: Number of the next step; steps that were planned with an earlier number no longer apply.
     step: int = 0
-    """Which of its steps is the next: whatever was planned for an earlier one no longer applies."""
+    #: Whether the VM is being stopped so that another one replaces it under the same name.
     is_replaced: bool = False
-    """It goes for another one to come under its name."""
 
     @property
     def path(self) -> str:
@@ -253,8 +252,8 @@ class Member:
     name: str
     action: Action = Action.CREATING
     machine: Machine | None = None
+    #: Errors of the last attempt to create the VM.
     errors: tuple[Failure, ...] = ()
-    """What its last attempt met."""
 
     @property
     def wants_machine(self) -> bool:

@@ -38,13 +38,12 @@ class BaseFault:
     """
 
     kinds: ClassVar[type[StrEnum]]
+    #: Allowed values of fields, except for None.
     choices: ClassVar[Mapping[str, Collection[str]]] = {}
-    """The values that fields may have, beside None."""
+    #: Fields that, if not None, must equal the target's value or one of its values.
     matched: ClassVar[Collection[str]] = ("method",)
-    """Fields that, where they are not None, have the value that a target has, or one of its values."""
+    #: Fields with a regular expression for the whole name of a target.
     patterns: ClassVar[Collection[str]] = ()
-    """Fields that are regular expressions for a whole name that a target has."""
-
     kind: StrEnum
     method: str | None = None
     count: int | None = None

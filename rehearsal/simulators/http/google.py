@@ -46,17 +46,14 @@ _FLEX_RUN_SECONDS = (600, 7 * 24 * 3600)
 class GoogleSettings(BaseSettings):
     """Settings that all simulated Google services have."""
 
+    #: The only project that is served; None if all are.
     project: str | None = None
-    """The one project served; None serves any."""
-
+    #: Seconds for which an operation is PENDING before it is RUNNING.
     pending_seconds: float = 0.0
-    """How long an operation is PENDING before it is RUNNING."""
-
+    #: Unusable service accounts: "forbidden" (the caller may not act as the account) or "missing".
     service_accounts: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Service accounts that cannot be used: "forbidden" (the caller may not act as it) or "missing"."""
-
+    #: IAM permissions that clients lack for all resources: calls that need them are rejected.
     denied_permissions: Collection[str] = ()
-    """IAM permissions that clients do not have, on whatever resource: calls that need them are refused."""
 
     def problems(self) -> list[str]:
         """Return the mistakes in the settings."""

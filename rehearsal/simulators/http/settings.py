@@ -22,14 +22,12 @@ class SettingsError(ValueError):
 class BaseSettings:
     """Settings that all simulators have. Subclasses add fields, and their checks in `problems`."""
 
+    #: Settings that cannot be changed after the start.
     fixed: ClassVar[Collection[str]] = ()
-    """Settings that can't change under the clients that use them."""
-
+    #: Additional latency of every API call.
     request_seconds: float = 0.0
-    """Every API call is answered this much later."""
-
+    #: Maximum number of API calls in the log.
     calls_kept: int = 10_000
-    """How many API calls the log remembers."""
 
     def __post_init__(self) -> None:
         problems = [*self._range_problems(), *self.problems()]

@@ -35,8 +35,8 @@ class Timeline:
     def __init__(self) -> None:
         self._heap: list[tuple[datetime, int, Callable[[datetime], None]]] = []
         self._numbers = itertools.count()
+        #: Called after each added callback, with the owner's lock held: must not block.
         self.on_added: Callable[[], None] = lambda: None
-        """Called whenever something was added; it must only take note."""
 
     def at(self, when: datetime, callback: Callable[[datetime], None]) -> None:
         """Schedule a callback for one call at the given time; it gets that time."""

@@ -111,8 +111,8 @@ class Cluster:
     host: str
     port: int
     authority_pem: str
+    #: The signed text.
     kubeconfig: str
-    """What was signed."""
 
 
 def trusted_cluster(cluster_info: Mapping[str, Any], invitation: Invitation) -> Cluster:

@@ -13,11 +13,11 @@ from rehearsal.simulators.machines import find_machine
 NODES = "/api/v1/nodes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 LEASE_SECONDS = 40
+#: Label that the DaemonSet of the device plugin selects.
 ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
-"""The label that the DaemonSet of the device plugin looks for."""
 
+#: Annotation of Nodes with a simulated kubelet of their own: other simulators of kubelets, such as kwok, ignore them.
 OWN_KUBELET = "rehearsal.tpu-provisioner.cloud.google.com/own-kubelet"
-"""Annotation of Nodes whose state is reported here: to what simulates kubelets in a rehearsed cluster, such as kwok."""
 
 _CHIPS = "google.com/tpu"
 _PODS = "110"
@@ -39,11 +39,11 @@ class Readiness:
     reason: str
     message: str
     since: datetime
+    #: Time at which the kubelet started.
     started: datetime
-    """When the kubelet was."""
     chips: int = 0
+    #: Number of chips when the device plugin last worked: capacity remains if the plugin fails.
     seen_chips: int = 0
-    """How many chips there were when there were any: capacity outlives a device plugin that is ill."""
 
 
 def starting(now: datetime) -> Readiness:

@@ -57,11 +57,11 @@ class Invitation:
     token_id: str
     token_secret: str = field(repr=False)
     ca_hashes: tuple[str, ...]
+    #: Such as 1.31.
     kubernetes_version: str
-    """As 1.31."""
     labels: dict[str, str]
+    #: Key, value and effect of taints, in addition to those of all machines.
     taints: tuple[tuple[str, str, str], ...] = ()
-    """Key, value and effect, beside those that every machine has."""
 
     @property
     def token(self) -> str:
