@@ -103,7 +103,7 @@ class Plan:
     ready: Callable[[], bool]
     #: Whether the program listens and responds, even with errors, before it is ready; None if only `ready` is known.
     serving: Callable[[], bool] | None = None
-    #: Port for clients; 0 if there are none.
+    #: Port for clients; 0 if the program has no port for them.
     port: int = 0
 
 

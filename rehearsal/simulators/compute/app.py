@@ -82,7 +82,7 @@ _LOSE = re.compile(r"instances/([^/:]+):lose")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A resource. `state` is "ready" or "busy"; of a VM, its status ("waiting" before the VM exists)."""
+    """A resource. `state` is "ready" or "busy", or the status of a VM ("waiting" before the VM exists)."""
 
     collection: str
     path: str

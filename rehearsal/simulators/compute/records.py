@@ -328,7 +328,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineView:
-    """Snapshot of a VM for observers. `status` is empty once the VM is deleted; `metadata` is what guests can read."""
+    """Snapshot of a VM for observers. `status` is empty if the VM is deleted; `metadata` is visible to its guest."""
 
     scope: Scope
     name: str

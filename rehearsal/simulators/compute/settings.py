@@ -11,7 +11,7 @@ from rehearsal.simulators.http.google import GoogleSettings
 
 _DAY_SECONDS = 24 * 3600.0
 _RESERVATION = re.compile(r"(?:[^/]+/)?[a-z0-9-]+/[a-z0-9-]+")
-#: Metrics of supported quotas; each name says what is counted.
+#: Metrics of the supported quotas.
 QUOTAS = ("INSTANCE_TEMPLATES", "INSTANCE_GROUP_MANAGERS", "RESOURCE_POLICIES", "TPUS", "PREEMPTIBLE_TPUS")
 
 

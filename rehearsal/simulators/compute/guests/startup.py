@@ -37,7 +37,7 @@ _TAINT = re.compile(
     rf"(?P<key>(?:[a-z0-9](?:[a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_NAME})(?:=(?P<value>(?:{_NAME})?))?"
     r":(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)"
 )
-#: Labels that a kubelet may set in Kubernetes' own domains, besides any label in the kubelet's two domains.
+#: Labels in Kubernetes' own domains that a kubelet may set, in addition to all labels in the kubelet's two domains.
 _ALLOWED = {
     "kubernetes.io/hostname",
     "kubernetes.io/os",
@@ -57,7 +57,7 @@ class Invitation:
     token_id: str
     token_secret: str = field(repr=False)
     ca_hashes: tuple[str, ...]
-    #: Such as 1.31.
+    #: Version without patch, such as 1.31.
     kubernetes_version: str
     labels: dict[str, str]
     #: Key, value and effect of taints, in addition to those of all machines.
