@@ -19,7 +19,7 @@ from benchmarks.world import World, now, pause, world
 _POOL_SECONDS = 20.0
 _JOBSETS = 24
 _CROWD = 300
-#: As many users create JobSets at the same time.
+#: Number of users who create JobSets at the same time.
 _HANDS = 24
 _QUOTA = 5
 
@@ -34,7 +34,7 @@ def decide() -> None:
 
 
 def http() -> None:
-    """Metrics and probes: what serving them costs."""
+    """Cost of serving metrics and probes."""
     serving.measure(_say)
 
 
@@ -44,12 +44,12 @@ def gke() -> None:
 
 
 def webhook() -> None:
-    """Pods that the webhook server admits, for clients that do nothing else."""
+    """Pods admitted by the webhook server, for clients that do nothing else."""
     admitting.measure(_say)
 
 
 def ipus() -> None:
-    """Pods with IPUs that the webhook server admits, for clients that do nothing else."""
+    """Pods with IPUs admitted by the webhook server, for clients that do nothing else."""
     admitting.measure_ipus(_say)
 
 
@@ -59,17 +59,17 @@ def partitions_() -> None:
 
 
 def packing_() -> None:
-    """How near to the possible the planning of partitions is, without any latency."""
+    """Share of the possible use of IPUs that the planning of partitions reaches, without any latency."""
     packing.measure(_say)
 
 
 def admission() -> None:
-    """Pods that are created on the real API server, which asks the webhook server."""
+    """Pods created on the real API server, which calls the webhook server."""
     admitting.measure_in_use(_say)
 
 
 def nodegroups() -> None:
-    """200 node groups of 16 machines at once."""
+    """200 node groups of 16 machines, created at the same time."""
     node_groups.measure(_say)
 
 
@@ -79,7 +79,7 @@ def gate() -> None:
 
 
 def burst() -> None:
-    """24 JobSets at once, without a quota."""
+    """24 JobSets created at the same time, without a quota."""
     with world(NODEPOOL_DELETION_DELAY="5s") as here:
         alone = _alone(here)
         started, running, creates = _burst(here)
@@ -97,14 +97,14 @@ def burst() -> None:
 
 
 def crowd() -> None:
-    """300 JobSets at once: the creates, from when the scheduler has found no node for the last leader."""
+    """300 JobSets created at the same time: time of the creates after the last leader was found unschedulable."""
     for frozen in (False, True):
         with world(NODEPOOL_DELETION_DELAY="600s") as here:
             _crowd(here, frozen=frozen)
 
 
 def _crowd(here: World, *, frozen: bool) -> None:
-    # No pool is ready before all are asked for: their nodes would cost what is not measured here.
+    # Pools are ready only after all creates: the work for their nodes is not part of the measurement.
     here.rehearsal.gke.set(create_seconds=3600.0)
     if frozen:
         here.provisioner.send(signal.SIGSTOP)
@@ -128,7 +128,7 @@ def _crowd(here: World, *, frozen: bool) -> None:
 
 
 def quota() -> None:
-    """24 JobSets at once where GKE runs five operations at a time."""
+    """24 JobSets created at the same time, while GKE runs at most five operations."""
     with world(NODEPOOL_DELETION_DELAY="600s") as here:
         here.rehearsal.gke.set(create_seconds=_POOL_SECONDS, operations_quota=_QUOTA)
         here.create(*(f"quota-{index}" for index in range(_JOBSETS)), run_for="1h")
@@ -215,7 +215,7 @@ def _alone(here: World) -> float:
 
 
 def _create_at_once(here: World, run_times: dict[str, str]) -> datetime:
-    """Create JobSets by several hands, as their users would; one after the other would blur the start."""
+    """Create JobSets in several threads, as their users would; a single thread would blur the start."""
     started = now()
     with ThreadPoolExecutor(_HANDS) as hands:
         list(hands.map(lambda item: here.create(item[0], run_for=item[1]), run_times.items()))
@@ -233,7 +233,7 @@ def _burst(here: World) -> tuple[datetime, datetime, list[datetime]]:
 
 
 def _slots_used(spans: list[tuple[datetime, datetime]]) -> tuple[float, float]:
-    """Return the share of the quota that was in use from the first create to the last, and the whole time."""
+    """Return the share of the quota in use between the first and the last create, and the whole time in seconds."""
     begin, last = min(start for start, _ in spans), max(start for start, _ in spans)
     moments = sorted({begin, last, *(moment for span in spans for moment in span if begin <= moment <= last)})
     busy = sum(

@@ -1,7 +1,8 @@
-"""What the webhook server takes for pods whose StatefulSet it has to read: by clients that do nothing else, and in use.
+"""Durations of reviews of pods whose StatefulSet has to be read: for clients that do nothing else, and in use.
 
-Clients that do nothing else ask again as soon as they are answered, so that 16 requests are in the server all the time,
-and what is measured is how long a queue of 16 takes. In use an API server asks, which has its own work for each pod.
+Clients that do nothing else send a request as soon as they have the last response. So 16 requests are always in the
+server, and the result is the duration of a queue of 16. In use, the client is an API server, which has other work for
+each pod.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ _ANSWER_SECONDS = 30.0
 
 
 def measure(say: Say) -> None:
-    """Answer 1,000 reviews of 16 clients that do nothing else."""
+    """Send 1,000 reviews by 16 clients that do nothing else."""
     requests = [_request(review(number)) for number in range(SETS * REPLICAS * 2)]
     asyncio.run(_measure(say, "webhook", requests, "environment"))
 
 
 def measure_ipus(say: Say) -> None:
-    """Do so with pods that ask for IPUs."""
+    """Send the same number of reviews of pods that request IPUs."""
     requests = [_request(review(number, pod_with_ipus), "/mutate/partitions") for number in range(SETS * REPLICAS * 2)]
     variables = {"IPU_INJECTION": "compatible", "IPU_INIT_IMAGE": "registry.example/tpu-provisioner:1"}
     asyncio.run(_measure(say, "pods with IPUs", requests, "partitions", **variables))
@@ -68,7 +69,7 @@ async def _measure(say: Say, title: str, requests: list[bytes], hook: str, **var
         kubeconfig = Path(name) / "kubeconfig"
         write_kubeconfig(kubeconfig, api.sockets[0].getsockname()[1])
         with webhook_server(Path(name), kubeconfig, hook=hook, **variables) as server:
-            # An API server keeps its connections, too.
+            # API servers also keep their connections.
             clients = await _connect(server)
             await _ask(clients, requests, _WARM_UP)
             before = server.values()
@@ -97,7 +98,7 @@ async def _connect(server: Server) -> list[_Client]:
 
 
 async def _ask(clients: list[_Client], requests: list[bytes], count: int) -> list[float]:
-    """Ask so often; return the seconds that each answer took."""
+    """Send this many requests; return the seconds that each response took."""
     numbers = iter(range(count))
     seconds: list[float] = []
 
@@ -111,7 +112,7 @@ async def _ask(clients: list[_Client], requests: list[bytes], count: int) -> lis
 
 
 def _request(body: bytes, path: str = "/mutate") -> bytes:
-    """Return what an API server sends."""
+    """Return the bytes that an API server sends."""
     lines = [
         f"POST {path}?timeout=10s HTTP/1.1",
         f"Host: {HOST}:443",
@@ -125,7 +126,7 @@ def _request(body: bytes, path: str = "/mutate") -> bytes:
 
 
 class _Client(asyncio.Protocol):
-    """A client that costs little: it shares the cores with the server."""
+    """A cheap client, because it shares the cores with the server."""
 
     transport: asyncio.Transport
 
@@ -134,7 +135,7 @@ class _Client(asyncio.Protocol):
         self._read = bytearray()
 
     def ask(self, request: bytes) -> asyncio.Future[float]:
-        """Send a request; return the seconds that its answer takes."""
+        """Send a request; the result is the number of seconds until its response."""
         self._answered: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._asked = time.perf_counter()
         self.transport.write(request)
@@ -153,7 +154,7 @@ class _Client(asyncio.Protocol):
 
 
 class _Api(asyncio.Protocol):
-    """Stands for the API server: any StatefulSet."""
+    """Simulates the API server: every StatefulSet exists."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -167,7 +168,7 @@ class _Api(asyncio.Protocol):
 
 
 def write_kubeconfig(path: Path, port: int) -> None:
-    """Write one that leads to a port of this machine."""
+    """Write a kubeconfig for a port of this machine."""
     cluster = {"name": "x", "cluster": {"server": f"http://127.0.0.1:{port}"}}
     named = {
         "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
@@ -178,13 +179,13 @@ def write_kubeconfig(path: Path, port: int) -> None:
 
 
 def measure_in_use(say: Say) -> None:
-    """Create 1,000 pods at 16 in parallel on the real API server, which asks the webhook server about each."""
+    """Create 1,000 pods, 16 at a time, on the real API server, which calls the webhook server for each."""
     with tempfile.TemporaryDirectory() as name, Rehearsal(progress=lambda _: None) as rehearsal:
         api = rehearsal.api
         with webhook_server(Path(name), rehearsal.cluster.kubeconfig) as server:
             _register(rehearsal, server)
             uids = {f"set-{number}": _create_set(api, f"set-{number}") for number in range(SETS)}
-            # All of admission, and nothing is stored: the scheduler would take the cores.
+            # A dry run includes all of admission. Stored pods would make the scheduler use the cores.
             path = f"{collection_path('pods', namespace=NAMESPACE)}?dryRun=All"
 
             def create(number: int) -> float:
@@ -209,7 +210,7 @@ def measure_in_use(say: Say) -> None:
 
 
 def _register(rehearsal: Rehearsal, server: Server) -> None:
-    """Let the API server ask; no kube-proxy runs, so a Service of type ExternalName leads to this machine."""
+    """Register the webhook. No kube-proxy runs, so a Service of type ExternalName has the address of this machine."""
     rehearsal.create_namespace(NAMESPACE, labels={"hooked": "true"})
     service = {
         "apiVersion": "v1",
@@ -239,7 +240,7 @@ def _register(rehearsal: Rehearsal, server: Server) -> None:
 
 
 def _create_set(api: KubeApi, name: str) -> str:
-    """Create a StatefulSet whose controller waits for its first pod, for ever; return its UID."""
+    """Create a StatefulSet whose controller waits for its first pod without end; return its UID."""
     template = pod(0)
     labels = {"app": name}
     raw = {
@@ -272,7 +273,7 @@ def _await_registration(create: Callable[[int], Any]) -> None:
 
 
 def _counted(api: KubeApi) -> dict[str, float]:
-    """Return how many StatefulSets the API server has read, and the seconds of that and of waiting for reviews."""
+    """Return the StatefulSets read by the API server, the seconds of these reads, and of waiting for reviews."""
     found = {"reads": 0.0, "read seconds": 0.0, "waits": 0.0}
     requests = "apiserver_request_duration_seconds"
     for sample in samples_of(_exposition(api)):

@@ -1,4 +1,4 @@
-"""How long one decision takes, on worlds larger than the local control plane can show."""
+"""Duration of one decision in worlds that are larger than the local control plane can run."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _RUNS = 15
 
 
 def measure(say: Callable[..., None]) -> None:
-    """Measure the decision on bursts and on worlds in which all runs, as a process that runs the loop makes it."""
+    """Measure decisions about bursts, and about worlds in which all slices run, in the manner of the running loop."""
     process.look_less_often()
     for slices in (100, 1000, 4000):
         pending = _burst(slices)
         running = _running(pending)
-        # A burst is answered by creates; what runs is looked at again with what is remembered of it.
+        # All slices of a burst get creates; for running slices, the decision has a memory and the last one's results.
         remembered = decide(running, Memory(), _SETTINGS, GKE_RULES, _NOW).memory
         for what, snapshot, memory in (
             ("that all want a pool", pending, Memory()),
@@ -42,7 +42,7 @@ def measure(say: Callable[..., None]) -> None:
 
 
 def _median(snapshot: Snapshot, memory: Memory, last: Derived = NOT_DERIVED) -> float:
-    """Return the time of one decision, with what the last one found out or without."""
+    """Return the median time of a decision, with or without the results of the last one."""
     seconds = []
     for _ in range(_RUNS):
         started = time.perf_counter()
@@ -80,7 +80,7 @@ def _burst(slices: int) -> Snapshot:
 
 def _running(burst: Snapshot) -> Snapshot:
     pools, nodes, pods = [], [], []
-    # Threads for all creates of the burst.
+    # Enough threads for all creates of the burst.
     settings = replace(_SETTINGS, concurrency=len(burst.pods))
     by_key = {
         create.slice_id.group_key: create for create in decide(burst, Memory(), settings, GKE_RULES, _NOW).creates

@@ -1,4 +1,4 @@
-"""What the proof before a delete costs: its calls to the API server, and its time, for one pool of many hosts."""
+"""Cost of the proof before a delete, in calls to the API server and in time, for one pool of many hosts."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from provisioner.slices.app import make_gate
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from rehearsal import localcluster
 
-#: Runs by the number of hosts.
+#: Number of runs by number of hosts.
 _RUNS = {256: 5, 2048: 1}
 _TARGET_HOSTS = 256
-#: DaemonSets' pods on each node of GKE, and images in its status.
+#: Number of DaemonSet pods on each node of GKE, and of images in its status.
 _DAEMONS, _IMAGES = 8, 50
-#: Pods of others in the cluster, on nodes of their own.
+#: Number of other pods in the cluster, and of these on each of their nodes.
 _STRANGERS, _STRANGERS_PER_NODE = 2000, 100
 _NAMESPACE = "default"
 _WRITERS = 16
-#: They change nodes and pods all the time; those of a real cluster run on other machines.
+#: Programs that change nodes and pods all the time; those of a real cluster run on other machines.
 _AROUND = ("kube-controller-manager", "kube-scheduler", "kwok", "jobset")
 
 
 def measure(say: Callable[..., None]) -> None:
-    """Measure the gate of pools of 256 and 2,048 hosts that nobody uses."""
+    """Measure the gate of unused pools of 256 and 2,048 hosts."""
     with localcluster.start(progress=lambda _: None) as control_plane:
         api = connect(str(control_plane.kubeconfig))
         for name in _AROUND:
@@ -88,7 +88,7 @@ def _measure_pool(
 
 @contextmanager
 def _counted(api: KubeApi) -> Iterator[Counter[str]]:
-    """Count the requests that leave, by verb and kind."""
+    """Count the requests that are sent, by verb and kind."""
     counts: Counter[str] = Counter()
     lock = threading.Lock()
     send = api._send  # noqa: SLF001 - below it nothing repeats a request
@@ -116,7 +116,7 @@ def _populate(api: KubeApi, writers: ThreadPoolExecutor, pool: str, nodes: Seque
 
 
 def _node(name: str, pool: str) -> dict[str, Any]:
-    """Return a node as large as GKE's are: about 10 KB, most of it the images."""
+    """Return a node as large as GKE's: about 10 KB, most of it for images."""
     images = [
         {"names": [f"registry.example.com/images/one-of-many-{index}@sha256:{index:064x}"], "sizeBytes": 1}
         for index in range(_IMAGES)
@@ -131,7 +131,7 @@ def _node(name: str, pool: str) -> dict[str, Any]:
 
 
 def _pod(name: str, node: str) -> dict[str, Any]:
-    """Return a daemon's pod of about 6 KB, on its node already."""
+    """Return a pod of a DaemonSet of about 6 KB, bound to its node."""
     variables = [{"name": f"VARIABLE_{index}", "value": "value" * 4} for index in range(20)]
     return {
         "apiVersion": "v1",

@@ -1,8 +1,9 @@
-"""200 node groups of 16 machines at once: until all are ready, calls to Compute Engine, memory.
+"""200 node groups of 16 machines at the same time: time until all are ready, calls to Compute Engine, memory.
 
-Ready times and calls are those of the simulation, in virtual time: see tests/nodegroups/simulation/many.py for how long
-machines take there. Memory is that of a process with all that a controller imports, which holds what the simulated one
-held when all were ready, after its client has read the metadata of all machines over HTTP, 16 groups at a time.
+Ready times and calls are those of the simulation, in virtual time; tests/nodegroups/simulation/many.py has the
+durations of machines in it. Memory is that of a process with all modules of a controller, and with the data that the
+simulated controller had when all groups were ready, after its client has read the metadata of all machines over HTTP,
+16 groups at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from provisioner.nodegroups.bootstrap.metadata import startup_script
 
 _GROUPS = 200
 _MACHINES = 16
-#: What a controller imports at its start, then what it holds, then what it does: prints MiB after each, and the most.
+#: Program that imports the modules of a controller, loads its data, and repeats its reads. Prints the memory in MiB
+#: after each step, and the peak.
 _HOLD = """
 import pickle, sys, time
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +68,7 @@ print(found, imported, held, now_held, most, seconds * 1000)
 
 
 def measure(say: Callable[..., None]) -> None:
-    """Play one group and 200, then hold what the controller held of these."""
+    """Play one group and 200, then measure the memory for the controller's data of the 200."""
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "kept"
         alone, many = _play("1"), _play(str(_GROUPS), str(kept))

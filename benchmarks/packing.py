@@ -1,8 +1,8 @@
-"""What share of IPUs our planning keeps in use, beside others that know more than it can, or that keep no order.
+"""Share of IPUs in use with the real planning, compared with planners that know more, or that keep no order.
 
-Partitions are made and removed in no time, so only the choice of pods counts. They lie as on the simulated server:
-contiguous, aligned to their size, at the lowest place. All pods are there from the start, oldest first. Shares are of
-the time in which somebody waits.
+Partitions are created and removed without delay, so that only the choice of pods counts. They are placed as on the
+simulated server: contiguous, aligned to their size, at the lowest position. All pods exist from the start, oldest
+first. Shares are of the time in which at least one pod waits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _SETTINGS = PartitionSettings(servers=())
 _PODS = 500
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 120.0, 1200.0
-#: Further back in the queue nobody is promised anything.
+#: Number of pods at the head of the queue that get a promised start.
 _MOST_PROMISES = 32
 
 
@@ -37,23 +37,23 @@ class Job:
 
     ipus: int
     runs_seconds: float
-    #: What a scheduler takes for its run time; infinite: it has none to go by.
+    #: Run time that a scheduler assumes; infinite if it knows none.
     deadline_seconds: float = inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the pods of one measurement ask for, and of what."""
+    """Pods and allocations of one measurement."""
 
     name: str
-    #: Each size with its weight.
+    #: Sizes of partitions, with their weights.
     sizes: Mapping[int, int]
     allocations: tuple[int, ...]
-    #: How much longer than their run the deadlines of all pods are; infinite: they have none.
+    #: Deadline of all pods as a multiple of their run time; infinite if they have none.
     slack: float = inf
 
     def jobs(self, count: int) -> list[Job]:
-        """Return the pods, the same at each call."""
+        """Return the pods, which are the same at each call."""
         rng, found = random.Random(17), []
         for _ in range(count):
             seconds = rng.uniform(_SHORTEST_SECONDS, _LONGEST_SECONDS)
@@ -76,7 +76,7 @@ _LOADS = (
 
 
 def measure(say: Callable[..., None]) -> None:
-    """Tell the shares of all, for each load."""
+    """Report the shares of all planners, for each load."""
     for load in _LOADS:
         jobs = load.jobs(_PODS)
         where = " + ".join(map(str, load.allocations)) if len(load.allocations) < 5 else f"{len(load.allocations)} x 4"
@@ -88,17 +88,17 @@ def measure(say: Callable[..., None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Space:
-    """All IPUs, numbered, and when each is taken."""
+    """All IPUs by number, and the times at which they are taken."""
 
     allocations: Sequence[int]
-    #: For each IPU: from when to when, in seconds.
+    #: Periods in seconds, from start to end, by IPU.
     taken: list[list[tuple[float, float]]] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "taken", [[] for _ in range(sum(self.allocations))])
 
     def places(self, ipus: int) -> list[int]:
-        """Return where partitions of a size may begin."""
+        """Return the positions at which partitions of a size may begin."""
         found: list[int] = []
         offset = 0
         for allocation in self.allocations:
@@ -107,7 +107,7 @@ class _Space:
         return found
 
     def earliest(self, ipus: int, seconds: float) -> tuple[float, int]:
-        """Return the first moment at which a place is free for so long, and the lowest such place."""
+        """Return the earliest time at which a position is free for this many seconds, and the lowest such position."""
         found = (inf, 0)
         for place in self.places(ipus):
             start = self._earliest_at(place, ipus, seconds)
@@ -126,28 +126,28 @@ class _Space:
         return start
 
     def lowest(self, at: int, ipus: int) -> int | None:
-        """Return the lowest place in an allocation that nobody has now; None: there is none."""
+        """Return the lowest position in an allocation that is free now; None if there is no such position."""
         offset = sum(self.allocations[:at])
         places = range(offset, offset + self.allocations[at] - ipus + 1, ipus)
         return next((place for place in places if not any(self.taken[place : place + ipus])), None)
 
     def allocation_of(self, place: int) -> int:
-        """Return the number of the allocation that has an IPU."""
+        """Return the number of the allocation that contains an IPU."""
         return bisect_right(list(accumulate(self.allocations)), place)
 
     def take(self, place: int, ipus: int, start: float, seconds: float) -> None:
-        """Take IPUs from a moment on, for so long."""
+        """Take IPUs from a time on, for this many seconds."""
         for ipu in self.taken[place : place + ipus]:
             ipu.append((start, start + seconds))
 
 
 def ours(jobs: Sequence[Job], allocations: Sequence[int]) -> float:
-    """Return the share of the real planning, which is told that there is no room where what is free lies apart."""
+    """Return the share of the real planning. A server rejects its creates if the free IPUs are not contiguous."""
     return _play(jobs, _Planning(jobs, allocations))
 
 
 def foreknown(jobs: Sequence[Job], allocations: Sequence[int]) -> float:
-    """Return the share where nobody is delayed by who is younger, and all run times and places are known in advance.
+    """Return the share if all run times and positions are known in advance, and younger pods delay no older one.
 
     Each pod, oldest first, has the earliest start that older ones leave it.
     """
@@ -163,16 +163,16 @@ def foreknown(jobs: Sequence[Job], allocations: Sequence[int]) -> float:
 
 
 def seeing(jobs: Sequence[Job], allocations: Sequence[int]) -> float:
-    """Return the share where deadlines are what is known of run times, and it is seen which IPUs are free.
+    """Return the share if only deadlines are known, not run times, and the free IPUs are known.
 
-    Nobody is delayed by who is younger. Without deadlines nobody passes: who is younger may be in the place that is
-    free first.
+    Younger pods delay no older one. Without deadlines, no pod overtakes: it could be in the position that is free
+    first.
     """
     return _play(jobs, _Seeing(allocations, ordered=True))
 
 
 def unordered(jobs: Sequence[Job], allocations: Sequence[int]) -> float:
-    """Return the share where whoever fits starts: large pods wait for as long as there are small ones."""
+    """Return the share if every pod that fits starts: large pods wait as long as there are small ones."""
     return _play(jobs, _Seeing(allocations, ordered=False))
 
 
@@ -180,7 +180,7 @@ def unordered(jobs: Sequence[Job], allocations: Sequence[int]) -> float:
 class _Running:
     job: Job
     number: int
-    #: Its lowest IPU.
+    #: Lowest IPU of its partition.
     place: int
     deadline: float
 
@@ -188,11 +188,11 @@ class _Running:
 class _Scheduler(Protocol):
     @property
     def allocations(self) -> Sequence[int]:
-        """The IPUs of each allocation."""
+        """Numbers of IPUs by allocation."""
         ...
 
     def start(self, waiting: Mapping[int, Job], running: Sequence[_Running], now: float) -> dict[int, int]:
-        """Return the numbers of those that start now, and their lowest IPUs."""
+        """Return the lowest IPU of each pod that starts now, by the number of the pod."""
         ...
 
 
@@ -248,11 +248,11 @@ class _Seeing:
 
 @dataclass(slots=True)
 class _Planning:
-    """The real planning on allocations of one server."""
+    """The real planning, for the allocations of one server."""
 
     jobs: Sequence[Job]
     allocations: Sequence[int]
-    #: By allocation: what was refused there, and who was there then.
+    #: Size that was rejected, and pods that ran in the allocation then, by allocation.
     refused: dict[int, tuple[float, frozenset[int]]] = field(default_factory=dict)
     _candidates: list[Candidate] = field(init=False)
 
@@ -283,13 +283,13 @@ class _Planning:
         again = True
         while again:
             placed = self._placed([number for number in waiting if number not in found], here)
-            # What is unsure is tried alone: others follow.
+            # The planning may place one uncertain pod at a time, so it is called until it places no pod.
             again = bool(placed)
             for number, at in placed:
                 job = waiting[number]
                 place = space.lowest(at, job.ipus)
                 if place is None:
-                    # What else was decided together with it is decided anew.
+                    # Further placements of this decision are decided again.
                     self.refused[at] = (job.ipus, frozenset(here[at]))
                     break
                 space.take(place, job.ipus, 0.0, inf)

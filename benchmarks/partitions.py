@@ -1,4 +1,4 @@
-"""How well partitions fill V-IPU servers, in virtual time, and what a decision about them takes."""
+"""Use of V-IPU servers by partitions, in virtual time, and the duration of a decision about partitions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SETTINGS = PartitionSettings(servers=())
 _SERVER = Server(host="vipu", port=8090)
 _READ_SECONDS = 0.3
 _WRITE_SECONDS = 0.05
-#: From an open gate to a pod that runs.
+#: Seconds from the removal of a pod's gate until it runs.
 _START_SECONDS = 3.0
 _ROUND_SECONDS = 0.1
 _RUNS = 15
@@ -49,16 +49,16 @@ _RUNS = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """What the pods of one measurement ask for."""
+    """Pods of one measurement."""
 
     name: str
-    #: Each size with its weight.
+    #: Sizes of partitions, with their weights.
     sizes: dict[int, int]
     shortest_seconds: float = 120.0
     longest_seconds: float = 1200.0
     #: IPUs of each allocation.
     allocations: tuple[int, ...] = (_IPUS,)
-    #: The share of pods with an activeDeadlineSeconds, and how much longer than their run it is.
+    #: Share of pods with an activeDeadlineSeconds, and this deadline as a multiple of their run time.
     deadlines: float = 1.0
     slack: float = 1.25
 
@@ -78,7 +78,7 @@ _MIXES = (
 
 
 def measure(say: Callable[..., None]) -> None:
-    """Measure both."""
+    """Measure the duration of decisions, and the use of the servers."""
     for waiting in (_PODS, 10 * _PODS):
         say(f"one decision, {waiting} pods wait for {_IPUS} IPUs", f"{_decide_milliseconds(waiting):.1f} ms")
     for mix in _MIXES:
@@ -91,7 +91,7 @@ def measure(say: Callable[..., None]) -> None:
 
 
 def _decide_milliseconds(waiting: int) -> float:
-    """Return the median time of a decision when all IPUs but a few are taken and all pods wait."""
+    """Return the median time of a decision while nearly all IPUs are taken and all pods wait."""
     run = _Run(_MIXES[1], pods=waiting)
     run.advance(600.0)
     seconds = []
@@ -104,7 +104,7 @@ def _decide_milliseconds(waiting: int) -> float:
 
 @dataclass(slots=True)
 class _Run:
-    """One server, one controller and pods that are all there at once."""
+    """One server, one controller, and pods that all exist from the start."""
 
     mix: Mix
     pods: int = _PODS
@@ -124,7 +124,7 @@ class _Run:
     _world: World = field(init=False)
 
     def __post_init__(self) -> None:
-        """Create all pods, one a second after the other by their dates."""
+        """Create all pods, with creation times one second apart."""
         rng = random.Random(17)
         allocations = {
             f"a{number}": {"cluster": "c", "agents": ipus // IPUS_OF_AGENT}
@@ -153,11 +153,11 @@ class _Run:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Duration of the run."""
         return (self.now - _BEGIN).total_seconds()
 
     def run(self) -> None:
-        """Run until all pods have ended; shares are of the time in which somebody waits."""
+        """Run until all pods have ended; shares are of the time in which at least one pod waits."""
         taken = used = counted = 0.0
         while self._heap and self.waiting:
             when = self._heap[0][0]
@@ -171,12 +171,12 @@ class _Run:
         self.share_taken, self.share_used = taken / counted / _IPUS, used / counted / _IPUS
 
     def advance(self, seconds: float) -> None:
-        """Run for so long."""
+        """Run for this many seconds."""
         while self._heap and self._heap[0][0] <= _BEGIN + timedelta(seconds=seconds):
             self._step()
 
     def snapshot(self) -> Snapshot:
-        """Return what a decision sees."""
+        """Return the snapshot for a decision."""
         return Snapshot(
             cluster_uid="cluster",
             pods=tuple(self.waiting.values()),

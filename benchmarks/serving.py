@@ -1,4 +1,4 @@
-"""What serving metrics and probes costs: imports, memory, and a scrape."""
+"""Cost of serving metrics and probes: imports, memory, and a scrape."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provisioner.slices.metrics import Metrics
 _STARTS = 7
 _SCRAPES = 200
 _SLICES = 1000
-#: What else a start imports goes first.
+#: Program that measures the imports for serving; the other imports of a start precede them.
 _IMPORTS = """
 import sys, time
 def memory():
@@ -76,7 +76,7 @@ def _start() -> tuple[float, float]:
 
 
 def _metrics() -> Metrics:
-    """Return metrics as they are after a thousand slices have come, run and gone on."""
+    """Return metrics like those after a thousand slices have started, run and ended."""
     metrics = Metrics(version="benchmark")
     for method in ("get", "list", "create", "delete", "operation"):
         for kind in (None, "quota", "stockout", "unknown"):

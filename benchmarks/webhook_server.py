@@ -1,4 +1,4 @@
-"""The webhook server as a process of its own with a certificate from files, what it counts, and reviews for it."""
+"""Runs the webhook server as a separate process with a certificate from files; reads its metrics; creates reviews."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ AT_ONCE = 16
 SETS = 25
 REPLICAS = 8
 NAMESPACE = "ml"
-#: The name that the certificate is for.
+#: Name in the certificate.
 HOST = "tpu-provisioner-webhook.tpu-provisioner-system.svc"
 _START_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """What the server has counted up to a moment."""
+    """Values of the server's metrics at a time."""
 
-    #: Reviews that took up to so many seconds.
+    #: Number of reviews by maximum duration in seconds.
     within: dict[float, float]
     reviews: float
     seconds: float
@@ -42,7 +42,7 @@ class Values:
     memory_bytes: float
 
     def since(self, before: Values) -> Values:
-        """Return what was counted after another moment."""
+        """Return the difference to earlier values."""
         return Values(
             within={limit: count - before.within[limit] for limit, count in self.within.items()},
             reviews=self.reviews - before.reviews,
@@ -52,23 +52,23 @@ class Values:
         )
 
     def within_which(self, share: float) -> float:
-        """Return the least bound of the histogram within which a share of the reviews were answered."""
+        """Return the lowest bound of the histogram below which this share of the reviews was answered."""
         return min(limit for limit, count in self.within.items() if count >= share * self.reviews)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A server that runs."""
+    """A running server."""
 
     port: int
     metrics_url: str
-    #: Whom to trust.
+    #: Authority that signed the server's certificate, as PEM.
     authority_pem: str
-    #: The webhook that is measured.
+    #: Name of the webhook that is measured.
     hook: str
 
     def values(self) -> Values:
-        """Read its metrics."""
+        """Return the current values of its metrics."""
         samples = read_metrics(self.metrics_url)
         prefix = "tpu_provisioner_webhook_review_duration_seconds"
         mine = [each for each in samples if each.labels.get("hook") == self.hook]
@@ -82,19 +82,19 @@ class Server:
 
 
 def read_metrics(url: str) -> list[Any]:
-    """Read the samples that a server exposes."""
+    """Return the samples of a server's metrics."""
     with urllib.request.urlopen(url) as answer:
         return samples_of(answer.read().decode())
 
 
 def samples_of(text: str) -> list[Any]:
-    """Return the samples of an exposition."""
+    """Return the samples of a text in the exposition format."""
     return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
 
 @contextmanager
 def webhook_server(folder: Path, kubeconfig: Path, *, hook: str = "environment", **variables: str) -> Iterator[Server]:
-    """Run the server, with settings as variables."""
+    """Run the server; `variables` are its settings."""
     keys = make_keys([HOST], now=datetime.now(UTC), valid=timedelta(days=1))
     (folder / "tls.crt").write_text(keys.certificate_pem)
     (folder / "tls.key").write_text(keys.key_pem)
@@ -126,7 +126,7 @@ def pod(number: int, owner_uids: dict[str, str] | None = None) -> dict[str, Any]
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            # The first of each may be there already.
+            # Pod 0 of each set may exist already.
             "name": f"{owner}-{1 + number % (REPLICAS - 1)}",
             "namespace": NAMESPACE,
             "labels": {"tpu-provisioner.cloud.google.com/inject": "enabled"},
@@ -145,7 +145,7 @@ def pod(number: int, owner_uids: dict[str, str] | None = None) -> dict[str, Any]
 
 
 def pod_with_ipus(number: int) -> dict[str, Any]:
-    """Return a pod that asks for IPUs."""
+    """Return a pod that requests IPUs."""
     made = pod(number)
     made["metadata"]["annotations"] = {"graphcore.ai/ipus": "4"}
     made["spec"] = {"containers": [{"name": each, "image": "i"} for each in ("main", "sidecar")]}
@@ -153,7 +153,7 @@ def pod_with_ipus(number: int) -> dict[str, Any]:
 
 
 def review(number: int, make: Callable[[int], dict[str, Any]] = pod) -> bytes:
-    """Return the review of such a pod."""
+    """Return the review of a pod."""
     request = {
         "uid": str(number),
         "kind": {"group": "", "version": "v1", "kind": "Pod"},

@@ -1,4 +1,4 @@
-"""What all measurements share: a rehearsal, JobSets of one slice, and waiting for what is measured."""
+"""Base of all measurements: a rehearsal, JobSets of one slice, and waiting for conditions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class World:
     provisioner: ProvisionerProcess
 
     def create(self, *names: str, run_for: str) -> datetime:
-        """Create JobSets one after the other; return when the first request was sent."""
+        """Create JobSets one after the other; return the time of the first request."""
         started = now()
         for name in names:
             self.rehearsal.api.post(_JOBSETS, jobset(name, run_for=run_for))
@@ -69,7 +69,7 @@ class World:
         return sum(pod["status"].get("phase") in ("Running", "Succeeded") for pod in pods)
 
     def unschedulable_since(self) -> list[datetime]:
-        """When the scheduler first found no node for each leader pod, in whole seconds, cut."""
+        """Return the times at which the scheduler first found no node for each leader pod, rounded down to seconds."""
         leaders = self.rehearsal.objects("/api/v1/pods", labelSelector=f"{constants.COMPLETION_INDEX}=0")
         conditions = [each for pod in leaders for each in pod["status"].get("conditions", ())]
         return [
@@ -79,7 +79,7 @@ class World:
         ]
 
     def await_running(self, jobsets: int, timeout_seconds: float) -> datetime:
-        """Wait until all pods of so many JobSets run."""
+        """Wait until all pods of this many JobSets run."""
         self.wait(lambda: self.running_pods() >= jobsets * _HOSTS, "all pods run", timeout_seconds)
         return now()
 
@@ -107,15 +107,15 @@ class World:
         self.await_empty()
 
     def wait(self, condition: Any, what: str, timeout_seconds: float) -> None:
-        """Wait, looking often enough not to blur what is measured."""
+        """Wait with short intervals, so that polling does not blur the measurement."""
         wait_for(condition, what, timeout_seconds, self.provisioner.tail, longest_poll_seconds=0.1)
 
     def calls(self, method: str) -> list[datetime]:
-        """When GKE was called."""
+        """Return the times of the calls of a method of GKE."""
         return [call.when for call in self.rehearsal.gke.calls if call.method == method]
 
     def create_operations(self) -> list[tuple[datetime, datetime]]:
-        """When each create operation began and ended, as GKE tells it."""
+        """Return the start and the end of each create operation, as GKE reports them."""
         address = f"{self.rehearsal.gke.url}/v1/projects/{PROJECT}/locations/{LOCATION}/operations"
         with urllib.request.urlopen(address, timeout=10) as answer:
             operations = json.load(answer)["operations"]
@@ -126,7 +126,7 @@ class World:
         ]
 
     def memory_mib(self, field: str = "VmRSS") -> float:
-        """Return the provisioner's resident memory, or its peak (VmHWM), as Linux counts it."""
+        """Return the provisioner's resident memory, or its peak (VmHWM), in MiB, as Linux counts it."""
         status = Path(f"/proc/{self.provisioner.pid}/status").read_text(encoding="utf-8")
         return next(float(line.split()[1]) for line in status.splitlines() if line.startswith(field)) / 1024
 
@@ -150,5 +150,5 @@ def now() -> datetime:
 
 
 def pause(seconds: float) -> None:
-    """Let time pass that is itself measured."""
+    """Sleep for a time that is itself part of the measurement."""
     time.sleep(seconds)

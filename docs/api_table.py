@@ -34,7 +34,7 @@ curl --silent http://127.0.0.1:8081/api/v1/slices
 - All clients together get 100 answers a second, and 200 more at once; then each waits for a quarter of a second.
 - There is no authentication: [security.md](security.md) says who reaches the port.
 """
-#: Those that need more words than their names, in the order of the page.
+#: Types with fields that need an explanation, in the order of the page.
 _TYPES = (
     (board, ("Document",)),
     (types, ("View", "WorkloadView", "SliceView", "PoolView", "CapacityView", "BackoffView")),

@@ -32,7 +32,7 @@ Prometheus, also group `by (cluster, namespace)`. No metric has a label with the
 node pool. Of the process there is what Python's client exports (`process_*`).
 """
 
-#: Title, a text, and the metrics below it.
+#: Title, introduction, and metrics of each section.
 _SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "Slices, node pools and chips",
@@ -101,7 +101,7 @@ reaches while no provisioner runs is not measured, and a slice that uses an exis
     ),
 )
 
-#: What somebody may want to know, and the query.
+#: Question and query of each example.
 _EXAMPLES = (
     ("slices without a node pool", f'sum(max by (phase) ({PREFIX}slices{{phase=~"wanted|blocked"}}))'),
     (
@@ -189,9 +189,9 @@ Exported by `tpu-provisioner {command}`. With the prefix `{prefix}` it also has 
 
 
 class Described(NamedTuple):
-    """What a metric is."""
+    """Description of a metric."""
 
-    #: As queries name it; of a histogram without `_bucket`, `_sum` and `_count`.
+    #: Name in queries; for a histogram, without `_bucket`, `_sum` and `_count`.
     name: str
     kind: str
     labels: tuple[str, ...]
@@ -199,8 +199,8 @@ class Described(NamedTuple):
 
 
 def described(registry: Registry) -> list[Described]:
-    """List the metrics of a registry, without what every process tells of itself."""
-    # Nothing public tells the labels of a metric without samples.
+    """Return the metrics of a registry, without those that every process has."""
+    # No public attribute has the labels of a metric without samples.
     made = [each for each in registry._collector_to_names if isinstance(each, MetricWrapperBase)]  # noqa: SLF001
     return [
         Described(

@@ -14,10 +14,10 @@ Missing and invalid settings are rejected at startup, all listed in one message.
 (`settings.read`). Durations have the format of Go: `10s`, `1m30s`, `2h`.
 """
 
-#: Settings that each process has: said once.
+#: Settings of all processes, which the page describes only once.
 _OF_ALL = ("LOG_LEVEL", "POD_NAMESPACE", "POD_NAME")
 _ALSO = "`LOG_LEVEL`, `POD_NAMESPACE` and `POD_NAME` are as above."
-#: What each group is for.
+#: Introduction of each group.
 _ABOUT = {
     Group.REQUIRED: "On GKE, all of them are inferred if they are not set.",
     Group.WORKLOADS: "Which workloads get node pools ([workloads.md](workloads.md)).",

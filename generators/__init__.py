@@ -1,1 +1,1 @@
-"""Writing what `deploy/` has from the code, such as alerts and CRDs, and overlays of clusters and releases."""
+"""Generators of files in `deploy/` from the code, such as alerts and CRDs, and of overlays and releases."""

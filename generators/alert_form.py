@@ -1,4 +1,4 @@
-"""The form of an alert: as a rule for the Prometheus operator, and as a policy of Cloud Monitoring."""
+"""The form of an alert: a rule for the Prometheus operator, and a policy of Cloud Monitoring."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from provisioner.slices.metrics import PREFIX
 
 GROUP = "tpu-provisioner"
 RUNBOOKS = Path("docs") / "runbooks"
-#: Labels of an installation: one Prometheus or one project may have several.
+#: Labels of an installation, because one Prometheus or one project may have several installations.
 EACH = "cluster, namespace"
 CRITICAL, WARNING = "critical", "warning"
-#: Runbooks of alerts that every controller has: the same is to be done.
+#: Slugs of alerts whose runbook is the same for all controllers.
 _SHARED = frozenset({"absent", "no-leader", "loop-stalled", "watch-stale", "decision-faults"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One alert."""
+    """An alert."""
 
     name: str
-    #: The name of its policy.
+    #: Name of its policy's file, and of its runbook unless that is shared.
     slug: str
     query: str
-    #: The query has to hold for so long.
+    #: Minutes for which the query has to hold.
     minutes: int
     severity: str
     summary: str
     description: str
-    #: Labels that tell what it is about, beside cluster and namespace.
+    #: Labels that identify the subject of the alert, in addition to cluster and namespace.
     labels: tuple[str, ...] = ()
 
     @property
     def runbook(self) -> str:
-        """The name of its page, which may be that of other controllers' alerts too."""
+        """Name of its page; alerts of several controllers may share a page."""
         common = self.slug.partition("-")[2] if self.slug.startswith(("nodegroups-", "partitions-")) else ""
         return common if common in _SHARED else self.slug
 
     @property
     def what_to_do(self) -> str:
-        """Name the page of its runbook, which no link can reach by default."""
+        """Name the page of its runbook, because the alert has no link by default."""
         return f"What to do: {RUNBOOKS}/{self.runbook}.md in the repository of tpu-provisioner."
 
     def json(self, runbooks: str = "") -> dict[str, Any]:
-        """Return it as Prometheus has it, with a link where `runbooks` is the URL of their folder."""
+        """Return the rule for Prometheus, with a link if `runbooks` is the URL of the folder of runbooks."""
         description = f"{self.description} {self.what_to_do}"
         return {
             "alert": self.name,
@@ -60,7 +60,7 @@ class Rule:
         }
 
     def policy(self) -> dict[str, Any]:
-        """Return it as a policy of Cloud Monitoring."""
+        """Return the policy for Cloud Monitoring."""
         text = _filled(f"{self.summary} {self.description}", "[%s of the incident]", self.labels)
         return {
             "displayName": f"{GROUP}/{self.name}",
@@ -99,5 +99,5 @@ def metric(name: str, *labels: str, function: str = "max", prefix: str = PREFIX,
 
 
 def gone(prefix: str) -> str:
-    """Return a query for what was there within the last day: who has had none for a day has none on purpose."""
+    """Return a query for processes that are absent but ran within the last day; longer absence is intended."""
     return f"count by ({EACH}) (last_over_time({prefix}build_info[1d])) unless count by ({EACH}) ({prefix}build_info)"

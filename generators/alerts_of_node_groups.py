@@ -1,4 +1,4 @@
-"""The alerts about TPUNodeGroups and their controller."""
+"""Alerts about TPUNodeGroups and their controller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from provisioner.nodegroups.metrics import PREFIX
 
 
 def _groups_by(*reasons: Reason) -> str:
-    """Return a query for how many node groups have one of some reasons."""
+    """Return a query for the number of node groups with one of some reasons."""
     chosen = "|".join(reasons)
     return f'max by ({EACH}, reason) ({PREFIX}groups{{reason=~"{chosen}"}}) > 0'
 

@@ -1,4 +1,4 @@
-"""The alerts about partitions of Graphcore IPUs and their controller."""
+"""Alerts about partitions of Graphcore IPUs and their controller."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ RULES = (
     Rule(
         name="IPUPartitionsLedgerUnknown",
         slug="partitions-ledger-unknown",
-        # Who does not lead has no need to know it.
+        # A replica that does not lead need not know the ledger.
         query=f"{metric('ledger_known', prefix=PREFIX)} < 1 and {metric('leader', prefix=PREFIX)} > 0",
         minutes=10,
         severity=CRITICAL,

@@ -1,6 +1,6 @@
-"""Write what the code decides of the manifests: Chart.yaml, values.schema.json, README.md, dashboards, alerts.
+"""Generates the chart's files that depend on the code: Chart.yaml, values.schema.json, README.md, dashboards, alerts.
 
-`generators/release.py` adds to a released chart what only the release knows: its image and its repository.
+`generators/release.py` adds to a released chart its image and its repository.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from provisioner.settings import webhook as webhook_settings
 
 CHART = Path(__file__).parents[1] / "deploy" / "charts" / "tpu-provisioner"
 _PARTITIONS_CHART = CHART.parent / "ipu-partitions"
-#: The Deployment sets these from the pod itself.
+#: Settings that the Deployment takes from the pod itself.
 OF_THE_POD = frozenset({"POD_NAMESPACE", "POD_NAME"})
-#: The chart sets these: names of its objects, which are fixed, and the value placement.namespaces.
+#: Settings that the chart sets: names of its objects, which are fixed, and the value placement.namespaces.
 OF_THE_CHART = frozenset({"WEBHOOK_SERVICE", "WEBHOOK_CONFIGURATION", "PLACEMENT_NAMESPACES"})
-#: The other chart has values for these.
+#: Settings for which the other chart has separate values.
 _OF_VALUES = frozenset({"VIPU_SERVERS", "VIPU_CREDENTIALS"})
 #: Values of gke-tpu-env-injector's chart.
 _OLD = {"description": "Of gke-tpu-env-injector's chart; see docs/webhook.md."}
@@ -83,9 +83,9 @@ def _chart(name: str, description: str, *, keywords: list[str]) -> str:
         "description": description,
         "type": "application",
         "version": provisioner.__version__,
-        # The image's tag, which is the release's tag.
+        # Tag of the image, which equals the tag of the release.
         "appVersion": f"v{provisioner.__version__}",
-        # ValidatingAdmissionPolicy, and scheduling gates, are generally available from here on.
+        # ValidatingAdmissionPolicy and scheduling gates are generally available from this version on.
         "kubeVersion": ">=1.30.0-0",
         "keywords": keywords,
         "annotations": {
@@ -137,7 +137,7 @@ def _schema() -> dict[str, Any]:
                     "description": "iam.gke.io/gcp-service-account, if IAM grants the roles to a Google service "
                     "account.",
                 },
-                # Of gke-tpu-env-injector's chart.
+                # In gke-tpu-env-injector's chart.
                 create=_FLAG,
                 name=_TEXT,
             ),
@@ -224,7 +224,7 @@ def _schema() -> dict[str, Any]:
             ),
             "webhook": _webhook(),
             "nodegroups": _nodegroups(),
-            # The templates take them with webhook.only, or say what to use.
+            # The templates accept these with webhook.only; otherwise their errors name the replacement.
             **{name: dict(_OLD) for name in _OF_ENV_INJECTOR},
         },
     }
@@ -307,7 +307,7 @@ def _nodegroups() -> dict[str, Any]:
 
 
 def _partitions_schema() -> dict[str, Any]:
-    """Describe the values of the other chart, whose names are those of Graphcore's plugin."""
+    """Return the schema of the other chart's values, whose names are those of Graphcore's plugin."""
     port: dict[str, Any] = {"type": ["integer", "string"], "pattern": "^[0-9]{1,5}$", "minimum": 1, "maximum": 65535}
     count: dict[str, Any] = {"type": "integer", "minimum": 0}
     settings = [
@@ -333,7 +333,7 @@ def _partitions_schema() -> dict[str, Any]:
             podAnnotations=_MAP,
             **dict.fromkeys(("podSecurityPolicyContext", "securityContext", "resources"), _FREE),
             service=_closed(type=_TEXT, port=port),
-            # The template says why it cannot be enabled.
+            # If it is enabled, the template fails with the reason.
             autoscaling=_FREE,
             admissionWebhooks=_closed(
                 scope=_TEXT,
@@ -366,7 +366,7 @@ def _closed(**properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
-#: What several parts of the chart have: said once.
+#: Endings of values that several parts of the chart have; the table omits them, and the text below it describes them.
 _COMMON = (".resources", ".nodeSelector", ".tolerations", ".affinity", "Monitor.labels", ".interval")
 
 

@@ -1,9 +1,9 @@
-"""What a value of the chart's `settings` may be: one JSON schema for each option, made from the option's form.
+"""JSON schema of the chart's `settings`: one for each option, generated from the option's form.
 
-What the schema accepts the controller accepts, but for what no regular expression can say: a name that is in a list
-twice, and what several settings say together. In rare forms it is stricter (a duration names each unit once, words
-are in small letters, what would be clamped is refused). The
-patterns are regular expressions of every dialect: no look-around, no named groups, no repetition above 1,000.
+The controller accepts all values that the schema accepts, with two exceptions that no regular expression can check:
+repeated names in a list, and combinations of settings. The schema is stricter in rare forms: a duration has each unit
+once, words are in lower case, and values that would be clamped are rejected. The patterns are valid in every dialect:
+no look-around, no named groups, no repetition above 1,000.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TRUTH = ("true", "false", "1", "0", "t", "f", "T", "F", "TRUE", "FALSE", "True"
 
 
 def property_of(option: Option) -> Property:
-    """Return what an option's value may be. Raises LookupError for a form that is not known here."""
+    """Return the schema of an option's value. Raises LookupError if its form is unknown here."""
     made: Property = {"description": option.description}
     if option.default:
         made["default"] = option.default
@@ -35,7 +35,7 @@ def _form(option: Option) -> Property:
     known = _FORMS.get(option.read)
     if known is not None:
         return known
-    # Which function of settings/forms.py made the reader, and with what: a pattern, bounds or choices.
+    # Function of settings/forms.py that created the reader, and its arguments: a pattern, bounds or choices.
     maker = option.read.__qualname__.partition(".")[0]
     made_with = inspect.getclosurevars(option.read).nonlocals if inspect.isfunction(option.read) else {}
     match maker:
@@ -43,7 +43,8 @@ def _form(option: Option) -> Property:
             least, most = made_with["least"], made_with["most"]
             return {"type": _TEXT_OR_NUMBER, "pattern": f"^{whole(least, most)}?$", "minimum": least, "maximum": most}
         case forms.number_up_to.__name__:
-            # The controller takes more as the maximum, with a warning; a new installation had better say what it gets.
+            # The controller takes larger numbers as the maximum, with a warning; a new installation has to state the
+            # real value.
             most = made_with["most"]
             return {"type": _TEXT_OR_NUMBER, "pattern": f"^{whole(1, most)}?$", "minimum": 1, "maximum": most}
         case forms.power_of_two.__name__:
@@ -61,7 +62,7 @@ def _form(option: Option) -> Property:
         case forms.list_of.__name__ | forms.allowed.__name__:
             return _text(_list(_item(made_with)))
         case forms.amounts.__name__:
-            # A check says more than the pattern does.
+            # The check allows more labels than the pattern.
             name = _ACCELERATOR if made_with["check"] is forms.check_accelerator else _item(made_with)
             return _text(_list(rf"(?:{name}|\*)\s*=\s*{whole(0, forms.MOST)}"))
     raise LookupError(
@@ -83,7 +84,7 @@ def _text(body: str) -> Property:
 
 
 def _at_most(count: int, property_: Property) -> Property:
-    """Also hold a comma list to a number of items; the controller counts empty ones too."""
+    """Limit the number of items of a comma list; like the controller, count empty items."""
     return property_ | {"allOf": [{"pattern": f"^[^,]*(?:,[^,]*){{0,{count - 1}}}$"}]}
 
 
@@ -92,7 +93,7 @@ def whole(least: int, most: int) -> str:
     parts = []
     start = least
     while start <= most:
-        # The longest run from `start` that shares a beginning and has all digits after it.
+        # Size of the longest range from `start` in which all last digits occur after the same first digits.
         zeros = 0
         while start % 10 ** (zeros + 1) == 0 and start > 0 and start + 10 ** (zeros + 1) - 1 <= most:
             zeros += 1
@@ -105,7 +106,7 @@ def whole(least: int, most: int) -> str:
     return f"(?:{'|'.join(parts)})"
 
 
-#: Each unit once, largest first, and in all less than Go's longest duration of 292 years.
+#: Durations with each unit at most once, largest first, below Go's longest duration of 292 years.
 _FRACTION = r"(?:\.[0-9]{0,9})?"
 _DURATION = (
     r"(?:0|"
@@ -122,24 +123,24 @@ _RUN = (
 
 
 def _minutes(least: int) -> str:
-    """Return a pattern of durations of at least so many minutes."""
+    """Return a pattern of durations of at least this many minutes."""
     seconds = rf"(?:[0-9]{{1,9}}{_FRACTION}s)?"
     hours = rf"[1-9][0-9]{{0,5}}{_FRACTION}h(?:[0-9]{{1,7}}{_FRACTION}m)?{seconds}"
     return rf"(?:{hours}|{whole(least, 999_999)}{_FRACTION}m{seconds})?"
 
 
 def _duration(pattern: str) -> Property:
-    # A bare number has no unit; only nothing at all needs none.
+    # A number without quotes has no unit; only zero needs no unit.
     return {"anyOf": [{"type": "string", "pattern": f"^{pattern}$"}, {"const": 0}]}
 
 
 _NAME = choices._NAME.pattern  # noqa: SLF001 - the schema is made from what the controller reads by
 _ZONE = choices.ZONE.pattern
-#: A project named "projects" would be the API's own path.
+#: With the project "projects", the text is the API's own path of a reservation.
 _RESERVATION = rf"reservation/(?:{_NAME}|(?:{choices.PROJECT.pattern})/{_NAME}(?:/{_NAME}){{0,2}})"
 _KINDS = "on-demand|spot|flex-start"
 _CHOICE = rf"(?:{_KINDS}|{_RESERVATION})(?:\s*@\s*{_ZONE})?"
-#: The first colon ends the network, so its project is none of a domain (example.com:project).
+#: The first colon ends the network, so its project cannot be domain-scoped (example.com:project).
 _OWN_PROJECT = choices.PROJECT.pattern.removeprefix("([a-z0-9.-]+:)?")
 _VPC = forms._NETWORK.pattern.replace(choices.PROJECT.pattern, _OWN_PROJECT)  # noqa: SLF001 - as above
 _NETWORK = rf"{_VPC}\s*:\s*{forms._SUBNETWORK.pattern}"  # noqa: SLF001 - as above
@@ -152,13 +153,13 @@ _PRICE = (
     rf"\s*=\s*{forms.PRICE.pattern}|currency\s*=\s*[A-Z]{{3}})"
 )
 _FORMS: Mapping[Callable[[str], Any], Property] = {
-    # Any text: names that only Google knows.
+    # Any text, because only Google knows the valid names.
     str: {"type": "string"},
     forms.go_bool: {"enum": [True, False, *_TRUTH, ""]},
     forms.go_duration_seconds: _duration(_DURATION),
     forms.parse_networks: _at_most(bounds.NETWORKS, _text(_list(_NETWORK))),
     forms.provider: {"enum": [forms.GKE, forms.GCE, ""]},
-    # YAML takes a bare on or off for a truth value.
+    # YAML reads on and off without quotes as booleans.
     forms.auto_upgrade: {"enum": ["auto", "on", "off", True, False, *_TRUTH, ""]},
     forms.placement: {"enum": ["none", "compact", ""]},
     nodegroups._address: _text(f"(?:{_API_SERVER})?"),  # noqa: SLF001 - as above
@@ -170,9 +171,9 @@ _FORMS: Mapping[Callable[[str], Any], Property] = {
     options.parse_images: _text(_list(rf"(?:{_ACCELERATOR}|\*)\s*=\s*{options.IMAGE.pattern}")),
     choices.parse_choices: _at_most(bounds.CHOICES, _text(_list(_CHOICE))),
 }
-#: Options whose form says less, or other things, than the controller holds them to.
+#: Options for which the controller's check differs from its form.
 _EXCEPTIONS: Mapping[str, Property] = {
     "MAX_RUN_DURATION": _duration(_RUN),
-    # The controller's own form tells white space apart as Unicode does, which other dialects do not.
+    # The controller's own form includes Unicode white space, which other dialects do not.
     "GCP_NODE_SERVICE_ACCOUNT": _text(f"(?:{forms.SERVICE_ACCOUNT.pattern})?"),
 }

@@ -1,6 +1,6 @@
-"""The dashboards; `make chart` writes them as JSON, into the charts. Here is that of slices.
+"""The dashboard of slices, and the files of all dashboards, which `make chart` writes as JSON into the charts.
 
-The others are in `generators.other_dashboards`, and their form in `generators.dashboard_form`.
+The other dashboards are in `generators.other_dashboards`, and their form in `generators.dashboard_form`.
 """
 
 from __future__ import annotations
@@ -388,7 +388,7 @@ SLICES = Dashboard(
     prefix=PREFIX,
     rows=_ROWS,
 )
-#: By chart, which can read no file outside of its own folder; the kustomize component refers to those of the first.
+#: Dashboards by chart, which cannot read files outside its folder; the kustomize component refers to the first chart's.
 BY_CHART = {
     "tpu-provisioner": (SLICES, NODE_GROUPS, WEBHOOK, PARTITIONS),
     "ipu-partitions": (PARTITIONS, WEBHOOK),

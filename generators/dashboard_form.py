@@ -1,7 +1,8 @@
-"""The form of a Grafana dashboard: its panels, their layout, and the queries that they ask.
+"""The form of a Grafana dashboard: its panels, their layout, and their queries.
 
-Replicas that wait for the Lease export too: a gauge is the greatest of an installation's replicas, summed over what the
-variables `cluster` and `namespace` choose. Where Prometheus gives no label `cluster`, "All" is everything.
+Replicas that wait for the Lease also export metrics: a gauge is the maximum over an installation's replicas, summed
+over the installations that the variables `cluster` and `namespace` select. If Prometheus has no label `cluster`, "All"
+includes everything.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ RED_FROM_1: Steps = ((None, "green"), (1, "red"))
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel: its queries with their legends, and how it looks."""
+    """A panel: its queries with their legends, and its appearance."""
 
     title: str
     description: str
@@ -33,12 +34,12 @@ class Panel:
     width: int = 8
     height: int = 8
     stacked: bool = False
-    #: Of a single value: the text that stands for each value, and the values from which it turns red or green.
+    #: For a single value: texts by value, and the values from which it turns red or green.
     texts: dict[str, str] = field(default_factory=dict)
     steps: Steps = ((None, "green"),)
 
     def json(self, number: int, *, x: int, y: int) -> dict[str, Any]:
-        """Return it as Grafana has it."""
+        """Return the panel in Grafana's format."""
         defaults: dict[str, Any] = {
             "unit": self.unit,
             "thresholds": {
@@ -113,18 +114,18 @@ def stat(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dashboard:
-    """One dashboard; its file has the name of its `uid`."""
+    """A dashboard; its `uid` is the name of its file."""
 
     uid: str
     title: str
     description: str
     tags: tuple[str, ...]
-    #: Of the metrics that it shows.
+    #: Prefix of the metrics that it shows.
     prefix: str
     rows: tuple[tuple[str, tuple[Panel, ...]], ...]
 
     def json(self) -> dict[str, Any]:
-        """Return it as Grafana has it."""
+        """Return the dashboard in Grafana's format."""
         return {
             "uid": self.uid,
             "title": self.title,
@@ -155,7 +156,7 @@ class Dashboard:
         }
 
     def content(self) -> str:
-        """Return the file's content."""
+        """Return the content of the file."""
         return json.dumps(self.json(), indent=2) + "\n"
 
     def _variable(self, label: str) -> dict[str, Any]:
@@ -174,7 +175,7 @@ class Dashboard:
         }
 
     def _laid_out(self) -> Iterable[dict[str, Any]]:
-        """Yield rows and panels, from left to right and downwards."""
+        """Yield rows and panels, from left to right and top to bottom."""
         number, y = 0, 0
         for title, panels in self.rows:
             number += 1
@@ -198,30 +199,30 @@ class Dashboard:
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """The queries of one process's metrics, by their names without the prefix."""
+    """Queries for the metrics of one process, by their names without the prefix."""
 
     prefix: str
 
     def series(self, name: str, *matchers: str) -> str:
-        """Return all series of the installations that are chosen."""
+        """Return all series of the selected installations."""
         return f"{self.prefix}{name}{{{','.join((_CHOSEN, *matchers))}}}"
 
     def gauge(self, name: str, *labels: str, summed: tuple[str, ...] = (), matchers: tuple[str, ...] = ()) -> str:
-        """Return the greatest of each installation's replicas, summed over installations and the labels `summed`."""
+        """Return the maximum over each installation's replicas, summed over installations and the labels `summed`."""
         each = ", ".join(("cluster", "namespace", *labels, *summed))
         inner = f"max by ({each}) ({self.series(name, *matchers)})"
         return f"sum by ({', '.join(labels)}) ({inner})" if labels else f"sum({inner})"
 
     def worst(self, name: str, *labels: str) -> str:
-        """Return the greatest of all replicas."""
+        """Return the maximum over all replicas."""
         return f"max by ({', '.join(labels)}) ({self.series(name)})" if labels else f"max({self.series(name)})"
 
     def known(self, name: str) -> str:
-        """Return 1 where a replica of each installation has 1."""
+        """Return 1 if a replica of each installation has the value 1."""
         return f"min(max by (cluster, namespace) ({self.series(name)}))"
 
     def since(self, name: str) -> str:
-        """Return the time since a moment, of the installation where that is longest."""
+        """Return the time since a time stamp, of the installation with the oldest one."""
         return f"time() - {self.known(name)}"
 
     def growth(
@@ -232,7 +233,7 @@ class Queries:
         window: str = "$__rate_interval",
         matchers: tuple[str, ...] = (),
     ) -> str:
-        """Return how a counter grows: each process has its own, which begins at zero."""
+        """Return the growth of a counter; each process has a counter that begins at zero."""
         by = f"sum by ({', '.join(labels)}) " if labels else "sum"
         return f"{by}({function}({self.series(f'{name}_total', *matchers)}[{window}]))"
 
@@ -253,5 +254,5 @@ class Queries:
 
 
 def or_0(query: str) -> str:
-    """Return 0 where there is no series, since a kind or phase that never was has none."""
+    """Return 0 if there is no series: a kind or phase that has never occurred has no series."""
     return f"{query} or vector(0)"

@@ -1,4 +1,4 @@
-"""The dashboards of what runs beside the provisioner: node groups, the webhook server, partitions of IPUs."""
+"""The dashboards of the other processes: node groups, the webhook server, partitions of IPUs."""
 
 from __future__ import annotations
 

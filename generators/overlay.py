@@ -1,7 +1,7 @@
-"""Make the folder of one cluster: copy deploy/example-project/example-cluster and fill it.
+"""Create the folder of one cluster: copy deploy/example-project/example-cluster and fill it.
 
-All values are checked as the controller checks them, before anything is written; an existing folder is never touched.
-What is not checked: that project, cluster, accounts, image and remote repository exist. Needs nothing but Python.
+All values are checked as the controller checks them, before anything is written; an existing folder is never changed.
+Not checked: whether project, cluster, accounts, image and remote repository exist. Runs with Python only.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from provisioner.settings.forms import region_of
 
 _DEPLOY = Path(__file__).parents[1] / "deploy"
 _TEMPLATE = Path("example-project") / "example-cluster"
-#: How the template names what it is made of; replaced where that is in a remote repository.
+#: References of the template to other folders, which are replaced if these are in a remote repository.
 _LOCAL = re.compile(r"(?m)^((?:# )?- )(?:\.\./)+(\S+)$")
-#: A folder's name: a domain-scoped project id (example.com:project) is one too.
+#: Name of a folder; a domain-scoped project ID (example.com:project) is valid as well.
 _FOLDER = re.compile(r"[a-z][-a-z0-9.:]*")
 _ACCOUNT = re.compile(r"[a-z0-9-]+@[a-z0-9.:-]+\.gserviceaccount\.com")
 _IMAGE = re.compile(
@@ -34,26 +34,26 @@ _REF = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._/]*")
 
 
 class OverlayError(ValueError):
-    """The overlay cannot be made; the message says why and what to do."""
+    """The overlay cannot be created; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What an overlay is made of, beside its settings; empty texts stand for what is left out."""
+    """Choices for an overlay, in addition to its settings; empty if they are left out."""
 
-    #: That the controller acts as; empty: a direct principal.
+    #: Google service account that the controller acts as; empty for a direct principal.
     google_service_account: str = ""
-    #: Empty: the template's placeholder stays.
+    #: Empty if the template's placeholder is kept.
     image: str = ""
-    #: Where to make it; None: below deploy/.
+    #: Folder to create; None if it is below deploy/.
     folder: Path | None = None
-    #: The repository that holds deploy/base, and its tag or commit; for a folder outside of this one.
+    #: Repository that contains deploy/base, and its tag or commit; for a folder outside of this repository.
     remote: str = ""
     ref: str = ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make an overlay; return the exit code."""
+    """Create an overlay; return the exit code."""
     parser = argparse.ArgumentParser(description="Create deploy/PROJECT_ID/CLUSTER_NAME from the example.")
     parser.add_argument("--project-id", required=True, help="the cluster's project")
     parser.add_argument("--cluster-name", required=True, help="the cluster's name")
@@ -100,14 +100,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_overlay(deploy: Path, values: Mapping[str, str], choices: Choices | None = None) -> Path:
-    """Make the folder, by default below `deploy`; return it. Raises OverlayError, and then nothing was written."""
+    """Create the folder, by default below `deploy`; return it. Raises OverlayError, and has written nothing then."""
     choices = choices or Choices()
     _check(values, choices)
     folder = choices.folder or deploy / values["GCP_PROJECT_ID"] / values["GCP_CLUSTER"]
     if folder.exists():
         raise OverlayError(f"{folder} already exists and was not changed; edit it, or remove it first")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed into its place when it is whole.
+    # The folder is renamed when it is complete.
     with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as scratch:
         copy = Path(scratch) / "overlay"
         shutil.copytree(deploy / _TEMPLATE, copy)
@@ -122,7 +122,7 @@ def _check(values: Mapping[str, str], choices: Choices) -> None:
     for variable, name in (("GCP_PROJECT_ID", "PROJECT_ID"), ("GCP_CLUSTER", "CLUSTER_NAME")):
         if not _FOLDER.fullmatch(values[variable]):
             problems.append(f"{name}={values[variable]!r} is not a valid name")
-    # What is inferred on GKE need not be given here, so it must not count as missing.
+    # Values that are inferred on GKE need not be given here, and must not count as missing.
     inferred = {"GCP_CLUSTER_LOCATION": "us-central2", "GCP_ZONE": "us-central2-b"}
     if values["GCP_CLUSTER_LOCATION"] and not values["GCP_ZONE"]:
         region = region_of(values["GCP_CLUSTER_LOCATION"])
@@ -187,7 +187,7 @@ def _fill_settings(path: Path, values: Mapping[str, str]) -> None:
 def _fill_kustomization(folder: Path, project: str, choices: Choices) -> None:
     paths = (folder / "kustomization.yaml", folder / "components" / "kustomization.yaml")
     main, components = (path.read_text(encoding="utf-8") for path in paths)
-    # In an image's name a domain-scoped project is a path.
+    # In an image's name, a domain-scoped project is a path.
     main = main.replace("/example-project/", f"/{project.replace(':', '/')}/")
     if choices.google_service_account:
         main += _act_as(folder, choices.google_service_account)
@@ -203,7 +203,7 @@ def _fill_kustomization(folder: Path, project: str, choices: Choices) -> None:
 
 
 def _act_as(folder: Path, account: str) -> str:
-    """Write the patch with the account's address; return what names it."""
+    """Write the patch with the account's address; return the lines that refer to it."""
     name = "google-service-account.yaml"
     template = (_DEPLOY / "components" / "workload-identity-annotation" / name).read_text(encoding="utf-8")
     patch = re.sub(r"(gcp-service-account: ).*", lambda found: found[1] + account, template)
@@ -215,7 +215,7 @@ def _image_entry(image: str) -> str:
     match = _IMAGE.fullmatch(image)
     lines = ["- name: controller", f"  newName: {match['name']}"] if match else []
     if match and match["tag"]:
-        # In quotes: a tag may look like a number.
+        # Quoted, because a tag may look like a number.
         lines.append(f'  newTag: "{match["tag"]}"')
     if match and match["digest"]:
         lines.append(f"  digest: {match['digest']}")

@@ -1,14 +1,14 @@
-"""What a release checks, says and ships beside image and wheel: notes, a chart and a manifest that name the image.
+"""Checks a release, and creates its notes, and charts and manifests that name its image.
 
 Runs on a bare Python, before anything is installed.
 
     release.py check vX.Y.Z[-rc.N]             the tag is the code's version, and CHANGELOG.md has a section for it
     release.py notes vX.Y.Z[-rc.N]             that section
-    release.py flags vX.Y.Z[-rc.N]             flags of `gh release create`: a pre-release is marked as one
+    release.py flags vX.Y.Z[-rc.N]             flags of `gh release create`: whether it is a pre-release
     release.py chart IMAGE REPOSITORY FOLDER   a chart for `helm package`
     release.py manifest IMAGE FOLDER           overlays for `kubectl kustomize`: install.yaml; settings.yaml
-    release.py nodegroups IMAGE FOLDER         others: install-nodegroups.yaml; settings-nodegroups.yaml
-    release.py partitions IMAGE FOLDER         others: install-partitions.yaml; settings-partitions.yaml
+    release.py nodegroups IMAGE FOLDER         overlays: install-nodegroups.yaml; settings-nodegroups.yaml
+    release.py partitions IMAGE FOLDER         overlays: install-partitions.yaml; settings-partitions.yaml
 
 IMAGE is NAME:TAG@sha256:DIGEST; REPOSITORY is the source's address.
 """
@@ -28,7 +28,7 @@ _OVERLAY = Path("deploy") / "example-project" / "example-cluster"
 _OF_NODE_GROUPS = Path("deploy") / "example-project" / "self-managed-cluster"
 _OF_PARTITIONS = Path("deploy") / "example-project" / "ipu-cluster"
 _HEAD = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-#: A manifest of its own has it: whoever deletes one product keeps it for the others.
+#: A separate manifest has the Namespace: users who delete one product keep it for the others.
 _WITHOUT_NAMESPACE = """- patch: |-
     $patch: delete
     apiVersion: v1
@@ -43,11 +43,11 @@ _USAGE = (
 
 
 class ReleaseError(ValueError):
-    """It cannot be released; the message says why and what to do."""
+    """The release is not possible; the message has the reason and the remedy."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Carry out one command; return the exit code."""
+    """Run one command; return the exit code."""
     try:
         match arguments:
             case ["check", tag]:
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def make_chart(source: Path, image: str, repository: str, folder: Path) -> None:
-    """Copy the chart to a folder that does not exist, with the image's name and digest as defaults."""
+    """Copy the chart to a new folder, with the image's name and digest as defaults."""
     found = _read_image(image)
     shutil.copytree(source / _CHART, folder)
     _replace(folder / "values.yaml", '  repository: ""\n', f"  repository: {found['name']}\n")
@@ -89,10 +89,10 @@ def make_chart(source: Path, image: str, repository: str, folder: Path) -> None:
 
 
 def make_manifest(source: Path, overlay: Path, image: str, folder: Path) -> None:
-    """Make an overlay beside deploy/base without the Namespace, and in its folder `settings` one of the settings alone.
+    """Create an overlay next to deploy/base without the Namespace, and in its folder `settings` one with the settings.
 
-    Those are the example's limits, and nothing that the controller can infer. They are apart because whoever installs a
-    release changes them: applied again with the rest, they would conflict.
+    The settings are the example's limits, without any that the controller can infer. They are separate because users
+    change them: applied again with the other objects, they would conflict.
     """
     found = _read_image(image)
     shutil.copytree(source / overlay, folder)

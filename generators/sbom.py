@@ -1,6 +1,6 @@
-"""Write the bill of materials of the image: what requirements/run.txt locks, as CycloneDX, and our own version.
+"""Writes the image's bill of materials in CycloneDX: the packages locked in requirements/run.txt, and the version.
 
-It tells of Python packages alone; what the base image brings is in the bill that the image's build attaches.
+Only Python packages are included; the bill that the image's build attaches has the packages of the base image.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _REPOSITORY = Path(__file__).parents[1]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write to the one path given; return the exit code."""
+    """Write to the single path given; return the exit code."""
     (target,) = (Path(argument) for argument in arguments)
-    # Beside the interpreter, where an environment's commands are.
+    # The commands of an environment are next to its interpreter.
     command = Path(sys.executable).parent / "cyclonedx-py"
     done = subprocess.run(
         [
@@ -34,17 +34,17 @@ def main(arguments: Sequence[str]) -> int:
             "requirements/run.txt",
         ],
         cwd=_REPOSITORY,
-        # It warns that the lock does not say who needs whom.
+        # Suppresses a warning that the lock has no dependencies between packages.
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
         stdout=subprocess.PIPE,
         check=True,
     )
     bill = json.loads(done.stdout)
     component = bill["metadata"]["component"]
-    # pyproject.toml leaves the version to the code.
+    # pyproject.toml takes the version from the code.
     component["version"] = provisioner.__version__
     component["purl"] = f"pkg:pypi/tpu-provisioner@{provisioner.__version__}"
-    # The lock does not say who needs whom; all of it is in the image.
+    # The lock has no dependencies between packages, so all are dependencies of the image.
     bill["dependencies"] = [
         {"ref": component["bom-ref"], "dependsOn": sorted(part["bom-ref"] for part in bill["components"])},
         *(each for each in bill.get("dependencies", []) if each["ref"] != component["bom-ref"]),

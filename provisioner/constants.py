@@ -85,6 +85,9 @@ PROVISIONING_BUFFER = "Provisioning"
 
 # --- GKE: set by GKE on nodes, or asked for by pods in their nodeSelector -------------------------------------------
 NODE_POOL = "cloud.google.com/gke-nodepool"
+#: Annotation of nodes: the labels that GKE applied at the last registration or boot, as KEY=VALUE with commas between
+#: (kubernetes/cloud-provider-gcp, node_annotator.go). GKE's autoscaler holds a node without it for unready.
+APPLIED_LABELS = "node.gke.io/last-applied-node-labels"
 TPU_ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
 TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 SPOT = "cloud.google.com/gke-spot"

@@ -1,4 +1,4 @@
-"""The options of the controller of node groups: their forms."""
+"""Settings of the controller of node groups: valid and invalid values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROJECT = {"GCP_PROJECT_ID": "research-project"}
         ("DEVICE_PLUGIN_IMAGE", "none", "device_plugin_image", ""),
     ],
 )
-def test_a_value_that_is_set(variable: str, text: str, field: str, want: object) -> None:
+def test_valid_setting_is_read(variable: str, text: str, field: str, want: object) -> None:
     assert getattr(read_options(NodeGroupSettings, {**PROJECT, variable: text}), field) == want
 
 
@@ -43,7 +43,7 @@ def test_a_value_that_is_set(variable: str, text: str, field: str, want: object)
         ("GCE_CALLS_PER_SECOND", "0"),
     ],
 )
-def test_a_value_that_is_wrong_is_named(variable: str, text: str) -> None:
-    """With what is wrong, and what it is for."""
+def test_invalid_setting_is_reported_with_its_variable(variable: str, text: str) -> None:
+    """The message has the variable, its value, and its purpose."""
     with pytest.raises(SettingsError, match=f"{variable}="):
         read_options(NodeGroupSettings, {**PROJECT, variable: text})

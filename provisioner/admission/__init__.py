@@ -1,1 +1,1 @@
-"""One server for admission webhooks: reviews in, answers out, over TLS. It knows no product."""
+"""A server for admission webhooks over TLS: decodes reviews and encodes the answers. Independent of the products."""

@@ -1,4 +1,4 @@
-"""Serve a certificate, and what takes its place later: from files that somebody else replaces, or as it is kept."""
+"""Serves TLS certificates from files that another program replaces, and checks certificates periodically."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any, Protocol
 import structlog
 
 _log = structlog.get_logger(__name__)
-#: Certificates are looked at so often.
+#: Interval in seconds between checks of the certificates.
 _LOOK_SECONDS = 10.0
 _DATED = "the certificate may no longer be trusted: it was not checked for long, or it expired"
 
 
 class _Context(ssl.SSLContext):
-    """Serves, whole, what was loaded last: one of OpenSSL's would keep halves, and a pair for each kind of key."""
+    """Serves the pair loaded last. OpenSSL's context would keep half of a bad pair, and one pair per type of key."""
 
     _loaded: ssl.SSLContext | None = None
 
     def load_cert_chain(self, certfile: Any, keyfile: Any = None, password: Any = "") -> None:
-        # Without a password OpenSSL asks the terminal for that of a key that has one, and waits.
+        # Without the argument, OpenSSL asks on the terminal for the password of an encrypted key, and blocks.
         fresh = ssl.SSLContext(self.protocol)
         fresh.minimum_version = self.minimum_version
         fresh.load_cert_chain(certfile, keyfile, password)
@@ -34,29 +34,29 @@ class _Context(ssl.SSLContext):
 
 
 def server_context() -> ssl.SSLContext:
-    """Return what connections over TLS are served with, without a certificate yet."""
+    """Return a context for TLS servers, without a certificate yet."""
     context = _Context(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
 
 class Certificates(Protocol):
-    """Certificates of a context; used by one thread."""
+    """Certificates of a TLS context. Used by one thread."""
 
-    #: Why they are not as they should be; empty where they are.
+    #: Problem with the certificates; empty if there is no problem.
     problem: str
 
     @property
     def serving(self) -> bool:
-        """Whether there is one that clients trust, as far as can be known."""
+        """Whether a certificate is served that clients trust, to this process's knowledge."""
 
     def step(self) -> None:
-        """Do what is due."""
+        """Do the work that is due, and update `problem`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """A certificate and its key, as PEM, that somebody else keeps."""
+    """A certificate and its key, as PEM files that another program or the administrator replaces."""
 
     certificate: Path
     key: Path
@@ -64,7 +64,7 @@ class Files:
 
 @dataclass(slots=True)
 class CertificateFiles:
-    """Reads the files again and again, as cert-manager or the administrator replaces them."""
+    """Serves certificate files, which cert-manager or the administrator may replace at any time."""
 
     files: Files
     context: ssl.SSLContext
@@ -73,15 +73,16 @@ class CertificateFiles:
 
     @property
     def serving(self) -> bool:
-        """Whether there is any certificate."""
+        """Whether a certificate has been loaded."""
         return self._served is not None
 
     def step(self) -> None:
-        """Serve what the files hold, where that has changed and can be used."""
+        """Serve the certificate in the files if it has changed and can be used."""
         try:
             found = self._read()
             if found != self._served:
-                # A half that is new does not fit; whatever else is there meanwhile is not what is found next.
+                # If only one file is replaced, loading fails. Files that change after `_read` are loaded in the next
+                # step.
                 self.context.load_cert_chain(self.files.certificate, self.files.key)
                 _log.info("certificate.served", file=str(self.files.certificate))
                 self._served = found
@@ -97,31 +98,31 @@ class CertificateFiles:
 
 @dataclass(slots=True)
 class CertificateLoop:
-    """Looks at certificates every few seconds, in a thread of its own."""
+    """Checks certificates every _LOOK_SECONDS in its own thread."""
 
     certificates: Certificates
-    #: Called with each problem that is another than before; empty: there is none any more.
+    #: Called when the problem changes, with an empty text when it is solved.
     tell: Callable[[str], None]
     stopping: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
     _told: str | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """Look at once, and go on doing so."""
+        """Check once, then start the thread."""
         self._look()
         self._thread = threading.Thread(target=self._keep_looking, name="certificates", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking; does not wait for the thread."""
         self.stopping.set()
 
     def alive(self) -> bool:
-        """Whether they are still looked at, as long as they are to be."""
+        """Whether the thread runs, or is not expected to."""
         return self._thread is None or self._thread.is_alive() or self.stopping.is_set()
 
     def problems(self) -> Sequence[str]:
-        """Return why nobody can be served."""
+        """Return the reason why reviews cannot be answered; empty if they can."""
         return () if self.certificates.serving else (self.certificates.problem or _DATED,)
 
     def _look(self) -> None:

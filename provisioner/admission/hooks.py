@@ -1,7 +1,8 @@
-"""A webhook: a review in, a review out, whatever happens in between, and where the work for it is done.
+"""Decodes and answers the reviews of webhooks, in the event loop or in lanes of threads.
 
-Quick answers are made in the event loop, the rest in lanes of threads: small bodies, answers that wait for another
-server, and one at a time what is large. Where a lane is full, requests are answered 503 at once.
+Hooks that are `quick` answer small bodies in the event loop. There are lanes for other small bodies, for answers that
+wait for another server, and, one at a time, for large bodies. If a lane is full, requests are answered 503 at once. If
+a hook fails, the API server still gets an answer.
 """
 
 from __future__ import annotations
@@ -25,39 +26,40 @@ from provisioner.runtime.resources import Call, Content, Lane
 
 _log = structlog.get_logger(__name__)
 _JSON = "application/json"
-#: So much is read in a millisecond or two, whatever it says; decoded, a body needs up to thirty times its size.
+#: Limits of a small review, in bytes and in objects and lists. Within them, any body is decoded in one or two
+#: milliseconds, and takes up to thirty times its size in memory.
 _SMALL_BYTES = 64 * 1024
 _SMALL_PARTS = 1000
-#: More threads would not be faster: Python computes in one at a time.
+#: Numbers of threads. More would not be faster, because Python computes in one thread at a time.
 _SMALL_AT_ONCE, _LARGE_AT_ONCE = 4, 1
-#: Each holds an object that it has read: more would need more memory than the server has.
+#: Threads for answers that wait for another server. Each holds an object, so memory limits their number.
 _LATER_AT_ONCE = 8
 _WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024
-#: Those that wait keep what was read of their bodies. Each weighs as much as so many could at most.
+#: Maximum bytes of bodies, kept decoded, whose answers wait for another server. Each counts at least 1/_WAITING of it.
 _LATER_BYTES = 4 * 1024 * 1024
 _LATER_LEAST_BYTES = _LATER_BYTES // _WAITING
-#: API servers write it before the object.
+#: API servers write the namespace of a request before the object.
 _NAMESPACE, _HEAD_BYTES = re.compile(rb'"namespace": ?"([a-z0-9-]{1,63})"'), 4096
 
 _T = TypeVar("_T")
-#: The rest of an answer, which waits for another server; called as `Deferred` is.
+#: Finishes an answer that waits for another server; called like `Deferred`.
 Later = Callable[[int], Content]
-#: Takes the body, and since when it is there (of `time.perf_counter`).
+#: Begins an answer. Takes the body and the time of its arrival (of `time.perf_counter`).
 Begin = Callable[[bytes, float], Content | Later]
-#: Counts a review: the webhook, what became of it (as metrics name it), and the seconds that it took.
+#: Counts a review: the webhook, the outcome (as metrics name it), and the duration in seconds.
 Observer = Callable[[str, str, float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hook:
-    """What answers the reviews of one path."""
+    """A webhook: answers the reviews of one path."""
 
     name: str
     path: str
     answer: Callable[[review.Request], review.Answer | review.Deferred]
-    #: What is answered where that fails.
+    #: Whether the object is denied if `answer` raises; otherwise it is admitted with a warning.
     strict: bool = False
-    #: It takes no longer than reading the review does.
+    #: Whether `answer` takes no longer than decoding the review.
     quick: bool = False
 
 
@@ -68,7 +70,7 @@ def begin_of(
     tell: Callable[[review.Notice], None] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Begin:
-    """Return what answers the bodies posted to a webhook; `tell` is told notices, except of trials."""
+    """Return the function that answers the bodies posted to a webhook; `tell` receives notices, except of dry runs."""
     repeats = Repeats()
 
     def begin(body: bytes, since: float) -> Content | Later:
@@ -81,14 +83,14 @@ def begin_of(
                 media_type=_JSON,
                 status=400,
             )
-        # The objects need not wait along.
+        # While an answer waits, the objects are not kept for encoding it.
         head = replace(request, object={}, old_object={})
 
         def go_on(judge: Callable[[], review.Answer | review.Deferred]) -> Content | Later:
             try:
                 found = judge()
                 if callable(found):
-                    # It is put off once.
+                    # An answer is deferred at most once.
                     return cast(Later, lambda most_bytes: go_on(partial(found, most_bytes)))
                 outcome, encoded = _outcome_of(found), review.encode_answer(head, found)
                 if found.notice is not None and not head.dry_run:
@@ -106,7 +108,7 @@ def begin_of(
 
 
 def _failed(hook: Hook, request: review.Request, error: Exception, repeats: Repeats) -> review.Answer:
-    """Log a failure unless it repeats; return what is answered then."""
+    """Log a failure unless it repeats; return the answer for the API server."""
     left_out = repeats.left_out(place_of(error))
     if left_out is not None:
         about = {"hook": hook.name, "kind": request.kind, "namespace": request.namespace}
@@ -116,7 +118,7 @@ def _failed(hook: Hook, request: review.Request, error: Exception, repeats: Repe
 
 
 def _outcome_of(given: review.Answer) -> str:
-    """Name what becomes of an object."""
+    """Return the outcome of a review for the metrics."""
     if given.denied:
         return "denied"
     if given.warnings:
@@ -125,7 +127,7 @@ def _outcome_of(given: review.Answer) -> str:
 
 
 class Lanes:
-    """Where the bodies of one server are answered."""
+    """Limits the reviews that one server answers at the same time."""
 
     def __init__(self) -> None:
         threads = _SMALL_AT_ONCE + _LARGE_AT_ONCE + _LATER_AT_ONCE
@@ -135,14 +137,14 @@ class Lanes:
         self._later = Lane(places=_LATER_AT_ONCE, room=_LATER_BYTES)
 
     def answered(self, begin: Begin, *, quick: bool = False) -> Callable[[Call], Awaitable[Content]]:
-        """Return the answer of a resource; where it is `quick`, small bodies are begun in the event loop."""
+        """Return the handler of a resource; if it is `quick`, small bodies are begun in the event loop."""
 
         async def answer(call: Call) -> Content:
             body, since, flow = call.body, time.perf_counter(), _flow(call.body)
             if _is_small(body):
                 with contextlib.suppress(TooLarge):
                     return await answer_small(body, since, flow)
-            # A body that waits here is not decoded: of a small one, this is done again.
+            # Bodies wait here undecoded. A small body whose owner was TooLarge is decoded a second time.
             async with self._large.place(len(body), flow):
                 content = await self._in_thread(lambda: begin(body, since))
                 return (
@@ -171,6 +173,6 @@ def _is_small(body: bytes) -> bool:
 
 
 def _flow(body: bytes) -> str:
-    """Return the namespace of a review before it is decoded; empty where a name of thousands of characters hides it."""
+    """Return the namespace of a review without decoding it; empty if it does not begin within _HEAD_BYTES."""
     found = _NAMESPACE.search(body, 0, _HEAD_BYTES)
     return found[1].decode() if found is not None else ""

@@ -1,4 +1,4 @@
-"""Keep the webhook server's own certificates in a Secret of all replicas; the key of each authority is thrown away."""
+"""Maintains the webhook server's own certificates in a Secret of all replicas; no key of an authority is stored."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _log = structlog.get_logger(__name__)
 
 _ROOT = "/apis/admissionregistration.k8s.io/v1"
 _KINDS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-#: Somebody else wrote the Secret meanwhile: it is read again so often in one step.
+#: Maximum number of times that one step reads the Secret, if another process changes it at the same time.
 _ATTEMPTS = 3
 _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=5.0)
 
 
 def make_keys(names: Sequence[str], *, now: dt.datetime, valid: dt.timedelta) -> Keys:
-    """Make a new authority and a serving certificate for DNS names; the authority signs nothing else, ever."""
+    """Create an authority and a serving certificate for DNS names; the authority's key is dropped."""
     authority = Authority("tpu-provisioner webhook", now=now, valid=valid)
     # A common name has at most 64 characters; verifiers read the alternative names.
     serving = authority.server(names[0][:64], names=names)
@@ -44,7 +44,7 @@ def make_keys(names: Sequence[str], *, now: dt.datetime, valid: dt.timedelta) ->
 
 
 def valid_until(keys: Keys, names: Sequence[str], *, now: dt.datetime) -> dt.datetime:
-    """Return until when keys serve the names; KeysError where they do not now."""
+    """Return the end of the keys' validity for the names. Raises KeysError if they are not valid now."""
     try:
         certificate = x509.load_pem_x509_certificate(keys.certificate_pem.encode())
         authority = x509.load_pem_x509_certificate(keys.authority_pem.encode())
@@ -53,7 +53,7 @@ def valid_until(keys: Keys, names: Sequence[str], *, now: dt.datetime) -> dt.dat
         since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
         until = min(until, authority.not_valid_after_utc)
     except Exception as error:
-        # Whatever it is: somebody may have written anything into the Secret.
+        # Any exception is possible: a user may have written anything into the Secret.
         raise KeysError(f"the certificate cannot be read: {error!r}") from error
     load(server_context(), keys)
     missing = set(names) - set(served.value.get_values_for_type(x509.DNSName))
@@ -65,7 +65,7 @@ def valid_until(keys: Keys, names: Sequence[str], *, now: dt.datetime) -> dt.dat
 
 
 def are_certificates(pem: str) -> bool:
-    """Whether a text holds certificates that can be read."""
+    """Return whether a text contains certificates, all of them readable."""
     try:
         return bool(x509.load_pem_x509_certificates(pem.encode()))
     except (ValueError, x509.InvalidVersion):
@@ -73,8 +73,8 @@ def are_certificates(pem: str) -> bool:
 
 
 def load(context: ssl.SSLContext, keys: Keys) -> None:
-    """Serve these keys from the next connection on; KeysError where they cannot be used."""
-    # OpenSSL reads them from files alone. These are in memory: a key is never written to a disk.
+    """Serve these keys on new connections. Raises KeysError if they cannot be used."""
+    # OpenSSL reads keys only from files. These are in memory, so that no key is written to a disk.
     with _in_memory(keys.certificate_pem) as certificate, _in_memory(keys.key_pem) as key:
         try:
             context.load_cert_chain(certificate, key)
@@ -95,36 +95,36 @@ def _in_memory(text: str) -> Iterator[str]:
 
 @dataclass(slots=True, kw_only=True)
 class Keeper:
-    """Makes, shares and rotates keys, and serves the present ones; used by one thread."""
+    """Creates, shares and rotates keys, and serves the current ones. Used by one thread."""
 
     api: Api
     namespace: str
     secret: str
-    #: DNS names that API servers reach this server by.
+    #: DNS names under which API servers reach this server.
     names: Sequence[str]
-    #: The name of the webhook configurations of both kinds whose webhooks it serves.
+    #: Name of the MutatingWebhookConfiguration and the ValidatingWebhookConfiguration with this server's webhooks.
     configuration: str
     context: ssl.SSLContext
     now: Callable[[], datetime]
-    #: Why the certificates are not as they should be; empty where they are.
+    #: Problem with the certificates; empty if there is no problem.
     problem: str = "no certificate is served yet"
     _served: Keys | None = field(default=None, init=False)
-    #: Of what is served; a look at it takes a millisecond, and anybody may ask whether this replica is ready.
+    #: End of validity of the served certificate; cached for /readyz, because determining it takes a millisecond.
     _until: datetime | None = field(default=None, init=False)
     _state: rotation.State = field(default_factory=rotation.State, init=False)
     _looked: datetime | None = field(default=None, init=False)
-    #: By kind of configuration, whom its webhooks were seen to trust last.
+    #: CA bundle that the webhooks were last seen to trust, by kind of configuration.
     _announced: dict[str, str] = field(default_factory=dict, init=False)
 
     @property
     def serving(self) -> bool:
-        """Whether API servers trust the certificate, as far as this replica, which may have been frozen, can know."""
+        """Whether the certificate is trusted as of the last step, and that step is recent enough (see `is_dated`)."""
         if self._until is None or self._looked is None:
             return False
         return not rotation.is_dated(self._state, self._looked, self.now(), until=self._until)
 
     def step(self) -> None:
-        """Do what is due; what cannot be done now is told in `problem`, and tried again in the next step."""
+        """Do the work that is due. Failures are reported in `problem` and retried in the next step."""
         try:
             missing = self._keep()
         except errors.ClusterError as error:
@@ -135,9 +135,10 @@ class Keeper:
             self.problem = f"{missing} does not exist; apply it" if missing else ""
 
     def _keep(self) -> str:
-        """Bring Secret and webhooks up to date, and serve what they say; return what `_announce` does."""
+        """Update Secret and webhooks, and serve the keys of the Secret; return the result of `_announce`."""
         for _ in range(_ATTEMPTS):
-            # Before the Secret: whoever is frozen in between must not announce what others have replaced.
+            # Read before the Secret: if this process is suspended in between, its patch has an outdated resourceVersion
+            # and is rejected; otherwise it could restore a CA bundle that another replica has replaced.
             configurations = {kind: self._get(self._path(kind)) for kind in _KINDS}
             stored = self._get(self._secret_path())
             self._looked = self.now()
@@ -151,13 +152,13 @@ class Keeper:
                 served=self._served,
             )
             if not are_certificates(state.earlier):
-                # API servers would reject the whole.
+                # With an invalid authority in it, API servers would reject the whole bundle.
                 state = replace(state, earlier="")
             if state != before:
                 try:
                     self._write(stored, state)
                 except errors.Conflict:
-                    # Another replica was faster: what it wrote counts.
+                    # Another replica wrote the Secret in between: start again with its keys.
                     continue
                 _log.info("webhook_certificates.advanced", rotating=state.next is not None)
             self._state = state
@@ -166,7 +167,7 @@ class Keeper:
             except errors.Conflict:
                 continue
             finally:
-                # After it is trusted, and also where that cannot be told.
+                # Serve the keys after the webhooks trust them, or after announcing them failed.
                 self._serve(state)
         raise errors.Conflict(f"Secret {self.namespace}/{self.secret} or the webhooks change all the time")
 
@@ -178,7 +179,7 @@ class Keeper:
         _log.info("webhook_certificates.served", valid_until=self._until.isoformat())
 
     def _announce(self, bundle: str, configurations: Mapping[str, JsonObject | None]) -> str:
-        """Let every webhook trust a bundle; where nothing is registered, return what could be."""
+        """Make all webhooks trust a bundle; if neither configuration exists, return their titles."""
         for kind, configuration in configurations.items():
             if configuration is None:
                 continue
@@ -193,7 +194,7 @@ class Keeper:
                 self.api.patch(self._path(kind), body, strategic=True, timeouts=_TIMEOUTS)
                 _log.info("webhook_certificates.announced", configuration=self.configuration, webhooks=names)
             self._announced[kind] = bundle
-        # Whoever wants some of the webhooks alone registers those.
+        # Users who want only some of the webhooks register only those.
         missing = all(each is None for each in configurations.values())
         return " or ".join(f"{kind} {self.configuration}" for kind in configurations) if missing else ""
 
@@ -212,7 +213,7 @@ class Keeper:
     def _write(self, stored: JsonObject | None, state: rotation.State) -> None:
         data = {key: base64.b64encode(text.encode()).decode() for key, text in rotation.write_state(state).items()}
         if stored is None:
-            # It is part of the manifests, so that no right to create Secrets of any name is needed.
+            # The manifests contain the Secret, so that the server needs no permission to create Secrets.
             title = f"Secret {self.namespace}/{self.secret}"
             raise errors.NotFound(f"{title} does not exist; apply the server's manifests again")
         body = {**stored, "data": {**fields.mapping(stored.get("data")), **data}}
@@ -226,7 +227,7 @@ class Keeper:
 
 
 def _is_announced(bundle: str, configurations: Iterable[JsonObject | None]) -> bool:
-    """Whether every webhook trusts a bundle; one that is not registered trusts whom it will be told."""
+    """Return whether all registered webhooks trust a bundle; those registered later get it in the next step."""
     wanted = set(_certificates(bundle))
     return all(
         wanted <= set(_certificates(trusted))
@@ -237,7 +238,7 @@ def _is_announced(bundle: str, configurations: Iterable[JsonObject | None]) -> b
 
 
 def _webhooks(configuration: JsonObject) -> list[tuple[str, str]]:
-    """Return the webhooks of a configuration, and whom each trusts, as PEM."""
+    """Return name and CA bundle (PEM) of each webhook of a configuration."""
     return [
         (fields.text(raw.get("name")), _decoded(fields.mapping(raw.get("clientConfig")).get("caBundle")))
         for raw in fields.mappings(configuration.get("webhooks"))

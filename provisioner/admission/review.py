@@ -1,4 +1,4 @@
-"""AdmissionReview, v1 and v1beta1: what the API server asks, and what it is answered, equal for both."""
+"""Decodes AdmissionReviews (v1 and v1beta1) and encodes their answers, in one form for both versions."""
 
 from __future__ import annotations
 
@@ -16,64 +16,64 @@ from provisioner.model.workloads import ObjectRef
 
 _GROUP = "admission.k8s.io"
 _VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1")
-#: The API server shows 4,096 characters of all warnings of a request; when there are more, 256 of each.
+#: Maximum number of characters of all warnings. Above 4,096, API servers show only 256 of each warning.
 _WARNINGS_CHARACTERS = 4000
 _WARNING_CHARACTERS = 1000
 _MORE = "there are more warnings than can be shown"
 _MESSAGE_CHARACTERS = 8192
 _UID_CHARACTERS = 128
-#: Objects, lists and commas in a body: more than the largest object has before and after an update together.
+#: Maximum number of objects, lists and commas in a body: more than the largest object has, before and after an update.
 _MOST_PARTS = 500_000
 
 
 class NotAReview(Exception):  # noqa: N818 - it names what the body is
-    """The body is not an AdmissionReview; the text says why."""
+    """The body is not an AdmissionReview; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One step of a patch."""
+    """An operation of a JSON Patch."""
 
     op: Literal["add", "replace", "remove"]
     #: A JSON pointer (RFC 6901).
     path: str
-    #: Of "add" and "replace".
+    #: Value of an "add" or "replace".
     value: Any = msgspec.UNSET
 
 
 def pointer(*steps: str | int) -> str:
-    """Return the JSON pointer of a path."""
+    """Return the JSON pointer of a path, with its steps escaped."""
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked of one object."""
+    """A request to review one object."""
 
     uid: str = ""
-    #: admission.k8s.io/v1 or admission.k8s.io/v1beta1: that of the answer, too.
+    #: admission.k8s.io/v1 or admission.k8s.io/v1beta1; the answer has the same version.
     version: str = _VERSIONS[0]
     #: CREATE, UPDATE, DELETE or CONNECT.
     operation: str = ""
-    #: Of the object, without its group.
+    #: Kind of the object, without its group.
     kind: str = ""
-    #: Such as "status" and "scale"; empty for the object itself.
+    #: Name of the subresource, such as "status" or "scale"; empty for the object itself.
     subresource: str = ""
-    #: The request's, for an object that is created may not say.
+    #: Namespace of the request, because an object that is being created may lack it.
     namespace: str = ""
     name: str = ""
-    #: The object as it is to be, raw; empty where there is none.
+    #: Raw object as it will be stored; empty for a delete.
     object: Mapping[str, Any] = field(default_factory=dict)
-    #: The object as it was; empty where there was none.
+    #: Raw object as it is stored; empty for a create.
     old_object: Mapping[str, Any] = field(default_factory=dict)
-    #: Who sent it: userInfo.username.
+    #: Name of the user who sent the request (userInfo.username).
     user: str = ""
     dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """What is to be known of the controller that sent the object: people do not see what it is answered."""
+    """A message about a reviewed object for its owner: only the owner's controller, no user, sees the answer."""
 
     about: ObjectRef
     message: str
@@ -81,26 +81,27 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What is done with the object."""
+    """The outcome of a review."""
 
-    #: Why it is rejected; empty: it is admitted.
+    #: Reason for rejecting the object; empty if it is admitted.
     denied: str = ""
-    #: Shown to whoever sent the object, one line each.
+    #: Warnings for the sender of the request, one line each.
     warnings: tuple[str, ...] = ()
-    #: RFC 6902.
+    #: Operations of a JSON Patch (RFC 6902).
     patch: tuple[Operation, ...] = ()
     notice: Notice | None = None
 
 
-#: What reviews may read of one object, of several at once and alone; the API server stores up to 1.5 MiB.
+#: Maximum size in bytes of an object that a review reads, among several reviews at a time and as the only one. The API
+#: server stores up to 1.5 MiB.
 READ_BYTES, READ_ALONE_BYTES = 128 * 1024, 2 * 1024 * 1024
-#: The rest of a review, which reads from the API server, or takes its time. Called with READ_BYTES it raises kube's
-#: TooLarge for an object of more, and is then called with READ_ALONE_BYTES.
+#: Finishes a review that reads from the API server or takes long. Called with READ_BYTES first; if it raises kube's
+#: TooLarge for a larger object, it is called with READ_ALONE_BYTES.
 Deferred = Callable[[int], Answer]
 
 
 def parse_review(body: bytes) -> Request:
-    """Read a review; raise NotAReview where it is none. Fields of wrong types count as absent."""
+    """Return a decoded review. Fields of wrong types count as absent. Raises NotAReview if the body is invalid."""
     parts = sum(map(body.count, (b"{", b"[", b",")))
     if parts > _MOST_PARTS:
         raise NotAReview(f"the body has {parts:,} values, and at most {_MOST_PARTS:,} are read")
@@ -120,7 +121,7 @@ def parse_review(body: bytes) -> Request:
         operation=fields.text(request.get("operation")),
         kind=fields.name(fields.mapping(request.get("kind")).get("kind")),
         subresource=fields.name(request.get("subResource")),
-        # Events and the log keep it.
+        # The namespace is cut because Events and the log contain it.
         namespace=bounds.cut(fields.text(request.get("namespace")), bounds.LABEL_VALUE),
         name=fields.name(request.get("name")),
         object=fields.mapping(request.get("object")),
@@ -131,7 +132,7 @@ def parse_review(body: bytes) -> Request:
 
 
 def encode_answer(request: Request, answer: Answer) -> bytes:
-    """Return the review that answers a request."""
+    """Return the encoded AdmissionReview that answers a request."""
     response: dict[str, Any] = {"uid": request.uid, "allowed": not answer.denied}
     if answer.denied:
         status = HTTPStatus.FORBIDDEN
@@ -150,7 +151,7 @@ def encode_answer(request: Request, answer: Answer) -> bytes:
 
 
 def _shown(warnings: Iterable[str]) -> Iterable[str]:
-    """Keep within what the API server shows: it would leave out the rest without a word."""
+    """Yield warnings up to the limits above; API servers silently omit text beyond theirs."""
     left = _WARNINGS_CHARACTERS
     for each in dict.fromkeys(warnings):
         text = bounds.cut(_plain(each), _WARNING_CHARACTERS)
@@ -162,10 +163,10 @@ def _shown(warnings: Iterable[str]) -> Iterable[str]:
 
 
 def _plain(text: str) -> str:
-    """Return a text in one line without control characters: API servers drop warnings that have some."""
+    """Return a text in one line without control characters: API servers drop warnings that contain some."""
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
 
 
 _ENCODER = msgspec.json.Encoder()
-#: Of a number near the least or the largest, msgspec takes 10 us itself, and no other thread runs: 8 MiB took it 4 s.
+#: Python decodes the floats: msgspec would block all threads for 10 us for each one near the limits, or 4 s in 8 MiB.
 _DECODER = msgspec.json.Decoder(float_hook=float)

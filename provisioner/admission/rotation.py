@@ -1,8 +1,8 @@
-"""When the webhook server's own certificates are made, served and trusted: pure, from what a Secret holds.
+"""Decides when the webhook server's own certificates are created, served and trusted, from the content of a Secret.
 
-Whatever replica finds that a step is due writes it, with the resource version that it has read; no leader is needed.
-The next authority is trusted beside the present one; a while later every replica serves the next keys; a while later
-the earlier authority is no longer trusted. So at every moment what is served is trusted.
+Pure. Any replica that finds a step due writes it, with the resource version that it has read; no leader is needed.
+First the next authority is trusted in addition to the current one. After STEP every replica serves the next keys, and
+after another STEP the earlier authority is no longer trusted. So the served certificate is always trusted.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from provisioner.kube import fields
 
-#: How long certificates are valid, and how long before their end the next are made.
+#: Validity of certificates, and the time before its end at which the next ones are created.
 VALID = dt.timedelta(days=90)
 _BEFORE_THE_END = dt.timedelta(days=30)
-#: How long each step of a rotation takes: several times as long as replicas read the Secret, and API servers webhooks.
+#: Duration of each step: several times the intervals in which replicas read the Secret, and API servers webhooks.
 STEP = dt.timedelta(minutes=10)
 
 _NEXT, _SINCE, _EARLIER = "next", "since", "earlier"
@@ -24,7 +24,7 @@ _PARTS = {"certificate_pem": "tls.crt", "key_pem": "tls.key", "authority_pem": "
 
 
 class KeysError(ValueError):
-    """Certificate or key cannot be used; the text says why."""
+    """A certificate or key cannot be used; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +38,18 @@ class Keys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """What the Secret holds."""
+    """Content of the Secret."""
 
-    #: None: nothing yet, or nothing that can be used.
+    #: Keys to serve; None if the Secret has no usable keys.
     present: Keys | None = None
-    #: Made, and not yet served.
+    #: Keys that are trusted but not served yet; None outside of a rotation.
     next: Keys | None = None
     since: dt.datetime | None = None
-    #: Authorities that were trusted before, and still are.
+    #: Earlier authorities that are still trusted, as PEM.
     earlier: str = ""
 
 
-#: Until when keys can be used at a moment; raises KeysError where they cannot.
+#: Returns the end of the validity of keys. Raises KeysError if they are not valid now.
 ValidUntil = Callable[[Keys], dt.datetime]
 
 
@@ -62,22 +62,22 @@ def advance(
     announced: bool = True,
     served: Keys | None = None,
 ) -> State:
-    """Return what the Secret is to hold; the same where nothing is due.
+    """Return the new content of the Secret, which equals the old one if nothing is due.
 
-    `announced`: webhooks trust all that `trusted` says of this state, without which the next step does not begin.
-    `served`: what this replica serves.
+    `announced` is true if all webhooks trust the authorities that `trusted` returns for this state; otherwise the next
+    step does not begin. `served` are the keys that this replica serves.
     """
     present, following = _usable(state.present, valid_until), _usable(state.next, valid_until)
     if present is None:
-        # Replicas of another release, or with another clock, may still serve what is of no use here.
+        # Replicas of another release, or with another clock, may still serve the keys that are unusable here.
         earlier = state.present.authority_pem if state.present is not None else ""
         kept = _usable(served, valid_until)
         if kept is not None:
-            # Somebody deleted or damaged the Secret. What is served and trusted is replaced in good order.
+            # The Secret was deleted or damaged. Keys that are served and trusted are replaced by a regular rotation.
             return State(present=kept, next=following or make(), since=now, earlier=earlier)
         return State(present=following or make(), since=now, earlier=earlier)
     if state.since is None or state.since > now:
-        # The clock was set back, or somebody wrote the Secret: a step takes its whole time again.
+        # The clock was set back, or a user wrote the Secret: the step starts again.
         return replace(state, present=present, next=following, since=now)
     passed = now - state.since >= STEP
     state = replace(state, present=present, next=following)
@@ -95,20 +95,20 @@ def advance(
 
 
 def is_dated(state: State, looked: dt.datetime, now: dt.datetime, *, until: dt.datetime) -> bool:
-    """Whether what is served `until` a moment may not be trusted: others may have replaced it since `looked`."""
+    """Return whether a certificate valid `until` a time may be untrusted, since other replicas may have replaced it."""
     rotating = state.next is not None or until - now <= _BEFORE_THE_END
     return until <= now or (rotating and now - looked >= STEP)
 
 
 def trusted(state: State) -> str:
-    """Return the authorities that API servers are to trust, as PEM."""
+    """Return the authorities that API servers must trust, as PEM."""
     found = (each.authority_pem for each in (state.present, state.next) if each is not None)
-    # Somebody may have written one without its last newline: with the next in the same line nobody reads either.
+    # An authority may lack its last newline if a user wrote it. Joined to the next one in a line, both are unreadable.
     return "\n".join(dict.fromkeys([*found, *filter(None, [state.earlier])]))
 
 
 def read_state(data: Mapping[str, str]) -> State:
-    """Read the texts of a Secret; what is missing or cannot be read counts as absent."""
+    """Return the state in the data of a Secret; missing or unreadable parts count as absent."""
     return State(
         present=_read_keys(data, ""),
         next=_read_keys(data, f"{_NEXT}-"),
@@ -118,7 +118,7 @@ def read_state(data: Mapping[str, str]) -> State:
 
 
 def write_state(state: State) -> dict[str, str]:
-    """Return the texts of the Secret; empty ones for what there is not, so that they replace what was there."""
+    """Return the data of the Secret, with empty texts for absent parts, to overwrite their earlier values."""
     written = {_SINCE: state.since.isoformat() if state.since is not None else "", f"{_EARLIER}-ca.crt": state.earlier}
     for prefix, keys in (("", state.present), (f"{_NEXT}-", state.next)):
         for field, name in _PARTS.items():

@@ -1,4 +1,4 @@
-"""The commands."""
+"""Commands of the program `tpu-provisioner`."""
 
 from provisioner.cli.main import main
 

@@ -1,4 +1,4 @@
-"""Asking a controller that runs: by its address, or through the API server's proxy to the pod that leads."""
+"""Reads documents of running controllers: from an address, or by the API server's proxy from the leading pod."""
 
 from __future__ import annotations
 
@@ -48,10 +48,7 @@ class Documents:
 
 
 def documents(remote: Remote) -> Documents:
-    """Ask the controller of slices, then that of IPU partitions.
-
-    Raises the RemoteError of the first if the second is not installed or fails too.
-    """
+    """Return the documents of the controllers of slices and IPU partitions. Raises RemoteError if neither answers."""
     try:
         slices = board(remote)
     except UnreachableError:
@@ -81,7 +78,7 @@ def board(remote: Remote) -> Document:
 
 
 def settings(remote: Remote) -> dict[str, str]:
-    """Return the settings of the controller, by variable; raise RemoteError."""
+    """Return the controller's settings by variable. Raises RemoteError."""
     raw = _ask(remote, _SETTINGS)
     found = raw.get("settings") if isinstance(raw, dict) else None
     if not isinstance(found, dict) or not found:
@@ -99,14 +96,14 @@ def partitions(remote: Remote) -> partitions_board.Document | None:
 
 
 def view_of(document: Document) -> View:
-    """Return the view of a document; raise RemoteError where it has none."""
+    """Return the view of a document. Raises RemoteError if it has no view."""
     if document.view is None:
         raise RemoteError(view_problem(document))
     return document.view
 
 
 def view_problem(document: Document) -> str:
-    """Say why a document has no view; empty where it has one."""
+    """Return the reason why a document has no view; empty if it has a view."""
     if document.view is not None:
         return ""
     if document.problems:
@@ -120,7 +117,7 @@ def view_problem(document: Document) -> str:
 
 
 def attention(document: Document, *, dated: bool = False) -> Iterator[str]:
-    """Say what keeps the controller from deciding; then, or where `dated` asks for it, of when its last decision is."""
+    """Yield the problems that prevent decisions; with problems, or if `dated`, also the age of the last decision."""
     yield from (plain(f"ATTENTION: {each}") for each in document.problems)
     view = document.view
     if view is not None and (dated or document.problems or document.stalled):
@@ -166,7 +163,7 @@ def _ask_partitions(remote: Remote, path: str) -> Any:
     except KubeconfigError:
         raise
     except (Forbidden, NotFound):
-        # Who may not see it is told nothing of it; and a pod may have gone.
+        # Partitions are left out without permission to read them, and if the leading pod was just deleted.
         return None
     except ClusterError as error:
         raise RemoteError(
@@ -234,7 +231,7 @@ def _by_address(remote: Remote, path: str, *, absent_ok: bool = False) -> Any:
             f"{url} cannot be read: {error.reason}. To reach the controller, use {forward}."
         ) from error
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
-        # Whatever answers there need not be a controller, nor speak HTTP.
+        # The server at the address may be no controller, and may not speak HTTP.
         raise RemoteError(f"{url} cannot be read: {error}") from error
 
 

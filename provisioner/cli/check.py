@@ -1,4 +1,4 @@
-"""`tpu-provisioner check`: whether `run` would work with these settings, this kubeconfig and these credentials."""
+"""`tpu-provisioner check`: tests whether `run` would work with these settings, kubeconfig and credentials."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def command(kubeconfig: str | None, form: str | None) -> int:
 
     Exit code 1 when a check failed, or not all checks could run.
     """
-    # What it finds it prints; the log is for what nobody expects.
+    # Findings are printed; the log is only for unexpected errors.
     logs.configure("error", stream=sys.stderr)
     found, width = [], output.terminal_width()
     for finding in all_findings(attempt(kubeconfig, os.environ), os.environ):
         found.append(finding)
         if form not in FORMATS:
-            # After the column of the status.
+            # Continuation lines are indented to the column after the status.
             output.show("\n".join(output.wrapped(str(finding), width, hanging=" " * 9)))
     if form in FORMATS:
         output.write({"checks": found}, form)
@@ -49,7 +49,7 @@ def command(kubeconfig: str | None, form: str | None) -> int:
 
 
 def all_findings(tried: Attempt, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Judge the start, then check whatever there is of it."""
+    """Yield the findings about the start, then those of the checks that its successful parts allow."""
     yield _judge_settings(tried, environment).of(_SETTINGS)
     if tried.api is None:
         yield preflight.failed(tried.kubeconfig_problem).of(_KUBECONFIG)

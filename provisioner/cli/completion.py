@@ -14,7 +14,7 @@ from provisioner.cli.frame import Command
 _SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 _PROGRAM = "tpu-provisioner"
 _VARIABLE = "_TPU_PROVISIONER_COMPLETE"
-#: What kubectl's completion protocol (Cobra's) ends with: complete nothing else; complete files.
+#: Last line of an answer in kubectl's completion protocol (Cobra's): complete no files; complete files.
 _NO_FILES, _FILES = ":4", ":0"
 
 
@@ -34,13 +34,13 @@ def command(shell: str) -> int:
     """
     root = click.get_current_context().find_root().command
     complete = _SHELLS[shell](root, {}, _PROGRAM, _VARIABLE)
-    # Not BashComplete.source(), which starts bash to see its version.
+    # BashComplete.source() would start bash to get its version.
     click.echo(ShellComplete.source(complete))
     return 0
 
 
 def complete_for_kubectl() -> int:
-    """Answer kubectl, which starts `kubectl_complete-tpu` with the words that follow `kubectl tpu`."""
+    """Print completions for kubectl, which starts `kubectl_complete-tpu` with the words that follow `kubectl tpu`."""
     from provisioner.cli.main import make_frame  # noqa: PLC0415 - it imports this module
 
     *words, incomplete = sys.argv[1:] or [""]

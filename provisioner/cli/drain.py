@@ -1,4 +1,4 @@
-"""`tpu-provisioner drain`: which node pools are left and why; it needs no controller that runs."""
+"""`tpu-provisioner drain`: lists the node pools that are left and why, without a running controller."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from provisioner.cli.start import prepare
 from provisioner.kube.errors import ClusterError
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.lease import holder_of
-from provisioner.kube.live import list_all, list_nodes_of_pool
+from provisioner.kube.live import find_nodes_of_pool, list_all
 from provisioner.kube.protocol import Api, collection_path
 from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
+from provisioner.model.membership import Membership
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import WorkloadKind
 from provisioner.runtime import logs
@@ -35,9 +36,9 @@ from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.workloads.pods import get_workload, list_pods_on_node, parse_pod
 
 _LOOK_SECONDS = 10.0
-#: While it waits it says something this often: connections on which nothing comes are closed on the way.
+#: Interval in seconds between the progress lines of `drain --wait`: proxies close connections without traffic.
 _REMIND_SECONDS = 60.0
-#: The Lease is renewed every five seconds and lasts for thirty.
+#: Age of a Lease's last renewal after which no process leads. It is renewed every 5 s, and lasts for 30 s.
 _LEASE_SECONDS = 60.0
 _WITHOUT_NODE = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
 
@@ -67,7 +68,7 @@ def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float, form
     It changes nothing: the controller deletes the pools. Exit code 0 only when none is left.
     """
     effective, api, tried = prepare(kubeconfig, os.environ)
-    # What it finds it prints; the log is for what nobody expects.
+    # Findings are printed; the log is only for unexpected errors.
     logs.configure("error", stream=sys.stderr)
     supplier, proof = choose(effective, api, tried.gke, wall_clock)
     look = Look(settings=effective, api=api, supplier=supplier, identity=proof)
@@ -79,7 +80,7 @@ def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float, form
             {"node_pools": [{"name": name, "reason": why} for name, why in pools.items()], "messages": messages}, form
         )
         return code
-    # At once: whoever waits for it reads along through a pipe.
+    # Flushed, because a user may read the lines through a pipe while waiting.
     return drain(look, patience, say=lambda line: print(line, flush=True), wait=time.sleep, monotonic=time.monotonic)
 
 
@@ -91,7 +92,7 @@ def drain(
     wait: Callable[[float], None],
     monotonic: Callable[[], float],
 ) -> int:
-    """Look until nothing is left, or the patience is over; return 0 only when nothing is left."""
+    """Repeat until no pool is left or the patience is over; return 0 only if no pool is left."""
     began = said_at = monotonic()
     last: list[str] = []
     while lines := list(look.lines()):
@@ -114,17 +115,17 @@ def _needed_by(kind: WorkloadKind, namespace: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Looks at the node pools, and at what keeps them."""
+    """Reads the node pools that are left, and the reasons."""
 
     settings: Settings
     api: Api
     supplier: Supplier
-    #: None: node pools are objects of the same API server.
+    #: Proof that the node pools belong to this cluster; None if they are objects of the same API server.
     identity: ClusterProof | None
     now: Callable[[], datetime] = wall_clock
 
     def lines(self) -> Iterator[str]:
-        """Say what is left and why, or why that cannot be told; nothing where it is certain that nothing is left."""
+        """Yield lines about the pools that are left, or why they are unknown; no line if certainly none is left."""
         left, messages = self.left()
         if left:
             yield f"{len(left)} node pool{'s are' if len(left) > 1 else ' is'} left in {self.settings.cluster_name}:"
@@ -133,8 +134,8 @@ class Look:
         yield from messages
 
     def left(self) -> tuple[dict[PoolName, str], list[str]]:
-        """Return why each node pool is left, by name, and what else there is to say."""
-        # Nothing is left in another cluster, either.
+        """Return the reason for each pool that is left, by name, and further messages."""
+        # A wrong cluster would have no pools of this one.
         proof = self.identity
         if proof is not None and not proof.proven and not proof.attempt():
             return {}, [proof.problem]
@@ -142,7 +143,10 @@ class Look:
             pools = sorted(self.supplier.list_pools(), key=lambda pool: pool.name)
         except SupplierError as error:
             return {}, [f"{self.supplier.rules.supplier_name} does not list the node pools: {error}"]
-        left = {pool.name: self._why(pool, owner) for pool in pools if (owner := read_ownership(pool.labels))}
+        membership = Membership.of(pools)
+        left = {
+            pool.name: self._why(pool, owner, membership) for pool in pools if (owner := read_ownership(pool.labels))
+        }
         return left, [*self._messages(any_left=bool(left))]
 
     def _messages(self, *, any_left: bool) -> Iterator[str]:
@@ -167,8 +171,8 @@ class Look:
                 f"kubectl --namespace={namespace} scale deployment/tpu-provisioner --replicas=1"
             )
 
-    def _why(self, pool: NodePool, owner: Ownership) -> str:
-        """Say why a pool is there, and who ends that."""
+    def _why(self, pool: NodePool, owner: Ownership, membership: Membership) -> str:
+        """Return why a pool exists, and how its deletion comes about."""
         kind, namespace, name = owner.workload
         named = f"{kind.value} {namespace}/{name}"
         if pool.status is PoolStatus.STOPPING:
@@ -183,11 +187,12 @@ class Look:
                 if workload.keeps_pools(while_suspended=self.settings.keep_suspended):
                     setting = "KEEP_POOLS_OF_SUSPENDED_JOBSETS"
                     return f"{named} is suspended and keeps it; delete the {kind.value}, or unset {setting}"
-            for node in list_nodes_of_pool(self.api, pool.name, self.settings.node_selector):
+            nodes, _ = find_nodes_of_pool(self.api, pool.name, pool.hosts, membership, self.settings.node_selector)
+            for node in nodes:
                 for pod in list_pods_on_node(self.api, node.name):
                     if pod.has_devices and not pod.finished:
                         if pod.kind is not None and pod.deletion_deadline is None:
-                            # Not the one that it was created for.
+                            # The pool was created for another workload.
                             return _needed_by(pod.kind, pod.namespace, pod.workload_name)
                         return f"pod {pod.namespace}/{pod.name} requests chips and runs on it; delete it, or let it end"
         except (ClusterError, MalformedObject) as error:
@@ -195,13 +200,13 @@ class Look:
         return f"not needed (it was created for {named}); the controller deletes it"
 
     def _waiting(self) -> list[str]:
-        """Name the pods of workloads that request chips and have no node: one of them may be about to get a pool."""
+        """Return the pods of workloads that request chips and have no node: they may be about to get a pool."""
         pods = filter(None, list_all(self.api, collection_path("pods"), _WITHOUT_NODE, parse_pod))
         served = self.settings.namespaces
         return [f"{each.namespace}/{each.name}" for each in pods if not served or each.namespace in served]
 
     def _why_nobody_leads(self) -> str:
-        """Say why no controller seems to run; empty: one does, or it cannot be told."""
+        """Return the reason why no controller seems to run; empty if one does, or if that is unknown."""
         namespace = self.settings.own_namespace
         try:
             holder, renewed = holder_of(self.api, constants.LEASE_NAME, namespace=namespace)

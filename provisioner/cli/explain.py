@@ -66,14 +66,14 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
 
 
 def explanations(document: Document, name: str, namespace: str) -> list[Explanation]:
-    """Return what is known of a name."""
+    """Return the explanations of all objects of this name."""
     if document.view is None:
         return []
     return explain(document.view, document.served_at, document.tracks, document.activity, name, namespace)
 
 
 def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str]:
-    """Say what may be the cause where a name is not known."""
+    """Yield possible causes if a name is unknown."""
     problem = view_problem(document)
     if problem:
         yield f"tpu-provisioner: {problem}"
@@ -95,7 +95,7 @@ def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str
 
 
 def lines(each: Explanation) -> Iterator[str]:
-    """Write one explanation for people."""
+    """Yield the lines of one explanation."""
     yield plain(each.headline)
     rows: list[Sequence[str]] = [(f"  {name}", value) for name, value in each.facts]
     yield from aligned(rows)

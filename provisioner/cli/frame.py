@@ -1,4 +1,4 @@
-"""What all commands share: how they are found and described, the options of several, and wrong command lines."""
+"""Base of all commands: lazy imports, help, shared options, and errors."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class Command(click.Command):
         program = ctx.find_root().info_name or ""
         if self._examples:
             with formatter.section("Examples"):
-                # As they are, not wrapped.
+                # Examples are not wrapped.
                 for line in self._examples:
                     formatter.write(f"  {line.format(prog=program)}\n")
 
 
 class Frame(Command, click.Group):
-    """The commands, imported when they are chosen; `entries` has for each its module in `package` and a summary."""
+    """Group that imports a command when it is chosen; `entries` has module (in `package`) and summary of each."""
 
     def __init__(self, package: str, entries: Mapping[str, tuple[str, str]], **options: Any) -> None:
-        # What click lists, completes and suggests, without importing any.
+        # click lists, completes and suggests commands without importing any.
         named = {name: click.Command(name, short_help=summary) for name, (_, summary) in entries.items()}
         super().__init__(commands=named, **options)
         self._modules = {name: f"{package}.{module}" for name, (module, _) in entries.items()}
@@ -57,10 +57,10 @@ class Frame(Command, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Import the command that is chosen."""
+        """Import the chosen command."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
-            # Imports make no garbage, and looking for some takes a twentieth of the time.
+            # Imports leave no garbage, and searching for it takes a twentieth of the time.
             gc.disable()
             try:
                 command = import_module(self._modules[name]).command
@@ -70,7 +70,7 @@ class Frame(Command, click.Group):
 
 
 def format_option(*more: str) -> Callable[[_Function], _Function]:
-    """Add -o with these formats besides those for programs; the command gets `form`, None for a table."""
+    """Add -o with FORMATS and these formats; the command gets `form`, None for a table."""
     return click.option("-o", "--output", "form", type=click.Choice((*FORMATS, *more)), help="format of the output")
 
 
@@ -85,7 +85,7 @@ def kubeconfig_option(command: _Function) -> _Function:
 
 
 def observation_options(*, metrics: str) -> Callable[[_Function], _Function]:
-    """Add the options that say where a process shows its metrics, by default at this address, and its health."""
+    """Add the options for the addresses of a process's metrics (with this default) and health checks."""
 
     def decorate(command: _Function) -> _Function:
         health = click.option(
@@ -114,7 +114,7 @@ def read_by(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parame
 
 
 def truth_option(name: str, text: str, **options: Any) -> Callable[[_Function], _Function]:
-    """Add a flag that may have a value, as flags of Go programs may."""
+    """Add a flag with an optional value, like flags of Go programs."""
 
     def read(value: str) -> bool:
         from provisioner.settings.forms import go_bool  # noqa: PLC0415 - only where there is such a flag
@@ -141,13 +141,13 @@ def complete_files(_context: click.Context, _option: click.Parameter, incomplete
 
 
 def wants_color(environment: Mapping[str, str] = os.environ) -> bool | None:
-    """Tell whether output may be coloured; None: where it goes to a terminal."""
-    # https://no-color.org: whatever it is set to.
+    """Return False if the environment disables colours; otherwise None: only terminals get colours."""
+    # https://no-color.org: any value disables colours.
     return False if environment.get("NO_COLOR") or environment.get("TERM") == "dumb" else None
 
 
 class RemoteError(UserError):
-    """The controller cannot be asked, in words for the user."""
+    """A controller cannot be reached or read; the message is for the user."""
 
 
 class UnreachableError(RemoteError):
@@ -160,9 +160,9 @@ class NotInstalledError(RemoteError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """Where the controller is."""
+    """Location of the controller."""
 
-    #: The address of its probes, such as http://127.0.0.1:8081; empty: it is found by the kubeconfig.
+    #: Address of its probes, such as http://127.0.0.1:8081; empty if the kubeconfig leads to it.
     server: str = ""
     kubeconfig: str | None = None
     namespace: str = constants.DEFAULT_NAMESPACE
@@ -170,7 +170,7 @@ class Remote:
 
 
 def remote_options(command: _Function) -> _Function:
-    """Add the options of commands that ask a controller; they get a `remote`."""
+    """Add the options of commands that read from a controller; they get a `remote`."""
 
     @click.option(
         "--server",

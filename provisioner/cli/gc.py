@@ -1,4 +1,4 @@
-"""`tpu-provisioner gc --dry-run`: which node pools go and when, and why the others stay."""
+"""`tpu-provisioner gc --dry-run`: lists which node pools will be deleted and when, and why the others are kept."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def command(*, dry_run: bool, form: str | None, remote: Remote) -> int:
 
 
 def page(document: Document, width: int | None = None) -> Iterator[str]:
-    """Write which pools go and which stay, of a document that has a view; `width` is the terminal's, None for any."""
+    """Yield lines about deleted and kept pools of a document with a view, cut to `width` if it is given."""
     view = view_of(document)
-    # Until the problems are over nothing is deleted.
+    # While there are problems, no pool is deleted.
     yield from attention(document)
     for alert in view.alerts:
         yield plain(f"ALERT {alert.kind}: {alert.message}")

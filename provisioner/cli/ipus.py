@@ -1,4 +1,4 @@
-"""Partitions of IPUs in the terminal: what there is, who waits, and why."""
+"""Lines for the terminal about IPU partitions: capacity, waiting pods, and why they wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from provisioner.partitions.planning.picture import PartitionLine, RejectedLine, WaitingLine
 
 _UNKNOWN = "?"
-#: Pods in one explanation.
+#: Maximum number of pods or partitions in one state that are explained.
 _MOST_EXPLAINED = 20
 _MEANINGS = {
     "wanted": "is recorded and not requested yet",
@@ -30,7 +30,7 @@ _MEANINGS = {
 
 
 def page(document: Document, namespace: str = "", *, width: int | None = None) -> Iterator[str]:
-    """Write all of it for people; `width` is the terminal's, None for any."""
+    """Yield the lines of a document, cut to `width` if it is given."""
     yield from _attention(document)
     if document.decided_at is None:
         yield "IPU partitions: nothing has been decided yet"
@@ -48,7 +48,7 @@ def page(document: Document, namespace: str = "", *, width: int | None = None) -
 
 
 def left_out(document: Document) -> Iterator[str]:
-    """Say what is not in the document."""
+    """Yield a line with the numbers of entries that the document omits."""
     counts = (
         (document.left_out.waiting, "more pods that wait"),
         (document.left_out.rejected, "more rejected pods"),
@@ -60,7 +60,7 @@ def left_out(document: Document) -> Iterator[str]:
 
 
 def explain(document: Document, name: str, namespace: str) -> Iterator[str]:
-    """Say what there is to say of pods of a name, or of a partition; nothing where none is known."""
+    """Yield lines about the pods or the partition of this name; empty if it is unknown."""
     kind, _, rest = name.rpartition("/")
     if kind not in ("", "pod", "pods", "partition"):
         return

@@ -14,7 +14,7 @@ from provisioner.cli import output
 from provisioner.cli.frame import Frame, wants_color
 from provisioner.model.wording import UserError
 
-#: Under this name the program is `run`: manifests of the Go provisioner set `command: [/manager]`, and flags alone.
+#: A program of this name runs `run`: manifests of the Go provisioner set `command: [/manager]`, with flags only.
 _NAME_OF_GO = "manager"
 #: kubectl starts `kubectl-tpu` for `kubectl tpu`.
 _NAME_OF_PLUGIN = "kubectl-tpu"
@@ -37,11 +37,11 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code. Raises SystemExit with code 2 where the command line is wrong."""
+    """Run one command; return its exit code. Raises SystemExit with code 2 if the command line is wrong."""
     output.prepare()
     is_process = arguments is None
     if is_process:
-        # Imports make no garbage, and looking for some takes a tenth of the time; `Frame` enables it again.
+        # Imports leave no garbage, and searching for it takes a tenth of the time; `Frame` enables it again.
         gc.disable()
     program = os.path.basename(sys.argv[0])  # noqa: PTH119 - pathlib takes 10 ms to import
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -53,12 +53,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         output.finish()
         if is_process:
-            # Nor has anything to be collected that ends with the process.
+            # Objects need no collection, because the process ends.
             gc.freeze()
 
 
 def make_frame() -> click.Group:
-    """Return all commands."""
+    """Return the group of all commands."""
     examples = (
         "{prog} COMMAND --help",
         "{prog} plan -f jobset.yaml",
@@ -70,9 +70,9 @@ def make_frame() -> click.Group:
 
 
 def choose(frame: Callable[[], click.Group], given: list[str], *, program: str, complete_var: str) -> int:
-    """Run the command that the words name. Raises SystemExit with code 2 where they are wrong."""
+    """Run the command that the arguments name. Raises SystemExit with code 2 if they are wrong."""
     try:
-        # Completion scripts set this variable, whatever the program is called.
+        # Completion scripts set this variable, independent of the program's name.
         ended = frame().main(
             given,
             prog_name=program,

@@ -22,10 +22,10 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Problem(NamedTuple):
-    """Something that is wrong with a file or a line of it."""
+    """A problem with a file or with one of its lines."""
 
     source: str
-    #: From 1; 0 for the file as a whole.
+    #: Number from 1; 0 if the problem concerns the whole file.
     line: int
     message: str
 
@@ -34,14 +34,14 @@ class Problem(NamedTuple):
 
 
 class Manifests(NamedTuple):
-    """What was read."""
+    """Objects of manifests, and problems while reading them."""
 
     documents: tuple[Document, ...]
     problems: tuple[Problem, ...]
 
 
 def read_manifests(names: Iterable[str], *, recursive: bool = False) -> Manifests:
-    """Read all objects; "-" is standard input, of a folder the files that kubectl reads."""
+    """Return all objects; "-" is standard input, and of a folder the files that kubectl reads are read."""
     documents: list[Document] = []
     problems: list[Problem] = []
     for name in dict.fromkeys(names):
@@ -104,7 +104,7 @@ def read_documents(source: str, content: bytes | str) -> tuple[list[Document], l
 
 
 class _Loader(_LOADER):  # type: ignore[misc]
-    """Reads values as kubectl does: keys are texts and come once, dates and times are texts."""
+    """Loads values like kubectl: keys are texts and occur once, dates and times are texts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - PyYAML's
         self.flatten_mapping(node)
@@ -114,7 +114,7 @@ class _Loader(_LOADER):  # type: ignore[misc]
             line = key.start_mark.line
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a key is a mapping or a list", key.start_mark)
-            # What `<<` adds is written elsewhere.
+            # Keys that `<<` adds are written elsewhere.
             if node.start_mark.line <= line <= node.end_mark.line:
                 if key.value in lines:
                     words = f"key {key.value[:60]!r} occurs twice, first in line {lines[key.value] + 1}; remove one"
@@ -124,7 +124,7 @@ class _Loader(_LOADER):  # type: ignore[misc]
         return found
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
-        """Read a number; what YAML 1.1 reads to the base 60, such as 1:30, is a text."""
+        """Return a number; values to the base 60 in YAML 1.1, such as 1:30, are texts."""
         if ":" in node.value:
             return node.value
         return self.construct_yaml_int(node) if node.tag.endswith("int") else self.construct_yaml_float(node)
@@ -139,11 +139,11 @@ for _tag, _construct in (
 
 
 def _line_of(node: yaml.Node, path: FieldPath) -> int:
-    """Return the line of a field, or of the nearest one above it that is there."""
+    """Return the line of a field, or of its nearest existing parent."""
     line = node.start_mark.line
     for step in path:
         if isinstance(node, yaml.MappingNode):
-            # Of several the last counts: what `<<` adds comes first.
+            # The last of equal keys counts: keys that `<<` adds come first.
             found = [pair for pair in node.value if pair[0].value == step][-1:]
         elif isinstance(node, yaml.SequenceNode) and isinstance(step, int):
             found = [(each, each) for each in node.value[step : step + 1]]

@@ -1,4 +1,4 @@
-"""What commands print and return: texts, tables and values for programs."""
+"""Output of commands: texts, tables, values for programs, and exit codes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 
 
 class ExitCode(IntEnum):
-    """How a command ended; docs/commands.md says of each command what that means."""
+    """Exit code of a command; docs/commands.md has its meaning for each command."""
 
     OK = 0
     ERROR = 1
@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
 
 
 def prepare() -> None:
-    """Let standard output take whatever is printed: what its encoding lacks is escaped; it may be closed (`>&-`)."""
+    """Make standard output accept any text: missing characters are escaped; a closed one (`>&-`) is replaced."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - pathlib takes 10 ms to import
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -32,7 +32,7 @@ def prepare() -> None:
 
 
 def finish() -> None:
-    """Print what is still to be printed, at the end of every command; that nobody reads it any more is no error."""
+    """Flush standard output at the end of a command; a closed pipe is no error."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -41,15 +41,15 @@ def finish() -> None:
 
 
 def refuse(message: str) -> int:
-    """Say why a command does not start; return its exit code."""
+    """Print why a command does not start; return its exit code."""
     sys.stderr.write(f"tpu-provisioner: {message}\n")
     return ExitCode.ERROR
 
 
 def show(text: str) -> None:
-    """Print a text, with colours in a terminal alone; that nobody reads it to the end is no error."""
+    """Print a text, with colours only on a terminal; a closed pipe is no error."""
     try:
-        # click.echo writes UTF-8 where the terminal has ASCII.
+        # click.echo would write UTF-8 even to an ASCII terminal.
         sys.stdout.write(f"{text if sys.stdout.isatty() else click.unstyle(text)}\n")
         sys.stdout.flush()
     except BrokenPipeError:
@@ -70,16 +70,16 @@ def write(value: Any, form: str) -> None:
 
 
 def drop_the_rest() -> None:
-    """Print nowhere from now on, after a BrokenPipeError; else the interpreter would complain at its end."""
+    """Discard all further output after a BrokenPipeError; otherwise the interpreter reports it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def plain(text: str) -> str:
-    """Return a text on one line and without control characters: users' words must not steer the terminal."""
+    """Return a text on one line without control characters: texts of users must not control the terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-#: Words beneath a row have so much room: the cause stands at the beginning, what to do about it behind that.
+#: Maximum number of lines of text below a row: the cause is at the beginning, the remedy after it.
 _LINES_OF_WORDS = 4
 _INDENT = "    "
 _NARROWEST = 20
@@ -102,14 +102,14 @@ def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), width
 
 
 def aligned_with_words(rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[str]:
-    """Return the rows as lines; the last columns stand beneath, wrapped, where `width` has no room for them."""
+    """Return the rows as lines; last columns that do not fit into `width` are wrapped below their row."""
     kept = len(rows[0]) if rows else 0
     while kept > 1 and width is not None and any(len(line) > width for line in aligned([row[:kept] for row in rows])):
         kept -= 1
     found = []
     for line, row in zip(aligned([row[:kept] for row in rows], width=width), rows, strict=True):
         found.append(line)
-        # The headings of these columns stand above no column any more; the last one is words.
+        # A column below its row has its heading before it; the last column is text.
         named = zip(rows[0][kept:-1], row[kept:-1], strict=True)
         below = [*(f"{head.lower()} {cell}" for head, cell in named if cell != "-"), *row[max(kept, len(row) - 1) :]]
         if any(below) and row is not rows[0]:
@@ -118,7 +118,7 @@ def aligned_with_words(rows: Sequence[Sequence[str]], *, width: int | None = Non
 
 
 def wrapped(line: str, width: int | None, *, hanging: str = _INDENT, most: int | None = None) -> list[str]:
-    """Return a line as those that fit into `width`, at most so many; `hanging` is before the second and the next."""
+    """Return a line, wrapped to `width`, as at most `most` lines; `hanging` precedes all but the first."""
     if width is None or len(line) <= width:
         return [line]
     return textwrap.wrap(
@@ -132,7 +132,7 @@ def wrapped(line: str, width: int | None, *, hanging: str = _INDENT, most: int |
 
 
 def terminal_width() -> int | None:
-    """Return the width of the terminal; None where output goes elsewhere, and nothing has to be cut."""
+    """Return the width of the terminal; None if output goes elsewhere and must not be cut."""
     if not sys.stdout.isatty():
         return None
     import shutil  # noqa: PLC0415 - it brings archives and compression

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from provisioner.partitions.vipu.cli import VipuCommand
     from provisioner.settings.partitions import PartitionSettings
 
-#: Module and summary of each command below this one; without any, the controller runs.
+#: Module and summary of each subcommand; without a subcommand, the controller runs.
 COMMANDS = {"get": ("partitions_get", "wait for a pod's partition: the init container")}
 
 
@@ -71,7 +71,7 @@ def command(
         return 0
     if (tls_cert_file is None) != (tls_key_file is None):
         raise click.UsageError("--tls-cert-file and --tls-key-file need each other")
-    # The commands below do without.
+    # Subcommands do not need these modules.
     import structlog  # noqa: PLC0415
 
     from provisioner import settings  # noqa: PLC0415
@@ -99,7 +99,7 @@ def command(
     )
 
     def exit_process(code: int) -> None:
-        # Where nothing else of this process gets to its end; somebody else may lead already.
+        # Called if the process cannot end regularly; another replica may lead already.
         try:
             _close(clients.values())
         finally:
@@ -132,7 +132,7 @@ def _clients(effective: PartitionSettings) -> dict[str, VipuCommand]:
 
 
 def _credentials(folder: str, host: str, port: int) -> Path | None:
-    """Return where the credentials for a server are: in a folder of its own, or in that of all."""
+    """Return the folder with the credentials for a server: its own if it exists, otherwise the common one."""
     if not folder:
         return None
     own = Path(folder) / f"{host}_{port}"

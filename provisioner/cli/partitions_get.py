@@ -1,4 +1,4 @@
-"""`tpu-provisioner partitions get`: what the init container of a pod with IPUs runs."""
+"""`tpu-provisioner partitions get`: the program of the init container of pods with IPUs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def command(server: str, ca_file: str | None, file: str | None, token_file: str,
         return refuse("--ca-file needs a --server that begins with https://")
     from random import random  # noqa: PLC0415 - 10 ms that other commands need not spend
 
-    # Process 1 of a container is not ended by a signal that it does not handle.
+    # A signal without a handler does not end process 1 of a container.
     signal.signal(signal.SIGTERM, _end)
     waiting = client.Client(
         asked={

@@ -28,7 +28,7 @@ from provisioner.slices.suppliers.gke.translate import create_request_json
 from provisioner.slices.suppliers.nodegroup.translate import group_document
 
 _UNKNOWN = "*"
-#: Labels that follow from a UID.
+#: Labels whose values depend on a UID.
 _UNKNOWN_LABELS = (constants.POOL_JOBSET_UID, constants.POOL_WORKLOAD_UID, constants.NODEPOOL_HASH)
 _HEAD = ("SLICES OF", "POOLS", "MACHINE TYPE", "TOPOLOGY", "HOSTS", "CHIPS")
 _NUMBERS = (1, 4, 5)
@@ -38,20 +38,20 @@ _WIDE = "wide"
 
 
 class PlanSettings(NamedTuple):
-    """The settings of a plan."""
+    """Settings of a plan, and remarks about them."""
 
     settings: Settings
-    #: What was assumed, and settings that do not do what somebody thinks.
+    #: Assumptions, and warnings about settings with unexpected effects.
     remarks: tuple[str, ...]
 
 
 def read_plan_settings(name: str | None, live: Remote | None, documents: Iterable[Document]) -> PlanSettings:
-    """Read settings from a file, a controller that runs, or the environment; raise UserError or OSError."""
+    """Return settings from a file, a running controller, or the environment. Raises UserError or OSError."""
     warnings: tuple[str, ...] = ()
     if name:
         variables, warnings = _read_settings_file(name)
     elif live is not None:
-        # HTTP takes a tenth of the time of `plan` to import.
+        # Importing HTTP would take a tenth of the time of `plan`.
         from provisioner.cli.asking import settings as settings_of  # noqa: PLC0415
 
         variables = settings_of(live)
@@ -87,7 +87,7 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def _read_settings_file(name: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Read an overlay's settings, or a ConfigMap, with warnings; raise SettingsError or OSError."""
+    """Return the settings of an overlay or a ConfigMap, with warnings. Raises SettingsError or OSError."""
     try:
         text = Path(name).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -210,7 +210,7 @@ class _Result(NamedTuple):
         return output.ExitCode.OK if self.found.all_served else output.ExitCode.NOT_SERVED
 
 
-# --- For people ---
+# --- Text for the terminal ---
 
 
 def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
@@ -254,7 +254,7 @@ def _summary(found: Forecast, prices: Prices) -> str:
 
 
 def _cost(pools: Iterable[PlannedPool], prices: Prices) -> float | None:
-    """Return what pools cost an hour, each by its first possible choice; None where no price says."""
+    """Return the cost of pools per hour, each by its first possible choice; None if no price is known."""
     costs = [
         prices.per_hour(pool.slice_.shape.accelerator.label, option.choice.kind, pool.chips)
         for pool in pools
@@ -270,7 +270,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _groups(pools: Sequence[PlannedPool]) -> list[list[PlannedPool]]:
-    """Put pools together that differ in their names alone."""
+    """Group the pools that differ only in their names."""
     groups: dict[tuple[object, ...], list[PlannedPool]] = {}
     for pool in pools:
         request = pool.request
@@ -304,7 +304,7 @@ def _table(groups: Sequence[Sequence[PlannedPool]], prices: Prices, *, wide: boo
 
 
 def _wrapped(text: str, part: str) -> list[str]:
-    """Return the first cell of a row and, indented, what does not fit it."""
+    """Return the first cell of a row, and the rest of its text as indented lines."""
     if part and len(text) + len(part) + 2 <= _WIDTH:
         return [f"{text}: {part}"]
     pieces = [text, part] if part else [text]
@@ -313,7 +313,7 @@ def _wrapped(text: str, part: str) -> list[str]:
 
 
 def _details(pools: Sequence[PlannedPool], prices: Prices, *, wide: bool) -> Iterator[str]:
-    """Yield what does not fit the table: choices of capacity, and on request all that is asked for."""
+    """Yield names and choices of capacity, which do not fit the table; if `wide`, also labels and taints."""
     pool = pools[0]
     request = _shown_request(pool)
     names = dict.fromkeys(output.plain(each.shown_name) for each in pools)
@@ -335,11 +335,11 @@ def _details(pools: Sequence[PlannedPool], prices: Prices, *, wide: bool) -> Ite
         yield f"    taint: {output.plain(f'{taint.key}={taint.value}:{taint.effect}')}"
 
 
-# --- For programs ---
+# --- JSON and YAML ---
 
 
 def _shown_request(pool: PlannedPool) -> NodePoolRequest:
-    """Return the request, with placeholders for what nobody knows before the object exists."""
+    """Return the request, with placeholders for values that are unknown before the object exists."""
     if pool.named:
         return pool.request
     labels = {key: _UNKNOWN if key in _UNKNOWN_LABELS else value for key, value in pool.request.labels.items()}

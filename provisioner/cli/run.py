@@ -22,15 +22,15 @@ from provisioner.slices.preflight import checking
 
 _log = structlog.get_logger(__name__)
 
-#: Flags of the Go provisioner's logger; what they asked for, where it has a counterpart.
+#: Log levels by value of the Go provisioner's flag --zap-log-level.
 _ZAP_LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "error": "error", "panic": "error"}
 _NO_EFFECT = "accepted, but without effect"
-#: The checks hold up the start for no longer than this.
+#: Maximum time in seconds by which the checks delay the start.
 _CHECKS_SECONDS = 3.0
 
 
 class _GoCommand(Command):
-    """Takes flags with one dash, too."""
+    """Accepts flags with one dash as well as with two."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [re.sub(r"^-(?=[^-].)", "--", each) for each in args])
@@ -94,7 +94,7 @@ def command(
 
 
 def log_checks(subject: checking.Subject) -> None:
-    """Log what `tpu-provisioner check` would say; what takes long goes on beside the controller."""
+    """Log the findings of `tpu-provisioner check`; slow checks continue in the background."""
     thread = threading.Thread(target=checking.log_findings, args=(subject,), name="checks", daemon=True)
     thread.start()
     thread.join(_CHECKS_SECONDS)

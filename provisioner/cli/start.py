@@ -1,4 +1,4 @@
-"""What commands need that talk to the cluster and to GKE, if there is one: settings, kubeconfig and credentials."""
+"""Reads the settings, kubeconfig and credentials of commands that talk to the cluster and, if it is used, to GKE."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from provisioner.kube.errors import KubeconfigError
 from provisioner.slices.suppliers.gke.client import GkeClient, default_credentials
 from provisioner.slices.suppliers.gke.errors import GkeError
 
-#: Settings that are taken from where this runs: the name of each there, and what it is.
+#: Settings that are inferred from this machine: attribute of its metadata, and meaning in messages.
 _INFERRED = {
     "GCP_PROJECT_ID": ("project", "the project of this machine."),
     "GCP_CLUSTER_LOCATION": ("location", "the location of the cluster of this machine."),
-    # TPUs may be in another one.
     "GCP_ZONE": (
         "zone",
         "the zone of this machine. Node pools are created there. Set it if the TPUs are in another zone.",
@@ -27,13 +26,13 @@ _INFERRED = {
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """What of a start can be had, and what is wrong with the rest."""
+    """Parts of a start that succeeded, and problems with the others."""
 
-    #: The settings that were not set and are taken from where this runs, by variable.
+    #: Values inferred from this machine for settings that are not set, by variable.
     inferred: Mapping[str, str]
     settings: settings.Settings | None = None
     api: KubeApi | None = None
-    #: Only where the settings and the credentials are right, and capacity comes from GKE.
+    #: None unless settings and credentials are valid and capacity comes from GKE.
     gke: GkeClient | None = None
     settings_problems: tuple[str, ...] = ()
     kubeconfig_problem: str = ""
@@ -43,7 +42,7 @@ class Attempt:
 def prepare(
     kubeconfig: str | None, environment: Mapping[str, str], *, problems: Iterable[str] = ()
 ) -> tuple[settings.Settings, KubeApi, Attempt]:
-    """Read settings, kubeconfig and credentials; raise SettingsError with all that is wrong, `problems` included."""
+    """Read settings, kubeconfig and credentials. Raises SettingsError with all problems, including `problems`."""
     tried = attempt(kubeconfig, environment)
     found = [*tried.settings_problems, *filter(None, (tried.kubeconfig_problem, tried.credentials_problem)), *problems]
     if found or tried.settings is None or tried.api is None:
@@ -52,7 +51,7 @@ def prepare(
 
 
 def attempt(kubeconfig: str | None, environment: Mapping[str, str]) -> Attempt:
-    """Read settings, kubeconfig and credentials, each as far as it can be read."""
+    """Read settings, kubeconfig and credentials; a problem with one does not prevent reading the others."""
     tried = Attempt(inferred=_infer(environment))
     credentials = None
     try:
@@ -77,7 +76,7 @@ def attempt(kubeconfig: str | None, environment: Mapping[str, str]) -> Attempt:
 
 
 def inferred_words(inferred: Mapping[str, str]) -> tuple[str, ...]:
-    """Say in words what was taken from where this runs."""
+    """Return a sentence about each inferred setting."""
     found = ((variable, value, _INFERRED[variable][1]) for variable, value in inferred.items() if value)
     return tuple(f"{variable} is not set; using {value}, {meaning}" for variable, value, meaning in found)
 
@@ -86,7 +85,7 @@ def _infer(environment: Mapping[str, str]) -> dict[str, str]:
     if environment.get("GKE_ENDPOINT") or all(environment.get(variable) for variable in _INFERRED):
         return {}
     found = metadata.read_surroundings(environment)
-    # What is set is set.
+    # Variables that are set are not inferred.
     return {
         variable: getattr(found, attribute)
         for variable, (attribute, _) in _INFERRED.items()

@@ -1,4 +1,4 @@
-"""`tpu-provisioner status`: the board in the terminal."""
+"""`tpu-provisioner status`: shows slices, node pools and IPU partitions in the terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from provisioner.slices.board import Document
 from provisioner.slices.view.explain import for_how_long
 from provisioner.slices.view.types import RUNS, PoolView, SliceView, State, View
 
-#: What somebody has to look at comes first, then all in the order of their lives.
+#: States that need attention come first, then all in the order of a slice's life.
 _ORDER = tuple(dict.fromkeys((State.FAILED, State.SPLIT, *State)))
 _STATES = f"only slices in this state: {', '.join(each.value for each in _ORDER)}"
 _LOOK_SECONDS = 2.0
@@ -60,7 +60,7 @@ def command(namespace: str, *, state: str | None, watch: bool, form: str | None,
             except RemoteError as error:
                 if not watch:
                     raise
-                # Whoever watches sees that it is away, and that it comes back.
+                # Watching users see the failure, and later that the controller responds again.
                 shown = f"tpu-provisioner: {error}"
             sys.stdout.write(f"{_CLEAR if watch and sys.stdout.isatty() else ''}{shown}\n")
             sys.stdout.flush()
@@ -73,7 +73,7 @@ def command(namespace: str, *, state: str | None, watch: bool, form: str | None,
 
 
 def _lines(remote: Remote, namespace: str, state: str, *, wide: bool) -> list[str]:
-    """Return the lines of the controllers that are installed: slices, then IPU partitions, which have no `state`."""
+    """Return lines about slices, then IPU partitions, of the installed controllers; partitions have no `state`."""
     width = terminal_width()
     found = asking.Documents(slices=asking.board(remote)) if state else asking.documents(remote)
     lines: list[str] = []
@@ -89,7 +89,7 @@ def _lines(remote: Remote, namespace: str, state: str, *, wide: bool) -> list[st
 def page(
     document: Document, namespace: str = "", state: str = "", *, wide: bool = False, width: int | None = None
 ) -> Iterator[str]:
-    """Write the board for people; `width` is the terminal's, None for any."""
+    """Yield the lines of the board, wrapped to `width` if it is given."""
     for line in _page(document, namespace, state, wide=wide, width=width):
         yield from wrapped(line, width)
 
@@ -103,7 +103,7 @@ def _page(document: Document, namespace: str, state: str, *, wide: bool, width: 
     yield from attention(document, dated=True)
     view, now = document.view, document.served_at
     if view is None:
-        # What is in the way has just been said.
+        # `attention` has already named the problems.
         yield "nothing has been decided yet" if document.problems else view_problem(document)
         return
     for alert in view.alerts:
@@ -164,7 +164,7 @@ def _table(
         )
         why = "" if each.reason == RUNS else each.reason
         due = clock(each.next_try_at, now) if each.next_try_at is not None else ""
-        # Back-off says it itself.
+        # The reason of a back-off already contains this time.
         if due not in why:
             why = f"(next try {due}) {why}"
         yield (*row, *(more if wide else ()), why)

@@ -1,4 +1,4 @@
-"""`tpu-provisioner topologies`: which slices there are, and what each is made of."""
+"""`tpu-provisioner topologies`: lists the slices that Google sells, with machine types and hosts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _rows(offer: Accelerator, *, everything: bool) -> Iterator[dict[str, Any]]:
             "machine_type": machine.name,
             "hosts": layouts[0].nodes(1),
             "chips_per_pod": [shape.chips_per_pod for shape in layouts],
-            # Those of them for which the pod has to select the machine type.
+            # Chips per pod for which the pod has to select the machine type.
             "on_request": [
                 shape.chips_per_pod
                 for shape in layouts

@@ -16,7 +16,7 @@ from provisioner.runtime import logs
 from provisioner.settings.webhook import read_webhook_settings
 from provisioner.webhook import app
 
-#: Where gke-tpu-env-injector looks for its certificate.
+#: Default paths of gke-tpu-env-injector's certificate and key.
 _CERTIFICATE, _KEY = "/etc/tls/tls.crt", "/etc/tls/tls.key"
 
 

@@ -1,1 +1,1 @@
-"""The TPU environment of pods: pure, from a pod and its owner, as raw JSON, to a patch and warnings."""
+"""Computes the TPU variables of a pod, as a patch and warnings, from the pod and its owner (raw JSON). Pure."""

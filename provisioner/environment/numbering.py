@@ -1,4 +1,4 @@
-"""Which number a pod has among those that make slices together, by its owner, and the host names of the others."""
+"""Computes the index of a pod among its owner's pods, and the host names of all pods, from the owner or labels."""
 
 from __future__ import annotations
 
@@ -20,75 +20,77 @@ from provisioner.workloads.jobset import DEFAULT_GROUP, JOBSET_TYPE, ended_befor
 from provisioner.workloads.kind import STATEFUL_SET, marked
 from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE, replicas_of
 
-#: The first port of processes: libtpu's on GKE, and the one that LeaderWorkerSet uses.
+#: First port of the TPU processes of a pod on GKE (libtpu's default).
 PROCESS_PORT = 8471
+#: First port of the TPU processes of a pod of a LeaderWorkerSet.
 _LWS_PROCESS_PORT = 8476
 _NOT_IN_HOST_NAMES = re.compile("[^a-z0-9-]")
 
 
 class NumberingError(ValueError):
-    """Nothing tells which worker a pod is, or how the others are reached; the text says what to do."""
+    """A pod's worker index or the workers' host names cannot be determined; the message says what to change."""
 
 
 class UnnumberedError(NumberingError):
-    """Nothing here numbers the pods: their own controller or its webhook may, or each is a slice."""
+    """This module cannot number the pods: their controller or its webhook may do it, or each pod is a slice."""
 
 
 class OwnerKey(NamedTuple):
-    """An object that has to be read."""
+    """Identifies an owner that has to be read from the API server."""
 
-    #: API version and kind: one of those that number pods.
+    #: API version and kind; a key of `_RESOURCES`.
     type: tuple[str, str]
     namespace: str
     name: str
-    #: Empty where the pod does not say.
+    #: UID that the owner must have; empty if only its name is known, from a label.
     uid: str = ""
 
     @property
     def title(self) -> str:
-        """Kind, namespace and name, for people."""
+        """Kind, namespace and name, for messages."""
         return f"{self.type[1]} {self.namespace}/{self.name}"
 
     @property
     def path(self) -> str:
-        """Its address."""
+        """API path of the object."""
         return object_path(_RESOURCES[self.type], self.name, namespace=self.namespace, root=f"/apis/{self.type[0]}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numbering:
-    """The pods of one owner in their order: a slice is made of as many in a row as fill it."""
+    """Indexes and host names of the pods of one StatefulSet, Job, RayCluster replica or LeaderWorkerSet group."""
 
-    #: Of this pod, from 0.
+    #: Index of this pod, from 0.
     index: int
-    #: How many there are to be.
+    #: Number of pods once all exist; consecutive pods form slices.
     pods: int
-    #: Host names are prefix, number, suffix; the first number is `first`.
+    #: The host name of a pod is `prefix`, `first` plus its index, and `suffix`.
     prefix: str
     suffix: str
     first: int = 0
-    #: The host name of the pod of index 0 where it has no number of its own; empty where it has.
+    #: Host name of the pod of index 0 if it contains no number; otherwise empty.
     leader: str = ""
-    #: Slices of other owners that come before, and all that work together; 0: those of this owner alone.
+    #: Number of slices of other owners that precede those of this owner in the multislice.
     slices_before: int = 0
+    #: Number of all slices of the multislice; 0 if all belong to this owner.
     slices: int = 0
-    #: The host of worker 0 of slice 0, where that is another owner's pod.
+    #: Host name of worker 0 of slice 0 if that is another owner's pod; otherwise empty.
     coordinator: str = ""
-    #: The slices of one owner may work together.
+    #: Whether several slices of this owner form a multislice, unless a label or annotation of the pod says otherwise.
     together: bool = True
     port: int = PROCESS_PORT
-    #: Why pods may not find each other by these numbers; empty if they do.
+    #: Reason why the pods may not find each other by these host names; empty if they do.
     problem: str = ""
 
     def host(self, index: int) -> str:
-        """Return the host name of a pod."""
+        """Return the host name of the pod of an index."""
         if index == 0 and self.leader:
             return self.leader
         return f"{self.prefix}{self.first + index}{self.suffix}"
 
 
 def owner_to_read(pod: TpuPod) -> OwnerKey | None:
-    """Return the object that tells the numbers of a pod; None where the pod itself does, or nothing can."""
+    """Return the owner that determines the index of a pod; None if the pod's labels do, or if nothing does."""
     owner = pod.owner
     if owner is None or pod.marks.get(constants.LWS_NAME):
         return None
@@ -98,7 +100,7 @@ def owner_to_read(pod: TpuPod) -> OwnerKey | None:
 
 
 def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
-    """Return the numbers of a pod; `owner` is what `owner_to_read` names, empty for nothing."""
+    """Return the numbering of a pod; `owner` is the object that `owner_to_read` names, empty if it names none."""
     if pod.owner is None:
         raise UnnumberedError(
             "no controller owns it, so nothing shows which worker it is; create it by a StatefulSet, a Job, a "
@@ -149,7 +151,7 @@ def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
         pods=_pods_of(spec),
         prefix=f"{key.name}-",
         suffix=_subdomain(pod),
-        # Pods of a higher index may run after the others.
+        # Pods of a Job with a higher index may start only after others have ended.
         together=False,
     )
 
@@ -160,18 +162,18 @@ def _pods_of(job: Mapping[str, Any]) -> int:
 
 
 def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
-    """Whether slices of one VM work together: where the pod says so, and those of a JobSet that may have several."""
+    """Return whether one-VM slices form a multislice: as the pod's label says, or if its JobSet may have several."""
     said = pod.marks.get(constants.MULTISLICE, "")
     if said in ("true", "false") or constants.JOBSET_NAME not in pod.marks:
         return said == "true"
     together = _slices_of(pod, fields.mapping(owner.get("spec")))
-    # Where a child Job has several pods, each is a slice: nothing numbers these.
+    # If a child Job has several pods, each of them is a slice, and these slices have no numbers.
     one_pod = (each for each in together if _pods_of(_job_of(each)) == 1)
     return not owner or sum(fields.count(each.get("replicas")) for each in one_pod) > 1
 
 
 def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the replicated jobs that make slices like the pod's own and wait for the same ones: a multislice's."""
+    """Return the replicated jobs of a pod's multislice: with slices like its own, and with the same dependencies."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     listed = fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]
     by_name = {fields.name(each.get("name")): each for each in listed if fields.count(each.get("replicas"))}
@@ -182,7 +184,7 @@ def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _slice_of(replicated_job: Mapping[str, Any]) -> tuple[object, ...] | None:
-    """Return what those whose slices work together have in common; None for one that requests no chips."""
+    """Return the properties that all replicated jobs of a multislice share; None if the job requests no chips."""
     job = _job_of(replicated_job)
     template = fields.mapping(job.get("template"))
     try:
@@ -197,7 +199,7 @@ def _slice_of(replicated_job: Mapping[str, Any]) -> tuple[object, ...] | None:
 
 
 def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
-    """Return the numbers of a pod of a JobSet: each child Job is a slice, in the JobSet's order."""
+    """Return the numbering of a pod of a JobSet, in which each child Job is a slice, in the order of the spec."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     number = fields.index(pod.marks.get(constants.JOB_INDEX, ""))
     listed = len(fields.mappings(spec.get("replicatedJobs")))
@@ -226,19 +228,16 @@ def _job_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def ray_host(pod: TpuPod, cluster: str, replica: str, host: str) -> tuple[str, str]:
-    """Return host name, cut in front, and subdomain of a replica's host, as GKE's Ray add-on and KubeRay name them.
-
-    A subdomain that the pod has stays.
-    """
+    """Return host name (cut in front) and subdomain of a replica's host, as GKE's Ray add-on and KubeRay name them."""
     longest = bounds.LABEL_VALUE - len(str(bounds.PARALLELISM))
     name = f"{pod.marks.get(constants.RAY_GROUP, '')}-{replica}-"[-longest:].lower()
-    # Names of groups may have what those of hosts may not.
+    # Names of worker groups may contain characters that host names may not.
     name = _NOT_IN_HOST_NAMES.sub("-", name).lstrip("-")
     return f"{name}{host}", pod.subdomain or f"{cluster}-headless"
 
 
 def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
-    """Return the numbers of a pod of a RayCluster; with the mark for it the replicas of a group work together."""
+    """Return the numbering of a pod of a RayCluster; the replicas of a group form a multislice if asked to."""
     group = pod.marks.get(constants.RAY_GROUP, "")
     entries = (each for each in fields.mappings(spec.get("workerGroupSpecs")) if each.get("groupName") == group)
     entry = next(entries, {})
@@ -280,7 +279,7 @@ def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbe
 
 
 def _of_leader_worker_set(pod: TpuPod) -> Numbering:
-    """Return the numbers of a pod of a group; the group alone makes a slice, and its labels tell all."""
+    """Return the numbering of a pod of a LeaderWorkerSet from its labels; each group is one slice."""
     name, marks = pod.marks[constants.LWS_NAME], pod.marks
     worker, group, size = (
         fields.index(marks.get(key, ""))
@@ -290,7 +289,7 @@ def _of_leader_worker_set(pod: TpuPod) -> Numbering:
         raise NumberingError(f"LeaderWorkerSet {pod.namespace}/{name}: its group, number or size is missing")
     if marks.get(constants.LWS_SUBGROUP_SIZE):
         raise UnnumberedError("its group has sub-groups, which LeaderWorkerSet numbers itself")
-    # Where the leader has no chips the workers alone are the slice.
+    # If the leader requests no chips, only the workers form the slice.
     with_leader = worker == 0 or constants.LWS_LEADER_REQUESTS_TPUS in marks
     subdomain = _subdomain(pod)
     return Numbering(

@@ -1,4 +1,4 @@
-"""Read what the environment of a pod depends on, from its raw JSON: total, whatever is in it."""
+"""Reads the properties of a pod that its TPU environment depends on, from raw JSON with any content."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from provisioner.kube.podspec import node_selector_of, requested_chips
 from provisioner.model import bounds
 from provisioner.workloads.kind import Owner, controller_of, marks
 
-#: As label or annotation, "enabled" or "disabled": the key of gke-tpu-env-injector, and ours.
+#: Labels or annotations with the value "enabled" or "disabled": the provisioner's, and gke-tpu-env-injector's.
 INJECT_KEYS = (constants.INJECT, "gke-tpu-env-injector.aaronbatilo.dev/inject")
 
 
 class Given(NamedTuple):
-    """A variable that a container has already."""
+    """An environment variable that a container already has."""
 
-    #: In the list of variables.
+    #: Position in the container's list of variables.
     place: int
-    #: None: it comes from somewhere else, such as a field of the pod.
+    #: None if the value comes from another source, such as a field of the pod.
     value: str | None
 
 
@@ -32,14 +32,14 @@ class Given(NamedTuple):
 class Container:
     """A container that requests chips."""
 
-    #: JSON pointer from the pod.
+    #: JSON pointer to the container, from the pod.
     pointer: str
     chips: int
-    #: An init container that ends before the others start.
+    #: Whether it is an init container that ends before the other containers start.
     alone: bool
-    #: It has a list of variables, empty or not.
+    #: Whether the container has a list of variables, even an empty one.
     has_list: bool
-    #: By name; of several of one name the last, which counts.
+    #: Variables by name; if several have one name, the last, which takes effect.
     given: Mapping[str, Given] = field(default_factory=dict)
 
 
@@ -48,49 +48,49 @@ class TpuPod:
     """A pod that requests chips."""
 
     namespace: str
-    #: Empty where the API server has not made it up yet.
+    #: Empty if the API server has not generated the name yet.
     name: str
-    #: "enabled", "disabled", or empty: the pod does not say.
+    #: "enabled" or "disabled"; empty if no label or annotation of the pod says so.
     wish: str
     owner: Owner | None
-    #: Its labels, and annotations without such a label.
+    #: Labels of the pod, and its annotations whose key is not also a label.
     marks: Mapping[str, str]
     hostname: str
     subdomain: str
-    #: Whether it has the node's network.
+    #: Whether the pod uses the network of its node.
     host_network: bool
-    #: The parts of its affinity that are there.
+    #: Names of the parts of spec.affinity, such as "podAffinity"; None if the pod has no affinity.
     affinity: tuple[str, ...] | None
-    #: As `node_selector_of` reads them; empty if the pod selects none.
+    #: Node selectors as `node_selector_of` reads them; empty if the pod has no such selector.
     accelerator: str
     topology: str
     machine_type: str
-    #: False where the pod selects nodes whose links are not resilient.
+    #: False if the pod selects nodes whose links are not resilient.
     resilient: bool
-    #: It selects the nodes of one TPUNodeGroup, which have no label of a node pool unless the provisioner made it.
+    #: Whether the pod selects a TPUNodeGroup. Nodes of groups that users created have no label of a node pool.
     in_node_group: bool
     containers: tuple[Container, ...]
 
     @property
     def workers(self) -> tuple[Container, ...]:
-        """Those that run at the same time, in order."""
+        """Containers that run at the same time, in order."""
         return tuple(each for each in self.containers if not each.alone)
 
     @property
     def chips(self) -> int:
-        """What the pod has: of the containers that run at the same time, or of the largest that runs alone."""
+        """Chips of the pod: the sum over `workers`, or those of an init container that ends before, if more."""
         alone = (each.chips for each in self.containers if each.alone)
         return max((sum(each.chips for each in self.workers), *alone))
 
     @property
     def title(self) -> str:
-        """Kind, namespace and name, for people."""
+        """Kind, namespace and name, for messages."""
         name = self.name or (f"of {self.owner.kind} {self.owner.name}" if self.owner is not None else "?")
         return f"Pod {self.namespace}/{name}"
 
 
 def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
-    """Read a pod; None where it requests no chips, MalformedObject where it does not say how many."""
+    """Return the pod, None if it requests no chips. Raises MalformedObject if a number of chips is invalid."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     containers = tuple(islice(_containers(spec), bounds.TPU_CONTAINERS + 1))
     if not containers:
@@ -120,14 +120,14 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
 
 
 def wish_of(metadata: Mapping[str, Any]) -> str:
-    """Return what an object says of the injection: "enabled", "disabled", or nothing."""
+    """Return "disabled" if an injection label or annotation of an object has this value, otherwise "enabled" or ""."""
     labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
     said = [where.get(key) for key in INJECT_KEYS for where in (labels, annotations)]
     return next((wish for wish in ("disabled", "enabled") if wish in said), "")
 
 
 def requests_chips(template: object) -> bool:
-    """Whether the pods of a template request chips; one that does not say how many is somebody else's to judge."""
+    """Return whether the pods of a template request chips; False if the number is invalid; others report that."""
     try:
         return bool(requested_chips("pod template", fields.mapping(template).get("spec")))
     except MalformedObject:
@@ -160,12 +160,12 @@ def _given(env: object) -> dict[str, Given]:
     for place, raw in enumerate(fields.sequence(env)):
         name = raw.get("name") if isinstance(raw, dict) else None
         if isinstance(name, str):
-            # Kubernetes leaves out an empty value.
+            # Kubernetes omits an empty value.
             elsewhere = raw.get("valueFrom") is not None
             found[name] = Given(place, None if elsewhere else fields.text(raw.get("value")))
     return found
 
 
 def _label(raw: object) -> str:
-    """Read a value of a label; what is much too long for one names nothing, and is not kept in the caches of `tpu`."""
+    """Return the value of a label, cut if too long: it matches nothing, and must not fill the caches of `tpu`."""
     return bounds.cut(fields.text(raw))

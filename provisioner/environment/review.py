@@ -1,4 +1,4 @@
-"""The answer to a pod that is created, and before that to its owner: variables as a patch, and what is wrong."""
+"""Reviews a pod that is created, or its owner before that: TPU variables as a patch, and problems as warnings."""
 
 from __future__ import annotations
 
@@ -47,30 +47,30 @@ from provisioner.workloads.kind import STATEFUL_SET, Owner
 from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE
 
 Json = dict[str, Any]
-#: Of spec.completionMode.
+#: Value of spec.completionMode of Jobs whose pods have an index.
 _INDEXED = "Indexed"
-#: So many are written in a fraction of a millisecond.
+#: Maximum number of host names that are written without deferring the answer; it takes a fraction of a millisecond.
 _MANY_HOST_NAMES = 1000
 
-#: Reads an owner of at most so many bytes as it is at this moment; None where there is none. Raises OwnerError, and
+#: Returns the current state of an owner of at most this many bytes; None if it does not exist. Raises OwnerError, and
 #: TooLarge as `Deferred` does.
 ReadOwner = Callable[[OwnerKey, int], Mapping[str, Any] | None]
 
 
 class OwnerError(Exception):
-    """An owner could not be read; the text says why."""
+    """An owner could not be read; the message is the reason."""
 
 
 def review_pod(
     request: Request, read_owner: Callable[[OwnerKey], Mapping[str, Any] | None], settings: WebhookSettings
 ) -> Answer:
-    """Answer the review of a pod; objects of other kinds, and pods without chips, are admitted as they are."""
+    """Return the answer to the review of a pod; other kinds, and pods without chips, are admitted unchanged."""
     found = judge_pod(request, lambda key, _most_bytes: read_owner(key), settings)
     return found(READ_BYTES) if callable(found) else found
 
 
 def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings) -> Answer | Deferred:
-    """Answer as `review_pod` does; where the owner has to be read, or the answer takes its time, return the rest."""
+    """Return the answer of `review_pod`, or the rest of the work if the owner must be read or the answer takes long."""
     if request.kind != "Pod" or request.operation != "CREATE" or settings.injection == "off":
         return Answer()
     try:
@@ -79,19 +79,19 @@ def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings
         if wish_of(fields.mapping(request.object.get("metadata"))) == "enabled":
             told = f"Pod {request.namespace}/{request.name}: {error}"
             return Answer(denied=told) if settings.wrong == "deny" else Answer(warnings=(told,))
-        # It is somebody else's to say.
+        # Without a request for variables, invalid numbers of chips are left to the checks of Kubernetes.
         return Answer()
     if pod is None:
         return Answer()
-    # The owner may ask for the variables; then it has to be read first.
+    # The owner may have the label that asks for variables, so it has to be read first.
     asked = not pod.wish and _stateful(pod)
     if not asked and not wanted(pod, {}, settings):
         return Answer()
     layout = _layout(pod)
-    # A slice of one VM needs to know nobody else.
+    # A slice of one VM outside of a multislice needs no host names of other pods.
     alone = layout is not None and layout.one_host and not slices_together(pod, {})
     key = owner_to_read(pod) if asked or not alone else None
-    # Nearly all that it takes is to write the names of hosts.
+    # Most of the time is spent on writing host names.
     quick = layout is not None and layout.pods * len(pod.containers) ** 2 <= _MANY_HOST_NAMES
     if key is not None:
         return partial(_judged_by_owner, pod, key, read_owner, settings)
@@ -134,7 +134,7 @@ def _told(
 
 
 def _notice(pod: TpuPod, became: str, problems: tuple[str, ...]) -> Notice | None:
-    """Note for the owner of a pod what it is not answered; equal for all its pods."""
+    """Return the notice for the owner of a pod, equal for all its pods; None if no controller owns the pod."""
     if pod.owner is None:
         return None
     return Notice(about=object_of(pod.owner, pod.namespace), message=f"{became}: {' '.join(problems)}")
@@ -149,23 +149,23 @@ def object_of(owner: Owner, namespace: str) -> ObjectRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Injected:
-    """What becomes of a pod."""
+    """Patch and problems of a pod."""
 
     patch: tuple[Operation, ...] = ()
-    #: What is wrong with its slice, or why it gets no variables; without the pod's name.
+    #: Problems of the pod's slice, or reasons why it gets no variables; without the pod's name.
     problems: tuple[str, ...] = ()
 
 
 def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> bool:
-    """Whether a pod gets variables; `owner` is empty where it was not read."""
-    # Of a pod that selects no slice nobody knows how many make one.
+    """Return whether a pod gets variables; `owner` is empty if it was not read."""
+    # Without accelerator and topology, the number of pods of a slice is unknown: such pods must ask for variables.
     need_not_ask = settings.injection == "all" and bool(pod.accelerator and pod.topology)
     wish = _wish(pod, owner)
     return wish == "enabled" or (need_not_ask and wish != "disabled")
 
 
 def is_complete(pod: TpuPod) -> bool:
-    """Whether a pod has all that tells its workers who they are, so that nothing is wrong if more cannot be told."""
+    """Return whether a pod has all variables of its workers, so that it is no problem if they cannot be determined."""
     layout = _layout(pod)
     local = {WORKER_HOSTNAMES: "localhost"} if layout is None or layout.one_host else {}
     for each in pod.containers:
@@ -177,7 +177,7 @@ def is_complete(pod: TpuPod) -> bool:
 
 
 def inject(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> Injected:
-    """Return the patch that gives a pod its variables; `owner` is the raw object that `owner_to_read` names."""
+    """Return the patch that adds a pod's variables; `owner` is the raw object that `owner_to_read` names."""
     pod = replace(pod, wish=_wish(pod, owner))
     found = _injected(pod, owner, settings)
     return replace(found, problems=()) if found.problems and is_complete(pod) else found
@@ -188,7 +188,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
     try:
         layout = layout_of(pod)
     except tpu.ShapeError as error:
-        # Nothing that could be said of such a slice would be true.
+        # Variables for an unknown shape would be wrong. If Google may sell it, only pods that asked get a warning.
         others = pod.wish != "enabled" and tpu.may_be_sold(pod.accelerator, pod.topology, pod.machine_type)
         return Injected(problems=() if others else (str(error),))
     numbering: Numbering | None = None
@@ -211,7 +211,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
                     )
                 )
         except NumberingError as error:
-            # Of a pod that has not asked, its own controller may know more.
+            # The controller of a pod that did not ask for variables may number it.
             others = isinstance(error, UnnumberedError) and pod.wish != "enabled"
             problems += () if others else (str(error),)
             if not one_host:
@@ -227,7 +227,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
         variables = {**own, **beside}
         begun = _leave_what_is_begun(container, variables)
         variables |= _name_of_slice(pod)
-        # Who has not asked may have the rest from elsewhere.
+        # A pod that did not ask for variables may get the missing ones from another webhook.
         problems += begun if pod.wish == "enabled" else ()
         if settings.topology and layout is not None:
             variables |= topology_variables(
@@ -255,19 +255,19 @@ def _problems_of_topology(pod: TpuPod, layout: Layout | None) -> Iterator[str]:
 
 
 def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> list[str]:
-    """Take those variables out that would complete what the container has a part of, as others say it, and say so."""
+    """Remove the variables of each group of which the container sets a part to other values; return the problems."""
     problems = []
-    # Those of a group make sense together alone.
+    # A group is consistent only if all its variables have one origin.
     for group in (OF_WORKERS, OF_SLICES):
         names = [each for each in group if each in variables]
         missing = [each for each in names if is_absent(each, container, variables)]
         given = [each for each in names if each not in missing and _begins(each, container, variables)]
         if given == [WORKER_HOSTNAMES] and container.given[WORKER_HOSTNAMES].value and WORKER_ID in missing:
-            # Users list host names alone.
+            # Users set only the host names; the worker index is added.
             missing.remove(WORKER_ID)
         for each in missing if given else ():
             del variables[each]
-        # An empty value is there to turn them off.
+        # Users set an empty value to disable the group.
         if missing and given and all(container.given[each].value != "" for each in given):
             problems.append(
                 f"a container has {' and '.join(given)} and lacks {' and '.join(missing)}; set all of them or none"
@@ -276,14 +276,14 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> lis
 
 
 def _begins(name: str, container: Container, variables: Mapping[str, str]) -> bool:
-    """Whether a variable that is there is of a layout of the user's own."""
+    """Return whether a variable that the container has belongs to a layout chosen by the user."""
     value = container.given[name].value
-    # Users take the number from a label of the pod or another variable: it is completed.
+    # If users take the worker index from a label or another variable, the rest of the group is still added.
     return value != variables[name] and not (name == WORKER_ID and (value is None or "$(" in value))
 
 
 def _operations(container: Container, variables: Mapping[str, str]) -> Iterable[Operation]:
-    """Put what is absent before all that is there: variables may refer to those before them."""
+    """Yield operations that insert absent variables before existing ones, which may refer to variables before them."""
     new = []
     for name, value in variables.items():
         given = container.given.get(name)
@@ -349,7 +349,7 @@ def _placement(pod: TpuPod) -> Iterator[Operation]:
 
 
 def _required(*expressions: dict[str, Any]) -> dict[str, Any]:
-    """Return a term for node pools, over pods of all namespaces: those of others must not share the pool either."""
+    """Return an affinity term for node pools over pods of all namespaces, because none of them may share the pool."""
     term = {
         "labelSelector": {"matchExpressions": list(expressions)},
         "namespaceSelector": {},
@@ -358,13 +358,14 @@ def _required(*expressions: dict[str, Any]) -> dict[str, Any]:
     return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
 
 
-# --- the first pod with chips that a workload will have: it stands for all, and its owner hears of mistakes earlier ---
+# --- the first pod with chips of a workload: it represents all of them, so that its owner gets a warning earlier ---
 
 
 def problems_of_first_pod(raw: Mapping[str, Any], settings: WebhookSettings, namespace: str) -> tuple[str, ...]:
-    """Return what the webhook would say of the first pod with chips of an object that may not exist yet.
+    """Return the webhook's warnings about the first pod with chips of an object, which need not exist yet.
 
-    Kubernetes, JobSet 0.11 and LeaderWorkerSet 0.9 are followed in what the variables depend on; other kinds have none.
+    The pod is built as Kubernetes, JobSet 0.11 and LeaderWorkerSet 0.9 build it, in the fields that variables depend
+    on. Objects of other kinds get no warnings.
     """
     made = next((each for each in _first_pods(dict(raw)) if requests_chips(each)), None)
     if made is None:
@@ -389,7 +390,7 @@ def _first_pods(raw: Json) -> Iterator[Json]:
         for entry, replicated in zip(fields.mappings(spec.get("replicatedJobs")), replicated_jobs_of(raw), strict=True):
             job_spec = fields.mapping(fields.mapping(entry.get("template")).get("spec"))
             marks = {key: value for key, value in replicated.marks(0).items() if value}
-            # JobSet's own default is Indexed.
+            # JobSet sets Indexed by default.
             indexed = (job_spec.get("completionMode") or _INDEXED) == _INDEXED
             if replicated.replicas:
                 yield _pod_of_job(job_spec, replicated.child(0), indexed=indexed, marks=marks, subdomain=subdomain)
@@ -408,7 +409,7 @@ def _pod_of_job(
 
 
 def _pods_of_group(spec: Json, name: str) -> Iterator[Json]:
-    """Yield the leader of the first group of a LeaderWorkerSet, and its first worker: either may have the chips."""
+    """Yield the leader and the first worker of the first group of a LeaderWorkerSet: either may request the chips."""
     pods = fields.mapping(spec.get("leaderWorkerTemplate"))
     size = fields.count(pods.get("size"))
     leader = pods.get("leaderTemplate") if isinstance(pods.get("leaderTemplate"), dict) else pods.get("workerTemplate")
@@ -425,7 +426,7 @@ def _pods_of_group(spec: Json, name: str) -> Iterator[Json]:
         }
         if fields.count(subgroup, default=0):
             marks[constants.LWS_SUBGROUP_SIZE] = str(subgroup)
-        # Of another one where subdomainPolicy is UniquePerReplica, which is no mistake either.
+        # With subdomainPolicy UniquePerReplica, the subdomain is another one; that causes no problem either.
         yield _pod(template, {"name": own}, (*STATEFUL_SET, f"{name}-0" if worker else name), marks, name)
 
 
@@ -436,7 +437,7 @@ def _pod(
     marks: Mapping[str, str] | None = None,
     subdomain: str = "",
 ) -> Json:
-    """Return a pod of a template and its owner (API version, kind, name); `marks` are read as labels or annotations."""
+    """Return a pod of a template with its owner (API version, kind, name); `marks` are added to the labels."""
     api_version, kind, owner_name = owner
     reference = {"apiVersion": api_version, "kind": kind, "name": owner_name, "controller": True}
     metadata = fields.mapping(fields.mapping(template).get("metadata"))

@@ -1,6 +1,7 @@
-"""The variables of one container: its worker, the others, the slices beside its own, the grid of chips.
+"""Computes the variables of one container: its worker index, all workers, the multislice, and the grid of chips.
 
-They are those of GKE's device plugin, GoogleCloudPlatform/container-engine-accelerators (cmd/tpu_device_plugin).
+Names and values are those of GKE's device plugin, GoogleCloudPlatform/container-engine-accelerators
+(cmd/tpu_device_plugin).
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ SLICE_ID = "MEGASCALE_SLICE_ID"
 COORDINATOR = "MEGASCALE_COORDINATOR_ADDRESS"
 OF_WORKERS = (WORKER_ID, WORKER_HOSTNAMES, PROCESS_ADDRESSES, PROCESS_PORTS)
 OF_SLICES = (NUM_SLICES, SLICE_ID, COORDINATOR)
-#: Generations whose libtpu wants the addresses of all processes.
+#: Generations whose libtpu needs the addresses of all processes.
 _WITH_ADDRESSES = ("tpu7x", "tpu7")
 _LOCAL = "localhost"
-#: How the plugin calls the generations of labels; from tpu7 on the label is the generation.
+#: Generations by accelerator label, as GKE's device plugin names them; from tpu7 on, the label is the generation.
 GENERATIONS = {
     "tpu-v3-device": "v3",
     "tpu-v3-slice": "v3",
@@ -37,28 +38,28 @@ GENERATIONS = {
     "tpu-v5p-slice": "v5p",
     "tpu-v6e-slice": "v6e",
 }
-#: Generations with one core a chip; the others have two.
+#: Generations with one core per chip; the others have two.
 _ONE_CORE = ("v4lite", "v5lite", "v5litepod", "v6e")
-#: Generations whose axes wrap around where they are as long as they can be; the others do in whole cubes alone.
+#: Generations in which an axis wraps around if it has the maximum length. In the others, only whole cubes wrap around.
 _WRAP_BY_AXIS = ("v5lite", "v5litepod", "v6e")
 _LONGEST_LITE_AXIS = 16
 _CUBE_EDGE = 4
-#: Generations that can route around a failed link, in whole cubes.
+#: Generations that can route around a failed link if the slice consists of whole cubes.
 _RESILIENT = ("v4", "v5p", "tpu7x", "tpu7")
-#: Generations with two metrics ports a chip.
+#: Generations with two metrics ports per chip.
 _TWO_PORTS = ("tpu7x", "tpu7")
-#: Ports on which libtpu serves its metrics, and the first of them.
+#: Variable with the ports on which libtpu serves its metrics, and the first of these ports.
 METRICS_PORTS, FIRST_METRICS_PORT = "TPU_RUNTIME_METRICS_PORTS", 8431
-#: Chips that a container requests, and how they lie in a host.
+#: Arrangement of a container's chips in its host, by the number of chips.
 _GRIDS_IN_HOST = {1: (1, 1, 1), 2: (1, 2, 1), 4: (2, 2, 1), 8: (2, 4, 1)}
-#: What pods may shrink the topology of their slice to.
+#: Topologies to which pods may reduce the topology of their slice.
 _PARTS = frozenset(
     {"1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16"} | {"2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4"}
 )
 
 
 def topology_in_use(topology: Topology, part: str) -> Topology:
-    """Return the part of a slice's topology that a pod uses; one that is invalid or too large counts as the whole."""
+    """Return the part of a slice's topology that a pod uses; the whole if `part` is invalid or too large."""
     if part not in _PARTS:
         return topology
     smaller = Topology.parse(part)
@@ -71,10 +72,10 @@ def topology_in_use(topology: Topology, part: str) -> Topology:
 def topology_variables(
     accelerator: str, topology: Topology, *, container_chips: int, host_chips: int, resilient: bool
 ) -> dict[str, str]:
-    """Return the variables that tell a container the grid of its slice.
+    """Return the variables that describe the grid of a slice.
 
-    `container_chips` is what the container requests, `host_chips` what its VM has. `resilient` is false where the pod
-    selects nodes whose links are not.
+    `container_chips` is the number of chips that the container requests, `host_chips` the number in its VM. `resilient`
+    is false if the pod selects nodes whose links are not resilient.
     """
     generation = GENERATIONS.get(accelerator, accelerator)
     cores = topology.chips if generation in _ONE_CORE else 2 * topology.chips
@@ -96,7 +97,7 @@ def topology_variables(
     shape = {"WRAP": _wrap(generation, grid), "ALT": "false"}
     variables |= {f"TPU_{name}": value for name, value in bounds.items()}
     variables |= {f"TPU_TOPOLOGY_{name}": value for name, value in shape.items()}
-    # Frameworks of before the prefix read these.
+    # Older frameworks read the names without a prefix.
     variables |= bounds | shape
     if generation in _RESILIENT and _of_cubes(grid):
         variables["ENABLE_ICI_RESILIENCY"] = "true" if resilient else "false"
@@ -104,7 +105,7 @@ def topology_variables(
 
 
 def _wrap(generation: str, grid: tuple[int, ...]) -> str:
-    """Tell for each axis whether its ends are connected."""
+    """Return "true" or "false" for each axis: whether its ends are connected."""
     if generation in _WRAP_BY_AXIS:
         return _joined("true" if axis == _LONGEST_LITE_AXIS else "false" for axis in grid)
     return _joined(["true" if _of_cubes(grid) else "false"] * 3)
@@ -120,12 +121,12 @@ def _joined(values: Iterable[object]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The slice that a pod is of."""
+    """The slice that a pod belongs to."""
 
     accelerator: str
-    #: What is used of the slice's topology: the whole, unless the pod asks for a part.
+    #: Topology in use: that of the slice, unless the pod asks for a part.
     topology: tpu.Topology
-    #: Pods that fill it: one a host, where it has several hosts.
+    #: Number of pods that fill the topology: with several hosts, one per host.
     pods: int
     host_chips: int
 
@@ -136,7 +137,7 @@ class Layout:
 
 
 def layout_of(pod: TpuPod) -> Layout | None:
-    """Return the slice that a pod selects; None where it selects none, ShapeError where Google sells no such slice."""
+    """Return the slice that a pod selects, None if it selects none. Raises ShapeError if Google does not sell it."""
     if not (pod.accelerator and pod.topology):
         return None
     shape = tpu.resolve(pod.accelerator, pod.topology, pod.chips, pod.machine_type)
@@ -150,7 +151,7 @@ def layout_of(pod: TpuPod) -> Layout | None:
 
 
 def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) -> list[dict[str, str]]:
-    """Return each container's variables about its worker and the others; `numbering` is None for a slice of one VM."""
+    """Return each container's variables about all workers of the slice; a slice of one VM needs no `numbering`."""
     processes = len(pod.workers)
     hosts = hosts_of(layout, numbering)
     index = numbering.index % len(hosts) if numbering is not None else 0
@@ -158,7 +159,7 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
     # A container that runs alone is the only process of its pod at that time.
     names = {each: ",".join(host for host in hosts for _ in range(each)) for each in {1, processes}}
     ports = {each: range(first_port, first_port + each) for each in {1, processes}}
-    # GKE's webhook gives addresses to the pods of such a generation, whatever these select.
+    # GKE's webhook sets addresses on all pods of these generations; on a pod without selectors, only they show it.
     all_have = pod.accelerator in _WITH_ADDRESSES or any(PROCESS_ADDRESSES in each.given for each in pod.containers)
     addresses = {
         each: ",".join(f"{host}:{port}" for host in hosts for port in ports[each])
@@ -179,7 +180,7 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
 
 
 def hosts_of(layout: Layout | None, numbering: Numbering | None) -> list[str]:
-    """Return the host names of the pods of the slice, in order."""
+    """Return the host names of the slice's pods, in order."""
     if numbering is None:
         return [_LOCAL]
     pods = slice_pods(layout, numbering)
@@ -188,7 +189,7 @@ def hosts_of(layout: Layout | None, numbering: Numbering | None) -> list[str]:
 
 
 def check_size(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> None:
-    """Raise NumberingError where a slice would have more workers than any that Google sells has chips."""
+    """Raise NumberingError if the slice would have more workers than the largest slice of Google has chips."""
     workers = slice_pods(layout, numbering) * max(1, len(pod.workers))
     if workers > bounds.SLICE_WORKERS:
         raise NumberingError(
@@ -198,7 +199,7 @@ def check_size(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> None
 
 
 def check_lengths(workers: Iterable[Mapping[str, str]]) -> None:
-    """Raise NumberingError for variables with which no process could be started, or no pod be stored."""
+    """Raise NumberingError if the variables are too long to start a process or to store the pod."""
     total = 0
     for name, value in (each for variables in workers for each in variables.items()):
         length = len(name) + len(value)
@@ -216,19 +217,19 @@ def check_lengths(workers: Iterable[Mapping[str, str]]) -> None:
 
 
 def slice_pods(layout: Layout | None, numbering: Numbering) -> int:
-    """Return how many pods make a slice: what its topology says, else all that there are."""
+    """Return the number of pods of a slice: from its topology, or if that is unknown, all pods."""
     if layout is not None:
         return layout.pods
     return max(numbering.pods, numbering.index + 1)
 
 
 def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[str, str]:
-    """Return the variables of a pod whose slice works together with others; none where there is one slice alone."""
+    """Return the variables of a pod whose slice is part of a multislice; empty if it is not."""
     pods = slice_pods(layout, numbering)
     if numbering.slices:
         count, own = numbering.slices, numbering.slices_before
     else:
-        # Pods beyond the last whole slice make one that is not whole yet.
+        # Pods after the last whole slice form an incomplete one.
         count, own = -(-max(numbering.pods, numbering.index + 1) // pods), numbering.index // pods
     said = pod.marks.get(constants.MULTISLICE, "")
     if count <= 1 or not (said == "true" if said in ("true", "false") else numbering.together):
@@ -237,7 +238,7 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
 
 
 def is_absent(name: str, container: Container, variables: Mapping[str, object]) -> bool:
-    """Whether a container lacks one of its `variables`, or has localhost, as GKE's webhook sets it by default."""
+    """Return whether a container lacks one of its `variables`, or has localhost, the default of GKE's webhook."""
     given = container.given.get(name)
     if given is None:
         return True

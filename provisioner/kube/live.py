@@ -15,6 +15,8 @@ from provisioner import constants
 from provisioner.kube import errors, fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.protocol import Api, JsonObject, Pager, Timeouts, collection_path, object_path
+from provisioner.model.capacity import PoolName
+from provisioner.model.membership import Membership, reported_pool
 
 _log = structlog.get_logger(__name__)
 
@@ -22,7 +24,7 @@ T = TypeVar("T")
 
 _CORDON = {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"unschedulable": True}}
 #: Selects the nodes that are not cordoned; the API server knows it of nodes.
-_OPEN = {"fieldSelector": "spec.unschedulable=false"}
+_OPEN = "spec.unschedulable=false"
 #: Selects the nodes without TPUs.
 _WITHOUT_TPUS = {"labelSelector": f"!{constants.TPU_ACCELERATOR}"}
 #: Its UID tells a cluster from all others.
@@ -47,20 +49,55 @@ class PoolNode:
     """A node of a pool, as far as a delete has to know it."""
 
     name: str
+    #: Node pool by the annotation or the label; empty if neither is set.
+    pool_name: PoolName
     #: Empty where the API server says none. A node that comes again under its old name has another.
     uid: str = ""
     #: Pods may be bound to it: it is not cordoned.
     open: bool
     #: It bears the note that we cordoned it.
     marked: bool
+    #: Whether the label of the pool selects it.
+    labelled: bool = False
 
 
-def list_nodes_of_pool(api: Api, pool_name: str, selector: str = "") -> list[PoolNode]:
-    """List the nodes of a pool, names before open ones: one that opens or registers in between is told as open."""
-    labels = {"labelSelector": f"{constants.NODE_POOL}={pool_name}{selector}"}
-    found = {node.name: node for node in _list_metadata(api, labels)}
-    opened = {node.name: node for node in _list_metadata(api, labels | _OPEN)}
-    return [replace(node, open=name in opened) for name, node in sorted((found | opened).items())]
+def find_nodes_of_pool(
+    api: Api, pool_name: PoolName, hosts: int, membership: Membership, selector: str = ""
+) -> tuple[list[PoolNode], frozenset[str]]:
+    """List the nodes of a pool; return them and the names of the nodes in the cluster whose pool is unknown.
+
+    The second result is empty if the label selects at least `hosts` nodes. If it selects fewer, labels may have been
+    edited, so the metadata of all nodes are listed: some megabytes for 1,000 nodes.
+    """
+    nodes = list_nodes_of_pool(api, pool_name, membership, selector)
+    if len(nodes) >= hosts:
+        return nodes, frozenset()
+    every = _list_metadata(api, {"labelSelector": selector.lstrip(",")} if selector else {})
+    pool_of = {node.name: membership.pool_of(node.name, node.pool_name) for node in every}
+    labelled = {node.name for node in nodes}
+    strayed = [name for name, pool in pool_of.items() if pool == pool_name and name not in labelled]
+    if strayed:
+        nodes = list_nodes_of_pool(api, pool_name, membership, selector, strayed)
+    return nodes, frozenset(name for name, pool in pool_of.items() if pool not in membership.listed)
+
+
+def list_nodes_of_pool(
+    api: Api, pool_name: PoolName, membership: Membership, selector: str = "", others: Iterable[str] = ()
+) -> list[PoolNode]:
+    """List the nodes of a pool that its label selects, and of the nodes in `others`.
+
+    All nodes are listed before the open ones: a node that opens or registers in between is returned as open.
+    """
+    queries = [{"fieldSelector": f"metadata.name={name}"} for name in others]
+    found: dict[str, PoolNode] = {}
+    for query in (*queries, {"labelSelector": f"{constants.NODE_POOL}={pool_name}{selector}"}):
+        opened = ",".join(filter(None, (query.get("fieldSelector"), _OPEN)))
+        nodes = {node.name: node for node in _list_metadata(api, query)}
+        nodes |= {
+            node.name: replace(node, open=True) for node in _list_metadata(api, query | {"fieldSelector": opened})
+        }
+        found |= {name: replace(node, labelled="labelSelector" in query) for name, node in nodes.items()}
+    return [node for _, node in sorted(found.items()) if membership.pool_of(node.name, node.pool_name) == pool_name]
 
 
 def list_provider_ids_without_tpus(api: Api) -> Iterator[str]:
@@ -80,7 +117,8 @@ def _pool_node(raw: Any) -> PoolNode:
     try:
         metadata = raw["metadata"]
         name, uid, annotations = metadata["name"], metadata.get("uid") or "", metadata.get("annotations") or {}
-        return PoolNode(name=str(name), uid=str(uid), open=False, marked=annotations.get(constants.CORDONED) == "true")
+        reported, marked = reported_pool(metadata.get("labels") or {}, annotations), annotations.get(constants.CORDONED)
+        return PoolNode(name=str(name), uid=str(uid), pool_name=reported, open=False, marked=marked == "true")
     except (KeyError, TypeError, AttributeError) as error:
         raise MalformedObject(f"a node of the list lacks its metadata: {error!r}") from error
 

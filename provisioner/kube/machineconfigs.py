@@ -23,6 +23,9 @@ MACHINE_CONFIGS = Collection(
 )
 #: What MachineConfigs list of TPUs.
 Listed: TypeAlias = Mapping[Key, tuple[tpu.Accelerator, ...]]
+#: Modes of usagePolicy in which the autoscaler ignores the machine types of a family.
+_INACTIVE_MODES = frozenset({"Legacy", "WeightsOnly"})
+_ARCHITECTURES = frozenset({"amd64", "arm64"})
 #: Entries of one list that are read, and chips of a VM.
 _MOST_ENTRIES, _MOST_CHIPS = 1024, 64
 
@@ -31,8 +34,10 @@ def parse_machine_config(raw: Any) -> tuple[tpu.Accelerator, ...] | None:
     """Return the TPUs that a MachineConfig lists, None for none; raise MalformedObject where one cannot be read."""
     try:
         family = raw["spec"].get("machineFamily") or {}
-        tpus = [each for each in _entries(family, "accelerators") if each["providerType"] == "tpu"]
-        return tuple(_accelerator(each, _entries(family, "machineTypes")) for each in tpus) or None
+        if (family.get("usagePolicy") or {}).get("mode") in _INACTIVE_MODES:
+            return None
+        tpus = [each for each in _entries(family, "accelerators") if each.get("providerType") == "tpu"]
+        return tuple(_accelerator(each, family) for each in tpus) or None
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         name = fields.name(fields.mapping(fields.mapping(raw).get("metadata")).get("name"))
         raise fields.MalformedObject(f"MachineConfig {name} cannot be read: {error!r}") from error
@@ -42,10 +47,13 @@ def _entries(raw: Mapping[str, Any], key: str) -> list[Any]:
     return list(raw.get(key) or ())[:_MOST_ENTRIES]
 
 
-def _accelerator(raw: Mapping[str, Any], listed: list[Any]) -> tpu.Accelerator:
-    label = raw["name"]
-    entries = (each for each in listed if (each["resources"].get("accelerator") or {}).get("name") == label)
-    machines = tuple(map(_machine_type, entries))
+def _accelerator(raw: Mapping[str, Any], family: Mapping[str, Any]) -> tpu.Accelerator:
+    label, defaults = raw["name"], family.get("defaultProperties") or {}
+    machines = tuple(
+        _machine_type(entry, defaults)
+        for entry in _entries(family, "machineTypes")
+        if (entry["resources"].get("accelerator") or {}).get("name") == label
+    )
     alone = (each.single_host_topology for each in machines if each.single_host_topology)
     return tpu.Accelerator(
         label=label,
@@ -56,8 +64,10 @@ def _accelerator(raw: Mapping[str, Any], listed: list[Any]) -> tpu.Accelerator:
     )
 
 
-def _machine_type(raw: Mapping[str, Any]) -> tpu.MachineType:
-    name, resources, properties = str(raw["name"]), raw["resources"], raw.get("properties") or {}
+def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.MachineType:
+    name, resources, own = str(raw["name"]), raw["resources"], raw.get("properties") or {}
+    # A property that the machine type does not set is the one of its family.
+    properties = {**defaults, **{key: value for key, value in own.items() if value is not None}}
     accelerator, disks = resources["accelerator"], properties.get("bootDiskConfig") or {}
     alone = (accelerator.get("tpuConfig") or {}).get("singleHostTopology") or ""
     chips, cpus, memory_gib = int(accelerator["fixedCount"]), int(resources["cpus"]), int(resources["memory"]) // 1024
@@ -67,7 +77,9 @@ def _machine_type(raw: Mapping[str, Any]) -> tpu.MachineType:
     named = dict.fromkeys(str(each) for each in (disks.get("defaultType"), *_entries(disks, "types")) if each)
     # The newest generations boot from nothing else.
     boot, on_request = tuple(named) or ("hyperdisk-balanced",), properties.get("napDisabled") is True
-    return tpu.MachineType(name, chips, alone, cpus, memory_gib, boot, only_on_request=on_request, arch="")
+    arch = str(properties.get("systemArchitecture")).lower()
+    arch = arch if arch in _ARCHITECTURES else ""
+    return tpu.MachineType(name, chips, alone, cpus, memory_gib, boot, only_on_request=on_request, arch=arch)
 
 
 def extend_catalogue(listed: Listed) -> None:

@@ -18,6 +18,8 @@ MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(
 #: What a decision needs of an object that is refused for having too many labels or selectors.
 _KEPT_LABELS = (constants.DISABLE, constants.JOB_NAME)
 _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
+#: Prefix of the resources by which a pod requests devices of a class without a ResourceClaim.
+_DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 #: Labels of nodes that determine a slice.
 _OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
 
@@ -109,6 +111,22 @@ def _required_affinity(spec: dict[str, Any]) -> object:
 def has_claims(spec: object) -> bool:
     """Whether a pod has ResourceClaims, of whichever devices."""
     return bool(fields.sequence(fields.mapping(spec).get("resourceClaims")))
+
+
+def uses_claims(spec: object, status: object = None) -> bool:
+    """Whether a pod has ResourceClaims, or the scheduler creates one for it because it requests an extended resource.
+
+    Only the status of a pod shows a claim for a resource that the administrator named (extendedResourceName).
+    """
+    asked = fields.mapping(spec)
+    containers = (*_that_ask(asked.get("containers")), *_that_ask(asked.get("initContainers")))
+    resources = (fields.mapping(each["resources"]) for each in containers)
+    names = (name for each in resources for part in ("requests", "limits") for name in fields.mapping(each.get(part)))
+    return (
+        has_claims(spec)
+        or "extendedResourceClaimStatus" in fields.mapping(status)
+        or any(name.startswith(_DEVICE_CLASS) for name in names)
+    )
 
 
 def _that_ask(containers: object) -> Iterable[dict[str, Any]]:

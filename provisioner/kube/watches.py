@@ -18,7 +18,8 @@ from provisioner.kube import fields, podspec
 from provisioner.kube.protocol import Api, JsonObject, Pager, Stream, Timeouts
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, Key, Reflector, WatchOptions
 from provisioner.model import bounds
-from provisioner.model.capacity import Node, PoolName, Taint
+from provisioner.model.capacity import Node, Taint
+from provisioner.model.membership import reported_pool
 
 T = TypeVar("T")
 
@@ -195,10 +196,11 @@ def parse_labels(raw: object) -> dict[str, str]:
 
 
 def parse_node(raw: object) -> Node | None:
-    """Read a node; None unless GKE's label says which node pool it belongs to."""
+    """Read a node; None unless it belongs to a node pool. The provisioner's label alone does not tell to which."""
     metadata = fields.mapping(fields.mapping(raw).get("metadata"))
-    pool_name = fields.name(fields.mapping(metadata.get("labels")).get(constants.NODE_POOL))
-    if not pool_name:
+    labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
+    pool_name = reported_pool(labels, annotations)
+    if not (pool_name or constants.NODEPOOL_MANAGER in labels):
         return None
     name = fields.name(metadata.get("name"))
     what = f"node {name}"
@@ -215,7 +217,7 @@ def parse_node(raw: object) -> Node | None:
     return Node(
         name=name,
         uid=fields.name(metadata.get("uid")),
-        pool_name=PoolName(pool_name),
+        pool_name=pool_name,
         labels=parse_labels(raw),
         taints=tuple(
             Taint(
@@ -230,7 +232,7 @@ def parse_node(raw: object) -> Node | None:
             for condition in fields.mappings(status.get("conditions"))
         ),
         cordoned=spec.get("unschedulable") is True,
-        cordoned_by_us=fields.mapping(metadata.get("annotations")).get(constants.CORDONED) == "true",
+        cordoned_by_us=annotations.get(constants.CORDONED) == "true",
         # A device plugin reports whole devices; a fraction could only be a promise that no pod can use.
         allocatable_chips=int(chips),
         allocatable_cpu_millicores=int(podspec.quantity_of(what, "allocatable", "cpu", allocatable) * 1000),

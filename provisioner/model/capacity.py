@@ -136,6 +136,8 @@ class NodePool:
     policy_name: str = ""
     #: Empty where it is not known.
     disk_type: str = ""
+    #: Part of the names of its nodes before the last hyphen, in all forms; empty if unknown, as in a request.
+    node_prefixes: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +246,7 @@ class Node:
 
     name: str
     uid: str = ""
+    #: Empty if neither the annotation nor the label is set (`provisioner.model.membership`).
     pool_name: PoolName
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()

@@ -1,1 +1,1 @@
-"""TPU slices on clusters that run on Compute Engine without GKE: the kinds of tpu.google.com, and what serves them."""
+"""Controller of TPUNodeGroups: TPU slices on Compute Engine for clusters without GKE, API group tpu.google.com."""

@@ -1,4 +1,4 @@
-"""Carries plans out and returns the answers to the loop. Never waits for an operation."""
+"""Executes plans in threads and queues the answers for the loop. Never waits for an operation of Compute Engine."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from provisioner.runtime.repeats import Lasting
 
 _log = structlog.get_logger(__name__)
 
-#: Longest that one changing call takes (the client's time-out): with less lease left, none is made.
+#: Time-out in seconds of the client for changes. A change is not sent if the lease is valid for a shorter time.
 CALL_SECONDS = 10.0
 _DRY = "Not done: this is a dry run."
-#: By kind: what metrics call a resource, and its record.
+#: Name of a resource in metrics, and its record, by kind.
 _SORTS: Mapping[Kind, tuple[str, type[Resource]]] = {
     Kind.WORKLOAD_POLICY: ("policy", ResourcePolicy),
     Kind.INSTANCE_TEMPLATE: ("template", Template),
@@ -40,19 +40,19 @@ _SORTS: Mapping[Kind, tuple[str, type[Resource]]] = {
 
 @dataclass(slots=True, kw_only=True)
 class Actor(CallingActor[Answer]):
-    """Carries plans out. The key of a call is that of its `Call` or `Write`."""
+    """Executes plans. Calls and writes have their own keys (`Call.key`, `Write.key`)."""
 
     compute: Compute
     writer: Writer
     gate: Gate
     executor: Executor
-    #: Where deletes run before which Kubernetes is read: a group of thousands of nodes takes its time.
+    #: Runs deletes that the gate checks first: for a group of thousands of nodes this takes long.
     gate_executor: Executor
     write_executor: Executor
     metrics: Metrics
 
     def carry_out(self, plan: Plan) -> None:
-        """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
+        """Submit all calls and writes of a plan without blocking. A failure to submit one does not affect others."""
         for write in plan.writes:
             self.submit(
                 functools.partial(self._write, write),
@@ -76,7 +76,7 @@ class Actor(CallingActor[Answer]):
             kept = why_kept(functools.partial(self.gate.pass_through, call.proof), call=call.key)
             if kept is not None:
                 return actions.CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=kept)
-            # Again: the gate may have taken long.
+            # Checked again, because the gate may have taken long.
             if self.lease_seconds() <= CALL_SECONDS:
                 return self._not_called(call, NO_LEASE)
         return self._send(call)
@@ -91,12 +91,12 @@ class Actor(CallingActor[Answer]):
         except ComputeError as error:
             failure, retry_after, code = error.failure, error.retry_after_seconds, error.code
         except Exception as error:  # noqa: BLE001 - the answer must not be lost
-            # Whatever it was, the request may have reached Compute Engine.
+            # The request may have reached Compute Engine, regardless of the exception.
             _log.exception("call.crashed", call=call.key)
             failure, code = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error)), 0
         kind = failure.kind if failure is not None else None
         self.metrics.observe_call(method, seconds=self.monotonic() - started, failure=kind, code=code)
-        # Of a create it is a failure: what the request refers to is not there.
+        # For a create, NOT_FOUND is a failure: the request refers to a resource that does not exist.
         if kind is FailureKind.NOT_FOUND and not isinstance(call, actions.Insert):
             failure = None
         return actions.CallAnswer(
@@ -133,12 +133,12 @@ class Actor(CallingActor[Answer]):
 
 @dataclass(slots=True, kw_only=True)
 class DryActor(Actor):
-    """Reads, and says of everything else what would be done, once. It is refused, so no further step follows."""
+    """Executes reads. Logs each change once and rejects it, so that no further step follows."""
 
     _said: Lasting = field(default_factory=Lasting)
 
     def carry_out(self, plan: Plan) -> None:
-        """Submit what reads, and refuse the rest."""
+        """Submit the reads, and reject the changes."""
         reads = tuple(call for call in plan.calls if call.sort is not actions.Sort.CHANGE)
         Actor.carry_out(self, replace(plan, writes=(), calls=reads))
         for call in plan.calls:
@@ -156,7 +156,7 @@ class DryActor(Actor):
 
 
 def would(change: actions.Call | actions.Write) -> str:
-    """Say what a change would do, without what it carries: metadata has tokens."""
+    """Describe a change, without its content: metadata contains tokens."""
     if isinstance(change, actions.Insert | actions.Delete):
         target = change.target
         return f"{type(change).__name__.lower()} {target.name} in {target.scope.path}"
@@ -169,14 +169,14 @@ def would(change: actions.Call | actions.Write) -> str:
 
 
 def failure_of(write: actions.Write, error: ClusterError) -> WriteFailure:
-    """Return what a failed write means."""
+    """Return the kind of failure of a failed write."""
     if isinstance(write, actions.EvictPod) and isinstance(error, TooManyRequests):
         return WriteFailure.NOT_NOW
     return errors.failure_of(error)
 
 
 def _exchange(compute: Compute, call: actions.Call) -> tuple[str, Callable[[], actions.Result]]:
-    """Return the method of a call, as metrics name it, and how it is sent."""
+    """Return the method of a call, as metrics name it, and a function that sends it."""
     scope, name = call.target.scope, call.target.name
     word, sort = _SORTS[call.target.kind]
     match call:

@@ -1,4 +1,4 @@
-"""The controller of node groups: its loop (observe, decide, act, tell people), its start, and its end."""
+"""The controller of node groups: its loop (observe, decide, act, report), and its assembly from parts."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
 from provisioner.settings.nodegroups import NodeGroupSettings
 
 LEASE_NAME = "tpu-provisioner-nodegroups"
-#: Reads of the API server at once before deletes: for the nodes of one group, and for those of all groups together.
+#: Maximum number of concurrent reads of the API server before deletes, for the nodes of one group.
 _AT_ONCE_PER_GROUP = 16
+#: Maximum number of these reads for all groups together.
 _AT_ONCE = 32
 
 
 @dataclass(slots=True, kw_only=True)
 class Loop(RoundLoop[Answer]):
-    """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
+    """Observes, decides and acts, until it is stopped. `memory` and all parts are used only by the loop's thread."""
 
     settings: PlanningSettings
     watches: Watches
@@ -49,12 +50,12 @@ class Loop(RoundLoop[Answer]):
     memory: Memory = field(default_factory=Memory)
 
     def problems(self) -> tuple[str, ...]:
-        """Say what keeps the controller from its work; a follower that waits for the lease has no problem."""
+        """Return the problems that prevent decisions. Waiting for the lease is no problem."""
         doubt = self.cluster.doubt() if self.is_leader() else ""
         return (*not_synced(self.watches), *((doubt,) if doubt else ()))
 
     def round(self) -> float:
-        """Do one round; return how many seconds the next may wait where nothing happens."""
+        """Do one round. Return the maximum pause in seconds before the next."""
         for name, watch in self.watches.named().items():
             self.metrics.set_watch(
                 name, synced=watch.synced, last_contact=watch.last_contact_monotonic, now=self.monotonic()
@@ -63,7 +64,7 @@ class Loop(RoundLoop[Answer]):
         self.metrics.leader.set(leading)
         if not leading:
             return LONGEST_PAUSE_SECONDS
-        # Answers first: they are stamped by the clock as it was until now.
+        # Answers first: their times are of the clock before it was set.
         self.take_in(self.actor.take_answer, self._fold, self.reporter.tell_answer)
         if by := self.follow_clock():
             self.memory = shifted(self.memory, by)
@@ -73,8 +74,7 @@ class Loop(RoundLoop[Answer]):
         started = self.monotonic()
         plan = decide(snapshot, self.memory, self.settings, self.clock())
         self.metrics.decide_seconds.observe(self.monotonic() - started)
-        # First what is remembered as being under way. Should it fail as a whole, what is no live call of the actor
-        # counts a minute later as a call whose outcome nobody knows.
+        # Set before the plan is executed: if that crashes, calls that the actor does not have count as lost after 60 s.
         self.memory = plan.memory
         if not snapshot.not_synced:
             self.actor.carry_out(plan)
@@ -94,13 +94,13 @@ def build(
     exit_process: Callable[[int], object] = os._exit,
     lease_clock: Callable[[], float] = time.monotonic,
 ) -> Controller[Loop, Actor]:
-    """Put the parts together; raise ServerError where an address cannot be read."""
+    """Assemble the controller. Raises ServerError if an address is invalid."""
     metrics = Metrics(version=provisioner.__version__)
     replica = make_replica(
         api,
         namespace=settings.own_namespace,
         name=settings.own_name,
-        # A dry run may go on beside the one that leads.
+        # A dry run may run in addition to the leader.
         elects=addresses.leader_elect and not settings.dry_run,
         leases=(LEASE_NAME,),
         exit_process=exit_process,
@@ -143,7 +143,7 @@ def build(
 
 
 def device_plugin_of(settings: NodeGroupSettings) -> dict[str, object] | None:
-    """Return the DaemonSet of the device plugin; None where it is not managed."""
+    """Return the DaemonSet of the device plugin, None if the controller does not manage it."""
     if not settings.device_plugin_image:
         return None
     return manifest(
@@ -152,7 +152,7 @@ def device_plugin_of(settings: NodeGroupSettings) -> dict[str, object] | None:
 
 
 def planning_settings(settings: NodeGroupSettings, plugin: dict[str, object] | None) -> PlanningSettings:
-    """Return what decisions go by."""
+    """Return the settings of decisions."""
     return PlanningSettings(
         **{each.name: getattr(settings, each.name) for each in fields(settings)},
         startup_script=startup_script(settings.packages),
@@ -161,7 +161,7 @@ def planning_settings(settings: NodeGroupSettings, plugin: dict[str, object] | N
 
 
 def run(settings: NodeGroupSettings, addresses: Addresses, api: KubeApi, compute: Compute) -> int:
-    """Run until SIGTERM or SIGINT; return the exit code. Raises ServerError where an address cannot be served."""
+    """Run until SIGTERM or SIGINT; return the exit code. Raises ServerError if an address cannot be served."""
     return build(settings, addresses, api, compute).run(
         api,
         project=settings.project_id,

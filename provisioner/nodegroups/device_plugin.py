@@ -1,7 +1,7 @@
-"""The DaemonSet of the device plugin, which shows the chips of TPU nodes to the kubelet. Pure.
+"""The DaemonSet of the device plugin, which reports the chips of TPU nodes to the kubelet. Pure.
 
-It is named and configured as gke-labs/tpu-operator's, whose ServiceAccount and roles it uses. Its version is a hash of
-the whole manifest, so that a release or a setting that changes it has it applied again.
+Its name and configuration, ServiceAccount and roles are gke-labs/tpu-operator's. Its version is a hash of the whole
+manifest, so that it is applied again when a release or a setting changes it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from provisioner.nodegroups.api import names
 
 NAMESPACE = "kube-system"
 NAME = "tpu-device-plugin"
-#: Annotation of the DaemonSet: what it was applied from.
+#: Annotation of the DaemonSet: version of the manifest that it was applied from.
 VERSION = "tpu-provisioner.cloud.google.com/device-plugin-version"
 _SERVICE_ACCOUNT = "tpu-device-plugin-sa"
 _LABELS = {"k8s-app": NAME}
-_LOG = "/tmp/tpu_logs/tpu_driver.INFO"  # noqa: S108 - where the driver writes it
+_LOG = "/tmp/tpu_logs/tpu_driver.INFO"  # noqa: S108 - the driver writes it there
 _HASH_DIGITS = 16
 
 _HOST_PATHS = {
@@ -32,10 +32,9 @@ _HOST_PATHS = {
 
 
 def manifest(plugin: str, *, agent: str = "", log: str = "") -> dict[str, Any]:
-    """Return the DaemonSet with these images, with its version among its annotations.
+    """Return the DaemonSet with these images; an annotation has its version.
 
-    The agent, if there is one, controls the links between chips. The last has a shell and `tail`: it prints the
-    driver's log as its own.
+    The optional agent controls the links between chips. The optional log image (shell, `tail`) prints the driver's log.
     """
     made = _manifest(plugin, agent, log)
     text = json.dumps(made, sort_keys=True, separators=(",", ":"))
@@ -93,11 +92,11 @@ def _plugin(image: str) -> dict[str, Any]:
         "command": ["/usr/bin/tpu-device-plugin"],
         "args": [
             "--logtostderr",
-            # Both are GKE's own collections of metrics.
+            # Both are collections of metrics for GKE only.
             "--enable-runtime-metrics=false",
             "--enable-host-metrics=false",
             "--enable-vbar-uds",
-            # It would ask the metadata server for what GKE alone writes there.
+            # The subslice application would read values from the metadata server that only GKE writes.
             "--enable-subslice-application=false",
         ],
         "env": [
@@ -153,5 +152,5 @@ def _resources(*, cpu: str, memory: str) -> dict[str, Any]:
 
 
 def _mounted(*volumes: str) -> list[dict[str, Any]]:
-    """Mount volumes where they are on the host."""
+    """Mount volumes at their path on the host."""
     return [{"name": name, "mountPath": _HOST_PATHS[name]} for name in volumes]

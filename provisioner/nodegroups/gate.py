@@ -1,9 +1,9 @@
-"""Reads live what a decision on caches assumed, right before a managed instance group is deleted with its machines.
+"""Checks with live reads, right before a managed instance group and its machines are deleted, that this is allowed.
 
-Its object is being deleted, its nodes are cordoned, and no pod keeps them. After the last look no pod with chips can be
-bound: a node that registers later has no chips before its device plugin runs, 13 s later.
+The object must be in deletion, its nodes cordoned, and no pod may keep them. No pod with chips can be bound after the
+last check: a node that registers later has no chips before its device plugin runs, 13 s later.
 
-The API server does not select nodes by providerID. So the gate lists nodes with the labels of the group and TPU nodes
+The API server cannot select nodes by providerID. So the gate lists nodes with the labels of the group and TPU nodes
 without labels of any group, and reads other nodes by the names of the machines; those have no device plugin yet.
 """
 
@@ -29,22 +29,22 @@ from provisioner.nodegroups.planning.round import Node, Pod
 from provisioner.nodegroups.reading import API_ROOT, parse_node, parse_pod
 from provisioner.runtime.parallel import ForEach, one_by_one
 
-#: Nodes with TPUs of which nobody has said yet whose they are.
+#: Selects TPU nodes that do not have the labels of a group yet.
 _OF_NOBODY = f"{names.ACCELERATOR},!{names.GROUP_NAME}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """Lets a delete through, or raises KeptError. Raises ClusterError where Kubernetes does not answer."""
+    """Permits a delete, or raises KeptError with the reason. Raises ClusterError if the API server does not respond."""
 
     api: Api
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
-    #: How the nodes of a group are gone through: there may be thousands.
+    #: Runs a function for each node, in parallel if there are thousands.
     for_each: ForEach = one_by_one
 
     def pass_through(self, proof: Proof) -> None:
-        """Prove all that a delete depends on."""
+        """Check all conditions of a delete (`Proof`)."""
         self._refuse_unless_deleted(proof)
         selected = self._selected(proof)
         if doubt := silent_node(node for node in selected if _is_of(node, proof)):
@@ -70,7 +70,7 @@ class Gate:
             raise KeptError(f"{kind} {meta} is not being deleted")
 
     def _nodes(self, proof: Proof, selected: Iterable[Node]) -> list[Node]:
-        """List the nodes that have to be closed and empty."""
+        """Return the nodes that must be cordoned and empty."""
         nodes = {node.name: node for node in selected if _counts(node, proof)}
         missing = proof.provider_ids - {node.provider_id for node in nodes.values()}
         for node in self.for_each(self._node_of_machine, sorted(missing)):
@@ -79,7 +79,7 @@ class Gate:
         return [node for _, node in sorted(nodes.items())]
 
     def _selected(self, proof: Proof) -> list[Node]:
-        """List the nodes that the API server can select, those of the group among them."""
+        """Return the nodes that the API server can select, including those of the group."""
         labelled = ",".join(f"{key}={value}" for key, value in sorted(proof.group_labels.items()))
         found: list[Node] = []
         for selector in filter(None, (labelled, _OF_NOBODY)):
@@ -87,7 +87,7 @@ class Gate:
         return found
 
     def _node_of_machine(self, provider_id: str) -> Node | None:
-        """Read the node that has the name of a machine; None where there is none, or it is another machine's."""
+        """Read the node with the name of a machine. None if it does not exist, or belongs to another machine."""
         try:
             node = read_one(self.api.get(object_path("nodes", provider_id.rpartition("/")[2])), parse_node)
         except NotFound:
@@ -108,13 +108,13 @@ class Gate:
         return [pod for pod in pods if pod.keeps_machine(self.clock(), proof.deadline_for(pod.namespace))]
 
     def _strangers(self, proof: Proof, known: Collection[tuple[str, str]]) -> list[str]:
-        """Name the nodes that are open by now, or not those whose pods were looked at."""
+        """Return the names of nodes that are not cordoned, or whose pods were not checked."""
         nodes = [node for node in self._selected(proof) if _counts(node, proof)]
         return [node.name for node in nodes if not node.unschedulable or (node.name, node.uid) not in known]
 
 
 def _counts(node: Node, proof: Proof) -> bool:
-    """Whether a node is one of the group's on which something may be running."""
+    """Return whether a node belongs to the group and pods may be running on it."""
     return _is_of(node, proof) and (node.ready or node.provider_id in proof.provider_ids)
 
 

@@ -1,4 +1,4 @@
-"""Every metric of the controller of node groups; all labels are bounded. docs/metrics.md is made from the texts."""
+"""Metrics of the controller of node groups, with bounded labels. docs/metrics.md is generated from the texts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from provisioner.model.writes import WriteFailure
 from provisioner.runtime.metrics import LoopMetrics, Registry
 
 PREFIX = "tpu_provisioner_nodegroups_"
-#: States of nodes, as `status.nodeSummary` has them.
+#: States of nodes, as in `status.nodeSummary`.
 NODE_STATES = ("ready", "reconciling", "failed")
-#: A group of which nothing has been concluded yet, or whose condition has a reason that we did not give.
+#: Label of a group whose Ready is missing, or has a reason that this controller does not set.
 UNKNOWN = "Unknown"
 DONE = "ok"
 WRITE_RESULTS = (DONE, *(failure.value for failure in WriteFailure))
@@ -18,7 +18,7 @@ _CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 
 
 class Metrics(LoopMetrics):
-    """The metrics of one process; any thread may change them."""
+    """Metrics of one process. Thread-safe."""
 
     def __init__(self, *, version: str) -> None:
         registry = Registry(PREFIX, version=version)
@@ -58,7 +58,7 @@ class Metrics(LoopMetrics):
         )
 
     def observe_call(self, method: str, *, seconds: float, failure: FailureKind | None, code: int) -> None:
-        """Take note of one call to Compute Engine; the code is HTTP's, 0 where there was no answer."""
+        """Count a call to Compute Engine. `code` is the HTTP status, 0 without a response."""
         self._seconds.labels(method).observe(seconds)
         self._requests.labels(method, status_label(code)).inc()
         if failure is not None:

@@ -1,10 +1,10 @@
-"""Caches of Kubernetes and facts about the cluster, put together into a snapshot.
+"""Watches Kubernetes, reads facts about the cluster, and combines both into snapshots.
 
 - Secrets: only bootstrap tokens with the labels of a group are listed.
-- Nodes: all are watched, because the API server does not select by providerID, and nodes of other kinds are dropped.
-- Pods: bound, unfinished pods without those of DaemonSets are listed. Kept are pods with chips, pods that tolerate TPU
-  nodes, and pods on nodes of groups, so that memory depends on TPU nodes only. A node that gets its labels after its
-  pods were seen lists pods again.
+- Nodes: all are watched, because the API server cannot select by providerID; nodes of other kinds are dropped.
+- Pods: bound, unfinished pods without those of DaemonSets are listed. Pods with chips, pods that tolerate TPU nodes,
+  and pods on nodes of groups are kept, so that memory depends only on TPU nodes. Pods are listed again if a node gets
+  the labels after its pods were seen.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ T = TypeVar("T")
 
 
 _INSTALL_HINT = "install the definitions of node groups"
-#: Set by Kubernetes on pods of DaemonSets, and on no other.
+#: Kubernetes sets this label on all pods of DaemonSets, and on no others.
 _OF_A_DAEMON_SET = "pod-template-generation"
-#: What is known of the cluster is read again so often.
+#: Interval in seconds between reads of the facts about the cluster.
 _REREAD_SECONDS = 600.0
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 _ROOT_CA = ("kube-system", "kube-root-ca.crt")
@@ -68,7 +68,7 @@ class Watches:
     device_plugin: Watch[DevicePlugin]
 
     def named(self) -> dict[str, Watch[Any]]:
-        """All of them, by the name of what they watch."""
+        """Return the watches by the name of their resource."""
         return {
             Kind.TPU_NODE_GROUP.plural: self.groups,
             Kind.WORKLOAD_POLICY.plural: self.policies,
@@ -85,7 +85,7 @@ class Watches:
 def make_watches(
     api: Api, on_change: Callable[[], None], *, served: tuple[str, ...] = (), options: WatchOptions = WATCH_DEFAULTS
 ) -> Watches:
-    """Create the list-watches without starting them. `served` are the served namespaces, empty for all."""
+    """Create the list-watches without starting them. `served` are the served namespaces, empty if all are."""
 
     def watch(
         name: str, parse: Callable[[object], T | None], quiet: Callable[[T, T], bool] | None = None, **collection: Any
@@ -140,18 +140,18 @@ def _node_seen(raw: object, nodes: Watch[Node], pods: ListWatch[Pod]) -> Node | 
     if not reading.may_be_of_a_group(node):
         return None
     if nodes.synced and _has_come_to_a_group(node, nodes.records().get(("", node.name))):
-        # What is on it already was of no group's when it was seen, and nobody tells of it again.
+        # Existing pods of the node were dropped when they were seen, and the watch does not repeat them.
         pods.relist()
     return node
 
 
 def _has_come_to_a_group(node: Node, before: Node | None) -> bool:
-    """Whether a node is a group's by now, and pods may have been bound to it before it was known as one."""
+    """Return whether a node is a group's now, and its pods may have been dropped before."""
     if names.GROUP_NAME not in node.labels:
         return False
     if before is not None and before.uid == node.uid:
         return names.GROUP_NAME not in before.labels
-    # One that registers with the taint has none but those that are kept anyway.
+    # A node that registers with the taint has only pods that are kept anyway.
     return not node.tainted
 
 
@@ -166,32 +166,32 @@ def _wanted_pod(raw: object, nodes: Watch[Node]) -> Pod | None:
     if pod.chips or reading.tolerates_tpu_nodes(raw):
         return pod
     if not nodes.synced:
-        # Of a group's node or not: nobody knows yet, and nobody will ask again.
+        # The nodes are unknown, so the pod's may be a group's, and the watch does not repeat the pod.
         return pod
-    # It was there before the taint.
+    # The pod was bound before the node had the taint.
     node = nodes.records().get(("", pod.node))
     return pod if node is not None and names.GROUP_NAME in node.labels else None
 
 
 @dataclass(slots=True, kw_only=True)
 class ClusterReader(Rereading):
-    """What machines have to know of the cluster, as last read. Used by the loop's thread alone."""
+    """Reads the facts about the cluster that machines need to join. Used only by the loop's thread."""
 
-    #: What settings say instead of the cluster; empty where they do not.
+    #: Values from the settings, which override the cluster's; empty if not set.
     api_server: str = ""
     kubernetes_version: str = ""
     cluster: Cluster | None = None
 
     def due_in_seconds(self, now: datetime) -> float:
-        """Return in how many seconds it has to be read again; 0 or less: now."""
+        """Return the seconds until the next read is due; 0 or less if it is."""
         return self.left_seconds(now, self.retry_seconds() or _REREAD_SECONDS)
 
     def read(self) -> None:
-        """Read all of it: four calls at most. Where one fails, what was known before stays."""
+        """Read all facts with at most 4 calls. The last ones are kept if a call fails."""
         self.attempt(self._read, "what machines have to know of the cluster cannot be read:", "cluster")
 
     def doubt(self) -> str:
-        """Say why nothing may be decided yet; empty: it may. What was read once is good for now."""
+        """Return why nothing may be decided yet, empty once the facts were read. They may be outdated."""
         if self.cluster is not None:
             return ""
         return self.problem or "what machines have to know of the cluster is not read yet"
@@ -204,11 +204,11 @@ class ClusterReader(Rereading):
             kubernetes_version=self.kubernetes_version
             or kubernetes_version_of(self.api.get("/version", timeouts=_TIMEOUTS)),
         )
-        # What has not changed stays the same record: all that was concluded from it holds.
+        # An equal record is not replaced, so that identity shows that nothing has changed.
         self.cluster = self.cluster if found == self.cluster else found
 
     def _config_map(self, place: tuple[str, str]) -> object:
-        """Read a ConfigMap; one that is not there says nothing, as on a cluster that kubeadm did not make."""
+        """Read a ConfigMap; empty if it does not exist, as on a cluster that was not created by kubeadm."""
         namespace, name = place
         try:
             return self.api.get(object_path("configmaps", name, namespace=namespace), timeouts=_TIMEOUTS)
@@ -217,9 +217,9 @@ class ClusterReader(Rereading):
 
 
 def ca_hash_of(config_map: object) -> str:
-    """Return the hashes of the authorities in kube-root-ca.crt as kubeadm wants them: sha256:HEX, by commas.
+    """Return the hashes of the CAs in kube-root-ca.crt in kubeadm's format: sha256:HEX, separated by commas.
 
-    kubeadm asks for the SubjectPublicKeyInfo, and takes any of several: while one is being replaced there are two.
+    They are hashes of SubjectPublicKeyInfo. kubeadm accepts any of them: while a CA is being replaced there are two.
     """
     pem = fields.text(fields.mapping(fields.mapping(config_map).get("data")).get("ca.crt"))
     try:
@@ -233,7 +233,7 @@ def ca_hash_of(config_map: object) -> str:
 
 
 def api_server_of(config_map: object) -> str:
-    """Return HOST:PORT that cluster-info tells everybody who wants to join."""
+    """Return HOST:PORT of the API server from cluster-info, which is public for machines that join."""
     text = fields.text(fields.mapping(fields.mapping(config_map).get("data")).get("kubeconfig"))
     try:
         kubeconfig = yaml.safe_load(text)
@@ -250,18 +250,18 @@ def api_server_of(config_map: object) -> str:
 
 
 def kubernetes_version_of(version: object) -> str:
-    """Return the API server's version as 1.31, from what it answers to /version."""
+    """Return the API server's minor version, such as 1.31, from its response to /version."""
     found = _GIT_VERSION.match(fields.text(fields.mapping(version).get("gitVersion")))
     return found[1] if found is not None else ""
 
 
 def not_synced(watches: Watches) -> tuple[str, ...]:
-    """Say why the caches must not be decided on; empty: they may."""
+    """Return the reasons why the caches must not be used for decisions, empty if they may."""
     return tuple(filter(None, (doubt_of(name, watch) for name, watch in watches.named().items())))
 
 
 def take_snapshot(watches: Watches, cluster: ClusterReader, live: frozenset[str] = frozenset()) -> Snapshot:
-    """Put together what one decision sees."""
+    """Return the input of one decision."""
     return Snapshot(
         cluster=cluster.cluster or Cluster(uid=""),
         groups=tuple(watches.groups.records().values()),

@@ -17,7 +17,7 @@ from provisioner.nodegroups.planning.round import DevicePlugin, Node, Pod
 
 API_ROOT = f"/apis/{API_VERSION}"
 APPS_ROOT = "/apis/apps/v1"
-#: Labels of nodes that are read; each machine has some twenty more.
+#: Labels of nodes that are read. Machines have about 20 others.
 _READ_LABELS = frozenset(
     {
         names.GROUP_NAMESPACE,
@@ -31,11 +31,12 @@ _READ_LABELS = frozenset(
         names.MACHINE_ID,
     }
 )
-#: Keeps pods without chips off the nodes; TPU nodes of GKE have the same.
+#: Keeps pods without chips off the nodes. TPU nodes of GKE have the same taint.
 TPU_TAINT = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
 _TAINT = (TPU_TAINT["key"], TPU_TAINT["effect"])
 _MACHINE = "gce://"
-#: A kubelet with nothing new reports every 2.5 to 7.5 minutes, and Kubernetes finds it silent within another minute.
+#: A node is silent if its kubelet had not reported for this long when Kubernetes noticed that. A kubelet without
+#: changes reports every 2.5 to 7.5 minutes, and Kubernetes notices its silence within one more minute.
 _SILENCE = timedelta(minutes=10)
 _OF_NODE = frozenset({"DaemonSet", "Node"})
 _MIRROR = "kubernetes.io/config.mirror"
@@ -74,7 +75,7 @@ def parse_node(raw: object) -> Node:
 
 
 def may_be_of_a_group(node: Node) -> bool:
-    """Whether a node may be a machine of a group: one of Compute Engine, or one that says so itself."""
+    """Return whether a node may be a group's: it is a machine of Compute Engine, or has the labels of a group."""
     return node.provider_id.startswith(_MACHINE) or names.GROUP_NAME in node.labels
 
 
@@ -89,7 +90,8 @@ def parse_pod(raw: object) -> Pod:
         name=name,
         uid=uid,
         node=fields.name(spec.get("nodeName")),
-        chips=podspec.requested_chips(what, spec),
+        # The devices of claims are not read.
+        chips=podspec.requested_chips(what, spec) or int(podspec.uses_claims(spec, status)),
         finished=status.get("phase") in ("Succeeded", "Failed"),
         deletion_deadline=fields.deletion_deadline(what, metadata),
         bound_to_node=_is_bound_to_node(metadata),
@@ -97,7 +99,7 @@ def parse_pod(raw: object) -> Pod:
 
 
 def tolerates_tpu_nodes(raw: object) -> bool:
-    """Whether a pod can be scheduled to nodes with the taint of TPU nodes."""
+    """Return whether a pod can be scheduled to nodes with the taint of TPU nodes."""
     spec = fields.mapping(fields.mapping(raw).get("spec"))
     return any(
         each.get("key") in (None, "", constants.TPU_RESOURCE) and each.get("effect") in (None, "", "NoSchedule")

@@ -23,24 +23,24 @@ from provisioner.runtime.repeats import Lasting, Repeats, place_of
 _log = structlog.get_logger(__name__)
 
 _PASSING = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.ALREADY_EXISTS})
-#: What the condition of a group may say in a label.
+#: Reasons that may be values of the metric's label.
 _REASONS = frozenset(Reason)
 
 
 @dataclass(slots=True, kw_only=True)
 class Reporter:
-    """Used by the loop's thread alone."""
+    """Reports decisions and answers. Used only by the loop's thread."""
 
     recorder: EventRecorder
     metrics: Metrics
-    #: What is done is not done, and only the actor says what that would be.
+    #: Whether changes are not made. Then only the actor reports them.
     dry_run: bool = False
     _held: dict[str, tuple[actions.Event, ...]] = field(default_factory=dict)
     _lasting: Lasting = field(default_factory=Lasting)
     _repeats: Repeats = field(default_factory=Repeats)
 
     def tell(self, plan: Plan, snapshot: Snapshot) -> None:
-        """Tell what one decision came to."""
+        """Report a decision."""
         for crashed in plan.crashed:
             self._tell_crash(crashed)
         if not self.dry_run:
@@ -81,7 +81,7 @@ class Reporter:
         _log.error("node_group.decide_crashed", **said, left_out=left_out, exc_info=crashed.error)
 
     def tell_answer(self, answer: Answer) -> None:
-        """Tell how a call or a write ended."""
+        """Report the result of a call or a write."""
         changes = isinstance(answer, actions.WriteAnswer) or answer.call.sort is actions.Sort.CHANGE
         if self.dry_run and changes:
             return
@@ -105,7 +105,7 @@ class Reporter:
         events = self._held.pop(key, ())
         if answer.failure is None:
             self._lasting.ended(key)
-            # Statuses change often, and what matters in them is an Event.
+            # Debug, because statuses change often, and important changes have an Event.
             log = _log.debug if isinstance(answer.write, actions.PatchStatus) else _log.info
             log("object.written", write=kind, object=key)
             for event in events:
@@ -167,7 +167,7 @@ class Reporter:
 
 
 def _tell_success(answer: actions.CallAnswer) -> None:
-    """Log what has changed; what was read shows in what follows from it."""
+    """Log a successful change. Reads are not logged: their results show in later changes."""
     operation = answer.result if isinstance(answer.result, Operation) else None
     said = {**_of(answer), **({"operation": operation.name} if operation is not None else {})}
     match answer.call:
@@ -190,7 +190,7 @@ def _tell_success(answer: actions.CallAnswer) -> None:
 
 
 def _of(answer: actions.CallAnswer) -> dict[str, str]:
-    """Name what a call was about, without what it carries: metadata has tokens."""
+    """Return the keys of a log line about a call, without the content of changes: metadata contains tokens."""
     call, failure = answer.call, answer.failure
     said = {"resource": f"{call.target.scope.path} {call.target.name}", "object": call.target.kind.value}
     if isinstance(call, actions.SetMetadata):

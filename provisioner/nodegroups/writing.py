@@ -1,4 +1,4 @@
-"""Writes to Kubernetes, each in one or two exchanges with its preconditions. Idempotent; raises only ClusterError."""
+"""Writes to Kubernetes, each in one or two requests with preconditions. Idempotent. Raises only ClusterError."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT, TPU_TAINT
 
-#: A write takes no longer than this, and is not begun with less of the lease left.
+#: Maximum duration of a write in seconds. A write is not begun if the lease is valid for a shorter time.
 WRITE_SECONDS = 10.0
 _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=WRITE_SECONDS - 3.0)
-#: Of each of two exchanges.
+#: For each of two requests of one write.
 _SHORT_TIMEOUTS = Timeouts(connect_seconds=1.5, read_seconds=WRITE_SECONDS / 2 - 1.5)
 _DEVICE_PLUGIN_PATH = object_path("daemonsets", device_plugin.NAME, namespace=device_plugin.NAMESPACE, root=APPS_ROOT)
 
 
 def draw_token() -> str:
-    """Draw a bootstrap token: an id of 6 symbols, which is no secret, a dot, and 16 that are (83 bits)."""
+    """Draw a bootstrap token: a public id of 6 characters, a dot, and a secret of 16 characters (83 bits)."""
     return f"{_drawn(6)}.{_drawn(16)}"
 
 
@@ -39,7 +39,7 @@ def _drawn(length: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """Writes to one API server; may be called from many threads."""
+    """Writes to one API server. Thread-safe."""
 
     api: Api
     device_plugin: Mapping[str, Any] = field(default_factory=dict)
@@ -93,18 +93,18 @@ class Writer:
 
     def _patch_node(self, what: actions.PatchNode) -> None:
         path = object_path("nodes", what.name)
-        # No other node has it, under the same name or another.
+        # The resource version also identifies the node: no other one has it, even under the same name.
         patch: dict[str, Any] = {"metadata": {"resourceVersion": what.resource_version}}
         if what.labels:
             patch["metadata"]["labels"] = dict(what.labels)
         spec: dict[str, Any] = {"unschedulable": True} if what.cordon else {}
         if what.taint:
-            # A node that got it in the meantime has another resource version.
+            # If the taint was added in the meantime, the resource version differs and the patch is rejected.
             node = fields.mapping(self.api.get(path, timeouts=_SHORT_TIMEOUTS).get("spec"))
             spec["taints"] = [*fields.mappings(node.get("taints")), TPU_TAINT]
         if spec:
             patch["spec"] = spec
-        # A merge patch: with a strategic one a taint that is to go would stay.
+        # A merge patch, because a strategic one would not remove a taint that is missing in the list.
         self.api.patch(path, patch, timeouts=_SHORT_TIMEOUTS)
 
     def _evict(self, what: actions.EvictPod) -> None:
@@ -127,12 +127,12 @@ class Writer:
             machine_id=what.machine_id,
             expires_at=what.expires_at,
         )
-        # A conflict: the id is that of another token, which is not ours to hand out. The next try draws another.
+        # A conflict: the id belongs to another token, which must not be used. The next attempt draws another id.
         made = self.api.post(path, secret, timeouts=_SHORT_TIMEOUTS)
         self._keep_if_it_lasts(what, fields.mapping(made.get("metadata")))
 
     def _keep_if_it_lasts(self, what: actions.CreateToken, made: Mapping[str, Any]) -> None:
-        """Delete a token that ends too early by the clock of the API server, which alone counts."""
+        """Delete a token that expires too early by the clock of the API server, which decides on it."""
         now = fields.parse_timestamp(made.get("creationTimestamp"))
         if now is None or what.expires_at - now >= tokens.LIFE / 2:
             return

@@ -6,7 +6,8 @@ show that choice: where there may be such pods, the pool stays cordoned for a mi
 look and the delete no pod can be bound that does not tolerate the cordon; a node that registers after that look takes
 no pod before the delete has reached GKE, because it reports its chips only several seconds later.
 
-The last look is one call, whose answer is empty where all is well: it takes no longer for a pool of thousands of nodes.
+`provisioner.model.membership` decides which nodes a pool has. A pool with fewer nodes than hosts is not deleted while
+pods of its workload are on a node whose pool is unknown.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import NamedTuple
 
 import structlog
 
+from provisioner import constants
 from provisioner.kube import live
 from provisioner.kube.errors import ClusterError
-from provisioner.kube.live import KeptError, list_nodes_of_pool, look_last
+from provisioner.kube.live import KeptError, PoolNode, find_nodes_of_pool, list_nodes_of_pool, look_last
 from provisioner.kube.protocol import Api
 from provisioner.model.capacity import PoolName
 from provisioner.model.wording import first_of
@@ -91,7 +93,7 @@ class Gate:
         if kept_on is not None:
             self._refuse_if_used(delete, [kept_on], living)
             self._kept_on.pop(delete.name, None)
-        nodes = list_nodes_of_pool(self.api, delete.name, self.node_selector)
+        nodes, unknown = find_nodes_of_pool(self.api, delete.name, delete.hosts, delete.membership, self.node_selector)
         names, known = [node.name for node in nodes], frozenset((node.name, node.uid) for node in nodes)
         opened = [node.name for node in nodes if node.open]
         # Cordons that an earlier try left behind are ours too.
@@ -103,13 +105,14 @@ class Gate:
             live.cordon(self.api, name)
 
         try:
+            self._refuse_if_unknown(delete, unknown, living)
             if opened:
                 self._refuse_if_used(delete, names, living)
             self.for_each(close, opened)
             self._let_settle(delete, known, anew=bool(opened))
             # Pods that tolerate the cordon may have come since the first look.
             self._refuse_if_used(delete, names, living)
-            self._refuse_if_growing(delete, known)
+            self._refuse_if_growing(delete, nodes)
         except SettlingError:
             raise
         except (ClusterError, KeptError):
@@ -119,6 +122,17 @@ class Gate:
             self._closed.pop(delete.name, None)
             self.for_each(self._uncordon, closed)
             raise
+
+    def _refuse_if_unknown(self, delete: Delete, unknown: Collection[str], living: Workload | None) -> None:
+        """Raise KeptError if a pod of the living workload is on one of the nodes whose pool is unknown."""
+        if living is None or not unknown:
+            return
+        for pod in list_pods_of_workload(self.api, living.kind, living.namespace, living.name):
+            if pod.node_name in unknown and self._runs(pod) and not _spared(delete, pod):
+                raise KeptError(
+                    f"pod {pod.namespace}/{pod.name} runs on node {pod.node_name}, whose label {constants.NODE_POOL} "
+                    "names no node pool; restore the label"
+                )
 
     def _let_settle(self, delete: Delete, nodes: frozenset[tuple[str, str]], *, anew: bool) -> None:
         """Take note since when all nodes are cordoned; a node that was open, or is new, starts the time anew."""
@@ -141,10 +155,13 @@ class Gate:
                 told=f"unfinished pods are on it: {first_of(own)}" if own else "unfinished pods of others are on it",
             )
 
-    def _refuse_if_growing(self, delete: Delete, known: Collection[tuple[str, str]]) -> None:
+    def _refuse_if_growing(self, delete: Delete, nodes: Collection[PoolNode]) -> None:
+        known = {(node.name, node.uid) for node in nodes}
+        strayed = [node.name for node in nodes if not node.labelled]
+
         def strangers() -> list[str]:
-            nodes = list_nodes_of_pool(self.api, delete.name, self.node_selector)
-            return [node.name for node in nodes if node.open or (node.name, node.uid) not in known]
+            found = list_nodes_of_pool(self.api, delete.name, delete.membership, self.node_selector, strayed)
+            return [node.name for node in found if node.open or (node.name, node.uid) not in known]
 
         look_last(strangers, self.monotonic)
 
@@ -165,15 +182,15 @@ class Gate:
         return living
 
     def _blocking_pods(self, delete: Delete, node: str, living: Workload | None) -> list[str]:
-        now = self.clock()
         return [
             f"{pod.namespace}/{pod.name} on {node}"
             for pod in list_pods_on_node(self.api, node)
-            if (pod.has_devices or _is_of(living, pod))
-            and not pod.finished
-            and (pod.deletion_deadline is None or pod.deletion_deadline > now)
-            and not _spared(delete, pod)
+            if (pod.has_devices or _is_of(living, pod)) and self._runs(pod) and not _spared(delete, pod)
         ]
+
+    def _runs(self, pod: BoundPod | Pod) -> bool:
+        """Whether a pod has not ended, and may run until its grace ends if it is being deleted."""
+        return not pod.finished and (pod.deletion_deadline is None or pod.deletion_deadline > self.clock())
 
     def _still_stuck(self, delete: Delete) -> bool:
         return any(

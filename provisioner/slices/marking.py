@@ -15,8 +15,6 @@ from provisioner.admission.review import Answer, Operation, Request, pointer
 from provisioner.kube import fields, podspec
 from provisioner.model.placement import labels_of, slice_key
 
-#: Prefix of the resources by which a pod requests devices of a class without a ResourceClaim.
-_DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 _KEPT_OFF = {"key": constants.SLICE, "operator": "DoesNotExist"}
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _TERMS = ("spec", "affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms")
@@ -27,8 +25,8 @@ def review_placement(request: Request, *, assigned: bool) -> Answer:
     if (request.kind, request.operation, request.subresource) != ("Pod", "CREATE", ""):
         return Answer()
     metadata, spec = (fields.mapping(request.object.get(key)) for key in ("metadata", "spec"))
-    chips, claims = _requests_chips(spec), podspec.has_claims(spec)
-    if not (chips or claims or _requests_device_class(spec)):
+    chips = _requests_chips(spec)
+    if not (chips or podspec.uses_claims(spec)):
         return Answer()
     key = (
         slice_key(fields.mapping(metadata.get("labels")))
@@ -46,12 +44,6 @@ def _requests_chips(spec: dict[str, Any]) -> bool:
     except fields.MalformedObject:
         # The API server rejects a pod with such an amount.
         return True
-
-
-def _requests_device_class(spec: dict[str, Any]) -> bool:
-    containers = (*fields.mappings(spec.get("containers")), *fields.mappings(spec.get("initContainers")))
-    limits = (fields.mapping(fields.mapping(each.get("resources")).get("limits")) for each in containers)
-    return any(name.startswith(_DEVICE_CLASS) for each in limits for name in each)
 
 
 def _is_served(metadata: dict[str, Any], spec: dict[str, Any], *, chips: bool) -> bool:

@@ -1,8 +1,7 @@
-"""What Google sells: accelerators, machine types, topologies, and the shapes that they allow.
+"""Accelerators, machine types and topologies that Google sells, and the shapes of slices that they allow.
 
-Tables and arithmetic; only `extend` changes the tables. The facts are those of Google's own cluster autoscaler and of
-the Cloud TPU documentation; GKE has the last word, and what it refuses comes back through the error table of
-`provisioner.slices.suppliers.gke`.
+Tables and arithmetic; only `extend` changes the tables. The facts are from Google's cluster autoscaler and the Cloud
+TPU documentation. GKE decides in the end; `provisioner.slices.suppliers.gke` has a table of its rejections.
 """
 
 from provisioner.tpu.catalogue import ACCELERATORS, Accelerator, MachineType, Topology, TopologyError, machine_type

@@ -1,14 +1,15 @@
-"""The catalogue: accelerator label -> machine types and topologies, which are grids of chips ("4x4", "2x2x4").
+"""Catalogue of machine types and topologies (grids of chips such as "4x4" and "2x2x4") by accelerator label.
 
-Chips a VM, single-host topologies, vCPU, memory and disks are those of GKE's own autoscaler
-(GoogleCloudPlatform/cluster-autoscaler). It holds no list of topologies; those come from cluster-toolkit, xpk and the
-Cloud TPU documentation: a fixed list for 2-D generations, a rule with a maximum of 4x4x4 cubes for 3-D ones. Where
-sources disagree a comment says what is followed.
+Chips per VM, single-host topologies, vCPU, memory and disks are those of GKE's own autoscaler
+(GoogleCloudPlatform/cluster-autoscaler), which has no list of topologies. Topologies are from cluster-toolkit, xpk and
+the Cloud TPU documentation: a fixed list for 2-D generations, a rule with a maximum number of 4x4x4 cubes for 3-D ones.
+If sources disagree, a comment names the one that is used.
 
-The lists of 3-D topologies name the slices that xpk makes by default, for tpu7x also those of a reference list for this
-provisioner, and for v4 the whole pod, 16x16x16.
+The lists of 3-D topologies contain the slices that xpk creates by default, for tpu7x also those of a reference list for
+this provisioner, and for v4 the whole pod, 16x16x16.
 
-A process has one table. `extend` adds what its cluster lists, between rounds only: within a round it is constant.
+Each process has one table. `extend` adds the offers of its cluster only between rounds, so the table is constant within
+a round.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from itertools import combinations_with_replacement
 
 from provisioner.model import bounds
 
-#: Since tpu7 the accelerator label is the generation.
+#: Pattern of accelerator labels since tpu7: the label is the generation.
 GENERATION_LABEL = re.compile(r"tpu[0-9]{1,2}[a-z]?")
 _FORM = re.compile(r"[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){1,2}")
 
 
 class TopologyError(ValueError):
-    """The text is no topology."""
+    """The text is not a topology."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -64,14 +65,14 @@ _PD = ("pd-standard", "pd-balanced", "pd-ssd")
 _PD_FAST = ("pd-balanced", "pd-ssd")
 _HYPERDISK = ("hyperdisk-balanced",)
 
-#: Edge of the cube that larger 3-D slices are composed of, in chips.
+#: Edge, in chips, of the cubes that larger 3-D slices are composed of.
 _CUBE_EDGE = 4
 CUBE_CHIPS = _CUBE_EDGE**3
-#: Longest axis of a 3-D slice, in chips.
+#: Maximum length of an axis of a 3-D slice, in chips.
 LONGEST_AXIS = 256
 
 _TWO_DIMENSIONAL = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-#: One report only, which calls them podslices; GKE's autoscaler knows the machine type but lists no topologies.
+#: From a single report, which calls them podslices; GKE's autoscaler has the machine type but no topologies.
 _V3_SLICE = ("4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32", "32x64")
 
 
@@ -112,51 +113,51 @@ TPU7 = ("1x1x1", *BELOW_CUBE, "4x4x4", "4x4x8", "4x4x12", "4x4x16", "4x8x8")
 
 @dataclass(frozen=True, slots=True)
 class MachineType:
-    """A TPU VM."""
+    """A type of TPU VM."""
 
     name: str
     chips: int
-    #: The one topology that a VM of this type makes alone; empty where GKE knows none.
+    #: Topology of a slice that is one VM of this type; empty if GKE has no such slice.
     single_host_topology: str
     vcpus: int
     memory_gib: int
     #: Boot disks that GKE accepts, GKE's default first.
     disk_types: tuple[str, ...]
     _: KW_ONLY
-    #: Sold through the Dynamic Workload Scheduler too: flex-start.
+    #: Whether it is also sold as flex-start, through the Dynamic Workload Scheduler.
     flex_start: bool = True
-    #: Chosen only when a pod names it.
+    #: Whether it is used only for pods that select it.
     only_on_request: bool = False
-    #: The label kubernetes.io/arch of its nodes; empty where no source says it.
+    #: Label kubernetes.io/arch of its nodes; empty if no source states it.
     arch: str = "amd64"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """What one value of `cloud.google.com/gke-tpu-accelerator` offers."""
+    """Offers for one value of `cloud.google.com/gke-tpu-accelerator`."""
 
     label: str
     generation: str
     machine_types: tuple[MachineType, ...]
-    #: Valid topologies; for 3-D generations those below one cube.
+    #: Valid topologies; for 3-D generations only those below one cube.
     listed_topologies: tuple[str, ...]
-    #: Those that Google's tools name, of 3-D generations; others follow the rule, and GKE decides.
+    #: 3-D topologies that Google's tools list. GKE decides about others that follow the rule.
     documented_topologies: tuple[str, ...] = ()
-    #: Most 4x4x4 cubes in one slice; 0 for generations without cubes.
+    #: Maximum number of 4x4x4 cubes in a slice; 0 for generations without cubes.
     max_cubes: int = 0
-    #: Likewise in those that Google's own documentation names; 0: in all of these.
+    #: Number of cubes in the largest slice of Google's own documentation; 0 if it equals `max_cubes`.
     documented_cubes: int = 0
-    #: Multi-host slices are placed by a workload policy (a Compute resource policy) instead of COMPACT placement.
+    #: Whether multi-host slices are placed by a workload policy (a Compute resource policy), not by COMPACT placement.
     workload_policy: bool = False
-    #: Sources disagree on whether axes may be in any order.
+    #: Whether sources disagree about unsorted axes, so that GKE may accept any order.
     any_order: bool = False
 
     def topologies(self) -> tuple[Topology, ...]:
-        """Every valid topology, smallest first."""
+        """Return every valid topology, smallest first."""
         return _topologies(self.listed_topologies, self.max_cubes)
 
     def documents(self, topology: Topology) -> bool:
-        """Whether a list of Google's names a valid topology; of 2-D generations there are no others."""
+        """Return whether Google's tools list a valid topology; true for all of 2-D generations."""
         return not self.max_cubes or str(topology) in self.documented_topologies
 
 
@@ -167,7 +168,7 @@ def _topologies(listed: tuple[str, ...], max_cubes: int) -> tuple[Topology, ...]
 
 
 def _cubes(max_cubes: int) -> Iterator[Topology]:
-    """Slices of whole cubes: each axis a multiple of 4 up to 256, axes in non-decreasing order."""
+    """Yield the topologies of whole cubes: each axis a multiple of 4 up to 256, in non-decreasing order."""
     axes = range(_CUBE_EDGE, LONGEST_AXIS + 1, _CUBE_EDGE)
     for grid in combinations_with_replacement(axes, 3):
         if math.prod(grid) <= max_cubes * CUBE_CHIPS:
@@ -182,7 +183,7 @@ _ALL = (
         listed_topologies=("2x2",),
     ),
     Accelerator(
-        # Google's autoscaler has this value; a comment there, and one report, say tpu-v3-podslice.
+        # Google's autoscaler has this value; a comment in it, and one report, have tpu-v3-podslice.
         label="tpu-v3-slice",
         generation="v3",
         machine_types=(MachineType("ct3p-hightpu-4t", 4, "", 48, 340, _PD, flex_start=False),),
@@ -201,11 +202,11 @@ _ALL = (
         listed_topologies=BELOW_CUBE,
         documented_topologies=V4,
         max_cubes=64,
-        # xpk lists unsorted topologies too; the documentation and cluster-toolkit want them sorted.
+        # xpk also lists unsorted topologies; the documentation and cluster-toolkit require sorted ones.
         any_order=True,
     ),
     Accelerator(
-        # Lists of 2-D topologies name this family beside the podslices; no report tells of its multi-host slices.
+        # Lists of 2-D topologies have this family with the podslices; no report describes multi-host slices of it.
         label="tpu-v5-lite-device",
         generation="v5e",
         machine_types=(
@@ -228,12 +229,12 @@ _ALL = (
     Accelerator(
         label="tpu-v5p-slice",
         generation="v5p",
-        # cluster-toolkit lists ct5p-hightpu-1t and -2t too; GKE's autoscaler does not, so they are left out.
+        # cluster-toolkit also lists ct5p-hightpu-1t and -2t. GKE's autoscaler does not, so they are left out.
         machine_types=(MachineType("ct5p-hightpu-4t", 4, "2x2x1", 208, 448, _PD_FAST),),
         listed_topologies=BELOW_CUBE,
         documented_topologies=V5P,
         max_cubes=140,
-        # The largest of cloud.google.com/tpu/docs/v5p is 16x16x24; others list up to 140 cubes.
+        # The largest slice in cloud.google.com/tpu/docs/v5p is 16x16x24; other sources list up to 140 cubes.
         documented_cubes=96,
     ),
     Accelerator(
@@ -250,9 +251,11 @@ _ALL = (
         label="tpu7x",
         generation="tpu7x",
         machine_types=(
-            MachineType("tpu7x-standard-1t", 1, "1x1x1", 56, 248, _HYPERDISK),
-            MachineType("tpu7x-standard-4t", 4, "2x2x1", 224, 992, _HYPERDISK),
-            MachineType("tpu7x-ultranet-4t", 4, "2x2x1", 224, 992, _HYPERDISK, only_on_request=True),
+            # GKE's autoscaler has 992 GiB, but a node of tpu7x-standard-4t reported 963568636Ki allocatable. GKE's
+            # formula gives that amount for 960 GiB, so the other types have the same memory per CPU.
+            MachineType("tpu7x-standard-1t", 1, "1x1x1", 56, 240, _HYPERDISK),
+            MachineType("tpu7x-standard-4t", 4, "2x2x1", 224, 960, _HYPERDISK),
+            MachineType("tpu7x-ultranet-4t", 4, "2x2x1", 224, 960, _HYPERDISK, only_on_request=True),
         ),
         listed_topologies=("1x1x1", *BELOW_CUBE),
         documented_topologies=TPU7X,
@@ -273,21 +276,21 @@ _ALL = (
     ),
 )
 
-#: By the value of `cloud.google.com/gke-tpu-accelerator`.
+#: Accelerators by the value of `cloud.google.com/gke-tpu-accelerator`.
 ACCELERATORS = {accelerator.label: accelerator for accelerator in _ALL}
 
 
 @lru_cache(maxsize=1024)
 def machine_type(name: str) -> tuple[Accelerator, MachineType] | None:
-    """Return what is known of a machine type, None for one that is not in the catalogue."""
+    """Return a machine type with its accelerator; None if it is not in the catalogue."""
     found = ((offer, each) for offer in tuple(ACCELERATORS.values()) for each in offer.machine_types)
     return next((pair for pair in found if pair[1].name == name), None)
 
 
 def extend(offers: Iterable[Accelerator]) -> list[str]:
-    """Add what a cluster lists to the table, in place of what was added before; return contradictions, in sentences.
+    """Replace the cluster's offers in the table; return contradictions, as sentences.
 
-    The table wins over what is added, and what comes first over what comes later. `tpu.extend` is for callers.
+    The built-in table has priority over offers, and earlier offers over later ones. Callers use `tpu.extend`.
     """
     extended, contradictions = {offer.label: offer for offer in _ALL}, []
     machines = {machine.name: (offer, machine) for offer in _ALL for machine in offer.machine_types}
@@ -308,7 +311,7 @@ def extend(offers: Iterable[Accelerator]) -> list[str]:
             documented_topologies=tuple(dict.fromkeys((*known.documented_topologies, *offer.listed_topologies))),
         )
     usable = {label: offer for label, offer in extended.items() if offer.machine_types and offer.topologies()}
-    # Another thread finds the old entry or the new one, never none.
+    # No entry is ever missing: another thread gets the old or the new one.
     ACCELERATORS.update(usable)
     for label in ACCELERATORS.keys() - usable.keys():
         del ACCELERATORS[label]

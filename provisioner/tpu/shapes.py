@@ -1,4 +1,4 @@
-"""From what a pod selects to the machine type and the number of hosts."""
+"""Determines machine type and number of hosts of a slice from the node selectors and chips of a pod."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from provisioner.model import bounds
 from provisioner.tpu import catalogue
 from provisioner.tpu.catalogue import ACCELERATORS, LONGEST_AXIS, Accelerator, MachineType, Topology, TopologyError
 
-#: Chips a VM of multi-host slices; an accelerator without such a machine type (Google documents none) uses its largest.
+#: Chips per VM of multi-host slices; an accelerator without such a type (Google documents none) uses its largest.
 _MULTI_HOST_VM_CHIPS = 4
 _SUGGESTIONS = 3
 
 
 class ShapeError(ValueError):
-    """No slice is of this shape; the message names the value, says why, and gives the nearest valid ones."""
+    """A request describes no valid slice; the message has the invalid value, the reason and the nearest values."""
 
 
-# Without slots: shapes are few, and what follows from them is asked for many times in each decision.
+# No slots, because `cached_property` needs a `__dict__`: there are few shapes, and each decision reads their derived
+# values many times.
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """A slice that can be bought."""
+    """A type of slice that Google sells."""
 
     accelerator: Accelerator
     topology: Topology
@@ -35,17 +36,17 @@ class Shape:
 
     @cached_property
     def multi_host(self) -> bool:
-        """Whether several VMs make one slice (GKE's rule: chips of the slice differ from chips of the VM)."""
+        """Whether the slice has several VMs (GKE's rule: chips of the slice differ from chips of the VM)."""
         return self.topology.chips != self.machine_type.chips
 
     @property
     def documented(self) -> bool:
-        """Whether a list of Google's names the topology; else it only follows the rule."""
+        """Whether Google's tools list the topology; otherwise it only follows the rule."""
         return self.accelerator.documents(self.topology)
 
     @property
     def warning(self) -> str:
-        """What a user should know of the shape; empty for nothing."""
+        """Warning for users about the shape; empty if it needs no warning."""
         most = self.accelerator.documented_cubes * catalogue.CUBE_CHIPS
         if most and self.topology.chips > most:
             return (
@@ -60,24 +61,24 @@ class Shape:
         )
 
     def nodes(self, pods: int) -> int:
-        """Nodes of the pool: exactly the hosts of a multi-host slice, else what `pods` pods fill, at least one."""
+        """Return the number of nodes: the hosts of a multi-host slice, otherwise as `pods` pods fill, at least one."""
         if self.multi_host:
             return self.topology.chips // self.machine_type.chips
         return max(1, -(-pods * self.chips_per_pod // self.machine_type.chips))
 
 
 def extend(offers: Iterable[Accelerator]) -> list[str]:
-    """Extend the catalogue (see there), and forget what was resolved by the old one."""
+    """Extend the catalogue (see `catalogue.extend`), and clear the cache of resolved shapes."""
     contradictions = catalogue.extend(offers)
     _outcome.cache_clear()
     return contradictions
 
 
 def find_accelerator(label: str) -> Accelerator:
-    """Return what an accelerator label offers; raise ShapeError where there is no such label."""
+    """Return the offers for an accelerator label. Raises ShapeError if the label is unknown."""
     offer = ACCELERATORS.get(label)
     if offer is None:
-        # Similarity takes time with the square of the length; no label that is meant is longer.
+        # Comparing takes time with the square of the length, and no valid label is longer.
         nearest = _nearest_labels(label) if len(label) <= bounds.LABEL_VALUE else ""
         raise ShapeError(
             f"there is no TPU accelerator {bounds.quoted(label)}{nearest}; valid are {', '.join(ACCELERATORS)}"
@@ -86,7 +87,7 @@ def find_accelerator(label: str) -> Accelerator:
 
 
 def shapes_of(offer: Accelerator, grid: Topology) -> Iterator[Shape]:
-    """List what a valid topology can be made of: machine types, and chips a pod on each."""
+    """Yield the shapes with a valid topology: possible machine types, and chips per pod on each."""
     for machine in offer.machine_types:
         for chips_per_pod in range(1, machine.chips + 1):
             if _multi_host(offer, machine, grid, chips_per_pod) or _single_host(machine, grid, chips_per_pod):
@@ -94,7 +95,7 @@ def shapes_of(offer: Accelerator, grid: Topology) -> Iterator[Shape]:
 
 
 def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: str = "") -> Shape:
-    """Find the slice that a pod asks for, of a machine type that it may pin; raise ShapeError where there is none."""
+    """Return the shape that a pod requests, of any machine type if it is empty. Raises ShapeError if it is invalid."""
     for what, text in (("accelerator", accelerator), ("topology", topology), ("machine type", machine_type)):
         if len(text) > bounds.LABEL_VALUE:
             raise ShapeError(bounds.too_long(what, text, bounds.LABEL_VALUE))
@@ -105,10 +106,7 @@ def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: s
 
 
 def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> int:
-    """Return the chips of a host of the slice; of several machine types that may be, of the largest.
-
-    1 where there is no such slice: `resolve` then says why.
-    """
+    """Return the chips of a host of the slice, of the largest possible machine type; 1 if the slice is invalid."""
     offer = ACCELERATORS.get(accelerator)
     for chips in sorted({each.chips for each in offer.machine_types}, reverse=True) if offer else ():
         with contextlib.suppress(ShapeError):
@@ -117,10 +115,7 @@ def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> in
 
 
 def may_be_sold(accelerator: str, topology: str, machine_type: str) -> bool:
-    """Whether Google may sell what there is no shape for: the catalogue is too old, or its sources disagree.
-
-    Without an accelerator nodes of any may have the topology.
-    """
+    """Return whether Google may sell an invalid shape: accelerator or machine type is unknown, or sources disagree."""
     offer = ACCELERATORS.get(accelerator)
     if offer is None or (machine_type and catalogue.machine_type(machine_type) is None):
         return True
@@ -135,7 +130,7 @@ def may_be_sold(accelerator: str, topology: str, machine_type: str) -> bool:
 def not_whole_slices(
     accelerator: str, topology: Topology, *, pods: int, chips_per_pod: int, wanted: int, several: bool
 ) -> str:
-    """Say that `wanted` pods are not the `pods` of a slice, nor, where there may be several slices, a multiple."""
+    """Return the message that `wanted` pods are not the `pods` of a slice, or, if `several`, of whole slices."""
     return (
         f"a {accelerator} slice of topology {topology} has {pods} pods of {chips_per_pod} chips, but there are "
         f"{wanted}; make it {'a multiple of ' if several else ''}{pods}"
@@ -144,7 +139,7 @@ def not_whole_slices(
 
 @lru_cache(maxsize=4096)
 def _outcome(accelerator: str, topology: str, chips_per_pod: int, machine_type: str) -> Shape | str:
-    """Return the shape, or why there is none: a wrong request comes again in every round, as a right one does."""
+    """Return the shape or the text of the error; both are cached, because wrong requests also repeat in every round."""
     try:
         return _resolved(accelerator, topology, chips_per_pod, machine_type)
     except ShapeError as error:
@@ -181,7 +176,7 @@ def _resolved(accelerator: str, topology: str, chips_per_pod: int, machine_type:
 
 def _multi_host(offer: Accelerator, machine: MachineType, grid: Topology, chips_per_pod: int) -> bool:
     counts = [each.chips for each in offer.machine_types]
-    # One pod a host: the chips a pod asks for tell 2x4 on one 8-chip VM from 2x4 on two 4-chip VMs.
+    # One pod per host: the chips of a pod distinguish 2x4 on one VM of 8 chips from 2x4 on two VMs of 4 chips.
     return (
         machine.chips == (_MULTI_HOST_VM_CHIPS if _MULTI_HOST_VM_CHIPS in counts else max(counts)) == chips_per_pod
         and grid.chips > machine.chips
@@ -222,7 +217,7 @@ def _valid_topology(offer: Accelerator, text: str) -> Topology:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Read the numbers that somebody may have meant: "4X4", "04x4", "4 x 4"."""
+    """Return the numbers that a user may have meant: "4X4", "04x4", "4 x 4"."""
     return tuple(map(int, re.findall(r"[0-9]{1,4}", text)))
 
 
@@ -242,7 +237,7 @@ def _nearest_labels(text: str) -> str:
     import difflib  # noqa: PLC0415 - only for mistakes
 
     generation = text.removeprefix("tpu-")
-    # Another thread may extend the table.
+    # Copied, because another thread may extend the table.
     known = dict(ACCELERATORS)
     close = (
         [label for label in known if text and label.startswith(text)]

@@ -1,4 +1,4 @@
-"""The webhook server: its metrics, its webhooks, putting it together, starting it, and ending in good order."""
+"""Builds, runs and stops the webhook server and its metrics, with the webhooks of all products."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ from provisioner.workloads.kind import STATEFUL_SET, controller_of
 _log = structlog.get_logger(__name__)
 
 NAME = "tpu-provisioner-webhook"
-#: After SIGTERM reviews are answered for so long: API servers have to learn that this replica goes.
+#: Seconds in which reviews are still answered after SIGTERM, until API servers know that this replica ends.
 _DRAIN_SECONDS = 8.0
-#: A review holds an object of up to 3 MiB, twice where it is changed; API servers keep idle connections for 90 s. What
-#: was asked last is kept along, and a path takes four times its size.
+#: A review contains an object of up to 3 MiB, twice if it is changed. API servers keep idle connections for 90 s. Each
+#: connection keeps its last request, and a path takes four times its size in memory.
 _LIMITS = Limits(connections=512, request_seconds=15.0, idle_seconds=120, header_bytes=4096, body_bytes=8 * 1024 * 1024)
-#: Different Events that are known at once. Owners of pods that are not stored yet may have any name: 9 KB each.
+#: Maximum number of remembered Events, with 9 KB each: names of owners of unstored pods are arbitrary.
 _EVENTS = 2048
-#: Of a read; webhooks have ten seconds by default, and reviews wait for up to four for their turn.
+#: Time-outs of a read. Webhooks time out after 10 s by default, and reviews wait for up to 4 s in a lane.
 _READ_TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=2.0)
 _STOPPED = "the thread that keeps the certificates has ended"
 
@@ -84,20 +84,20 @@ class Metrics:
         )
 
     def know(self, hook: str) -> None:
-        """Show a webhook before its first review."""
+        """Create the series of a webhook before its first review."""
         for outcome in OUTCOMES:
             self._reviews.labels(hook, outcome)
         self._seconds.labels(hook)
 
     def reviewed(self, hook: str, outcome: str, seconds: float) -> None:
-        """Count a review."""
+        """Count a review and its duration."""
         self._reviews.labels(hook, outcome).inc()
         self._seconds.labels(hook).observe(seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """The command line's part of the settings."""
+    """Addresses to listen on, from the command line."""
 
     webhooks: str = ":8443"
     metrics: str = ":8080"
@@ -106,7 +106,7 @@ class Addresses:
 
 @dataclass(slots=True, kw_only=True)
 class WebhookServer:
-    """All parts, put together; nothing runs before `start`."""
+    """The parts of the webhook server. No thread runs before `start`."""
 
     certificates: CertificateLoop
     server: HttpServer
@@ -116,16 +116,16 @@ class WebhookServer:
     machine_configs: ListWatch[Any]
 
     def start(self) -> None:
-        """Serve; raise ServerError where an address cannot be served."""
+        """Start serving. Raises ServerError if an address cannot be served."""
         self.status.start()
         self.recorder.start()
         self.machine_configs.start()
-        # Without a certificate nobody can be answered, and /readyz says so.
+        # Until there is a certificate, no review can be answered, and /readyz reports it.
         self.certificates.start()
         self.server.start()
 
     def stop(self, *, drain: Callable[[float], object]) -> None:
-        """Say that this replica goes, answer what still comes, then end."""
+        """Report that this replica ends, answer the reviews that still arrive, then stop."""
         self.certificates.stop()
         self.server.drain()
         drain(_DRAIN_SECONDS)
@@ -143,7 +143,7 @@ def build(
     *,
     variables: Mapping[str, str] | None = None,
 ) -> WebhookServer:
-    """Put the parts together; without `files` it makes certificates. `variables` are the provisioner's settings."""
+    """Return the server, not started. It creates certificates without `files`. `variables` are the settings."""
     metrics = Metrics(version=provisioner.__version__)
     context = server_context()
     address = parse_address(addresses.webhooks)
@@ -152,7 +152,7 @@ def build(
     recorder = EventRecorder(api, instance=platform.node(), capacity=_EVENTS)
     tell_people = partial(_tell, recorder, Repeats())
     lanes = Lanes()
-    # Probes of what this server replaces ask there.
+    # Probes configured for gke-tpu-env-injector, which this server replaces, request this path.
     served = [Resource(method="GET", path="/", answer=_greet)]
     for each in make_hooks(settings, api, variables or {}):
         metrics.know(each.name)
@@ -199,7 +199,7 @@ async def _greet(_call: Call) -> Content:
 
 
 def _read_owner(api: Api, key: OwnerKey, most_bytes: int) -> Mapping[str, Any] | None:
-    """Read an object as it is at this moment; None where there is none."""
+    """Return the current object, None if it does not exist. Raises OwnerError, or TooLarge below READ_ALONE_BYTES."""
     try:
         return api.get(key.path, timeouts=_READ_TIMEOUTS, most_bytes=most_bytes)
     except errors.NotFound:
@@ -211,7 +211,7 @@ def _read_owner(api: Api, key: OwnerKey, most_bytes: int) -> Mapping[str, Any] |
 
 
 def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None) -> Answer:
-    """Admit an object as it is; the controller that made it would be the only one to see the warning."""
+    """Return an answer that admits an object unchanged. Its notice is on `maker`, whose controller gets the answer."""
     told = f"{key.title} could not be read ({why})"
     message = f"A Job is created without its selectors: {told}"
     notice = Notice(about=maker, message=message) if maker is not None else None
@@ -219,7 +219,7 @@ def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None) ->
 
 
 def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
-    """Say what is to be known of an object, as an Event on it and in the log."""
+    """Report a notice as an Event on its object and in the log."""
     about = notice.about
     recorder.emit(about, kind="Warning", reason=constants.INCOMPLETE_ENVIRONMENT, message=notice.message)
     left_out = repeats.left_out(notice)
@@ -229,7 +229,7 @@ def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
 
 
 def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]) -> list[Hook]:
-    """Return the webhooks of all products. Raises SettingsError where the provisioner's settings are invalid."""
+    """Return the webhooks of all products. Raises SettingsError if the provisioner's settings are invalid."""
     read_owner = partial(_read_owner, api)
 
     def after_reading(
@@ -277,14 +277,14 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
     return [
         Hook(
             name="environment",
-            # The path of gke-tpu-env-injector.
+            # The path that gke-tpu-env-injector has.
             path="/mutate",
             answer=partial(judge_pod, read_owner=read_owner, settings=settings),
             strict=settings.wrong == "deny",
             quick=True,
         ),
         Hook(name="jobs", path="/mutate/jobs", answer=jobs_of),
-        # Strict: without it a pod would run, and have no IPUs.
+        # Strict, because an unreviewed pod would run without IPUs.
         Hook(
             name="partitions",
             path="/mutate/partitions",
@@ -292,7 +292,7 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
             strict=True,
             quick=True,
         ),
-        # A namespace chooses its path by its label; the setting counts for namespaces without the label.
+        # Namespaces choose a path by their label; the setting applies to namespaces without the label.
         *(
             Hook(name=name, path=path, answer=partial(review_placement, assigned=assigned), quick=True)
             for name, path, assigned in (
@@ -301,7 +301,7 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
                 ("placement-off", "/mutate/placement/off", False),
             )
         ),
-        # Namespaces choose a path by their label. None is strict: failures of the server are no mistakes of workloads.
+        # Namespaces choose a path by their label. None is strict: a failing server must not reject workloads.
         *(
             Hook(name=name, path=path, answer=partial(validation_of, mode=mode))
             for name, path, mode in (

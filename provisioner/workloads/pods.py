@@ -108,7 +108,8 @@ class BoundPod:
     workload_uid: str
     #: Of the group that controls it; empty where none does.
     group_key: GroupKey
-    #: It has chips, or claims: of what is not read. Those of DaemonSets, as for monitoring, are no work.
+    #: Whether it has chips or ResourceClaims, whose devices are not read. Claims of DaemonSets, as for monitoring, are
+    #: no work.
     has_devices: bool
     finished: bool
     #: deletionTimestamp: the moment at which the grace ends; None while nobody deletes it.
@@ -162,7 +163,8 @@ def _bound_pod(raw: Any) -> BoundPod:
         metadata = raw["metadata"]
         namespace, name, uid = metadata["namespace"], metadata["name"], metadata["uid"]
         spec = raw["spec"]
-        phase = raw["status"].get("phase") if "status" in raw else None
+        status = raw.get("status", {})
+        phase = status.get("phase")
     except (KeyError, TypeError, AttributeError) as error:
         raise MalformedObject(f"a pod of the list on a node lacks metadata or spec: {error!r}") from error
     what = f"pod {namespace}/{name}"
@@ -176,7 +178,7 @@ def _bound_pod(raw: Any) -> BoundPod:
         workload_uid=claim.uid if claim is not None else "",
         group_key=key_of(namespace, claim) if claim is not None else GroupKey(""),
         has_devices=podspec.requested_chips(what, spec) > 0
-        or (podspec.has_claims(spec) and controller_of(metadata, _DAEMON_SET) is None),
+        or (podspec.uses_claims(spec, status) and controller_of(metadata, _DAEMON_SET) is None),
         finished=phase in ("Succeeded", "Failed"),
         deletion_deadline=fields.deletion_deadline(what, metadata),
     )

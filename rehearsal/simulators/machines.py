@@ -147,7 +147,8 @@ _FAMILIES = (
     ),
     _family(
         "tpu7x-standard",
-        ((1, "1x1x1", 56, 248), (4, "2x2x1", 224, 992)),
+        # Measured: 963568636Ki allocatable, that is 960 GiB; GKE's autoscaler has 992.
+        ((1, "1x1x1", 56, 240), (4, "2x2x1", 224, 960)),
         accelerator="tpu7x",
         disks=_HYPERDISK,
         max_cubes=144,
@@ -156,7 +157,7 @@ _FAMILIES = (
     ),
     _family(
         "tpu7x-ultranet",
-        ((4, "2x2x1", 224, 992),),
+        ((4, "2x2x1", 224, 960),),
         accelerator="tpu7x",
         disks=_HYPERDISK,
         max_cubes=144,
@@ -195,19 +196,53 @@ def find_machine(name: str) -> Machine | None:
     return Machine(name=name, vcpus=vcpus, memory_gib=vcpus * _GIB_PER_VCPU[match[1]])
 
 
-def allocatable(machine: Machine) -> tuple[int, int]:
-    """Return the milli-CPU and KiB that pods can use on this machine, by GKE's documented formula for reservations."""
-    tiers = ((1, 0.06), (1, 0.01), (2, 0.005), (machine.vcpus, 0.0025))
-    reserved_cpu, left = 0.0, machine.vcpus
-    for cores, share in tiers:
-        taken = min(cores, left)
-        reserved_cpu += taken * share
-        left -= taken
-    memory_tiers = ((4.0, 0.25), (4.0, 0.20), (8.0, 0.10), (112.0, 0.06), (machine.memory_gib, 0.02))
-    reserved_memory, memory_left = 100 / 1024, machine.memory_gib
-    for gib, share in memory_tiers:
-        part = min(gib, memory_left)
-        reserved_memory += part * share
-        memory_left -= part
-    milli_cpu = int((machine.vcpus - reserved_cpu) * 1000)
-    return milli_cpu, int((machine.memory_gib - reserved_memory) * 1024 * 1024)
+#: First version of GKE whose nodes reserve memory by their number of pods. GKE's autoscaler also has a flag for it; the
+#: simulator assumes that the flag is on.
+_MEMORY_BY_PODS_SINCE = (1, 37)
+_MIB_PER_GIB = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """Resources of a node, as its kubelet reports them."""
+
+    milli_cpu: int
+    memory_capacity_kib: int
+    memory_kib: int
+    disk_capacity_kib: int
+    disk_bytes: int
+
+
+def resources_of(machine: Machine, *, version: str, max_pods: int, disk_gib: float) -> Resources:
+    """Return the resources of a node with Container-Optimized OS, by the formulas of GKE's autoscaler.
+
+    The sources are reserved.go of GoogleCloudPlatform/cluster-autoscaler and gce_reserved.go of kubernetes/autoscaler.
+    """
+    by_pods = tuple(map(int, re.findall(r"\d+", version)[:2])) >= _MEMORY_BY_PODS_SINCE
+    memory_mib = machine.memory_gib * _MIB_PER_GIB
+    kernel_mib = memory_mib / 64 + 16 + (64 if machine.memory_gib > 3 else 0) + min(0.00175 * memory_mib, 248)
+    # The tiers have thousands of MiB, not 1,024.
+    kept_mib = _tiered(memory_mib, ((4000, 0.25), (4000, 0.20), (8000, 0.10), (112_000, 0.06)), 0.02)
+    kept_cpu = _tiered(machine.vcpus, ((1, 0.06), (1, 0.01), (2, 0.005)), 0.0025) + (0.4 if max_pods > 110 else 0)
+    if by_pods:
+        kept_mib, kept_cpu = min(kept_mib, 15 * max_pods + 500), min(kept_cpu, 1.0)
+    eviction_mib = 100
+    disk_capacity_gib = disk_gib - (0.015635 * disk_gib + 4.148 + min(100 / _MIB_PER_GIB, 0.001 * disk_gib))
+    kept_gib = min(0.5 * disk_gib, 6 + 0.35 * disk_gib, 100) + 0.1 * disk_capacity_gib
+    return Resources(
+        milli_cpu=int((machine.vcpus - kept_cpu) * 1000),
+        memory_capacity_kib=int((memory_mib - kernel_mib) * 1024),
+        memory_kib=int((memory_mib - kernel_mib - kept_mib - eviction_mib) * 1024),
+        disk_capacity_kib=int(disk_capacity_gib * 1024**2),
+        disk_bytes=int((disk_capacity_gib - kept_gib) * 1024**3),
+    )
+
+
+def _tiered(amount: float, tiers: Iterable[tuple[float, float]], rest_share: float) -> float:
+    """Return the sum of a share of each tier of an amount."""
+    kept, left = 0.0, amount
+    for size, share in tiers:
+        part = min(size, left)
+        kept += part * share
+        left -= part
+    return kept + left * rest_share

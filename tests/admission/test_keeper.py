@@ -1,4 +1,4 @@
-"""Own certificates on an API server: replicas that agree, webhooks that trust, and what happens when neither can."""
+"""Keeper of certificates: replicas that agree, webhooks that trust the certificate, and failures of both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provisioner.kube import errors
 from tests.support.kube import FakeKube
 
 SECRET = "/api/v1/namespaces/system/secrets/webhook"
-#: As the manifests have it.
+#: Secret as in the manifests.
 EMPTY = {"metadata": {"name": "webhook"}}
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/tpu"
 NAMES = ["webhook.system.svc"]
@@ -61,7 +61,7 @@ def bundles(kube: FakeKube) -> list[str]:
 
 
 def weak_keys() -> Keys:
-    """Make keys that OpenSSL does not serve."""
+    """Make keys that OpenSSL rejects, because they are too short."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("provisioner.runtime.authority.new_key", lambda: rsa.generate_private_key(65537, 1024))
         return make_keys(NAMES, now=Clock().now, valid=STEP)
@@ -75,17 +75,17 @@ def kube() -> FakeKube:
     return fake
 
 
-def test_at_first_keys_are_made_shared_trusted_and_served(kube: FakeKube):
+def test_first_step_creates_shares_announces_and_serves_keys(kube: FakeKube):
     first = keeper(kube, Clock())
     first.step()
     assert first.problem == ""
     assert bundles(kube) == [trusted(stored(kube))] * 2
-    # What others wrote of the webhooks stays.
+    # Other fields of the webhooks are kept.
     raw: Any = kube.object(MUTATING)
     assert raw["webhooks"][0]["clientConfig"]["service"] == {"name": "webhook"}
 
 
-def test_of_two_that_write_at_once_one_wins_and_the_other_takes_its_keys(kube: FakeKube):
+def test_two_replicas_that_write_at_the_same_time_serve_the_same_keys(kube: FakeKube):
     clock = Clock()
     first, second = keeper(kube, clock), keeper(kube, clock)
     real_put = kube.put
@@ -102,7 +102,7 @@ def test_of_two_that_write_at_once_one_wins_and_the_other_takes_its_keys(kube: F
     assert first._served == second._served
 
 
-def test_a_step_where_nothing_is_due_writes_nothing(kube: FakeKube):
+def test_step_without_due_work_writes_nothing(kube: FakeKube):
     only = keeper(kube, clock := Clock())
     only.step()
     kube.calls.clear()
@@ -131,7 +131,7 @@ def test_new_keys_are_not_served_before_the_webhooks_trust_them(kube: FakeKube):
     assert only.problem == ""
 
 
-def test_one_registration_of_two_is_enough(kube: FakeKube):
+def test_one_webhook_configuration_of_two_is_enough(kube: FakeKube):
     both = keeper(kube, Clock())
     both.step()
     assert both.problem == ""
@@ -158,8 +158,8 @@ def test_a_damaged_secret_is_replaced(kube: FakeKube, data: Any):
 
 
 @pytest.mark.parametrize("written", [State(), State(present=weak_keys())], ids=["emptied", "not to be served"])
-def test_a_secret_that_somebody_writes_costs_no_review(kube: FakeKube, written: State):
-    """What is served is put back, stays trusted, and is replaced in good order."""
+def test_overwritten_secret_does_not_interrupt_trusted_serving(kube: FakeKube, written: State):
+    """The served keys are restored, stay trusted, and are replaced by a regular rotation."""
     clock = Clock()
     first, second = keeper(kube, clock), keeper(kube, clock)
     for each in (first, second):
@@ -179,7 +179,7 @@ def test_a_secret_that_somebody_writes_costs_no_review(kube: FakeKube, written: 
     assert served.authority_pem in bundles(kube)[0]
 
 
-def test_a_system_with_too_many_open_files_damages_no_keys(kube: FakeKube, monkeypatch: pytest.MonkeyPatch):
+def test_too_many_open_files_damage_no_keys(kube: FakeKube, monkeypatch: pytest.MonkeyPatch):
     only = keeper(kube, Clock())
     only.step()
     before = stored(kube)
@@ -190,8 +190,8 @@ def test_a_system_with_too_many_open_files_damages_no_keys(kube: FakeKube, monke
     assert ("cannot be served: [Errno" in only.problem, stored(kube)) == (True, before)
 
 
-def test_a_secret_that_is_deleted_is_missed_by_name(kube: FakeKube):
-    """And what is served goes on."""
+def test_deleted_secret_is_reported_by_name(kube: FakeKube):
+    """The certificate is still served."""
     only = keeper(kube, Clock())
     only.step()
     kube.remove_object(SECRET)
@@ -215,7 +215,7 @@ def test_keys_are_trusted_before_they_are_served(kube: FakeKube):
     assert only.serving
 
 
-def test_a_replica_of_a_release_with_another_name_stays_trusted(kube: FakeKube):
+def test_replica_of_a_release_with_other_names_stays_trusted(kube: FakeKube):
     clock = Clock()
     older, newer = keeper(kube, clock), keeper(kube, clock)
     newer.names = [*NAMES, "another.system.svc"]
@@ -228,7 +228,7 @@ def test_a_replica_of_a_release_with_another_name_stays_trusted(kube: FakeKube):
     assert older._served == newer._served
 
 
-def test_what_is_no_certificate_is_not_announced(kube: FakeKube):
+def test_invalid_earlier_authority_is_not_announced(kube: FakeKube):
     only = keeper(kube, Clock())
     only.step()
     raw: Any = kube.object(SECRET)
@@ -239,13 +239,13 @@ def test_what_is_no_certificate_is_not_announced(kube: FakeKube):
     assert "nonsense" not in bundles(kube)[0]
 
 
-def test_who_was_frozen_between_reading_and_announcing_takes_nothing_back(kube: FakeKube):
+def test_replica_suspended_before_announcing_restores_no_old_bundle(kube: FakeKube):
     clock = Clock()
     frozen, other = keeper(kube, clock), keeper(kube, clock)
     for each in (frozen, other):
         each.step()
     first = bundles(kube)[0]
-    # Somebody resets the webhooks, and the frozen one is about to announce what it has read.
+    # The webhooks are reset, and the suspended replica is about to announce the bundle that it has read.
     kube.put_object(MUTATING, configuration("a.tpu", "b.tpu"))
     real_patch = kube.patch
 
@@ -265,7 +265,7 @@ def test_who_was_frozen_between_reading_and_announcing_takes_nothing_back(kube: 
     assert frozen.serving
 
 
-def test_a_replica_that_the_api_server_does_not_answer_is_ready_until_a_rotation_is_due(kube: FakeKube):
+def test_replica_without_api_server_is_ready_until_a_rotation_is_due(kube: FakeKube):
     only = keeper(kube, clock := Clock())
     only.step()
     kube.fail("*", ".*", errors.Unavailable("away"), times=1000)
@@ -281,7 +281,7 @@ def test_a_replica_that_the_api_server_does_not_answer_is_ready_until_a_rotation
     assert only.serving
 
 
-def test_whoever_resets_the_webhooks_is_told(kube: FakeKube):
+def test_reset_of_the_webhooks_is_logged_and_undone(kube: FakeKube):
     only = keeper(kube, Clock())
     only.step()
     kube.put_object(MUTATING, configuration("a.tpu", "b.tpu"))

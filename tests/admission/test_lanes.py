@@ -1,4 +1,4 @@
-"""Lanes of reviews: what is quick waits for no thread; what is slow, large or waits for others has its own bounds."""
+"""Lanes of reviews: quick reviews need no thread; slow, large and waiting reviews have separate limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provisioner.runtime.resources import Busy, Call, Content, text
 from tests.support.waiting import wait_for
 
 DONE = text("done")
-#: The machine may be busy.
+#: Long time-out, because the machine may be busy.
 pytestmark = pytest.mark.timeout(30)
 LARGE = b" " * 200_000
 
@@ -26,7 +26,7 @@ Respond = Callable[..., Awaitable[int]]
 
 @asynccontextmanager
 async def serving() -> AsyncIterator[Respond]:
-    """Give what posts a body and returns the status of the answer."""
+    """Yield a function that posts a body and returns the status of the answer."""
     lanes = Lanes()
 
     async def respond(begin: Begin, body: bytes = b"{}", *, quick: bool = False) -> int:
@@ -43,12 +43,12 @@ async def serving() -> AsyncIterator[Respond]:
 
 
 def refused(tasks: list[asyncio.Future[int]]) -> list[int]:
-    """Return the answers that are there already."""
+    """Return the results that exist already."""
     return [each.result() for each in tasks if each.done()]
 
 
 async def settle() -> None:
-    """Let everything that can go on do so."""
+    """Run all tasks until they wait."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -66,8 +66,8 @@ async def settle() -> None:
     ],
 )
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
-def test_what_the_event_loop_does_itself(*, quick: bool, body: bytes, in_loop: bool, later: bool):
-    """Nothing that could hold up the others."""
+def test_quick_small_bodies_are_answered_in_the_event_loop(*, quick: bool, body: bytes, in_loop: bool, later: bool):
+    """Only small and quick bodies, which cannot delay other reviews."""
     threads: list[bool] = []
 
     def note() -> Content:
@@ -86,8 +86,8 @@ def test_what_the_event_loop_does_itself(*, quick: bool, body: bytes, in_loop: b
     assert threads == [in_loop, False][: 1 + later]
 
 
-def test_the_time_is_that_of_the_whole_body():
-    """Waiting for a turn counts."""
+def test_duration_starts_before_the_wait_in_a_lane():
+    """The wait in a lane is part of the duration."""
     since = []
 
     def begin(_body: bytes, at: float) -> Content:
@@ -108,8 +108,8 @@ def test_the_time_is_that_of_the_whole_body():
     assert since[0] >= 0.05
 
 
-def test_nobody_waits_for_what_is_slower():
-    """While all places for slow, large and waiting answers are taken, quick ones are given, and more are refused."""
+def test_full_lanes_do_not_delay_quick_reviews():
+    """While all places for slow, large and waiting answers are taken, more of them get 503."""
     go_on = threading.Event()
 
     def slow(_body: bytes, _since: float) -> Content:
@@ -125,7 +125,7 @@ def test_nobody_waits_for_what_is_slower():
             many += [asyncio.ensure_future(respond(slow, LARGE)) for _ in range(130)]
             many += [asyncio.ensure_future(respond(later, quick=True)) for _ in range(400)]
             await settle()
-            # 256 of the slow, 256 of those that wait, and the large of 24 MiB are kept.
+            # Kept are 256 slow reviews, 256 waiting reviews, and 24 MiB of large ones.
             assert refused(many) == [503] * (830 - 256 - 256 - 125)
             assert await respond(lambda _body, _since: DONE, quick=True) == 200
             go_on.set()
@@ -134,8 +134,8 @@ def test_nobody_waits_for_what_is_slower():
     asyncio.run(play())
 
 
-def test_what_waits_for_others_waits_within_its_bytes():
-    """What was read of a body takes dozens of times its size."""
+def test_waiting_reviews_beyond_the_limit_of_bytes_get_503():
+    """A decoded body takes dozens of times its size in memory."""
     go_on = threading.Event()
 
     def later(_body: bytes, _since: float) -> Later:
@@ -152,8 +152,8 @@ def test_what_waits_for_others_waits_within_its_bytes():
     asyncio.run(play())
 
 
-def test_many_that_read_something_large_wait_as_what_is_large_does():
-    """A JobSet of one namespace has its pods created at once."""
+def test_reviews_with_large_owners_wait_in_the_lane_of_large_bodies():
+    """The pods of a JobSet are created at the same time."""
     go_on = threading.Event()
 
     def of_large(most_bytes: int) -> Content:
@@ -176,8 +176,8 @@ def test_many_that_read_something_large_wait_as_what_is_large_does():
     asyncio.run(play())
 
 
-def test_a_namespace_that_is_not_found_is_one_of_them():
-    """API servers write names of any length before it: whoever hides it has no more room than others."""
+def test_reviews_with_a_hidden_namespace_share_the_places_of_one():
+    """API servers write a name of any length before the namespace; hiding it must give a client no more places."""
     go_on = threading.Event()
 
     def slow(_body: bytes, _since: float) -> Content:
@@ -201,7 +201,7 @@ def test_a_namespace_that_is_not_found_is_one_of_them():
 
 
 def test_large_bodies_are_answered_one_at_a_time():
-    """Their rest, too; whatever is small goes on."""
+    """Deferred answers to large bodies count as well; small bodies are answered in the meantime."""
     go_on, running, most = threading.Event(), [], []
 
     def slow() -> Content:
@@ -225,8 +225,8 @@ def test_large_bodies_are_answered_one_at_a_time():
     assert most == [1] * 3
 
 
-def test_what_reads_something_large_does_so_one_at_a_time_and_keeps_nobody_waiting_who_reads_something_small():
-    """What was read of it takes dozens of times its size until it is answered."""
+def test_large_owners_are_read_one_at_a_time_without_delaying_small_ones():
+    """A decoded owner takes dozens of times its size in memory until its review is answered."""
     go_on, large_ones = threading.Event(), []
 
     def of_large(most_bytes: int) -> Content:
@@ -257,8 +257,8 @@ def test_what_reads_something_large_does_so_one_at_a_time_and_keeps_nobody_waiti
         pytest.param(0, True, 8, id="what waits for others"),
     ],
 )
-def test_namespaces_take_turns(*, size: int, later: bool, places: int):
-    """A tenant with many pods, or large owners of them, does not keep the pods of others waiting."""
+def test_namespaces_share_a_full_lane_in_turn(*, size: int, later: bool, places: int):
+    """A tenant with many pods, or with large owners, does not delay the pods of other tenants."""
     ends, begun = threading.Semaphore(0), []
 
     def slow(body: bytes, _since: float) -> Content:

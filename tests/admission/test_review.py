@@ -1,4 +1,4 @@
-"""Reviews of both versions, and anything else that may be posted: a valid answer, whatever comes."""
+"""Reviews of both versions, and any other body that may be posted: the response is always valid."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERSIONS = ["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
 
 
 class Counted:
-    """Keeps what was observed."""
+    """Keeps the observed outcomes."""
 
     def __init__(self) -> None:
         self.outcomes: list[str] = []
@@ -62,7 +62,7 @@ def test_a_denial_has_a_reason_and_no_patch():
     assert "patch" not in answer["response"]
 
 
-def test_warnings_are_shown_once_each_and_cut_where_the_api_server_would_drop_them():
+def test_warnings_are_unique_and_cut_to_the_limits_of_the_api_server():
     _, answer, outcomes = post(
         review(), Answer(warnings=("a\nb", "a b", "x" * 5000, *(f"{n}" * 900 for n in range(9))))
     )
@@ -76,13 +76,13 @@ def test_warnings_are_shown_once_each_and_cut_where_the_api_server_would_drop_th
 @pytest.mark.parametrize(
     "answer", [Answer(warnings=("a\x1b[31m\x00b\nc \ud800\u202e",)), Answer(denied="a\x1b[31m\x00b\nc \ud800\u202e")]
 )
-def test_what_a_terminal_would_obey_is_not_shown(answer: Answer):
+def test_control_characters_in_answers_are_replaced(answer: Answer):
     _, found, _ = post(review(), answer)
     text = found["response"].get("warnings", [""])[0] or found["response"]["status"]["message"]
     assert text == "a\ufffd[31m\ufffdb c \ufffd\ufffd"
 
 
-def test_a_review_that_waits_for_somebody_else_is_answered_later():
+def test_deferred_review_is_answered_later():
     status, answer, outcomes = post(review(), lambda _bytes: Answer(warnings=("at last",)))
     assert (status, outcomes) == (200, ["warned"])
     assert answer["response"]["warnings"] == ["at last"]
@@ -99,8 +99,8 @@ def test_a_review_that_waits_for_somebody_else_is_answered_later():
     ]
 
 
-def test_the_time_of_a_review_begins_when_its_body_is_there():
-    """Also where it has to wait for its turn."""
+def test_duration_of_a_review_starts_when_its_body_has_arrived():
+    """The wait in a lane is part of the duration."""
     seen = []
 
     def reviewed(_hook: str, _outcome: str, seconds: float) -> None:
@@ -114,17 +114,17 @@ def test_the_time_of_a_review_begins_when_its_body_is_there():
 
 
 @pytest.mark.parametrize("body", [b"{}," * 250_000, b"1," * 500_000], ids=["objects", "numbers"])
-def test_a_body_of_more_values_than_any_object_has_is_not_decoded(body: bytes):
+def test_body_with_too_many_values_is_not_decoded(body: bytes):
     _, answer, outcomes = post(b"[" + body + b"1]")
     assert outcomes == ["malformed"]
     assert "500,001 values" in answer["response"]["status"]["message"]
 
 
-def test_numbers_are_read_by_python_which_takes_no_longer_for_the_largest():
+def test_number_beyond_the_range_of_floats_is_decoded():
     assert "JSON" not in post(b"[1e999]")[1]["response"]["status"]["message"]
 
 
-def test_an_answer_that_cannot_be_sent_is_a_failure():
+def test_answer_that_cannot_be_encoded_counts_as_failed():
     patch = (Operation(op="add", path="/a", value="\ud800"),)
     status, answer, outcomes = post(review(), Answer(patch=patch))
     assert (status, outcomes) == (200, ["failed"])
@@ -132,7 +132,7 @@ def test_an_answer_that_cannot_be_sent_is_a_failure():
     assert "patch" not in answer["response"]
 
 
-def test_what_fails_is_told_and_admitted_or_denied_where_that_is_asked_for():
+def test_failed_review_admits_with_a_warning_or_denies_if_strict():
     _, answer, outcomes = post(review(), ValueError("boom"))
     assert (outcomes, answer["response"]["allowed"]) == (["failed"], True)
     assert "the webhook pods failed" in answer["response"]["warnings"][0]
@@ -160,7 +160,7 @@ def test_what_fails_is_told_and_admitted_or_denied_where_that_is_asked_for():
     ],
     ids=lambda body: repr(body)[:40],
 )
-def test_what_is_no_review_is_answered_as_one(body: object):
+def test_invalid_review_is_denied_with_status_400(body: object):
     status, answer, outcomes = post(body)
     assert (status, outcomes) == (400, ["malformed"])
     assert answer["kind"] == "AdmissionReview"
@@ -195,8 +195,8 @@ def test_any_request_is_read(request: dict[str, Any]):
     assert isinstance(answer["response"]["uid"], str)
 
 
-def test_what_is_kept_of_a_review_is_no_longer_than_a_name():
-    """Whoever reaches the port writes it, and Events and the log keep it."""
+def test_texts_of_a_review_are_cut_to_the_length_of_names():
+    """Any client that reaches the port writes these texts, and Events and the log contain them."""
     request = {"kind": {"kind": "x" * 9999}, **dict.fromkeys(("subResource", "namespace", "name"), "x" * 9999)}
     read = parse_review(json.dumps(review(**request)).encode())
     assert [len(each) for each in (read.kind, read.subresource, read.name, read.namespace)] == [253, 253, 253, 63]
@@ -217,7 +217,7 @@ def test_a_patch_is_applied_as_the_api_server_does():
     assert before["d~e"] == 5
 
 
-def test_a_flood_of_one_failure_is_one_line_of_the_log_and_each_review_is_answered():
+def test_repeated_failure_is_logged_once_and_each_review_is_answered():
     def respond(request: Request) -> Answer:
         raise KeyError(request.uid)
 

@@ -1,4 +1,4 @@
-"""Own certificates: what is served is trusted at every moment, whatever the replicas see late or write at once."""
+"""Rotation of certificates: a trusted one is always served, even if replicas read late or write at the same time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 class Forge:
-    """Makes keys that say in plain text when they end."""
+    """Creates keys whose certificate is the end of their validity as plain text."""
 
     now, made = NOW, 0
 
@@ -48,7 +48,7 @@ class Forge:
         return advance(state, self.now, make=self.make, valid_until=self.valid_until)
 
 
-def test_a_rotation_trusts_then_serves_then_forgets():
+def test_rotation_trusts_new_keys_then_serves_them_then_drops_the_old_ones():
     forge = Forge()
     seen = [forge.advance(State())]
     for step in (timedelta(days=59, hours=23), timedelta(hours=1), STEP - timedelta(seconds=1), timedelta(seconds=1)):
@@ -62,7 +62,7 @@ def test_a_rotation_trusts_then_serves_then_forgets():
     assert [trusted(each) for each in seen] == ["<ca-1>", "<ca-1>", both, both, "<ca-2>\n<ca-1>", "<ca-2>"]
 
 
-def test_keys_that_api_servers_were_not_told_to_trust_are_not_served():
+def test_keys_that_webhooks_do_not_trust_yet_are_not_served():
     forge = Forge()
     state = State(present=forge.make(), next=forge.make(), since=NOW)
     for _ in range(100):
@@ -74,15 +74,15 @@ def test_keys_that_api_servers_were_not_told_to_trust_are_not_served():
     assert trusted(forge.advance(state)) == "<ca-2>\n<ca-1>"
 
 
-def test_keys_that_have_ended_or_are_damaged_are_replaced_at_once():
+def test_expired_keys_are_replaced_immediately():
     forge = Forge()
     state = forge.advance(State())
     forge.now += VALID
-    # Replicas whose clock is late may still serve the first.
+    # Replicas with a slow clock may still serve the first keys.
     assert trusted(forge.advance(state)) == "<ca-2>\n<ca-1>"
 
 
-def test_what_is_served_is_put_back_where_the_secret_is_lost_and_replaced_in_good_order():
+def test_served_keys_are_restored_to_a_lost_secret_and_rotated():
     forge = Forge()
     first = forge.make()
     for lost in (State(), State(present=Keys(certificate_pem=NOW.isoformat(), key_pem="k", authority_pem="<ca-0>"))):
@@ -106,14 +106,14 @@ def test_what_is_served_is_put_back_where_the_secret_is_lost_and_replaced_in_goo
     ],
     ids=["long before", "a moment", "over the start", "in a rotation", "a moment in a rotation", "over the end"],
 )
-def test_a_replica_that_was_frozen_over_a_rotation_knows_that_it_may_not_be_trusted(
+def test_certificate_is_dated_if_a_rotation_may_have_been_missed(
     days: float, frozen: timedelta, rotating: bool, dated: bool
 ):
     state, looked = State(next=Forge().make() if rotating else None), NOW + timedelta(days=days)
     assert is_dated(state, looked, looked + frozen, until=NOW + VALID) is dated
 
 
-def test_the_next_keys_take_over_where_the_present_ones_are_lost():
+def test_next_keys_replace_lost_present_keys():
     forge = Forge()
     state = State(present=None, next=forge.make(), since=NOW)
     assert trusted(forge.advance(state)) == "<ca-1>"
@@ -122,15 +122,16 @@ def test_the_next_keys_take_over_where_the_present_ones_are_lost():
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans()), min_size=10, max_size=30))
-def test_replicas_that_look_twice_in_each_step_never_serve_what_is_not_trusted(moves: list[tuple[int, bool, bool]]):
-    """Each move: minutes that pass, which replica looks, and whether the other one looks at the same time."""
+def test_replicas_that_read_twice_per_step_serve_only_trusted_keys(moves: list[tuple[int, bool, bool]]):
+    """Each move: minutes that pass, the replica that steps, and whether the other one steps as well."""
     forge = Forge()
     secret = forge.advance(State())
     forge.now += VALID - timedelta(days=30, minutes=7)
     views, looked, bundle = [secret, secret], [forge.now, forge.now], trusted(secret)
     for minutes, second, both in moves:
         forge.now += timedelta(minutes=minutes)
-        # Whoever waited once more would not have looked for more than half of a step.
+        # A replica steps now if its last reading would be older than half of STEP after another move of up to 3
+        # minutes.
         late = [forge.now - each > STEP / 2 - timedelta(minutes=3) for each in looked]
         for replica in (0, 1):
             if both or replica == int(second) or late[replica]:
@@ -142,7 +143,7 @@ def test_replicas_that_look_twice_in_each_step_never_serve_what_is_not_trusted(m
             forge.valid_until(view.present)
 
 
-def test_what_is_written_is_read_again():
+def test_written_state_is_read_unchanged():
     forge = Forge()
     state = State(present=forge.make(), next=forge.make(), since=NOW, earlier="<ca-0>")
     assert read_state(write_state(state)) == state
@@ -150,11 +151,11 @@ def test_what_is_written_is_read_again():
 
 
 @pytest.mark.parametrize("data", [{}, {"since": "tomorrow"}, {"since": "2026-03-01"}, {"tls.crt": "x"}, {"ca.crt": ""}])
-def test_a_secret_that_somebody_wrote_is_read_as_far_as_it_goes(data: dict[str, str]):
+def test_secret_with_incomplete_data_has_no_present_keys(data: dict[str, str]):
     assert read_state(data).present is None
 
 
-def test_a_clock_that_is_set_back_never_ends_a_step_early():
+def test_clock_that_is_set_back_restarts_the_step():
     forge = Forge()
     state = State(present=forge.make(), next=forge.make(), since=NOW + timedelta(hours=3))
     state = forge.advance(state)
@@ -166,7 +167,7 @@ def test_a_clock_that_is_set_back_never_ends_a_step_early():
 
 
 def of_year_0(pem: str) -> str:
-    """Return a certificate that ends before all years that Python knows."""
+    """Return a certificate that ends in year 0, which Python's datetime cannot represent."""
     der = ssl.PEM_cert_to_DER_cert(pem)
     before, _, after = der[8:].partition(b"\x30\x1e\x17\x0d")
     parts, size = before + b"\x30\x22" + b"\x18\x0f00000101000000Z" * 2 + after[28:], int.from_bytes(der[6:8]) + 4
@@ -182,7 +183,7 @@ def test_real_keys_are_valid_for_their_names_and_time():
     with pytest.raises(KeysError, match="valid from"):
         real.valid_until(made, ["a.b.svc"], now=NOW + VALID)
     other = real.make_keys(["a.b.svc"], now=NOW, valid=VALID)
-    # As whoever writes the Secret by hand may have left it.
+    # A user who edits the Secret may remove the last newline.
     stripped = replace(made, authority_pem=made.authority_pem.rstrip())
     context = ssl.create_default_context(cadata=trusted(State(present=stripped, next=other)))
     assert len(context.get_ca_certs()) == 2

@@ -1,4 +1,4 @@
-"""`status`, `explain` and `gc`: what a person who was told only "a JobSet does not start" finds in the terminal."""
+"""`status`, `explain` and `gc`, as used to find out why a JobSet does not start."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def board_of(world: World) -> Board:
 
 
 def document_of(world: World, *problems: str, stalled_minutes: int = 0) -> Document:
-    """Return what the provisioner of a world shows; since its last decision so much time has passed."""
+    """Return the document of a world's provisioner, whose last decision was `stalled_minutes` ago."""
     board = board_of(world)
     board.problems = lambda: problems
     world.pass_time(60 * stalled_minutes)
@@ -50,7 +50,7 @@ def document_of(world: World, *problems: str, stalled_minutes: int = 0) -> Docum
 
 
 def refused(kind: FailureKind, message: str) -> Document:
-    """Return a document in which GKE refused the create of "train"."""
+    """Return a document after GKE rejected the create for "train"."""
     world = World(make_jobset("train"))
     world.refuse_create = lambda _: failure(kind, message)
     world.run(3)
@@ -71,8 +71,8 @@ def refused(kind: FailureKind, message: str) -> Document:
         "{pool}",
     ],
 )
-def test_every_name_that_people_have_at_hand_is_understood(name: str) -> None:
-    """Of the workload, its slice, one of its pods, its node pool; and what each says is the same truth."""
+def test_explain_accepts_names_of_workload_slice_pod_and_pool(name: str) -> None:
+    """The names are of the workload, its slice, a pod and the node pool; all have the same explanation."""
     world = World(make_jobset("train"))
     world.live(3)
     (pool,) = world.pools
@@ -80,8 +80,8 @@ def test_every_name_that_people_have_at_hand_is_understood(name: str) -> None:
     assert "running" in found.headline or f"runs on node pool {pool}" in found.headline
 
 
-def test_a_name_in_two_namespaces_is_told_for_both_and_can_be_narrowed() -> None:
-    """Whoever does not say which one gets both."""
+def test_name_in_two_namespaces_is_explained_for_both_unless_one_is_given() -> None:
+    """Without a namespace, both are explained."""
     world = World(make_jobset("train", namespace="one"), make_jobset("train", namespace="two"))
     found = explanations(document_of(world), "train", "")
     assert [each.id for each in found] == ["JobSet/one/train", "JobSet/two/train"]
@@ -89,8 +89,8 @@ def test_a_name_in_two_namespaces_is_told_for_both_and_can_be_narrowed() -> None
     assert explanations(document_of(world), "train", "three") == []
 
 
-def test_the_longest_group_is_the_pods() -> None:
-    """Job "a-1" is not meant by a pod of "a-1-1"."""
+def test_pod_belongs_to_the_group_with_the_longest_name() -> None:
+    """JobSet "a" and LeaderWorkerSet "a" have groups whose names begin alike."""
     world = World(make_jobset("a", replicas=2), make_jobset("a-slice", replicas=1), make_lws("a", uid="lws"))
     (found,) = explanations(document_of(world), "pod/a-slice-slice-0-0-abcde", "")
     assert found.id == "JobSet/default/a-slice/a-slice-slice-0"
@@ -113,8 +113,8 @@ def test_the_longest_group_is_the_pods() -> None:
         pytest.param("serve.0", [], id="a dot is a dot"),
     ],
 )
-def test_a_pod_is_explained_by_its_own_slice_or_not_at_all(pod: str, groups: list[str]) -> None:
-    """Names that begin alike are not of one slice."""
+def test_pod_is_explained_only_by_its_own_slice(pod: str, groups: list[str]) -> None:
+    """Names of slices may begin alike."""
     world = World(make_lws("serve", uid="lws"), settings_=settings(serve_jobs=True))
     for number, name in enumerate(("train", "train-2", "long" * 14, "very" * 15)):
         world.add(make_job(name, uid=f"job-{number}"))
@@ -122,8 +122,8 @@ def test_a_pod_is_explained_by_its_own_slice_or_not_at_all(pod: str, groups: lis
     assert [each.id.rpartition("/")[2] for each in found] == groups
 
 
-def test_a_slice_and_a_workload_of_one_name_are_both_told() -> None:
-    """Nobody can know which one was meant; the kind before the name says it."""
+def test_slice_and_workload_of_one_name_are_both_explained() -> None:
+    """A kind before the name selects one of them."""
     world = World(make_jobset("a"), make_jobset("a-slice-0"))
     document = document_of(world)
     both = [each.id for each in explanations(document, "a-slice-0", "")]
@@ -133,8 +133,8 @@ def test_a_slice_and_a_workload_of_one_name_are_both_told() -> None:
     assert explanations(document, "job/a", "") == []
 
 
-def test_a_pool_that_an_event_names_is_explained_before_it_exists_and_after() -> None:
-    """Whoever reads the Event asks for that name."""
+def test_pool_named_in_an_event_is_explained_before_and_after_its_life() -> None:
+    """Users search for the name that the Event contains."""
     world = World(make_jobset("train"))
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT, "No capacity.")
     world.run(2)
@@ -152,8 +152,8 @@ def test_a_pool_that_an_event_names_is_explained_before_it_exists_and_after() ->
     assert found.headline == f"Node pool {name} has not existed since {clock(world.now, world.now)}."
 
 
-def test_a_pool_that_serves_no_slice_is_in_the_list_although_its_slice_is() -> None:
-    """The slice runs on nodes of others, and the pool that was made for it is idle."""
+def test_idle_pool_is_listed_although_its_slice_runs_elsewhere() -> None:
+    """The slice runs on other nodes, and the pool that was created for it is idle."""
     workload = make_jobset("train")
     world = World(workload)
     world.step()
@@ -166,15 +166,15 @@ def test_a_pool_that_serves_no_slice_is_in_the_list_although_its_slice_is() -> N
     assert any(line.startswith(pool) for line in shown[shown.index("other node pools:") :])
 
 
-def test_a_plain_job_is_told_once() -> None:
-    """It is its own group."""
+def test_plain_job_is_explained_once() -> None:
+    """A plain Job is its own group."""
     world = World(settings_=settings(serve_jobs=True))
     world.add(make_job("batch"))
     assert [each.kind for each in explanations(document_of(world), "batch", "")] == ["workload"]
 
 
-def test_the_last_decisions_are_evidence() -> None:
-    """Those about the workload alone."""
+def test_explanation_lists_the_last_decisions_about_the_workload() -> None:
+    """Decisions about other workloads are not listed."""
     world = World(make_jobset("train"))
     board = board_of(world)
     for number in range(20):
@@ -187,8 +187,8 @@ def test_the_last_decisions_are_evidence() -> None:
     assert "other" not in text
 
 
-def test_what_users_write_does_not_steer_the_terminal() -> None:
-    """Escape sequences and line breaks in GKE's words or annotations."""
+def test_control_characters_are_removed_from_output() -> None:
+    """Messages of GKE and annotations may contain escape sequences and line breaks."""
     document = refused(FailureKind.INVALID, "no \x1b[2J\x07 such\nthing")
     text = "\n".join([*status.page(document), *lines(explanations(document, "train", "")[0])])
     assert "\x1b" not in text
@@ -196,8 +196,8 @@ def test_what_users_write_does_not_steer_the_terminal() -> None:
     assert all(line.isprintable() for line in text.split("\n"))
 
 
-def test_status_of_many_states() -> None:
-    """What somebody has to look at comes first; costs and limits are on top; pools that nothing needs at the end."""
+def test_status_sorts_slices_by_urgency_and_other_pools_last() -> None:
+    """Failed and waiting slices come first, costs and limits above them, and pools without a slice last."""
     done = make_jobset("done")
     prices = parse_prices("*=2, currency=EUR")
     world = World(make_jobset("train"), done, settings_=settings(max_chips=64, prices=prices))
@@ -225,8 +225,8 @@ def test_status_of_many_states() -> None:
     assert "ct4p-hightpu-4t" in wide
 
 
-def test_long_names_fit_the_terminal_and_nothing_is_lost() -> None:
-    """What has no column stands beneath its row."""
+def test_long_names_fit_the_terminal_without_being_cut() -> None:
+    """Columns that do not fit are below their row."""
     world = World(make_jobset("a-training-of-many-words-in-its-name", namespace="the-namespace-of-a-large-team"))
     world.live(4)
     (pool,) = world.pools
@@ -237,8 +237,7 @@ def test_long_names_fit_the_terminal_and_nothing_is_lost() -> None:
     assert any("state running" in line for line in status.page(document_of(world), width=80))
 
 
-def test_gc_says_what_goes_and_why_the_rest_stays() -> None:
-    """With the time."""
+def test_gc_lists_deletes_with_times_and_kept_pools_with_reasons() -> None:
     done = make_jobset("done")
     world = World(make_jobset("train"), done)
     world.live(4)
@@ -255,31 +254,29 @@ def test_gc_says_what_goes_and_why_the_rest_stays() -> None:
     ("seconds", "words"),
     [(0, "0 s"), (59, "59 s"), (60, "1 min"), (3599, "59 min"), (3600, "1 h 0 min"), (90_000, "1 d 1 h"), (-5, "0 s")],
 )
-def test_durations_are_told_as_people_say_them(seconds: float, words: str) -> None:
-    """In one or two units."""
+def test_duration_is_printed_in_one_or_two_units(seconds: float, words: str) -> None:
     assert for_how_long(NOW, NOW + timedelta(seconds=seconds)) == words
 
 
 @pytest.fixture
 def wire() -> Iterator[WireServer]:
-    """Return a server that plays the API server."""
+    """Yield a simulated API server."""
     server = WireServer()
     yield server
     server.close()
 
 
 def body_of(world: World) -> bytes:
-    """Return what the controller answers."""
+    """Return the document of the controller as JSON."""
     return board_of(world).everything()[1]
 
 
 def run(*arguments: str) -> int:
-    """Run a command."""
     return main(arguments)
 
 
-def test_by_an_address(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """As after `kubectl port-forward`; nothing else is asked."""
+def test_commands_read_the_controller_at_a_given_address(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """This is the use after `kubectl port-forward`; no other server is needed."""
     wire.answer(f"GET {_BOARD}", Answer(body=body_of(World(make_jobset("train")))))
     assert run("explain", "train", "--server", wire.url) == 0
     assert capsys.readouterr().out.startswith("JobSet default/train is active. Slice train-slice-0 waits")
@@ -296,7 +293,7 @@ def test_by_an_address(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> 
 def test_the_leading_pod_is_found_by_the_lease(
     wire: WireServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A follower knows nothing; the API server's proxy leads to the pod."""
+    """A follower has no view; the API server's proxy connects to the leading pod."""
     kubeconfig = write_kubeconfig(tmp_path / "config", wire.url)
     wire.answer(f"GET {_LEASE}", Answer(body=json.dumps({"spec": {"holderIdentity": "pod-b_404386f3"}}).encode()))
     wire.answer(f"GET {_PODS}/pod-b:8081/proxy{_BOARD}", Answer(body=body_of(World(make_jobset("train")))))
@@ -304,10 +301,10 @@ def test_the_leading_pod_is_found_by_the_lease(
     assert "train-slice-0" in capsys.readouterr().out
 
 
-def test_without_a_lease_any_running_pod_is_asked(
+def test_any_running_pod_is_read_if_there_is_no_lease(
     wire: WireServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Where no leader is elected there is one."""
+    """Without leader election, there is only one replica."""
     kubeconfig = write_kubeconfig(tmp_path / "config", wire.url)
     missing = json.dumps({"kind": "Status", "reason": "NotFound", "code": 404}).encode()
     wire.answer(f"GET {_LEASE}", Answer(status=404, body=missing))
@@ -355,10 +352,10 @@ def test_without_a_lease_any_running_pod_is_asked(
         ),
     ],
 )
-def test_a_controller_that_cannot_be_asked_is_told_with_what_to_do(
+def test_unreachable_controller_is_reported_with_a_remedy(
     wire: WireServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], answers: dict[str, Answer], words: str
 ) -> None:
-    """In one message, without a traceback."""
+    """The output is one message without a traceback."""
     for what, answer in answers.items():
         wire.answer(what, answer)
     assert run("status", "--kubeconfig", str(write_kubeconfig(tmp_path / "config", wire.url))) == 1
@@ -461,10 +458,10 @@ def test_explain_of_an_unknown_pod_names_the_controller_that_is_installed(
     assert "google.com/tpu" not in error
 
 
-def test_plan_with_the_settings_of_the_running_controller(
+def test_plan_live_uses_the_settings_of_the_running_controller(
     wire: WireServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it would do with a manifest, not what this shell would: limits and zones are the controller's."""
+    """Limits and zones are the controller's, not those in the environment of this shell."""
     monkeypatch.setenv("MAX_CHIPS", "1000")
     world = World(settings_=settings(max_chips=4, project_id="their-project", auto_upgrade=False))
     board = board_of(world)
@@ -499,14 +496,14 @@ def test_plan_with_the_settings_of_the_running_controller(
         "http://a b",
     ],
 )
-def test_an_address_that_leads_nowhere(capsys: pytest.CaptureFixture[str], server: str) -> None:
-    """Nothing but HTTP is spoken."""
+def test_invalid_or_unreachable_address_is_reported(capsys: pytest.CaptureFixture[str], server: str) -> None:
+    """Protocols other than HTTP are not supported."""
     assert run("status", "--server", server) == 1
     assert server.partition("://")[2] in capsys.readouterr().err
 
 
-def test_an_address_that_nothing_listens_on_is_told_with_the_command_for_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """The port on this machine is the one that was asked."""
+def test_refused_connection_is_reported_with_a_port_forward_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """The local port of the command is that of --server."""
     assert run("status", "--server", "127.0.0.1:1", "--controller-namespace", "tpus") == 1
     assert (
         "Connection refused. To reach the controller, use `kubectl --namespace tpus port-forward "
@@ -515,8 +512,8 @@ def test_an_address_that_nothing_listens_on_is_told_with_the_command_for_it(caps
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
-def test_an_address_of_something_else(capsys: pytest.CaptureFixture[str], answer: bytes) -> None:
-    """What answers there need not speak HTTP, nor to the end."""
+def test_address_of_another_server_is_reported(capsys: pytest.CaptureFixture[str], answer: bytes) -> None:
+    """A server that is no controller may speak another protocol, or end its response early."""
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
 
         def serve() -> None:
@@ -532,10 +529,10 @@ def test_an_address_of_something_else(capsys: pytest.CaptureFixture[str], answer
 
 
 @pytest.mark.parametrize("problems", [["GKE does not list pools"], []], ids=["a problem", "a loop that hangs"])
-def test_what_is_shown_while_nothing_is_decided_says_of_when_it_is(
+def test_output_without_new_decisions_has_the_time_of_the_last_one(
     wire: WireServer, capsys: pytest.CaptureFixture[str], problems: list[str]
 ) -> None:
-    """Durations count up to now, although the last decision may be hours ago."""
+    """Durations are counted up to now, although the last decision may be hours ago."""
     world = World(make_jobset("train"))
     decided_at = world.now
     body = msgspec.json.encode(document_of(world, *problems, stalled_minutes=120))
@@ -548,8 +545,8 @@ def test_what_is_shown_while_nothing_is_decided_says_of_when_it_is(
         assert "2 h 0 min" in told.partition("ago")[2] or words[0] == "gc"
 
 
-def test_a_follower_says_that_it_does_not_lead(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its address was given by hand."""
+def test_output_of_a_follower_names_the_leader(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """The user gave the address of a follower."""
     board, other = make_board(lambda: NOW, lambda: 0.0), make_board(lambda: NOW, lambda: 0.0)
     other.leader = lambda: "pod-b"
     wire.answer(f"GET {_BOARD}", *(Answer(body=each.everything()[1]) for each in (board, board, other)))
@@ -562,18 +559,17 @@ def test_a_follower_says_that_it_does_not_lead(wire: WireServer, capsys: pytest.
     assert ", leader here" not in told
 
 
-def test_gc_deletes_nothing_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without --dry-run it is a usage error."""
+def test_gc_without_dry_run_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         run("gc")
     assert caught.value.code == 2
     assert "only the controller deletes node pools" in capsys.readouterr().err
 
 
-def test_who_watches_sees_that_the_controller_is_away_and_comes_back(
+def test_watched_status_shows_a_failure_and_the_recovery(
     wire: WireServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command goes on until Ctrl-C."""
+    """The command runs until Ctrl-C."""
     looks: list[float] = []
 
     def sleep(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What all commands share: names, help, completion, exit codes, and what is imported when."""
+"""Base of all commands: names, help, completion, exit codes, and lazy imports."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from provisioner.cli.frame import wants_color
 from provisioner.cli.main import COMMANDS
 from provisioner.cli.output import ExitCode
 
-#: Some of these tests start Python or a shell.
+#: Long time-out, because some of these tests start Python or a shell.
 pytestmark = pytest.mark.timeout(60)
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run a wrong command line; return what is said."""
+    """Run a wrong command line; return its error output."""
     with pytest.raises(SystemExit) as error:
         main(list(arguments))
     assert error.value.code == ExitCode.USAGE
@@ -43,10 +43,10 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         pytest.param([], "Usage: tpu-provisioner [OPTIONS] COMMAND", id="no command"),
     ],
 )
-def test_a_wrong_command_line_says_what_was_probably_meant(
+def test_wrong_command_line_gets_a_message_with_a_suggestion(
     arguments: list[str], want: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On standard error, with exit code 2."""
+    """The message is on standard error, and the exit code is 2."""
     assert want in refused(capsys, *arguments)
 
 
@@ -54,7 +54,7 @@ def test_a_wrong_command_line_says_what_was_probably_meant(
 def test_every_help_has_examples_with_the_name_of_the_program(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a command of its own, and as a plugin of kubectl; no line is wider than a terminal."""
+    """The program may be a separate command or a plugin of kubectl; no line is wider than a terminal."""
     for program, shown in (("/usr/bin/tpu-provisioner", "tpu-provisioner"), ("/usr/bin/kubectl-tpu", "kubectl tpu")):
         monkeypatch.setattr(sys, "argv", [program, name, "--help"])
         assert main() == ExitCode.OK
@@ -65,8 +65,7 @@ def test_every_help_has_examples_with_the_name_of_the_program(
         assert max(map(len, told.splitlines())) <= 80
 
 
-def test_the_list_of_commands_has_all(capsys: pytest.CaptureFixture[str]) -> None:
-    """With a line for each."""
+def test_help_lists_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == ExitCode.OK
     told = capsys.readouterr().out
     assert all(f"\n  {name}" in told for name in COMMANDS)
@@ -81,14 +80,14 @@ def test_the_list_of_commands_has_all(capsys: pytest.CaptureFixture[str]) -> Non
         pytest.param({"TERM": "dumb"}, False, id="not on a terminal that cannot"),
     ],
 )
-def test_colours(environment: dict[str, str], *, want: bool | None) -> None:
-    """As https://no-color.org says."""
+def test_colours_are_disabled_by_no_color_and_dumb_terminals(environment: dict[str, str], *, want: bool | None) -> None:
+    """The rules are those of https://no-color.org."""
     assert wants_color(environment) is want
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_each_shell_is_one(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The shell itself reads it, where it is installed."""
+def test_completion_script_is_valid_in_its_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """If the shell is installed, it must accept the script."""
     assert main(["completion", shell]) == ExitCode.OK
     script = capsys.readouterr().out
     assert f"_TPU_PROVISIONER_COMPLETE={shell}_complete" in script
@@ -98,7 +97,7 @@ def test_the_script_of_each_shell_is_one(shell: str, capsys: pytest.CaptureFixtu
 
 
 def completed(words: str, *, shell: str = "bash") -> list[str]:
-    """Complete a line as the script of bash does."""
+    """Return the completions of a line, as the script of bash requests them."""
     done = subprocess.run(
         [sys.executable, "-m", "provisioner"],
         env={
@@ -124,8 +123,7 @@ def completed(words: str, *, shell: str = "bash") -> list[str]:
         pytest.param("tpu-provisioner completion z", ["zsh"], id="one of a few words"),
     ],
 )
-def test_completion(words: str, want: list[str]) -> None:
-    """Commands, options and values."""
+def test_shell_completes_commands_options_and_values(words: str, want: list[str]) -> None:
     assert completed(words) == want
 
 
@@ -140,7 +138,7 @@ def test_completion(words: str, want: list[str]) -> None:
 def test_kubectl_completes_the_plugin(
     words: list[str], want: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In Cobra's protocol, by the program that kubectl looks for."""
+    """The program is started by kubectl as `kubectl_complete-tpu`, and responds in Cobra's protocol."""
     monkeypatch.setattr(sys, "argv", ["kubectl_complete-tpu", *words])
     assert complete_for_kubectl() == 0
     assert capsys.readouterr().out.splitlines() == want
@@ -161,8 +159,8 @@ _CLIENTS = {"cryptography", "google", "kubernetes", "msgspec", "requests", "rich
         ),
     ],
 )
-def test_what_works_offline_imports_no_client(words: list[str], heavy: set[str]) -> None:
-    """They take longer to import than all the rest."""
+def test_offline_command_imports_no_client(words: list[str], heavy: set[str]) -> None:
+    """Clients take longer to import than all other modules."""
     script = (
         f"import sys; from provisioner.cli import main; main({words!r}); "
         f"sys.exit(', '.join({heavy!r} & set(sys.modules)) or 0)"
@@ -171,13 +169,13 @@ def test_what_works_offline_imports_no_client(words: list[str], heavy: set[str])
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_reading_objects_needs_no_client() -> None:
-    """What only reads manifests need not wait for the client."""
+def test_reading_objects_imports_no_client() -> None:
+    """Commands that only read manifests must not wait for the import of the client."""
     script = "import sys, provisioner.workloads.pods; sys.exit('kubernetes' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
 
 
-#: Unbuffered output finds out at once that nobody reads it, other output at the end alone.
+#: Unbuffered output fails immediately if the reader has closed the pipe, buffered output only at the end.
 _BUFFERING = pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 
 
@@ -186,8 +184,8 @@ _BUFFERING = pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "
     "line",
     ["--help", "run --help", "topologies --all", "completion bash", "plan -f {manifest}", "plan -o json -f {manifest}"],
 )
-def test_a_reader_that_has_seen_enough_is_no_error(line: str, unbuffered: str) -> None:
-    """`... | head` ends quietly, whatever the command is and however much it prints."""
+def test_closed_pipe_is_no_error(line: str, unbuffered: str) -> None:
+    """`... | head` ends without a message, for each command and any amount of output."""
     manifest = Path(__file__).parents[2] / "examples" / "jobset.yaml"
     with subprocess.Popen(
         [sys.executable, "-m", "provisioner", *line.format(manifest=manifest).split()],
@@ -202,8 +200,8 @@ def test_a_reader_that_has_seen_enough_is_no_error(line: str, unbuffered: str) -
 
 
 @pytest.mark.parametrize("line", ["--version", "run --help", "topologies tpu7x"])
-def test_no_output_at_all_is_no_error(line: str) -> None:
-    """`... >&-`, as some supervisors start programs."""
+def test_closed_standard_output_is_no_error(line: str) -> None:
+    """Some supervisors start programs like this, with `>&-`."""
     command = f'exec "{sys.executable}" -m provisioner {line} >&-'
     done = subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")

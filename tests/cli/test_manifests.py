@@ -1,4 +1,4 @@
-"""YAML as kubectl reads it, with lines."""
+"""YAML and its line numbers, read as kubectl reads it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from provisioner.cli.manifests import read_documents
 from provisioner.slices.offline.documents import objects_of
 
-#: Hypothesis takes its time on a busy machine.
+#: Long time-out, because Hypothesis is slow on a busy machine.
 pytestmark = pytest.mark.timeout(60)
 
 
 def read(text: str | bytes) -> list[Any]:
-    """Return the values of all documents; there is nothing wrong with them."""
+    """Return the values of all documents, which must have no problems."""
     documents, problems = read_documents("f", text)
     assert problems == []
     return [each.value for each in documents]
@@ -43,8 +43,8 @@ def read(text: str | bytes) -> list[Any]:
         pytest.param("\ufeffa: é", {"a": "é"}, id="a byte order mark"),
     ],
 )
-def test_values(text: str | bytes, want: Any) -> None:
-    """As kubectl sends them to the API server."""
+def test_values_are_read_as_kubectl_reads_them(text: str | bytes, want: Any) -> None:
+    """The values are those that kubectl sends to the API server."""
     assert read(text) == [want]
 
 
@@ -60,8 +60,8 @@ def test_values(text: str | bytes, want: Any) -> None:
         pytest.param(f"a: {'9' * 5000}", -2, "is not YAML", id="more digits than Python reads"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(text: str, line: int, words: str) -> None:
-    """And the documents before it are read all the same."""
+def test_invalid_yaml_is_reported_with_its_line(text: str, line: int, words: str) -> None:
+    """Documents before the problem are read."""
     documents, problems = read_documents("f", f"first: 1\n---\n{text}\n---\nlast: 1\n")
     assert [(each.source, each.line) for each in problems] == [("f", line + 2)]
     assert words in problems[0].message
@@ -69,23 +69,22 @@ def test_what_is_wrong_is_told_with_its_line(text: str, line: int, words: str) -
 
 
 @pytest.mark.parametrize("content", [b"a: 1\nb: \x00", b"a: 1\nb: \xff"], ids=["a control character", "no UTF-8"])
-def test_what_is_no_text_is_told_with_its_line(content: bytes) -> None:
-    """It says which."""
+def test_manifest_with_invalid_characters_is_reported_with_its_line(content: bytes) -> None:
     documents, [problem] = read_documents("f", content)
     assert (documents, problem.line) == ([], 2)
     assert "is not YAML: " in problem.message
 
 
 def test_a_yaml_bomb_is_not_expanded() -> None:
-    """Nine to the power of nine texts in ten lines: what aliases name is one value."""
+    """Aliases in ten lines stand for nine to the power of nine texts; each alias stays one value."""
     lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
     lines += [f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in zip("abcdefgh", "bcdefghi", strict=True)]
     [found] = read("\n".join(lines))
     assert found["i"][0] is found["i"][8]
 
 
-def test_lines_of_fields_and_of_what_is_not_there() -> None:
-    """The nearest field above it."""
+def test_missing_field_has_the_line_of_its_nearest_parent() -> None:
+    """The line is that of the nearest existing parent."""
     documents, _ = read_documents("f", "# a remark\na:\n  b:\n    - c: 1\n    - &x\n      d: 2\ne: *x\n---\nf: 1\n")
     document, other = documents
     assert document.line == 2
@@ -97,8 +96,8 @@ def test_lines_of_fields_and_of_what_is_not_there() -> None:
     assert other.line_of(("f",)) == 9
 
 
-def test_lines_of_what_a_list_has() -> None:
-    """Those of the file."""
+def test_items_of_a_list_have_their_lines_in_the_file() -> None:
+    """Lines count from the beginning of the file."""
     [document], _ = read_documents("f", "kind: List\nitems:\n- a: 1\n- b:\n    c: 2\n")
     first, second = objects_of(document)
     assert (first.line, second.line, second.line_of(("b", "c"))) == (3, 4, 5)
@@ -113,15 +112,15 @@ JSON = st.recursive(
 
 @hypothesis_settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text("abc", min_size=1), JSON, min_size=1))
-def test_json_is_yaml(value: dict[str, Any]) -> None:
-    """Whatever JSON has in it, with its characters as they are."""
+def test_json_is_read_as_yaml(value: dict[str, Any]) -> None:
+    """The JSON has arbitrary values, and characters that are not escaped."""
     assert read(json.dumps(value, ensure_ascii=False)) == [value]
 
 
 @hypothesis_settings(max_examples=200, deadline=None)
 @given(st.text(st.sampled_from("ab:-[]{}&*!|>'\"#%@`,? \n\t\\<~01.") | st.characters(), max_size=60))
-def test_any_text_is_read_or_refused(text: str) -> None:
-    """Nothing but documents and problems comes of a text."""
+def test_any_text_gives_documents_or_problems(text: str) -> None:
+    """No text raises an exception."""
     documents, problems = read_documents("f", text)
     assert isinstance(documents, list)
     assert all(0 <= each.line <= text.count("\n") + 2 for each in problems)

@@ -1,4 +1,4 @@
-"""`tpu-provisioner plan` as people and programs run it."""
+"""`tpu-provisioner plan`, with output for the terminal and for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provisioner.cli.output import ExitCode
 from provisioner.settings import OPTIONS
 from tests.support.objects import pod_spec, raw_job, raw_jobset
 
-#: Some of these tests start Python, with Google's library.
+#: Long time-out, because some of these tests start Python with Google's library.
 pytestmark = pytest.mark.timeout(60)
 
 SETTINGS = """# A cluster.
@@ -46,7 +46,7 @@ def write(name: str, *raws: dict[str, Any]) -> str:
 
 
 def plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Run the command; return the exit code and what it printed."""
+    """Run the command; return the exit code and the output."""
     code = main(["plan", *arguments])
     return code, capsys.readouterr().out
 
@@ -67,16 +67,15 @@ GOOD, WRONG = raw_jobset("good", uid="", replicas=2), raw_jobset("wrong", uid=""
         pytest.param([], ExitCode.ERROR, id="an empty file"),
     ],
 )
-def test_the_exit_code_says_whether_all_is_served(
+def test_exit_code_is_0_only_if_all_workloads_are_served(
     raws: list[dict[str, Any]], want: ExitCode, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For scripts."""
+    """Scripts depend on the exit code."""
     code, _ = plan(capsys, "-f", write("a.yaml", *raws))
     assert code == want
 
 
-def test_a_file_that_cannot_be_read_is_an_error_and_hides_no_other(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each with its reason."""
+def test_unreadable_file_is_an_error_and_other_files_are_planned(capsys: pytest.CaptureFixture[str]) -> None:
     Path("broken.yaml").write_text("a: [1\n", encoding="utf-8")
     Path("binary.yaml").write_bytes(b"a: 1\nb: \xff\n")
     Path("empty").mkdir()
@@ -89,8 +88,10 @@ def test_a_file_that_cannot_be_read_is_an_error_and_hides_no_other(capsys: pytes
     assert "empty: cannot be read: no file in it ends with .json, .yaml, .yml" in told
 
 
-def test_folders_and_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder's own files, or with -R those of the folders in it too; -f - reads a pipe."""
+def test_folders_and_standard_input_are_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder is read without its subfolders, or with -R including them; `-f -` reads a pipe."""
     write("d/a.yaml", raw_jobset("one", uid=""))
     write("d/b.json", raw_jobset("two", uid=""))
     write("d/notes.txt", raw_jobset("three", uid=""))
@@ -104,7 +105,7 @@ def test_folders_and_standard_input(capsys: pytest.CaptureFixture[str], monkeypa
 
 
 def test_no_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """It says how to give one."""
+    """The message shows how to name a file."""
     with pytest.raises(SystemExit) as error:
         main(["plan"])
     assert error.value.code == ExitCode.USAGE
@@ -112,7 +113,7 @@ def test_no_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_table_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """With the longest names that there are, and no colour where it goes to a file."""
+    """Names have the maximum length, and output to a file has no colours."""
     raw = raw_jobset("a" * 50, uid="", job="b" * 60, pod=pod_spec(accelerator="tpu7x", topology="2x2x2"))
     _, told = plan(capsys, "-f", write("a.yaml", raw, GOOD))
     table = told.partition("\n\n")[0]
@@ -121,16 +122,16 @@ def test_the_table_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in told
 
 
-def test_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nor in messages about them."""
+def test_control_characters_in_names_are_removed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Messages that quote the names are included."""
     raw = raw_jobset("a\x1b[31m\x07", uid="", pod=pod_spec(topology="\x1b]0;x\x07"))
     _, told = plan(capsys, "-f", write("a.yaml", raw, raw_jobset("b\x1b[31m", uid="")), "-o", "wide")
     assert "\x1b" not in told
     assert "\x07" not in told
 
 
-def test_what_is_ignored_is_counted_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
-    """With the first place of each."""
+def test_ignored_objects_are_counted_by_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each kind is reported with the place of its first object."""
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
     path = write(
         "a.yaml",
@@ -150,7 +151,7 @@ def test_what_is_ignored_is_counted_by_kind(capsys: pytest.CaptureFixture[str]) 
 def test_prices_show_the_cost_of_the_first_possible_choice(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Per row and in total, with the currency."""
+    """Costs are printed for each row and in total, with the currency."""
     monkeypatch.setenv("CHIP_HOUR_PRICES", "*=0.5, */on-demand=2, currency=USD")
     monkeypatch.setenv("CAPACITY", "spot, on-demand")
     path = write(
@@ -167,7 +168,7 @@ def test_prices_show_the_cost_of_the_first_possible_choice(
 
 
 def test_wide_has_labels_and_taints(capsys: pytest.CaptureFixture[str]) -> None:
-    """What follows from the UID is left open."""
+    """Labels that depend on the UID have a placeholder."""
     raw = raw_jobset("train", uid="", metadata={"annotations": {"tpu-provisioner.cloud.google.com/capacity": "spot"}})
     raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["tolerations"] = [{"operator": "Exists"}]
     _, told = plan(capsys, "-f", write("a.yaml", raw), "-o", "wide")
@@ -178,8 +179,8 @@ def test_wide_has_labels_and_taints(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
-def test_programs_get_the_request_to_gke(form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """And every notice, with file and line."""
+def test_json_and_yaml_contain_the_request_to_gke(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The output also contains each remark, with file and line."""
     Path("settings.env").write_text(SETTINGS, encoding="utf-8")
     code, told = plan(capsys, "-f", write("a.yaml", GOOD, WRONG), "--settings", "settings.env", "-o", form)
     found = json.loads(told) if form == "json" else yaml.safe_load(told)
@@ -203,8 +204,8 @@ def test_programs_get_the_request_to_gke(form: str, capsys: pytest.CaptureFixtur
     assert found["assumptions"] == []
 
 
-def test_on_a_cluster_without_gke_programs_get_the_node_group(capsys: pytest.CaptureFixture[str]) -> None:
-    """What such a cluster cannot have is told."""
+def test_json_without_gke_contains_the_node_group(capsys: pytest.CaptureFixture[str]) -> None:
+    """A workload that such a cluster cannot serve is reported."""
     Path("settings.env").write_text(
         "PROVIDER=gce\nGCP_PROJECT_ID=project-1\nGCP_ZONE=us-east5-a\nNODE_GROUP_NAMESPACE=slices\n"
         "NODE_GROUP_IMAGES=*=projects/p/global/images/i\n",
@@ -230,8 +231,8 @@ def test_on_a_cluster_without_gke_programs_get_the_node_group(capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["lines", "a ConfigMap"])
-def test_settings_come_from_a_file(capsys: pytest.CaptureFixture[str], *, wrapped: bool) -> None:
-    """As the overlay has them, or as the ConfigMap that is made of it; nothing has to be assumed."""
+def test_settings_are_read_from_a_file(capsys: pytest.CaptureFixture[str], *, wrapped: bool) -> None:
+    """The file is the overlay's, or the ConfigMap that is generated from it; no setting has to be assumed."""
     text = SETTINGS.replace("MAX_CHIPS=64", "MAX_CHIPS=8")
     if wrapped:
         data = dict(line.split("=") for line in text.splitlines()[1:])
@@ -252,8 +253,8 @@ def test_settings_come_from_a_file(capsys: pytest.CaptureFixture[str], *, wrappe
         pytest.param(None, "settings.env: cannot be read: No such file or directory", id="no file"),
     ],
 )
-def test_settings_that_cannot_be_read(text: str | None, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 1, and what is wrong."""
+def test_invalid_settings_file_is_an_error(text: str | None, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit code is 1."""
     if text is not None:
         Path("settings.env").write_text(text, encoding="utf-8")
     assert main(["plan", "-f", write("a.yaml", GOOD), "--settings=settings.env"]) == ExitCode.ERROR
@@ -273,14 +274,14 @@ def test_settings_that_cannot_be_read(text: str | None, words: str, capsys: pyte
         ),
     ],
 )
-def test_what_is_not_set_is_assumed_and_said(
+def test_unset_settings_are_assumed_and_reported(
     environment: dict[str, str],
     zones: str,
     want: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The region is the one that settings or manifests name: a placeholder must not make a mistake of it."""
+    """The region is the one in settings or manifests: with a placeholder, valid zones would be rejected."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     annotations = {"tpu-provisioner.cloud.google.com/zones": zones} if zones else {}
@@ -291,7 +292,7 @@ def test_what_is_not_set_is_assumed_and_said(
     assert "this plan uses your-project" in " ".join(told.split())
 
 
-def test_a_setting_that_does_nothing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """As `run` does."""
+def test_unknown_setting_is_reported_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    """`run` logs the same warning."""
     Path("settings.env").write_text(f"{SETTINGS}MAX_CHIP=4\n", encoding="utf-8")
     assert "did you mean MAX_CHIPS?" in plan(capsys, "-f", write("a.yaml", GOOD), "--settings=settings.env")[1]

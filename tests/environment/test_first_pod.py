@@ -1,4 +1,4 @@
-"""What is said of a workload by the first pod that it will have."""
+"""Problems that a workload's first pod shows before it exists."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def leader_worker_set(replicas: int = 2, **pods: Any) -> dict[str, Any]:
         "workers that fill no slice",
     ],
 )
-def test_what_is_wrong_is_told(raw: dict[str, Any], problem: str):
+def test_workload_whose_first_pod_has_a_problem_gets_one_warning(raw: dict[str, Any], problem: str):
     found = problems_of_first_pod(raw, ALL, "ml")
     assert len([each for each in found if problem in each]) == 1, found
 
@@ -109,11 +109,11 @@ def test_what_is_wrong_is_told(raw: dict[str, Any], problem: str):
         {},
     ],
 )
-def test_of_what_is_right_or_no_concern_nothing_is_said(raw: dict[str, Any]):
+def test_workload_that_is_right_or_not_concerned_gets_no_warning(raw: dict[str, Any]):
     assert problems_of_first_pod(raw, ALL, "ml") == ()
 
 
-def test_only_those_that_ask_are_judged_where_it_is_set_so():
+def test_workload_gets_warnings_only_if_the_setting_or_its_label_asks():
     wrong = stateful_set(pod_template(), serviceName="")
     assert problems_of_first_pod(wrong, WebhookSettings(), "ml") == ()
     assert problems_of_first_pod(wrong, WebhookSettings(injection="off"), "ml") == ()

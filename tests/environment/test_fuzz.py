@@ -1,6 +1,6 @@
-"""Whatever is in a field of a pod or its owner: an answer without an exception, whose patch applies and is complete.
+"""With any JSON in fields of a pod or its owner, there is an answer without an exception, and its patch is complete.
 
-Real reviews and workloads, in which some values are replaced by any JSON, or taken away.
+The cases are real reviews and workloads in which some values are removed, or replaced by any JSON.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _WORKLOADS = [
 
 
 def some_settings(data: st.DataObject) -> WebhookSettings:
-    """Choose settings with which pods get variables."""
+    """Draw settings with which pods get variables."""
     return WebhookSettings(injection=data.draw(st.sampled_from(["all", "opt-in"])), topology=data.draw(st.booleans()))
 
 
 def containers(pod: Any) -> list[Any]:
-    """Return all that may be a container, in order."""
+    """Return all values in the place of containers, in order."""
     spec = pod["spec"] if isinstance(pod.get("spec"), dict) else {}
     parts = [spec.get(each) for each in ("initContainers", "containers")]
     return [each for part in parts if isinstance(part, list) for each in part]
@@ -70,7 +70,6 @@ def with_chips(pod: dict[str, Any]) -> set[str]:
 
 
 def answer(pod: dict[str, Any], owner: dict[str, Any] | None, settings_: WebhookSettings) -> Answer:
-    """Review a pod."""
     request = Request(operation="CREATE", kind="Pod", namespace="ml", object=pod)
     return review_pod(request, lambda _: owner, settings_)
 
@@ -78,7 +77,7 @@ def answer(pod: dict[str, Any], owner: dict[str, Any] | None, settings_: Webhook
 @settings(max_examples=250)
 @given(data=st.data())
 def test_any_pod_and_owner_get_an_answer(data: st.DataObject) -> None:
-    """Containers without chips, and all but the variables, stay as they are; and once is enough."""
+    """A patch changes only variables of containers with chips, and a second review adds nothing."""
     case = data.draw(st.sampled_from(_CASES))
     pod = spoilt(data, case["review"]["request"]["object"])
     owner = spoilt(data, next(iter(case["owners"].values()), None))
@@ -96,8 +95,8 @@ def test_any_pod_and_owner_get_an_answer(data: st.DataObject) -> None:
 
 @settings(max_examples=150)
 @given(data=st.data())
-def test_any_workload_is_judged_by_its_first_pod(data: st.DataObject) -> None:
-    """Its kind stays, or nothing would be read of it."""
+def test_any_workload_gets_warnings_without_an_exception(data: st.DataObject) -> None:
+    """The kind is kept, because objects of other kinds are not read."""
     workload = data.draw(st.sampled_from(_WORKLOADS))
     kept = {key: workload[key] for key in ("apiVersion", "kind")}
     raw = {**spoilt(data, workload), **kept}
@@ -105,6 +104,6 @@ def test_any_workload_is_judged_by_its_first_pod(data: st.DataObject) -> None:
 
 
 def test_real_reviews_are_patched() -> None:
-    """Else the tests above would change nothing."""
+    """Without patches, the tests above would test nothing."""
     patched = [case for case in _CASES if "patch" in case["answer"]["response"]]
     assert len(patched) >= 12

@@ -1,4 +1,4 @@
-"""What pods get, by their owners: each case of the injector that this replaces, and its twelve mistakes."""
+"""Variables of pods by owner: each case of gke-tpu-env-injector, which is replaced, and its twelve mistakes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def stateful_set(replicas: int = 4, start: int = 0, service: str = "workers", **
 def injected(
     pod: dict[str, Any], owner: dict[str, Any], settings: WebhookSettings = ALL
 ) -> tuple[list[dict[str, str]], Any]:
-    """Return the variables of each container after the patch, and what was said."""
+    """Return the variables of each container after the patch, and the result of `inject`."""
     read = read_pod(pod, "ml")
     assert read is not None
     found = inject(read, owner, settings)
@@ -90,20 +90,20 @@ def names(start: int, end: int, suffix: str = ".workers") -> str:
 # --- StatefulSets
 
 
-def test_the_pod_index_label_goes_before_the_name():
+def test_pod_index_label_takes_precedence_over_the_pod_name():
     owner = stateful_set()
     pod = pod_of(owner, "train-3", metadata={"labels": {"apps.kubernetes.io/pod-index": "2"}})
     [found], _ = injected(pod, owner)
     assert found["TPU_WORKER_ID"] == "2"
 
 
-def test_numbers_begin_where_the_ordinals_do():
+def test_worker_index_starts_at_the_first_ordinal():
     owner = stateful_set(start=5)
     [found], _ = injected(pod_of(owner, "train-6"), owner)
     assert found == {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": names(5, 9)}
 
 
-def test_slices_that_do_not_work_together():
+def test_pod_with_multislice_false_gets_no_slice_variables():
     owner = stateful_set(replicas=8)
     key = {"annotations": {"tpu-provisioner.cloud.google.com/multislice": "false"}}
     [found], _ = injected(pod_of(owner, "train-6", metadata=key), owner)
@@ -111,25 +111,25 @@ def test_slices_that_do_not_work_together():
 
 
 @pytest.mark.parametrize(("replicas", "pod", "own"), [(9, "train-5", "1"), (4, "train-8", "2")])
-def test_pods_beyond_the_last_whole_slice_are_of_one_that_is_not_whole_yet(replicas: int, pod: str, own: str):
+def test_pods_beyond_the_last_whole_slice_count_as_an_incomplete_slice(replicas: int, pod: str, own: str):
     owner = stateful_set(replicas)
     [found], _ = injected(pod_of(owner, pod), owner)
     assert (found["MEGASCALE_NUM_SLICES"], found["MEGASCALE_SLICE_ID"]) == ("3", own)
 
 
-def test_a_part_that_is_smaller_than_a_host_is_one_pod():
+def test_part_smaller_than_a_host_is_a_slice_of_one_pod():
     owner = stateful_set(replicas=2)
     together = {constants.SLICE_TOPOLOGY: "1x1", constants.MULTISLICE: "true"}
     [found], _ = injected(pod_of(owner, "train-1", metadata={"annotations": together}), owner)
     assert (found["MEGASCALE_NUM_SLICES"], found["MEGASCALE_SLICE_ID"]) == ("2", "1")
 
 
-def test_a_part_that_is_longer_than_its_slice_along_one_axis_is_none():
+def test_part_longer_than_its_slice_along_one_axis_is_ignored():
     assert topology_in_use(Topology((2, 2, 4)), "2x2x2") == Topology((2, 2, 2))
     assert topology_in_use(Topology((2, 2, 4)), "2x4x4") == Topology((2, 2, 4))
 
 
-def test_slices_of_one_host_that_work_together_because_the_pod_says_so():
+def test_one_host_slices_with_multislice_true_get_slice_variables():
     owner = stateful_set(replicas=3)
     key = {"annotations": {"tpu-provisioner.cloud.google.com/multislice": "true"}}
     [found], _ = injected(pod_of(owner, "train-2", selector=V6E_2X2, metadata=key), owner)
@@ -142,7 +142,7 @@ def test_slices_of_one_host_that_work_together_because_the_pod_says_so():
     }
 
 
-def test_a_pod_that_is_created_before_the_set_is_scaled_gets_what_is_right_afterwards():
+def test_pod_created_before_the_set_is_scaled_gets_names_of_a_whole_slice():
     owner = stateful_set(replicas=2)
     [found], said = injected(pod_of(owner, "train-1"), owner)
     assert found == {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": names(0, 4)}
@@ -157,7 +157,7 @@ def required(selector: dict[str, str]) -> dict[str, Any]:
 
 
 def test_topology_by_required_affinity_divides_replicas_into_slices():
-    """Eight replicas of 4x4 were counted as one slice of eight."""
+    """Eight replicas of topology 4x4 counted as one slice of eight pods."""
     pod = pod_of(stateful_set(8), "train-5", selector=None, affinity=required(V5E_4X4))
     [found], said = injected(pod, stateful_set(8))
     assert (found["TPU_WORKER_ID"], found["TPU_WORKER_HOSTNAMES"]) == ("1", names(4, 8))
@@ -174,7 +174,7 @@ def test_topology_by_required_affinity_counts_slices_of_replicated_jobs():
 
 
 def test_kind_of_another_api_group_is_reported_with_its_group():
-    """A Job of Volcano was told to be a Job."""
+    """A Job of Volcano was reported as if it were a Job of batch/v1."""
     owner = {**stateful_set(), "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job"}
     [_], said = injected(pod_of(owner, "train-0", metadata={"labels": ASKS}), {})
     assert "'Job' of batch.volcano.sh/v1alpha1" in said.problems[0]
@@ -201,7 +201,7 @@ def test_pods_that_share_the_ports_of_a_vm_are_reported(
         assert any("port 8431" in each for each in said.problems) == (is_reported and topology and not given)
 
 
-def test_without_a_topology_all_replicas_are_one_slice():
+def test_replicas_without_a_topology_are_one_slice():
     owner = stateful_set(replicas=3)
     [found], said = injected(pod_of(owner, "train-2", selector=None), owner)
     assert found == {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": names(0, 3)}
@@ -216,13 +216,13 @@ def test_without_a_topology_all_replicas_are_one_slice():
     ],
     ids=["a number before the first", "an owner of the same name"],
 )
-def test_what_cannot_be_told_is_said_and_nothing_is_set(owner: dict[str, Any], pod_name: str, problem: str):
+def test_unknown_worker_index_is_reported_and_sets_no_variables(owner: dict[str, Any], pod_name: str, problem: str):
     [found], said = injected(pod_of(stateful_set(), pod_name), owner)
     assert found == {}
     assert problem in said.problems[0]
 
 
-def test_a_generation_that_is_not_known_yet_is_left_alone_unless_the_pod_asks():
+def test_unknown_generation_is_reported_only_if_the_pod_asks():
     owner = stateful_set()
     selector = {**V5E_4X4, "cloud.google.com/gke-tpu-accelerator": "tpu8t"}
     for asks in (False, True):
@@ -231,7 +231,7 @@ def test_a_generation_that_is_not_known_yet_is_left_alone_unless_the_pod_asks():
         assert (found, len(said.problems)) == ({}, asks)
 
 
-# --- what would be too much
+# --- limits
 
 
 def container_list(count: int) -> list[dict[str, Any]]:
@@ -254,7 +254,7 @@ def container_list(count: int) -> list[dict[str, Any]]:
         *("the name of the Service", "all lists together"),
     ],
 )
-def test_what_would_be_too_much_is_told_and_nothing_is_set(owner: dict[str, Any], pod: dict[str, Any], problem: str):
+def test_variables_beyond_the_limits_are_reported_and_not_set(owner: dict[str, Any], pod: dict[str, Any], problem: str):
     raw = pod_of(owner, "train-0", selector=None, **pod)
     found, said = injected(raw, owner)
     assert not any(found)
@@ -262,7 +262,7 @@ def test_what_would_be_too_much_is_told_and_nothing_is_set(owner: dict[str, Any]
     assert len(said.problems[0]) < 500
 
 
-def test_links_that_are_not_resilient_are_told():
+def test_resiliency_variable_equals_the_selected_label():
     owner = stateful_set(16)
     cube = {"cloud.google.com/gke-tpu-accelerator": "tpu-v4-podslice", "cloud.google.com/gke-tpu-topology": "4x4x4"}
     for said in ("false", "true"):
@@ -271,7 +271,7 @@ def test_links_that_are_not_resilient_are_told():
         assert found["ENABLE_ICI_RESILIENCY"] == said
 
 
-def test_the_largest_slice_is_listed():
+def test_hosts_of_the_largest_slice_are_all_listed():
     owner = stateful_set(2304)
     selector = {"cloud.google.com/gke-tpu-accelerator": "tpu7x", "cloud.google.com/gke-tpu-topology": "16x24x24"}
     [found], said = injected(pod_of(owner, "train-2303", selector=selector), owner)
@@ -279,7 +279,7 @@ def test_the_largest_slice_is_listed():
     assert found["TPU_WORKER_HOSTNAMES"] == names(0, 2304)
 
 
-def test_a_pod_with_more_containers_than_any_vm_has_chips_is_told():
+def test_pod_with_more_than_64_containers_with_chips_is_malformed():
     raw = pod_of(stateful_set(), "train-0", containers=container_list(65))
     with pytest.raises(MalformedObject, match="more than 64 of its containers request"):
         read_pod(raw)
@@ -312,8 +312,8 @@ def test_a_missing_list_of_variables_is_created(absent: dict[str, Any]):
         pytest.param({"name": "TPU_WORKER_HOSTNAMES", "value": ""}, set(), False, id="no host names"),
     ],
 )
-def test_host_names_are_not_added_to_a_number_of_the_users_own(given: dict[str, Any], added: set[str], *, told: bool):
-    """And a pod that has not asked is not told to complete what it has."""
+def test_host_names_are_not_added_to_a_worker_index_of_the_user(given: dict[str, Any], added: set[str], *, told: bool):
+    """Only a pod that asked for variables gets a warning about missing ones."""
     owner = stateful_set()
     for asks in (True, False):
         pod = pod_of(owner, "train-1", containers=[container(env=[given])], metadata={"labels": ASKS if asks else {}})
@@ -358,7 +358,7 @@ ADDRESSES = ("TPU_PROCESS_ADDRESSES", "TPU_PROCESS_PORT")
         ),
     ],
 )
-def test_ours_are_not_mixed_with_a_layout_of_the_users_own(given: dict[str, str], added: tuple[str, ...], lacks: str):
+def test_layout_of_the_user_is_not_completed(given: dict[str, str], added: tuple[str, ...], lacks: str):
     owner = stateful_set(replicas=2)
     pod = pod_of(owner, "train-1", selector=TPU7X_2X2X2, containers=[with_env(given)], metadata={"labels": ASKS})
     [found], said = injected(pod, owner)
@@ -373,7 +373,7 @@ def test_ours_are_not_mixed_with_a_layout_of_the_users_own(given: dict[str, str]
     [{"value": ""}, {"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}, {}],
     ids=["empty", "from a field", "without a value"],
 )
-def test_a_variable_that_is_there_in_any_form_stays(given: dict[str, Any]):
+def test_existing_variable_of_any_form_is_kept(given: dict[str, Any]):
     owner = stateful_set()
     pod = pod_of(owner, "train-0", containers=[container(env=[{"name": "TPU_WORKER_ID", **given}])])
     read = read_pod(pod, "ml")
@@ -383,8 +383,8 @@ def test_a_variable_that_is_there_in_any_form_stays(given: dict[str, Any]):
 
 
 @pytest.mark.parametrize("selector", [TPU7X_2X2X2, {"cloud.google.com/gke-nodepool": "ours"}], ids=["", "a node pool"])
-def test_what_gke_gives_pods_that_it_knows_nothing_of_counts_as_absent(selector: dict[str, str]):
-    """Also where nothing but these variables tells that the generation has addresses."""
+def test_default_variables_of_gke_are_replaced(selector: dict[str, str]):
+    """In a pod without an accelerator, only these variables show that its generation needs addresses."""
     owner = stateful_set(replicas=2)
     given = {
         "TPU_WORKER_ID": "0",
@@ -403,7 +403,7 @@ def test_what_gke_gives_pods_that_it_knows_nothing_of_counts_as_absent(selector:
     }
 
 
-def test_localhost_says_nothing_of_slices():
+def test_localhost_counts_as_absent_only_for_worker_variables():
     given = {"TPU_WORKER_HOSTNAMES": "localhost", "MEGASCALE_NUM_SLICES": "9"}
     read: Any = read_pod(pod_of(stateful_set(), "train-0", containers=[with_env(given)]))
     ours = {"TPU_WORKER_HOSTNAMES": "a,b", "MEGASCALE_NUM_SLICES": "2"}
@@ -428,7 +428,7 @@ def with_env(given: dict[str, str]) -> dict[str, Any]:
         pytest.param({**stateful_set(), "kind": "ReplicaSet"}, V5E_4X4, id="no number"),
     ],
 )
-def test_nothing_is_wrong_with_a_pod_that_has_all(owner: dict[str, Any], selector: dict[str, str]):
+def test_pod_with_all_worker_variables_gets_no_warning(owner: dict[str, Any], selector: dict[str, str]):
     asks = {"labels": {OLD_KEY: "enabled"}}
     pod = pod_of(owner, "train-1", selector=selector, containers=[with_env(WORKER)], metadata=asks)
     [found], said = injected(pod, owner)
@@ -438,7 +438,7 @@ def test_nothing_is_wrong_with_a_pod_that_has_all(owner: dict[str, Any], selecto
 
 
 @pytest.mark.parametrize("owned", [False, True], ids=["nobody's", "a Deployment's"])
-def test_a_pod_that_nothing_here_numbers_is_left_alone_unless_it_asks(*, owned: bool):
+def test_pod_without_index_gets_a_warning_only_if_it_asks(*, owned: bool):
     def problems(selector: dict[str, str], **labels: str) -> int:
         pod = pod_of({**stateful_set(), "kind": "ReplicaSet"}, "a", selector=selector, metadata={"labels": labels})
         if not owned:
@@ -449,7 +449,7 @@ def test_a_pod_that_nothing_here_numbers_is_left_alone_unless_it_asks(*, owned: 
         assert (problems(selector), problems(selector, **{OLD_KEY: "enabled"})) == (0, 1)
 
 
-def test_an_init_container_is_alone_in_its_pod_and_has_one_name_of_each():
+def test_init_container_gets_each_host_name_once():
     owner = stateful_set()
     pod = pod_of(owner, "train-0", containers=[container("2"), container("2", name="other")])
     pod["spec"]["initContainers"] = [container()]
@@ -459,8 +459,8 @@ def test_an_init_container_is_alone_in_its_pod_and_has_one_name_of_each():
     assert one["TPU_WORKER_HOSTNAMES"].count("train-0.") == 2
 
 
-def test_localhost_is_all_that_a_pod_of_one_host_needs():
-    """GKE's webhook gives it to pods of no Job; nothing tells that others are in its slice."""
+def test_localhost_is_complete_unless_the_slice_has_several_hosts():
+    """GKE's webhook sets it on pods without a Job; without a topology, nothing shows that the slice has more pods."""
     local = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
     owner = {**stateful_set(), "kind": "ReplicaSet"}
     pods = [pod_of(owner, "a", selector=each, containers=[with_env(local)]) for each in ({}, V5E_4X4)]
@@ -480,7 +480,7 @@ def test_localhost_is_all_that_a_pod_of_one_host_needs():
         pytest.param(SLICES, SLICES, id="all of the slices"),
     ],
 )
-def test_variables_that_belong_together_are_set_together_or_not_at_all(given: dict[str, str], found: dict[str, str]):
+def test_variables_of_a_group_are_set_together_or_not_at_all(given: dict[str, str], found: dict[str, str]):
     owner = stateful_set(replicas=4)
     pod = pod_of(owner, "train-3", selector=TPU7X_2X2X2, containers=[with_env(given)], metadata={"labels": ASKS})
     [after], said = injected(pod, owner)
@@ -490,7 +490,7 @@ def test_variables_that_belong_together_are_set_together_or_not_at_all(given: di
     assert [" and lacks " in each for each in said.problems] == [True] * (len(given) == 1 and "" not in given.values())
 
 
-def test_a_port_of_ones_own_stays_on_one_host():
+def test_port_of_the_user_is_kept_in_a_one_host_slice():
     local = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
     given = {**local, "TPU_PROCESS_ADDRESSES": "localhost:9000", "TPU_PROCESS_PORT": "9000"}
     owner = stateful_set(replicas=1)
@@ -508,7 +508,7 @@ def job(**spec: Any) -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "uid": "uid-j"}, "spec": spec}
 
 
-def test_a_job_without_index_or_subdomain_is_told_so():
+def test_job_without_index_or_subdomain_gets_a_warning():
     [_], said = injected(pod_of(job(), "train-x", subdomain="workers"), job())
     assert "has no completionMode Indexed" in said.problems[0]
     marks = {"annotations": {"batch.kubernetes.io/job-completion-index": "2"}}
@@ -524,8 +524,8 @@ def test_a_job_has_no_more_pods_than_completions():
 
 
 @pytest.mark.parametrize("index", [1, 5])
-def test_pods_of_a_job_that_run_one_after_the_other_are_no_slices_that_work_together(index: int):
-    """Those of a second round would wait for a coordinator that has ended."""
+def test_pods_of_a_job_in_several_rounds_form_no_multislice(index: int):
+    """Pods of a second round would wait for a coordinator that has ended."""
     marks = {"annotations": {"batch.kubernetes.io/job-completion-index": str(index)}}
     owner = job(completions=8)
     [found], _ = injected(pod_of(owner, "", subdomain="workers", metadata=marks), owner)
@@ -542,7 +542,7 @@ def replicated(
     multislice: str = "",
     **after: str,
 ) -> dict[str, Any]:
-    """Return a replicated job; `after` has by name the status of those that it depends on."""
+    """Return a replicated job; `after` has the names and status of the replicated jobs that it depends on."""
     notes = {"annotations": {"tpu-provisioner.cloud.google.com/multislice": multislice}} if multislice else {}
     template = {"metadata": notes, "spec": {"containers": [container(chips)], "nodeSelector": selector or {}}}
     needs = [{"name": each, "status": status} for each, status in after.items()]
@@ -577,14 +577,14 @@ def test_the_second_child_job_of_a_replicated_job_is_the_second_slice():
 
 
 def test_child_job_has_no_more_pods_than_completions():
-    """The list had names of pods that never exist."""
+    """The list had names of pods that are never created."""
     entry = replicated("a", parallelism=8)
     entry["template"]["spec"]["completions"] = 4
     [found], _ = injected(pod_of_jobset("a", selector=None), jobset(entry))
     assert found["TPU_WORKER_HOSTNAMES"] == ",".join(f"js-a-0-{index}.js" for index in range(4))
 
 
-def test_a_replicated_job_without_replicas_coordinates_nobody():
+def test_replicated_job_without_replicas_is_not_the_coordinator():
     [found], said = injected(pod_of_jobset("b"), jobset(replicated("a", 0), replicated("b", 2)))
     assert found["MEGASCALE_NUM_SLICES"] == "2"
     assert found["MEGASCALE_COORDINATOR_ADDRESS"] == "js-b-0-0.js"
@@ -600,9 +600,7 @@ def test_a_replicated_job_without_replicas_coordinates_nobody():
         pytest.param("score", "", "", id="after all that ended, also before what it needs"),
     ],
 )
-def test_replicated_jobs_that_never_run_at_the_same_time_are_no_slices_of_each_other(
-    own: str, slices: str, coordinator: str
-):
+def test_replicated_jobs_that_never_run_together_form_no_multislice(own: str, slices: str, coordinator: str):
     owner = jobset(
         replicated("prepare", 3),
         replicated("train", 2, prepare="Complete"),
@@ -619,7 +617,7 @@ def test_replicated_jobs_that_never_run_at_the_same_time_are_no_slices_of_each_o
 
 
 def test_all_pods_of_a_multislice_count_the_same_slices():
-    """`eval` runs beside two that run one after the other; which of them waits for a job without chips is no matter."""
+    """`eval` runs while `warm` and then `train` run; a dependency on a job without chips makes no difference."""
     warm, train = replicated("warm", fetch="Complete"), replicated("train", warm="Complete")
     owner = jobset(replicated("fetch", chips=0), warm, train, replicated("eval"))
     found = [injected(pod_of_jobset(name), owner)[0][0] for name in ("warm", "train", "eval")]
@@ -638,14 +636,14 @@ def test_all_pods_of_a_multislice_count_the_same_slices():
         pytest.param(replicated("b", 3, selector=V5E_4X4, multislice="false"), id="whose pods say that they are apart"),
     ],
 )
-def test_slices_that_differ_do_not_work_together(other: dict[str, Any]):
+def test_replicated_jobs_with_different_slices_form_no_multislice(other: dict[str, Any]):
     [found], said = injected(pod_of_jobset("a", 1), jobset(other, replicated("a", 2, selector=V5E_4X4)))
     assert (found["MEGASCALE_NUM_SLICES"], found["MEGASCALE_SLICE_ID"]) == ("2", "1")
     assert found["MEGASCALE_COORDINATOR_ADDRESS"] == "js-a-0-0.js"
     assert not said.problems
 
 
-def test_pods_of_one_vm_each_in_one_child_job_are_no_slices_that_work_together():
+def test_one_vm_pods_of_one_child_job_form_no_multislice():
     pod = pod_of_jobset("a", 1, 3, selector=V6E_2X2)
     [found], said = injected(pod, jobset(replicated("a", 2, selector=V6E_2X2), replicated("b", selector=V6E_2X2)))
     assert (found, said.problems) == (ALONE, ())
@@ -656,7 +654,7 @@ ALONE = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
 
 @pytest.mark.parametrize("lacks", ["subdomain", "Indexed"])
 @pytest.mark.parametrize("slices", [1, 2])
-def test_slices_of_one_vm_need_host_names_and_indexes_only_where_there_are_several(lacks: str, slices: int):
+def test_one_vm_slices_need_host_names_and_indexes_only_in_a_multislice(lacks: str, slices: int):
     pod = pod_of_jobset("a", selector=V6E_2X2, subdomain="" if lacks == "subdomain" else "js")
     if lacks == "Indexed":
         del pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]
@@ -665,14 +663,14 @@ def test_slices_of_one_vm_need_host_names_and_indexes_only_where_there_are_sever
     assert [lacks in each for each in said.problems] == [True] * (slices - 1)
 
 
-def test_slices_of_one_vm_that_do_not_work_together_need_no_host_names():
+def test_one_vm_slices_with_multislice_false_need_no_host_names():
     pod = pod_of_jobset("a", selector=V6E_2X2, subdomain="")
     pod["metadata"]["annotations"]["tpu-provisioner.cloud.google.com/multislice"] = "false"
     [found], said = injected(pod, jobset())
     assert (found, said.problems) == (ALONE, ())
 
 
-def test_a_jobset_of_more_replicated_jobs_than_are_read_is_told():
+def test_jobset_with_more_than_256_replicated_jobs_gets_a_warning():
     jobs = [replicated(f"r{number}") for number in range(257)]
     [found], said = injected(pod_of_jobset("r0"), jobset(*jobs))
     assert found == {}
@@ -692,8 +690,8 @@ def pod_of_group(worker: int, *, leader_has_chips: bool = True, **annotations: s
 
 
 @pytest.mark.parametrize("given", [{}, {"TPU_PROCESS_ADDRESSES": "localhost:8471", "TPU_PROCESS_PORT": "8471"}])
-def test_the_port_of_a_leader_worker_set_is_that_of_its_addresses(given: dict[str, str]):
-    """Whatever GKE gave the pod before."""
+def test_addresses_of_a_leader_worker_set_have_its_port(given: dict[str, str]):
+    """Addresses that GKE's webhook set before are replaced."""
     pod = pod_of_group(1, size="2")
     pod["spec"] |= {"nodeSelector": TPU7X_2X2X2, "containers": [with_env(given)]}
     [after], said = injected(pod, {})
@@ -702,7 +700,7 @@ def test_the_port_of_a_leader_worker_set_is_that_of_its_addresses(given: dict[st
     assert not said.problems
 
 
-def test_a_leader_without_chips_is_no_worker():
+def test_leader_without_chips_is_not_a_worker():
     pod = pod_of_group(1, leader_has_chips=False, size="5")
     [found], said = injected(pod, {})
     hosts = ",".join(f"serve-1-{each}.serve" for each in range(1, 5))
@@ -710,19 +708,19 @@ def test_a_leader_without_chips_is_no_worker():
     assert not said.problems
 
 
-def test_processes_of_one_pod_have_addresses_of_any_generation():
+def test_several_processes_of_a_pod_get_addresses_in_any_generation():
     owner = stateful_set()
     both, _ = injected(pod_of(owner, "train-0", containers=[container(2, "a"), container(2, "b")]), owner)
     assert [each["TPU_PROCESS_PORT"] for each in both] == ["8471", "8472"]
 
 
-def test_slices_of_a_group_do_not_work_together():
+def test_slices_of_a_leader_worker_group_form_no_multislice():
     [found], _ = injected(pod_of_group(1, size="8"), {})
     assert found.keys() == {"TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"}
 
 
-def test_what_others_number_is_left_to_them():
-    """Their webhooks may come after this one."""
+def test_group_with_sub_groups_gets_a_warning_only_if_it_asks():
+    """The webhook of LeaderWorkerSet, which numbers sub-groups, may run after this one."""
     pod = pod_of_group(1, subgroup_size="2")
     [found], said = injected(pod, {})
     assert found == {}
@@ -735,7 +733,7 @@ def test_what_others_number_is_left_to_them():
 
 
 @pytest.mark.parametrize("selector", [None, {"cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice"}])
-def test_without_a_whole_selector_the_topology_cannot_be_told(selector: dict[str, str] | None):
+def test_topology_variables_without_a_whole_selector_are_reported_missing(selector: dict[str, str] | None):
     owner = stateful_set()
     pod = pod_of(owner, "train-0", selector=selector)
     [found], said = injected(pod, owner, WebhookSettings(injection="all", topology=True))
@@ -743,7 +741,7 @@ def test_without_a_whole_selector_the_topology_cannot_be_told(selector: dict[str
     assert "selects no accelerator and topology" in said.problems[0]
 
 
-# --- whom it concerns
+# --- pods that get variables
 
 
 @pytest.mark.parametrize(
@@ -762,8 +760,10 @@ def test_without_a_whole_selector_the_topology_cannot_be_told(selector: dict[str
         ("all", {}, {"labels": {OLD_KEY: "disabled"}}, False),
     ],
 )
-def test_who_gets_variables(injection: str, on_pod: dict[str, Any], on_owner: dict[str, Any], expected: bool):
-    """Pods that select no slice have to ask."""
+def test_pod_gets_variables_if_it_or_its_owner_or_the_setting_asks(
+    injection: str, on_pod: dict[str, Any], on_owner: dict[str, Any], expected: bool
+):
+    """Pods that select no slice get variables only if they or their owner ask."""
     owner = stateful_set(**on_owner)
     asks = "enabled" in str((on_pod, on_owner))
     for selector in (V5E_4X4, None, {"cloud.google.com/gke-tpu-topology": "4x4"}):
@@ -773,8 +773,8 @@ def test_who_gets_variables(injection: str, on_pod: dict[str, Any], on_owner: di
         assert found is (expected and (asks or selector is V5E_4X4))
 
 
-def test_a_stateful_set_may_speak_for_its_pods_whatever_their_slice():
-    """Also for slices of one VM, whose variables need nobody else."""
+def test_label_of_a_stateful_set_asks_for_its_pods():
+    """A slice of one VM needs no names of other pods, but its owner is read for the label."""
     one_host = {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
         "cloud.google.com/gke-tpu-topology": "2x2",

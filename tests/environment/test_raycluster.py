@@ -42,7 +42,7 @@ def variables(raw: JSON) -> dict[str, str]:
     return {each["name"]: each["value"] for each in raw["spec"]["containers"][0].get("env", [])}
 
 
-def test_a_host_of_a_replica_gets_its_number_its_name_and_its_place() -> None:
+def test_host_of_a_replica_gets_variables_host_name_and_affinity() -> None:
     pod, warnings = reviewed(worker())
     assert warnings == ()
     assert variables(pod) == {
@@ -59,7 +59,7 @@ def test_a_host_of_a_replica_gets_its_number_its_name_and_its_place() -> None:
     assert "TPU_NAME" not in variables(reviewed(unnamed)[0])
 
 
-def test_what_another_webhook_has_injected_stays() -> None:
+def test_fields_that_another_webhook_injected_are_kept() -> None:
     pod, _ = reviewed(worker())
     assert reviewed(pod) == (pod, ())
     placed = worker()
@@ -67,7 +67,7 @@ def test_what_another_webhook_has_injected_stays() -> None:
     assert list(reviewed(placed)[0]["spec"]["affinity"]) == ["nodeAffinity", "podAntiAffinity"]
     (near := worker())["spec"]["affinity"] = {"nodeAffinity": {}}
     assert reviewed(near)[0]["spec"]["affinity"].keys() == {"nodeAffinity", "podAffinity", "podAntiAffinity"}
-    # Nodes of a group of one's own lack the label of a node pool: the scheduler would place pods with affinity nowhere.
+    # Nodes of a group that the user created lack the node pool label: pods with affinity could not be scheduled.
     (own := worker())["spec"]["nodeSelector"][constants.NODE_GROUP_NAME] = "slice"
     assert reviewed(own)[0]["spec"].keys() == {"nodeSelector", "containers", "hostname", "subdomain"}
     for lacks in (constants.RAY_REPLICA_INDEX, constants.RAY_REPLICA_NAME, constants.RAY_HOST_INDEX):
@@ -75,7 +75,7 @@ def test_what_another_webhook_has_injected_stays() -> None:
         assert "affinity" not in reviewed(lacking)[0]["spec"]
 
 
-def test_replicas_work_together_where_the_pod_says_so() -> None:
+def test_replicas_with_multislice_true_form_a_multislice() -> None:
     multislice = {constants.MULTISLICE: "true"}
     pod, _ = reviewed(worker(**multislice))
     found = {key: value for key, value in variables(pod).items() if key.startswith("MEGASCALE")}
@@ -88,7 +88,7 @@ def test_replicas_work_together_where_the_pod_says_so() -> None:
 
 @pytest.mark.parametrize(("replicas", "is_beyond"), [(3, False), (2, True), (1, False)])
 def test_index_beyond_the_replicas_is_reported_if_they_work_together(replicas: int, *, is_beyond: bool) -> None:
-    """A replica that still ends has one of the lower indexes; the new pods counted a slice that does not exist."""
+    """While an old replica with a lower index ended, new pods got the ID of a slice that does not exist."""
     cluster = raw_raycluster(replicas=replicas)
     pod, warnings = reviewed(worker(replica=2, **{constants.MULTISLICE: "true"}), cluster)
     assert variables(pod).get("MEGASCALE_NUM_SLICES", "1") == str(replicas)
@@ -133,17 +133,17 @@ def test_listed_host_names_are_those_of_the_pods(own: JSON, called: str | None) 
         (raw_raycluster(hosts=1), constants.RAY_HOST_INDEX, "numOfHosts of its worker group is 1"),
     ],
 )
-def test_what_is_wrong_is_said(cluster: JSON, lacks: str, words: str) -> None:
+def test_pod_of_an_invalid_worker_group_gets_a_warning(cluster: JSON, lacks: str, words: str) -> None:
     raw = worker(**{constants.INJECT: "enabled"})
     raw["metadata"]["labels"].pop(lacks, None)
     assert [words in each for each in reviewed(raw, cluster)[1]] == [True]
-    # Others may number the pods of who has not asked.
+    # Another webhook may number pods that did not ask.
     del raw["metadata"]["labels"][constants.INJECT]
     assert bool(reviewed(raw, cluster)[1]) == (not lacks)
 
 
 @pytest.mark.parametrize("group", [63 * "g", "TPU_v4.slices"])
-def test_every_name_of_a_group_gives_a_host_name(group: str) -> None:
+def test_any_name_of_a_worker_group_gives_a_valid_host_name(group: str) -> None:
     pod, _ = reviewed(worker(host=0, **{constants.RAY_GROUP: group}), raw_raycluster(groupName=group, hosts=2))
     assert variables(pod)["TPU_WORKER_HOSTNAMES"].split(",")[0] == f"{pod['spec']['hostname']}.ray-headless"
     assert re.fullmatch("[a-z0-9][a-z0-9-]{0,61}[a-z0-9]", pod["spec"]["hostname"])

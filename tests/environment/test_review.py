@@ -1,4 +1,4 @@
-"""What is judged at once, what first needs its owner, and what takes its time."""
+"""Reviews that are answered immediately, that need the owner first, or that are deferred because they take long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ASKS = {"tpu-provisioner.cloud.google.com/inject": "enabled"}
 
 
 def pod(containers: int = 1, *, selector: dict[str, str] | None = None, size: int = 0) -> dict[str, Any]:
-    """Return a pod of a StatefulSet, or of a group of a LeaderWorkerSet of that size."""
+    """Return a pod of a StatefulSet, or with a `size` one of a LeaderWorkerSet group."""
     reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "u", "controller": True}
     metadata: dict[str, Any] = {"name": "train-3", "ownerReferences": [reference]}
     if size:
@@ -46,7 +46,7 @@ def request(raw: dict[str, Any]) -> Request:
         pytest.param(1, "", True, id="nobody knows how many"),
     ],
 )
-def test_a_pod_that_tells_all_itself_may_take_its_time(containers: int, topology: str, *, is_long: bool) -> None:
+def test_answer_with_many_host_names_is_deferred(containers: int, topology: str, *, is_long: bool) -> None:
     selector = {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v4-podslice",
         "cloud.google.com/gke-tpu-topology": topology,
@@ -63,7 +63,7 @@ def test_a_pod_that_tells_all_itself_may_take_its_time(containers: int, topology
     [({"kind": "Job"}, "enabled"), ({"operation": "UPDATE"}, "enabled"), ({}, "enabled"), ({}, "disabled")],
     ids=["of a Job", "of a pod that is there", "turned off", "of a pod that wants none"],
 )
-def test_other_reviews_are_admitted_as_they_are(changes: dict[str, str], wish: str) -> None:
+def test_other_reviews_are_admitted_unchanged(changes: dict[str, str], wish: str) -> None:
     settings = WebhookSettings(injection="off") if not changes and wish == "enabled" else ALL
     raw = pod()
     raw["metadata"]["labels"] = dict.fromkeys(ASKS, wish)
@@ -71,7 +71,7 @@ def test_other_reviews_are_admitted_as_they_are(changes: dict[str, str], wish: s
 
 
 @pytest.mark.parametrize("wrong", ["warn", "deny"])
-def test_an_owner_that_cannot_be_read(wrong: str) -> None:
+def test_unreadable_owner_is_reported_without_a_patch(wrong: str) -> None:
     settings = WebhookSettings(injection="all", wrong=wrong)
 
     def read(_: object) -> None:
@@ -86,7 +86,7 @@ def test_an_owner_that_cannot_be_read(wrong: str) -> None:
         assert not answer.patch
 
 
-def test_the_owner_is_told_what_its_pods_are_not_and_equally_for_all() -> None:
+def test_notice_for_the_owner_is_equal_for_all_its_pods() -> None:
     def noted(wrong: str, **metadata: Any) -> Any:
         raw = pod(selector=V5E_4X4)
         raw["metadata"] |= metadata
@@ -100,13 +100,13 @@ def test_the_owner_is_told_what_its_pods_are_not_and_equally_for_all() -> None:
     assert found.message.startswith("A pod is created without TPU variables: StatefulSet ml/train has no spec.service")
     assert noted("warn", name="train-2") == found
     assert noted("deny").message.startswith("A pod is rejected: ")
-    # Whoever creates such a pod reads what it is answered.
+    # The user who creates a pod without an owner gets the warnings in the answer.
     assert noted("warn", ownerReferences=[]) is None
 
 
 @pytest.mark.parametrize("lacks", ["", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"])
-def test_a_pod_that_has_all_is_never_rejected(lacks: str) -> None:
-    """Not even where its owner cannot be read, or its slice is not whole."""
+def test_pod_with_all_worker_variables_is_never_rejected(lacks: str) -> None:
+    """This includes pods whose owner cannot be read, and pods of an incomplete slice."""
     raw = pod(selector=V5E_4X4)
     env = [{"name": name, "value": "x"} for name in ("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES") if name != lacks]
     raw["spec"]["containers"][0] = {**raw["spec"]["containers"][0], "env": env}
@@ -121,8 +121,8 @@ def test_a_pod_that_has_all_is_never_rejected(lacks: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "Job", "LeaderWorkerSet"])
-def test_pods_that_select_no_slice_are_left_alone_unless_they_or_their_stateful_set_ask(kind: str) -> None:
-    """They may be servers of one VM each, whose ComputeClass chooses it."""
+def test_pod_without_selector_is_unchanged_unless_it_or_its_stateful_set_asks(kind: str) -> None:
+    """Each pod may be a server on one VM, which its ComputeClass chooses."""
     settings = WebhookSettings(injection="all", wrong="deny")
 
     def answer(asks: dict[str, str], of_owner: dict[str, str]) -> Answer:
@@ -139,15 +139,15 @@ def test_pods_that_select_no_slice_are_left_alone_unless_they_or_their_stateful_
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_a_pod_that_cannot_be_read_is_told_only_where_it_asks(*, asks: bool) -> None:
+def test_pod_with_malformed_chips_gets_a_warning_only_if_it_asks(*, asks: bool) -> None:
     raw = pod()
     raw["metadata"]["labels"] = ASKS if asks else {}
     raw["spec"]["containers"][0]["resources"]["limits"]["google.com/tpu"] = "4.5"
     assert bool(review_pod(request(raw), lambda _: None, ALL).warnings) == asks
 
 
-def test_a_slice_of_several_has_to_know_the_others() -> None:
-    """A JobSet's pods have the rest by GKE's webhook."""
+def test_pod_of_a_multislice_needs_its_variables_unless_turned_off() -> None:
+    """Pods of JobSets get the worker variables from GKE's webhook, but not those of the multislice."""
     raw = pod(selector=V5E_4X4)
     raw["metadata"] |= {
         "labels": {"jobset.sigs.k8s.io/jobset-name": "js"},

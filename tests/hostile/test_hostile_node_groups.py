@@ -1,7 +1,7 @@
-"""Objects of node groups with anything in any of their fields: one of them costs no honest group its turn.
+"""Node group objects with any value in any field: no object prevents an honest group from being processed.
 
 Each field of each object that the controller reads is replaced by values of wrong types, of absurd sizes and with odd
-characters. What comes of it is read and decided on beside an honest group, whose part of the plan stays what it was.
+characters. The result is parsed and decided on together with an honest group, whose part of the plan must not change.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tests.support.nodegroup_world import LABELS, PROJECT, raw_kind, raw_machine
 pytestmark = pytest.mark.timeout(60)
 
 Json = dict[str, Any]
-#: etcd's limit on one object.
+#: Limit of etcd on one object, in bytes.
 _LIMIT_BYTES = 1_500_000
-#: The longest message, in characters.
+#: Maximum length of a message, in characters.
 _MESSAGE = 2000
 _CONDITION = {
     "type": "Ready",
@@ -110,7 +110,7 @@ _READ: dict[str, tuple[Json, Callable[[object], Any]]] = {
 
 
 def _places(raw: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of everything in an object."""
+    """Yield the path of every value in an object."""
     for key in raw if isinstance(raw, dict) else range(len(raw)):
         yield (*path, key)
         if isinstance(raw[key], dict | list):
@@ -142,8 +142,8 @@ def _honest(plan: Plan) -> list[str]:
 
 
 @pytest.mark.parametrize("what", _READ)
-def test_anything_in_any_field_costs_no_honest_group_its_turn(what: str) -> None:
-    """What cannot be read raises MalformedObject, which the caches take; nothing else is raised, in deciding either."""
+def test_any_value_in_any_field_does_not_affect_an_honest_group(what: str) -> None:
+    """Parsing raises only MalformedObject, which the caches catch; deciding raises no exception."""
     raw, parse = _READ[what]
     expected = _honest(_plan("groups", None))
     assert expected
@@ -169,8 +169,8 @@ def _read(parse: Callable[[object], Any], raw: Json) -> Any:
         return None
 
 
-def test_a_daemon_set_of_any_form_is_read() -> None:
-    """Or MalformedObject is raised."""
+def test_daemon_set_of_any_form_is_read_or_malformed() -> None:
+    """Other forms raise MalformedObject."""
     raw: Json = {"metadata": {"name": "n", "namespace": "kube-system", "uid": "u", "annotations": {"a": "b"}}}
     for path in _places(raw):
         for odd in _ODD:

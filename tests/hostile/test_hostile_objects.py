@@ -1,8 +1,8 @@
-"""Objects up to etcd's limit, made to cost as much as they can, through parsing, demand and decision.
+"""Objects up to etcd's limit that make parsing, demand and decision as expensive as possible.
 
-Cost is counted in calls and bytes, for each KB of JSON, so that it does not depend on the machine: calls of functions
-written in C count as one whatever they do, so what those may be given is bounded by the other tests of bounds.
-Whatever one object says, the plan for an honest JobSet beside it stays what it was.
+Cost is counted in calls and bytes for each KB of JSON, so that it does not depend on the machine. A call of a C
+function counts as one, regardless of its work; other tests limit the arguments of such calls. No hostile object may
+change the plan for an honest JobSet.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, m
 from tests.support.objects import pod_spec, raw_jobset, raw_leader, toleration
 from tests.support.settings import settings
 
-#: The objects are as large as the API server takes them.
+#: Long time-out, because the objects are as large as the API server accepts.
 pytestmark = pytest.mark.timeout(30)
 
-#: etcd's limit on one object.
+#: Limit of etcd on one object, in bytes.
 LIMIT_BYTES = 1_500_000
-#: Calls that one hostile object may cost whatever its size: a slice of all bounds, compared with all free pools.
+#: Maximum number of calls for a hostile object of any size: a slice of all bounds, compared with all free pools.
 CALLS = 60_000
-#: Calls for each KB of its JSON: mostly amounts of containers, fifty calls for forty bytes.
+#: Maximum number of calls for each KB of JSON: mostly quantities of containers, with fifty calls for forty bytes.
 CALLS_PER_KB = 1_600
-#: Bytes while it is read and decided on, and bytes that its records and its slices keep from round to round.
+#: Maximum number of bytes for each KB during parsing and decision, and of bytes that records and slices keep
+#: afterwards.
 PEAK_BYTES_PER_KB = 6_000
 KEPT_BYTES = 550_000
-#: The longest message, in characters; an Event shows the first 1,024 bytes.
+#: Maximum length of a message, in characters; an Event shows the first 1,024 bytes.
 MESSAGE = 2_000
 FREE_POOLS = 10
 
@@ -71,18 +72,18 @@ def evil_jobset() -> dict[str, Any]:
 
 
 def evil_spec() -> dict[str, Any]:
-    """Return what its pods ask for."""
+    """Return the pod spec of the hostile JobSet."""
     containers = [{"resources": {"limits": {constants.TPU_RESOURCE: "4"}}}]
     return pod_spec(topology="2x2x4", tolerations=[toleration()], containers=containers)
 
 
 def evil_pod(*, job: int = 0) -> dict[str, Any]:
-    """Return the leader pod of one of its child Jobs, which cannot be scheduled."""
+    """Return the leader pod of a child Job of the hostile JobSet, which cannot be scheduled."""
     return raw_leader("evil", number=job, spec=evil_spec(), metadata={"annotations": {}})
 
 
 def read(parse: Callable[[object], Any], raw: object) -> list[Any]:
-    """Parse as the list-watch does: what cannot be read is left out."""
+    """Parse like the list-watch, which leaves malformed objects out."""
     try:
         record = parse(raw)
     except MalformedObject as error:
@@ -93,7 +94,7 @@ def read(parse: Callable[[object], Any], raw: object) -> list[Any]:
 
 
 def plan_for(jobsets: list[Workload], pods: list[Pod], *, free: bool) -> Plan:
-    """Decide on the honest JobSet and others beside it, with free pools or without."""
+    """Decide on the honest JobSet and other objects, with or without free pools."""
     snapshot = Snapshot(
         workloads={each.uid: each for each in (HONEST, *jobsets)},
         pods=(make_pod(HONEST), *pods),
@@ -105,7 +106,7 @@ def plan_for(jobsets: list[Workload], pods: list[Pod], *, free: bool) -> Plan:
 
 
 def about_honest(plan: Plan) -> tuple[Any, ...]:
-    """Return what a plan means for the honest JobSet."""
+    """Return the part of a plan about the honest JobSet."""
     creates = tuple(each for each in plan.creates if each.workload.name == "honest")
     notices = tuple(each for each in plan.notices if any(ref.name.startswith("honest") for ref in each.objects))
     states = tuple(each for each in plan.pools if each.named.name == "honest")
@@ -113,9 +114,9 @@ def about_honest(plan: Plan) -> tuple[Any, ...]:
 
 
 def check(raw_jobsets: list[dict[str, Any]], raw_pods: list[dict[str, Any]]) -> tuple[Plan, Plan]:
-    """Take some hostile objects through two decisions; assert what they may cost, and what they may change.
+    """Take hostile objects through two decisions; assert limits on their cost, and no effect on the honest JobSet.
 
-    The first has free pools that may fit; in the second all is to be bought.
+    In the first decision, free pools may fit; in the second, all pools have to be created.
     """
     kb = sum(len(json.dumps(raw)) for raw in (*raw_jobsets, *raw_pods)) / 1000
 
@@ -139,11 +140,11 @@ def check(raw_jobsets: list[dict[str, Any]], raw_pods: list[dict[str, Any]]) -> 
 
 
 def told(plan: Plan) -> str:
-    """Return what the owner of the hostile JobSet is told."""
+    """Return the messages for the owner of the hostile JobSet."""
     return "\n".join(each.message for each in plan.notices if any("evil" in ref.name for ref in each.objects))
 
 
-# --- Made by hand ---
+# --- Written by hand ---
 
 
 def select(**labels: str) -> Change:
@@ -156,7 +157,7 @@ def select(**labels: str) -> Change:
 
 
 def annotate(**texts: str) -> Change:
-    """Ask for something by annotations."""
+    """Set annotations of the provisioner."""
 
     def change(_spec: dict[str, Any], metadata: dict[str, Any]) -> None:
         metadata.setdefault("annotations", {}).update(
@@ -176,7 +177,7 @@ def put(**fields: Any) -> Change:
 
 
 def label(count: int) -> Change:
-    """Carry so many labels."""
+    """Add this many labels."""
 
     def change(_spec: dict[str, Any], metadata: dict[str, Any]) -> None:
         metadata.setdefault("labels", {}).update({f"k{index}": "v" for index in range(count)})
@@ -196,7 +197,7 @@ def not_in(*values: str) -> dict[str, Any]:
 
 
 def nested(depth: int) -> Any:
-    """Return an object in an object, and so on."""
+    """Return objects that are nested to this depth."""
     raw: Any = {}
     for _ in range(depth):
         raw = {"a": raw}
@@ -256,8 +257,8 @@ CASES: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_pod_costs_what_it_weighs_and_changes_nothing_for_others(name: str) -> None:
-    """In the JobSet's template and on the pod, each with all that it can hold."""
+def test_cost_of_a_hostile_pod_is_bounded_and_others_are_unaffected(name: str) -> None:
+    """The change is made in the JobSet's template and on the pod, each up to its maximum size."""
     change, words = CASES[name]
     workload, pod = evil_jobset(), evil_pod()
     template = workload["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
@@ -281,10 +282,10 @@ def test_a_pod_costs_what_it_weighs_and_changes_nothing_for_others(name: str) ->
         pytest.param({"name": "n" * 1_000_000}, 1, "the name of a replicated job", id="a long name"),
     ],
 )
-def test_a_jobset_costs_what_it_weighs_and_changes_nothing_for_others(
+def test_cost_of_a_hostile_jobset_is_bounded_and_others_are_unaffected(
     job: dict[str, Any], count: int, words: str
 ) -> None:
-    """What it asks for in numbers costs nothing."""
+    """Large requested numbers cost nothing."""
     workload = evil_jobset()
     (only,) = workload["spec"]["replicatedJobs"]
     only["name"], only["replicas"] = job.get("name", "slice"), job.get("replicas", 1)
@@ -298,8 +299,8 @@ def test_a_jobset_costs_what_it_weighs_and_changes_nothing_for_others(
     assert words in told(plan)
 
 
-def test_pods_that_differ_are_compared_with_free_pools_within_the_budget() -> None:
-    """Each has all the tolerations and expressions that are read, and none is like another."""
+def test_different_pods_are_compared_with_free_pools_within_the_budget() -> None:
+    """Pods have the maximum numbers of tolerations and expressions, and all differ."""
     pods = []
     for job in range(8):
         pod = evil_pod(job=job)
@@ -312,11 +313,11 @@ def test_pods_that_differ_are_compared_with_free_pools_within_the_budget() -> No
     assert sum(each.named.name == "evil" and each.phase.value == "ready" for each in plan.pools) == len(pods)
 
 
-# --- Made by chance ---
+# --- Random ---
 
 
 def bomb(rng: random.Random, size: int) -> Any:
-    """Return something of about `size` bytes that costs as much as it can."""
+    """Return a value of about `size` bytes that is as expensive as possible."""
     return rng.choice(
         (
             lambda: rng.choice("9x,/@é\u0664\ud800 -") * size,
@@ -332,7 +333,7 @@ def bomb(rng: random.Random, size: int) -> Any:
 
 
 def plant(rng: random.Random, holder: Any, size: int) -> None:
-    """Put a bomb at some place of an object, or add it where the object has maps."""
+    """Put a bomb at a random place of an object, or add one to a map of the object."""
     while True:
         places = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
         if isinstance(holder, dict) and rng.random() < 0.2:
@@ -348,8 +349,8 @@ def plant(rng: random.Random, holder: Any, size: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_objects_made_by_chance_cost_what_they_weigh_and_change_nothing_for_others(seed: int) -> None:
-    """Bombs of all sizes at all places of a JobSet and its pod."""
+def test_cost_of_random_objects_is_bounded_and_others_are_unaffected(seed: int) -> None:
+    """Bombs of any size are at any place of a JobSet and its pod."""
     rng = random.Random(seed)
     workload, pod = evil_jobset(), evil_pod()
     for raw in (workload, pod):

@@ -9,6 +9,8 @@ import pytest
 from provisioner import constants
 from provisioner.kube import errors, live
 from provisioner.kube.protocol import DEFAULT_TIMEOUTS
+from provisioner.model.capacity import PoolName
+from provisioner.model.membership import Membership
 from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads.pods import get_workload, list_pods_of_workload, list_pods_on_node
 from tests.support.kube import FakeKube
@@ -60,11 +62,22 @@ def test_nodes_of_a_pool_are_listed_by_gkes_label(kube: FakeKube) -> None:
     kube.put_object("/api/v1/nodes/n3", raw_node("n3", pool="p"))
     live.cordon(kube, "n3")
     kube.put_object("/api/v1/nodes/n4", raw_node("n4", pool="p", spec={"unschedulable": True}))
-    assert live.list_nodes_of_pool(kube, "p") == [
-        live.PoolNode(name="n1", uid="uid-of-n1", open=True, marked=False),
-        live.PoolNode(name="n3", uid="uid-of-n3", open=False, marked=True),
-        live.PoolNode(name="n4", uid="uid-of-n4", open=False, marked=False),
+    pool = PoolName("p")
+    here = [
+        live.PoolNode(name="n1", uid="uid-of-n1", pool_name=pool, open=True, marked=False, labelled=True),
+        live.PoolNode(name="n3", uid="uid-of-n3", pool_name=pool, open=False, marked=True, labelled=True),
+        live.PoolNode(name="n4", uid="uid-of-n4", pool_name=pool, open=False, marked=False, labelled=True),
     ]
+    assert live.list_nodes_of_pool(kube, pool, Membership()) == here
+    assert live.find_nodes_of_pool(kube, pool, 3, Membership()) == (here, frozenset())
+    # All nodes are listed: one has the prefix of the pool, another one tells nothing that GKE lists.
+    membership = Membership(by_prefix={"gke-p-1f": pool}, listed={pool, PoolName("q")})
+    kube.put_object("/api/v1/nodes/gke-p-1f-abcd", raw_node("gke-p-1f-abcd", pool="q"))
+    kube.put_object("/api/v1/nodes/n5", raw_node("n5", pool="unknown"))
+    other = live.PoolNode(
+        name="gke-p-1f-abcd", uid="uid-of-gke-p-1f-abcd", pool_name=PoolName("q"), open=True, marked=False
+    )
+    assert live.find_nodes_of_pool(kube, pool, 4, membership) == ([other, *here], frozenset({"n5"}))
 
 
 def test_all_unfinished_pods_on_a_node_are_listed_over_all_pages(kube: FakeKube) -> None:
@@ -112,10 +125,10 @@ def test_a_list_that_expires_starts_again_and_never_returns_half(kube: FakeKube)
     kube.put_object(NODE, raw_node("n1", pool="p"))
     gone = errors.Gone("too old", status=410)
     kube.fail("GET", "nodes", gone, times=2)
-    assert len(live.list_nodes_of_pool(kube, "p")) == 1
+    assert len(live.list_nodes_of_pool(kube, PoolName("p"), Membership())) == 1
     kube.fail("GET", "nodes", gone, times=3)
     with pytest.raises(errors.Gone):
-        live.list_nodes_of_pool(kube, "p")
+        live.list_nodes_of_pool(kube, PoolName("p"), Membership())
 
 
 def test_pods_of_a_jobset_are_listed_by_its_name(kube: FakeKube) -> None:

@@ -51,7 +51,47 @@ def test_all_that_is_known_of_the_fields_is_read() -> None:
     assert not _parsed(raw_machine_config("tpu-v9-slice"))[0].workload_policy
 
 
-@pytest.mark.parametrize("raw", [raw_machine_config(provider="nvidia"), {"spec": {}}, {"spec": {"machineFamily": {}}}])
+def test_property_that_a_machine_type_does_not_set_is_the_one_of_its_family() -> None:
+    defaults = {
+        "systemArchitecture": "ARM64",
+        "bootDiskConfig": {"types": ["hyperdisk-ml", "hyperdisk-extreme"], "defaultType": "hyperdisk-extreme"},
+        "napDisabled": True,
+    }
+    own = {
+        "systemArchitecture": "amd64",
+        "bootDiskConfig": {"types": ["pd-ssd"], "defaultType": "pd-ssd"},
+        "napDisabled": False,
+    }
+    machines = [
+        raw_machine("tpu8i-standard-4t", "tpu8i"),
+        raw_machine("tpu8i-empty-4t", "tpu8i", **dict.fromkeys(own)),
+        raw_machine("tpu8i-own-4t", "tpu8i", **own),
+        raw_machine("tpu8i-odd-4t", "tpu8i", systemArchitecture="riscv64"),
+    ]
+    (offer,) = _parsed(raw_machine_config("tpu8i", machines=machines, defaultProperties=defaults))
+    inherited = (("hyperdisk-extreme", "hyperdisk-ml"), True, "arm64")
+    assert [(each.disk_types, each.only_on_request, each.arch) for each in offer.machine_types] == [
+        inherited,
+        inherited,
+        (("pd-ssd",), False, "amd64"),
+        (*inherited[:2], ""),
+    ]
+
+
+@pytest.mark.parametrize(("mode", "used"), [("Legacy", False), ("WeightsOnly", False), ("PropertiesOnly", True)])
+def test_family_is_ignored_in_the_modes_in_which_the_autoscaler_ignores_it(mode: str, *, used: bool) -> None:
+    assert (parse_machine_config(raw_machine_config(usagePolicy={"mode": mode})) is not None) is used
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        raw_machine_config(provider="nvidia"),
+        raw_machine_config(accelerators=[{"name": "tpu9x", "topologies": ["2x2"]}]),
+        {"spec": {}},
+        {"spec": {"machineFamily": {}}},
+    ],
+)
 def test_what_lists_no_tpus_is_nothing(raw: Any) -> None:
     assert parse_machine_config(raw) is None
 
@@ -79,7 +119,8 @@ _CHIPS = (*_MACHINE, "resources", "accelerator")
         _spoil("spec"),
         _spoil("spec", value=[]),
         _spoil(*_FAMILY, value="tpu9x"),
-        _spoil(*_FAMILY, "accelerators", 0, "providerType"),
+        _spoil(*_FAMILY, "usagePolicy", value="Legacy"),
+        _spoil(*_FAMILY, "defaultProperties", value=["arm64"]),
         _spoil(*_FAMILY, "accelerators", 0, value="tpu9x"),
         _spoil(*_FAMILY, "accelerators", 0, "name", value={"a": "b"}),
         _spoil(*_FAMILY, "accelerators", 0, "topologies", value=["4x4", "all"]),

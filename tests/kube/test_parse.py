@@ -430,6 +430,14 @@ def test_a_node_is_read_whole() -> None:
 def test_a_node_outside_node_pools_is_none_and_one_without_a_birth_is_malformed() -> None:
     """The pool's label makes it ours; its age decides about it."""
     assert parse_node(raw_node(metadata={"labels": {}})) is None
+    # A user removed the label of a node of ours.
+    ours = parse_node(raw_node(metadata={"labels": {constants.NODEPOOL_MANAGER: constants.MANAGER}}))
+    assert ours is not None
+    assert ours.pool_name == ""
+    recorded = {constants.APPLIED_LABELS: f"a=b,{constants.NODE_POOL}=theirs"}
+    edited = parse_node(raw_node(metadata={"labels": {constants.NODE_POOL: "x"}, "annotations": recorded}))
+    assert edited is not None
+    assert edited.pool_name == "theirs"
     with pytest.raises(MalformedObject, match="creationTimestamp"):
         parse_node(raw_node(metadata={"creationTimestamp": None}))
 

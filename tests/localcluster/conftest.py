@@ -1,4 +1,4 @@
-"""Stand-ins for Go."""
+"""Fixture with a simulated Go."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from tests.support.localcluster import GoHome
 
 @pytest.fixture
 def go_home(tmp_path: Path) -> GoHome:
-    """Give a home without anything in it."""
+    """Return an empty home directory for a simulated Go."""
     return GoHome(root=tmp_path)

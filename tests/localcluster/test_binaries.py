@@ -1,4 +1,4 @@
-"""Where programs come from, and that nothing half-made is ever used."""
+"""Sources of programs; a program that was built only partly is never used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.localcluster import GoHome
 from tests.support.processes import is_over
 from tests.support.waiting import wait_for
 
-#: These tests start processes that build.
+#: Long time-out, because these tests start processes that build.
 pytestmark = pytest.mark.timeout(60)
 
 ALL = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok", "jobset"]
@@ -29,8 +29,8 @@ def _assets(folder: Path, *names: str) -> Path:
     return folder
 
 
-def test_everything_is_built_once_and_then_taken_from_the_cache(go_home: GoHome) -> None:
-    """The second call runs no Go at all."""
+def test_programs_are_built_once_and_then_taken_from_the_cache(go_home: GoHome) -> None:
+    """The second call does not run Go."""
     go_home.install_go()
     first = go_home.resolve()
     assert go_home.builds() == ALL
@@ -40,8 +40,8 @@ def test_everything_is_built_once_and_then_taken_from_the_cache(go_home: GoHome)
     assert go_home.resolve() == first
 
 
-def test_assets_come_before_the_cache_and_the_rest_is_built(go_home: GoHome, tmp_path: Path) -> None:
-    """KUBEBUILDER_ASSETS serves what it holds."""
+def test_assets_have_priority_and_missing_programs_are_built(go_home: GoHome, tmp_path: Path) -> None:
+    """KUBEBUILDER_ASSETS provides the programs that it contains."""
     go_home.install_go()
     assets = _assets(tmp_path / "assets", "etcd", "kube-apiserver", "kubectl")
     binaries = go_home.resolve(KUBEBUILDER_ASSETS=str(assets))
@@ -52,15 +52,15 @@ def test_assets_come_before_the_cache_and_the_rest_is_built(go_home: GoHome, tmp
     assert go_home.builds()[4:] == ["etcd", "kube-apiserver", "kubectl"]
 
 
-def test_assets_that_are_no_folder_are_a_mistake(go_home: GoHome) -> None:
+def test_assets_that_are_no_folder_raise_an_error(go_home: GoHome) -> None:
     """The error names the variable and the value."""
     with pytest.raises(LocalClusterError, match=r"KUBEBUILDER_ASSETS is '/no/such/folder'.*\n.*unset") as caught:
         go_home.resolve(KUBEBUILDER_ASSETS="/no/such/folder")
     assert caught.value.output == ()
 
 
-def test_a_failed_build_says_why_and_keeps_what_was_built_before(go_home: GoHome) -> None:
-    """The error has Go's last lines without the names of packages, and the next call goes on."""
+def test_failed_build_reports_the_reason_and_keeps_built_programs(go_home: GoHome) -> None:
+    """The error has Go's last lines without the names of packages, and the next call continues."""
     go_home.install_go(
         build='case "$output" in *kwok) echo sigs.k8s.io/kwok/pkg; echo half > "$output"; '
         'echo "x.go:1: no such thing"; exit 1;; esac; echo built > "$output"'
@@ -76,7 +76,7 @@ def test_a_failed_build_says_why_and_keeps_what_was_built_before(go_home: GoHome
     assert go_home.builds()[6:] == ["kwok", "jobset"]
 
 
-def test_a_killed_build_leaves_nothing_that_is_trusted(go_home: GoHome) -> None:
+def test_killed_build_leaves_no_usable_program(go_home: GoHome) -> None:
     """The half-written program of a killed builder has no final name, and its go command ends with it."""
     go_home.install_go(build='echo half > "$output"; echo $$ > "$HOME/pid"; exec sleep 600')
     builder = subprocess.Popen(
@@ -99,7 +99,7 @@ def test_a_killed_build_leaves_nothing_that_is_trusted(go_home: GoHome) -> None:
 
 
 def test_an_interrupted_build_ends_the_go_command(go_home: GoHome) -> None:
-    """Ctrl-C while Go runs leaves no compiler behind and no scratch folder."""
+    """Ctrl-C while Go runs leaves no compiler and no temporary folder."""
     go_home.install_go(build='sleep 600 & echo $! > "$HOME/pid"; wait')
     pid_file = go_home.root / "pid"
 
@@ -113,8 +113,8 @@ def test_an_interrupted_build_ends_the_go_command(go_home: GoHome) -> None:
     assert not list(go_home.cache.rglob(".building-*"))
 
 
-def test_two_builders_do_the_work_once(go_home: GoHome) -> None:
-    """The second waits for the first and finds everything there."""
+def test_two_builders_build_each_program_once(go_home: GoHome) -> None:
+    """The second builder waits for the first, and uses its programs."""
     go_home.install_go(build='sleep 0.1; echo built > "$output"')
     threads = [threading.Thread(target=go_home.resolve) for _ in range(2)]
     for thread in threads:

@@ -1,4 +1,4 @@
-"""What start() does when something is wrong."""
+"""Failures of start()."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rehearsal.localcluster.recipes import RECIPES
 
 @pytest.fixture
 def broken_etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Have every program be one that complains and ends; return where temporary directories are made."""
+    """Replace all programs by one that prints an error and ends; return the folder of temporary directories."""
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\necho 'data directory is from the future'\nexit 7\n")
     program.chmod(0o755)
@@ -28,8 +28,8 @@ def broken_etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return temporary
 
 
-def test_a_start_that_fails_says_which_program_failed_and_leaves_nothing(broken_etcd: Path) -> None:
-    """Name, exit code, last words; the temporary directory is gone."""
+def test_failed_start_names_the_program_and_leaves_no_files(broken_etcd: Path) -> None:
+    """The error has the name, exit code and last lines of the program; the temporary directory is deleted."""
     with pytest.raises(localcluster.LocalClusterError, match="etcd ended with exit code 7") as caught:
         localcluster.start(progress=lambda _: None)
     assert caught.value.output == ("data directory is from the future",)
@@ -37,8 +37,8 @@ def test_a_start_that_fails_says_which_program_failed_and_leaves_nothing(broken_
 
 
 @pytest.mark.usefixtures("broken_etcd")
-def test_a_directory_with_something_in_it_is_refused(tmp_path: Path) -> None:
-    """Nothing is overwritten."""
+def test_directory_that_is_not_empty_is_rejected(tmp_path: Path) -> None:
+    """No file is overwritten."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("words")
     with pytest.raises(localcluster.LocalClusterError, match=r"mine is not empty"):

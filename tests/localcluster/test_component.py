@@ -1,4 +1,4 @@
-"""A program whose port was taken in the last moment is started on another."""
+"""A program whose port was taken at the last moment is started on another port."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rehearsal.localcluster.components import Plan, Site
 from rehearsal.localcluster.credentials import Credentials
 from rehearsal.localcluster.ports import HOST, free_ports
 
-#: These tests start processes.
+#: Long time-out, because these tests start processes.
 pytestmark = pytest.mark.timeout(60)
 
-# Says of a taken port what Go's programs say.
+# Prints the message of Go programs if its port is taken.
 SERVER = """
 import socket, sys
 listener = socket.socket()
@@ -35,7 +35,7 @@ listener.accept()
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """Give a directory as a cluster has it."""
+    """Return a directory like that of a cluster."""
     (tmp_path / "logs").mkdir()
     credentials = Credentials.create(tmp_path / "credentials")
     return Site(directory=tmp_path, binaries=Binaries(programs={}, manifests={}), credentials=credentials)
@@ -43,7 +43,7 @@ def site(tmp_path: Path) -> Site:
 
 @pytest.fixture
 def taken_port() -> Iterator[int]:
-    """Give a port that another server has."""
+    """Yield a port that another server uses."""
     with socket.socket() as other:
         other.bind((HOST, 0))
         other.listen()
@@ -63,8 +63,8 @@ def _component(site: Site, ports: list[int], code: str = SERVER) -> Component:
     return component
 
 
-def test_another_port_is_tried(site: Site, taken_port: int) -> None:
-    """The second plan wins, and a restart keeps its port."""
+def test_program_whose_port_is_taken_starts_on_another_port(site: Site, taken_port: int) -> None:
+    """The second plan succeeds, and a restart keeps its port."""
     (free,) = free_ports(1)
     component = _component(site, [taken_port, free])
     component.start()
@@ -78,8 +78,8 @@ def test_another_port_is_tried(site: Site, taken_port: int) -> None:
     component.process.kill()
 
 
-def test_nothing_of_the_users_environment_reaches_the_programs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A KUBECONFIG or a settings file in the home folder could point elsewhere."""
+def test_programs_get_none_of_the_users_environment(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A KUBECONFIG, or a settings file in the home folder, could select another cluster."""
     monkeypatch.setenv("KUBECONFIG", "/another/cluster")
     environment = site.environment()
     assert "KUBECONFIG" not in environment

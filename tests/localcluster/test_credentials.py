@@ -14,12 +14,12 @@ from rehearsal.localcluster.credentials import Credentials
 
 @pytest.fixture
 def credentials(tmp_path: Path) -> Credentials:
-    """Give the credentials of a new cluster."""
+    """Return the credentials of a new cluster."""
     return Credentials.create(tmp_path / "credentials")
 
 
-def test_kubelets_have_an_authority_of_their_own_which_no_server_is_known_by(credentials: Credentials) -> None:
-    """Its key is on the disk; that of the other authority is nowhere."""
+def test_kubelets_have_a_separate_authority_that_signs_no_server(credentials: Credentials) -> None:
+    """The key of this authority is on the disk, because it signs for kubelets; the other authority's key is not."""
     kubelets = x509.load_pem_x509_certificate(credentials.kubelet_authority.read_bytes())
     key = serialization.load_pem_private_key(credentials.kubelet_authority_key.read_bytes(), password=None)
     assert kubelets.public_key() == key.public_key()
@@ -32,7 +32,7 @@ def test_kubelets_have_an_authority_of_their_own_which_no_server_is_known_by(cre
             assert server.issuer != kubelets.subject
 
 
-def test_private_files_are_private(credentials: Credentials, tmp_path: Path) -> None:
+def test_keys_and_kubeconfigs_are_readable_only_by_their_owner(credentials: Credentials, tmp_path: Path) -> None:
     """Keys and kubeconfigs have mode 0600, in a folder of mode 0700."""
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text("of an earlier cluster")

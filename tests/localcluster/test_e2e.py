@@ -1,4 +1,4 @@
-"""The programs of a real cluster end with the command that started them; what else it does, tests/e2e shows."""
+"""The programs of a real cluster end with the command that started them; tests/e2e has the other tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.support.processes import is_over
 from tests.support.waiting import wait_for
 
-# The first run on a machine builds the programs.
+# Long time-out, because the first run on a machine builds the programs.
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ def _children(pid: int) -> list[int]:
 
 
 def test_no_component_outlives_the_command(tmp_path: Path) -> None:
-    """Asked to end, it ends within three seconds; that no program outlives a killed one, test_processes.py shows."""
+    """After SIGTERM the command ends within 3.5 s. For a killed command, see test_processes.py."""
     command = [sys.executable, "-m", "rehearsal", "up", "--no-jobset", "--directory", str(tmp_path / "c")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

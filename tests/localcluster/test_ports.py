@@ -1,12 +1,12 @@
-"""Ports that are free and stay so over a restart."""
+"""Ports that are free, and remain free during a restart."""
 
 from __future__ import annotations
 
 from rehearsal.localcluster import ports
 
 
-def test_ports_differ_and_lie_below_those_of_clients() -> None:
-    """A client must never be given the port of a server that is down for a moment."""
+def test_ports_differ_and_are_below_the_ports_of_clients() -> None:
+    """A client must never get the port of a server that is being restarted."""
     found = ports.free_ports(20)
     assert len(set(found)) == 20
     assert max(found) < ports._first_ephemeral_port()

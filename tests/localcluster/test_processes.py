@@ -1,4 +1,4 @@
-"""Children end with their parent, and waiting says what went wrong."""
+"""Children end with their parent, and errors of waiting contain the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.clock import FakeClock
 from tests.support.processes import is_over
 from tests.support.waiting import wait_for
 
-#: These tests start processes.
+#: Long time-out, because these tests start processes.
 pytestmark = pytest.mark.timeout(60)
 
 ROOT = Path(__file__).parents[2]
@@ -31,8 +31,8 @@ def _started(tmp_path: Path, command: list[str]) -> Process:
     return process
 
 
-def test_a_program_that_never_gets_ready_is_told_with_its_last_words(tmp_path: Path) -> None:
-    """The time that was waited is in the text."""
+def test_program_that_is_never_ready_is_reported_with_its_last_lines(tmp_path: Path) -> None:
+    """The message has the time that was waited."""
     process = _started(tmp_path, SLEEPER)
     clock = FakeClock()
     with pytest.raises(LocalClusterError, match=r"a miracle did not happen within 5 s") as caught:
@@ -55,15 +55,15 @@ def test_a_program_that_never_gets_ready_is_told_with_its_last_words(tmp_path: P
         pytest.param(STUBBORN, -signal.SIGKILL, id="one that does not listen is killed"),
     ],
 )
-def test_stopping(tmp_path: Path, command: list[str], exit_code: int) -> None:
-    """Every program has ended when stop_all returns."""
+def test_stop_all_terminates_or_kills_the_program(tmp_path: Path, command: list[str], exit_code: int) -> None:
+    """`stop_all` returns when every program has ended."""
     process = _started(tmp_path, command)
     stop_all([process], grace_seconds=0.3)
     assert process.exit_code == exit_code
 
 
 def test_a_program_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
-    """The kernel binds a child to the thread that made it; that must be one that stays."""
+    """The kernel ends a child with the thread that created it, so that thread must not end."""
     found: list[Process] = []
     thread = threading.Thread(target=lambda: found.append(_started(tmp_path, SLEEPER)))
     thread.start()
@@ -76,7 +76,7 @@ def test_a_program_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
 def test_a_program_ends_with_a_killed_parent(tmp_path: Path) -> None:
-    """SIGKILL leaves the parent no chance to do anything about it."""
+    """After SIGKILL, the parent cannot stop its children."""
     code = (
         "import sys, time; from pathlib import Path; from rehearsal.localcluster.processes import Process\n"
         f"p = Process('x', {SLEEPER!r}, log=Path(sys.argv[1])); p.start(); print(p.pid, flush=True); time.sleep(600)"

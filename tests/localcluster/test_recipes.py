@@ -1,4 +1,4 @@
-"""What is pinned, and what a cache folder's name depends on."""
+"""Pinned versions, and the files that the name of a cache folder depends on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _append(path: Path) -> None:
     ],
 )
 def test_the_cache_key_changes_with_the_sources(tmp_path: Path, change: Callable[[Path], object]) -> None:
-    """Every file that pins something counts, for the programs of its module alone."""
+    """Each file that pins something is included, but only for the programs of its module."""
     modules = tmp_path / "modules"
     shutil.copytree(MODULES, modules)
     before = {name: cache_key(name, modules, platform="linux/amd64") for name in ("etcd", "kwok")}
@@ -50,7 +50,7 @@ def test_the_cache_key_changes_with_the_sources(tmp_path: Path, change: Callable
 
 @pytest.mark.parametrize("recipe", [pytest.param(recipe, id=f"{recipe.name} of {recipe.module}") for recipe in ALL])
 def test_every_program_is_pinned_for_the_oldest_go_that_is_accepted(recipe: Recipe) -> None:
-    """The module requires the source, declares the tool, and asks for no newer Go than is checked for."""
+    """The module requires the source, declares the tool, and requires no newer Go than the code checks for."""
     text = (MODULES / recipe.module / "go.mod").read_text()
     assert re.fullmatch(r"v\d+\.\d+\.\d+", pinned_version(recipe, MODULES))
     assert re.search(rf"^\s*(tool )?{re.escape(recipe.package)}$", text, re.MULTILINE)
@@ -61,8 +61,8 @@ def test_every_program_is_pinned_for_the_oldest_go_that_is_accepted(recipe: Reci
 @pytest.mark.parametrize(
     "recipe", [recipe for recipe in ALL if recipe.name == "kube-apiserver"], ids=lambda each: each.module
 )
-def test_kubernetes_parts_are_all_of_the_release_that_is_stamped(recipe: Recipe) -> None:
-    """k8s.io/kubernetes v1.N.P goes with its published parts v0.N.P."""
+def test_kubernetes_parts_all_have_the_stamped_release(recipe: Recipe) -> None:
+    """The release v1.N.P of k8s.io/kubernetes has published parts v0.N.P."""
     text = (MODULES / recipe.module / "go.mod").read_text()
     replaced = dict(re.findall(r"^\t(\S+) => \S+ (\S+)$", text, re.MULTILINE))
     version = pinned_version(recipe, MODULES)
@@ -72,8 +72,8 @@ def test_kubernetes_parts_are_all_of_the_release_that_is_stamped(recipe: Recipe)
     assert not unreplaced
 
 
-def test_the_environment_chooses_versions_that_are_pinned() -> None:
-    """Each has a folder and a cache key of its own; what it does not name stays."""
+def test_environment_chooses_among_pinned_versions() -> None:
+    """Versions have their own folder and cache key; programs that are not named keep their version."""
     chosen = {recipe.name: recipe for recipe in chosen_recipes(NEWEST, MODULES)}
     assert pinned_version(chosen["kube-scheduler"], MODULES).startswith("v1.37.")
     assert (chosen["kube-scheduler"].gates, chosen["jobset"].module) == (("GenericWorkload",), "jobset/0.12")
@@ -86,8 +86,8 @@ def test_the_environment_chooses_versions_that_are_pinned() -> None:
         chosen_recipes({"REHEARSAL_KUBERNETES": "1.2"}, MODULES)
 
 
-def test_the_install_page_lists_what_is_pinned() -> None:
-    """All versions that tests run on, and no others."""
+def test_install_page_lists_the_pinned_versions() -> None:
+    """The page has all versions that tests run on, and no others."""
     page = Path("docs/install.md").read_text(encoding="utf-8").partition("## Tested versions")[2]
     pinned = {pinned_version(recipe, MODULES) for recipe in ALL if recipe.name not in {"etcd", "kwok"}}
     assert {f"v{version}" for version in re.findall(r"\d+\.\d+\.\d+", page)} == pinned

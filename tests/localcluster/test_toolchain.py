@@ -1,4 +1,4 @@
-"""Which Go builds, and with which environment."""
+"""Choice of the Go that builds, and its environment."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _wheel(go_home: GoHome) -> Path:
         pytest.param("go2.0", id="another major version"),
     ],
 )
-def test_go_on_path_is_used_where_it_is_new_enough(go_home: GoHome, version: str) -> None:
-    """No wheel is looked at."""
+def test_go_on_path_is_used_if_it_is_new_enough(go_home: GoHome, version: str) -> None:
+    """No wheel is searched."""
     go = go_home.install_go(version=version)
     found = find_toolchain(go_home.cache, environment=go_home.environment, progress=go_home.said.append)
     assert found.go == go
@@ -43,8 +43,8 @@ def test_go_on_path_is_used_where_it_is_new_enough(go_home: GoHome, version: str
         pytest.param(None, id="none at all"),
     ],
 )
-def test_the_wheel_is_used_otherwise(go_home: GoHome, version: str | None) -> None:
-    """What was fetched before is taken from the cache, and the user's GOROOT is not for it."""
+def test_wheel_is_used_if_go_is_missing_or_too_old(go_home: GoHome, version: str | None) -> None:
+    """A wheel that was fetched before is taken from the cache, and is run without the user's GOROOT."""
     if version is not None:
         go_home.install_go(version=version)
     wheel = go_home.write_go(_wheel(go_home), version="go1.27.3")
@@ -60,8 +60,8 @@ def test_the_wheel_is_used_otherwise(go_home: GoHome, version: str | None) -> No
     assert len(go_home.said) == (0 if version is None else 1)
 
 
-def test_the_users_proxies_stay_and_other_platforms_go() -> None:
-    """Where modules come from is the user's business; what is built is ours."""
+def test_proxies_of_the_user_are_kept_and_the_platform_is_not() -> None:
+    """The user decides where modules come from, but not the platform to build for."""
     given = {"GOPROXY": "https://proxy.example", "GONOSUMDB": "*", "GOOS": "windows", "GOARCH": "arm", "HOME": "/h"}
     assert go_environment(given | {"GOTOOLCHAIN": "auto", "GOWORK": "/w/go.work", "CGO_ENABLED": "1"}) == {
         "GOPROXY": "https://proxy.example",

@@ -1,11 +1,11 @@
 """Mutate the code and see whether the tests notice: `make mutate SAMPLE=300 SEED=1`.
 
-python -m tests.mutation --sample 300 --seed 1                # a sample of all pure code, as many of each package
+python -m tests.mutation --sample 300 --seed 1                # a sample of all pure code, equally from each package
 python -m tests.mutation --at provisioner/slices/loop.py  # all of one file, or of a line with :LINE
-python -m tests.mutation --again                              # those that survived last time, on today's code
+python -m tests.mutation --again                              # the survivors of the last run, on the current code
 
-Results are kept in .mutation, and a run that was broken off goes on from there while neither code nor tests have
-changed. Exit code 1 where less than --goal percent were killed.
+Results are kept in .mutation, and an interrupted run is continued unless code or tests have changed. Exit code 1 if
+less than --goal percent were killed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.mutation.results import Results, find_again, killed_percent, summary
 from tests.mutation.trying import Project, make_copy, record, try_all
 
 _ROOT = Path(__file__).resolve().parents[2]
-#: Pure code, and the tests that are about it; what only tells people, or only sends, is left to other tests.
+#: Packages of pure code, with the tests about them. Code that only reports or sends is left to other tests.
 _PACKAGES = {
     "provisioner/slices/planning": ("tests/slices",),
     "provisioner/slices/demand": ("tests/slices/demand",),
@@ -40,13 +40,13 @@ _PACKAGES = {
     "provisioner/tpu": ("tests/tpu",),
     "provisioner/workloads": ("tests/workloads", "tests/kube", "tests/slices/offline"),
 }
-#: The simulations run in processes of their own, and are the last resort.
+#: The simulations run in separate processes, and only as the last resort.
 _SIMULATIONS = ("--ignore=tests/nodegroups/simulation", "--ignore=tests/partitions/simulation")
 _OPTIONS = ("-m", "not e2e", "--hypothesis-seed=0", *_SIMULATIONS)
 
 
 def _as_recorded(*names: str) -> tuple[str, ...]:
-    """Play the seeds whose histories the tests compare with the recorded ones."""
+    """Return the command that plays the seeds whose histories are recorded, and compares them."""
     return ("-m", "tests.support.simulations.histories", *names, "--seeds", "100", "--jobs", "1")
 
 
@@ -82,7 +82,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def draw(project: Project, mutations: Sequence[Mutation], *, size: int, seed: int) -> list[Mutation]:
-    """Draw a sample: as many of each package; where one has fewer, more of the others."""
+    """Draw a sample with the same number from each package; if one has fewer, the others give more."""
     rng = random.Random(seed)
     pools = sorted(
         ([each for each in mutations if project.package_of(each.path) == package] for package in project.packages),
@@ -108,7 +108,7 @@ def _wanted(arguments: argparse.Namespace, results: Results) -> list[Mutation]:
 
 
 def main() -> int:
-    """Try what the command line asks for; return the exit code."""
+    """Try the mutations that the command line selects; return the exit code."""
     arguments = _arguments()
     arguments.state.mkdir(exist_ok=True)
     results, fingerprint = Results(arguments.state / "results.jsonl"), _PROJECT.fingerprint()
@@ -119,7 +119,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:
         first = make_copy(_PROJECT, Path(scratch, "0"))
         tests = _tests(arguments.state, fingerprint, first)
-        # With what the first has compiled.
+        # Made from the first copy, to include the modules that it has compiled.
         copies = [first, *(Path(shutil.copytree(first, Path(scratch, str(n)))) for n in range(1, arguments.jobs))]
         for number, result in enumerate(try_all(_PROJECT, left, tests, copies), start=1):
             results.add(result)

@@ -1,4 +1,4 @@
-"""Which tests run which lines: from one run of the clean tests under coverage, with a context for each test."""
+"""Tests by line of code, from one run of the clean tests under coverage with a context for each test."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import coverage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoverageMap:
-    """The tests of each line of each file."""
+    """Tests by file and line."""
 
-    #: Path -> line -> tests. A line that runs on import belongs to no test; its tests are empty.
+    #: Tests by path and line. The tests of a line that runs only on import are empty.
     tests: Mapping[str, Mapping[int, frozenset[str]]]
 
     def tests_of(self, path: str, first_line: int, last_line: int) -> list[str]:
-        """Return the tests that run any of the lines, those first that run the least code of all."""
+        """Return the tests that run any of the lines; tests that run the least code come first."""
         lines = self.tests.get(path, {})
         chosen = {test for line in range(first_line, last_line + 1) for test in lines.get(line, ())}
         return self._specific_first(chosen)
 
     def tests_of_file(self, path: str) -> list[str]:
-        """Return the tests that run any function of a file, in the same order."""
+        """Return the tests that run any function of a file, in the order of `tests_of`."""
         return self._specific_first({test for tests in self.tests.get(path, {}).values() for test in tests})
 
     def runs_on_import(self, path: str, line: int) -> bool:
@@ -41,7 +41,7 @@ class CoverageMap:
         return sorted(tests, key=lambda test: (sizes[test], test))
 
     def save(self, path: Path) -> None:
-        """Write to a file."""
+        """Write the map to a file."""
         tests = {
             file: {line: sorted(each) for line, each in sorted(lines.items())} for file, lines in self.tests.items()
         }
@@ -49,7 +49,7 @@ class CoverageMap:
 
     @classmethod
     def load(cls, path: Path) -> CoverageMap:
-        """Read what `save` wrote."""
+        """Return the map that `save` wrote."""
         read = json.loads(path.read_text(encoding="utf-8"))
         return cls(
             tests={file: {int(line): frozenset(each) for line, each in lines.items()} for file, lines in read.items()}
@@ -57,14 +57,14 @@ class CoverageMap:
 
     @classmethod
     def of_data(cls, data_file: Path, root: Path) -> CoverageMap:
-        """Read the data of a run with `--cov-context=test`, whose source lies under `root`."""
+        """Return the map of a run with `--cov-context=test`, whose source is under `root`."""
         data = coverage.CoverageData(basename=str(data_file))
         data.read()
         tests = {}
         for file in sorted(data.measured_files()):
             lines = data.contexts_by_lineno(file)
             tests[Path(file).relative_to(root).as_posix()] = {
-                # A context is the test and its phase: tests/test_x.py::test_y|run
+                # A context consists of the test and its phase: tests/test_x.py::test_y|run
                 line: frozenset(context.rpartition("|")[0] for context in contexts if context)
                 for line, contexts in lines.items()
             }

@@ -1,7 +1,7 @@
-"""Mutations of Python source: small changes, each of which some test should notice. Pure.
+"""Mutations of Python source: small changes, each of which some test should detect. Pure.
 
-A mutation replaces one stretch of text, so that all other lines stay as they are. Left alone is what no test has to
-notice: docstrings, annotations, decorators, strings, what goes into the log, and `__all__`.
+A mutation replaces one stretch of text, so that all other lines stay the same. Code that no test has to check is not
+mutated: docstrings, annotations, decorators, strings, log calls, and `__all__`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
-#: Swapping one of these is the same as negating the whole comparison.
+#: Swapping one of these operators equals negating the whole comparison.
 _NEGATED_BY_SWAP = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)
 _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
@@ -37,7 +37,7 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _LOGGER = "_log"
-#: From here on a number is taken for an amount: one more is no fault.
+#: Numbers from here on are taken for amounts: a difference of one is no fault.
 _COUNTED = 10
 
 
@@ -45,7 +45,7 @@ _COUNTED = 10
 class Mutation:
     """Replace the text between two positions of a file; columns count bytes of UTF-8 from 0, lines from 1."""
 
-    #: Relative to the root of the project.
+    #: Path relative to the root of the project.
     path: str
     line: int
     column: int
@@ -56,15 +56,12 @@ class Mutation:
     new: str
 
     def __str__(self) -> str:
-        """Return one line for people."""
+        """Return a description in one line."""
         return f"{self.path}:{self.line}:{self.column} [{self.operator}] {_brief(self.old)} -> {_brief(self.new)}"
 
 
 def find_mutations(source: str, path: str) -> list[Mutation]:
-    """Return all mutations of a module, in the order of the text.
-
-    Raises SyntaxError where the source is no Python.
-    """
+    """Return all mutations of a module, in the order of the text. Raises SyntaxError if it is not Python."""
     found = {
         Mutation(
             path=path,
@@ -82,7 +79,7 @@ def find_mutations(source: str, path: str) -> list[Mutation]:
 
 
 def mutate(source: str, mutation: Mutation) -> str:
-    """Return the source with the mutation in it."""
+    """Return the source with the mutation applied."""
     lines = source.encode().splitlines(keepends=True)
     first, last = mutation.line - 1, mutation.end_line - 1
     text = lines[first][: mutation.column] + mutation.new.encode() + lines[last][mutation.end_column :]
@@ -93,7 +90,7 @@ _Change = tuple["ast.expr | ast.stmt", str, str]
 
 
 def _mutate(node: ast.AST) -> Iterator[_Change]:
-    """Return what can be changed in a node and below, as node, operator and new text."""
+    """Yield the possible changes in a node and below, as node, operator and new text."""
     if _is_left_alone(node):
         return
     match node:
@@ -148,7 +145,7 @@ def _of_expression(node: ast.expr) -> Iterator[_Change]:
             if value > 0:
                 yield node, "constant", str(value - 1)
         case ast.Constant(value=int(value) | float(value)):
-            # One second more is no fault where the constant is a time: twice as long is.
+            # If the constant is a time, one second more is no fault, but a doubled time is.
             yield node, "constant", str(value * 2 or 1.0)
         case ast.Call(func=ast.Name(id=name)) if name in _CALLS:
             yield node, "min-max" if name in ("min", "max") else "any-all", _renamed(node, _CALLS[name])
@@ -197,7 +194,7 @@ def _is_left_alone(node: ast.AST) -> bool:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """Return what a node consists of, without decorators and annotations."""
+    """Yield the children of a node, without decorators and annotations."""
     for name, value in ast.iter_fields(node):
         if name in ("decorator_list", "annotation", "returns", "bases"):
             continue
@@ -207,7 +204,7 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_empty(value: ast.expr) -> bool:
-    """Whether a caller could hardly tell the value from None."""
+    """Return whether callers could hardly distinguish the value from None."""
     match value:
         case ast.Constant(value=constant):
             return not constant

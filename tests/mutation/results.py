@@ -1,4 +1,4 @@
-"""What is known of mutations, in a file that survives the run, and the figures that come of it."""
+"""Results of mutations, in a file that survives the run, and their summary."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.mutation.trying import Fate, Project, Result
 
 
 class Results:
-    """Results in a file of JSON lines; they hold for one state of code and tests, which the first line names."""
+    """Results in a file of JSON lines, valid for one state of code and tests, which the first line identifies."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self, fingerprint: str | None = None) -> list[Result]:
-        """Return the results in the file; none where they are of another state than `fingerprint`."""
+        """Return the results in the file; empty if they are of another state than `fingerprint`."""
         if not self._path.exists():
             return []
         first, *lines = self._path.read_text(encoding="utf-8").splitlines()
@@ -27,7 +27,7 @@ class Results:
         return [_from_json(line) for line in lines]
 
     def begin(self, fingerprint: str) -> list[Result]:
-        """Make the file ready for results of a state; return those that are known of it."""
+        """Prepare the file for results of a state; return the results that it already has."""
         known = self.read(fingerprint)
         if not known:
             self._path.write_text(json.dumps({"fingerprint": fingerprint}) + "\n", encoding="utf-8")
@@ -40,7 +40,7 @@ class Results:
 
 
 def find_again(old: Iterable[Mutation], mutations: Sequence[Mutation]) -> Iterator[Mutation]:
-    """Return the mutations that are made of others in code that has changed since: the same text, the nearest line."""
+    """Yield the mutations that equal `old` ones in changed code: the same text, at the nearest line."""
     for each in old:
         alike = [new for new in mutations if _kind(new) == _kind(each)]
         if alike:
@@ -68,7 +68,7 @@ def summary(project: Project, results: Sequence[Result]) -> list[str]:
 
 
 def killed_percent(results: Sequence[Result]) -> float:
-    """Return the killed share; 100 of nothing."""
+    """Return the killed share; 100 if there are no results."""
     return 100.0 * sum(each.fate.is_killed for each in results) / len(results) if results else 100.0
 
 

@@ -1,4 +1,4 @@
-"""Mutations: which are made, which are not, and what becomes of them in a toy project."""
+"""Mutations: generated changes, code that is not mutated, and the outcome of mutations in a toy project."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.mutation.coverage_map import CoverageMap
 from tests.mutation.operators import Mutation, find_mutations, mutate
 from tests.mutation.trying import Fate, Project, make_copy, record, try_all
 
-#: Most of these tests run pytest, some of them many times.
+#: Long time-out, because most of these tests run pytest, some of them many times.
 pytestmark = pytest.mark.timeout(300)
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -47,7 +47,7 @@ def mutants(source: str) -> list[str]:
         pytest.param("x = (a\n     < b)\n", ["x = ((a <= b))\n"], id="an expression of two lines"),
     ],
 )
-def test_what_is_mutated(source: str, want: list[str]) -> None:
+def test_each_kind_of_code_is_mutated(source: str, want: list[str]) -> None:
     assert sorted(mutants(source)) == sorted(want)
 
 
@@ -68,7 +68,7 @@ def test_what_is_mutated(source: str, want: list[str]) -> None:
         pytest.param("if TYPE_CHECKING:\n    x = 1\n", id="what only the type checker sees"),
     ],
 )
-def test_what_is_left_alone(source: str) -> None:
+def test_code_that_tests_need_not_check_is_not_mutated(source: str) -> None:
     assert mutants(source) == []
 
 
@@ -94,7 +94,7 @@ _TOY = {
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A package of four functions: two tested well, one but for its bound, one not at all."""
+    """Return a project with four functions: two are well tested, one except for its bound, one not at all."""
     root = tmp_path_factory.mktemp("toy") / "project"
     for name, text in _TOY.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -104,13 +104,13 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture(scope="module")
 def recorded(toy: Project, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CoverageMap]:
-    """A copy of the project, and which of its tests run what."""
+    """Return a copy of the project, and its tests by line."""
     copy = make_copy(toy, tmp_path_factory.mktemp("scratch") / "copy")
     return copy, record(toy, copy)
 
 
-def test_fates(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
-    """What a test notices is killed; a bound that no test is at, and unused code, survive; the copy is as before."""
+def test_mutations_of_untested_code_survive(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
+    """Tested code is killed; an untested bound and unused code survive. Copy and project are restored."""
     copy, tests = recorded
     wanted = {"count * 2": (Fate.KILLED, 1), "count < LIMIT": (Fate.SURVIVED, 1), "count + 1": (Fate.SURVIVED, 0)}
     mutations = [each for each in toy.mutations() if each.old in wanted]
@@ -129,8 +129,8 @@ def a_mutation(path: str = "shop/prices.py", line: int = 5, old: str = "a < b") 
     )
 
 
-def test_a_sample_is_drawn_from_all_packages_alike_and_the_same_for_a_seed() -> None:
-    """A package with few mutations gives all of them, and others give more instead."""
+def test_sample_is_balanced_over_packages_and_repeatable() -> None:
+    """A package with few mutations gives all of them, and the others give more."""
     project = Project(root=Path(), packages={"large": (), "small": (), "other": ()})
     mutations = [
         a_mutation(path=f"{package}/m.py", line=line)

@@ -1,6 +1,6 @@
-"""Trying mutations: each is put into a copy of the project, and the tests that run its lines must fail.
+"""Tries mutations: each is applied to a copy of the project, and the tests that run its lines must fail.
 
-The working tree is never changed. Every worker has a copy of its own.
+The working tree is never changed. Every worker has its own copy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv*", ".mutation", ".hypothesis", ".coverage*", "*_cache", "__pycache__", "*.egg-info", "dist", "build"
 )
 _PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header")
-#: One test that takes this long hangs, for none takes a tenth of it.
+#: Time-out of one test. No test takes a tenth of it, so a test that exceeds it hangs.
 _TEST_TIMEOUT_SECONDS = 120
 #: Exit codes of pytest.
 _TESTS_FAILED = 1
@@ -35,7 +35,7 @@ _NOTHING_COLLECTED = 5
 
 
 class Fate(enum.Enum):
-    """How a mutation fared."""
+    """Outcome of a mutation."""
 
     KILLED = "killed"
     TIMED_OUT = "timed out"
@@ -43,29 +43,29 @@ class Fate(enum.Enum):
 
     @property
     def is_killed(self) -> bool:
-        """Whether some test noticed."""
+        """Whether a test failed or timed out."""
         return self is not Fate.SURVIVED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
-    """What is mutated, and what should notice."""
+    """Packages to mutate, and the tests that should detect mutations."""
 
     root: Path
-    #: Package directory -> the test folders that are about it.
+    #: Test folders by the package directory that they are about.
     packages: Mapping[str, tuple[str, ...]]
     pytest_options: tuple[str, ...] = ()
-    #: In place of those, for the run that finds out which tests run which lines.
+    #: pytest options for the run that records the lines of each test, instead of `pytest_options`.
     recording_options: tuple[str, ...] = ()
-    #: A command that must fail where no test has; arguments of the Python interpreter.
+    #: Arguments of the Python interpreter for a command that must fail if no test has failed.
     last_resort: tuple[str, ...] = ()
-    #: The same of single packages, in its place.
+    #: Last resorts of single packages, instead of `last_resort`.
     last_resorts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    #: All tests of one mutation together may take this long, and the last resort as well.
+    #: Time-out of all tests of one mutation and of the last resort, together.
     timeout_seconds: float = 600.0
 
     def package_of(self, path: str) -> str:
-        """Return the package that a file belongs to: the innermost."""
+        """Return the innermost package that a file belongs to."""
         return max((package for package in self.packages if path.startswith(f"{package}/")), key=len)
 
     def last_resort_of(self, path: str) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class Project:
         ]
 
     def fingerprint(self) -> str:
-        """Return a digest of all code and tests that decide about a mutation's fate."""
+        """Return a digest of all code and tests that determine the fate of mutations."""
         digest = hashlib.sha256()
         folders = {*self.packages, *(folder for folders in self.packages.values() for folder in folders)}
         tops = sorted({folder.partition("/")[0] for folder in folders})
@@ -93,17 +93,17 @@ class Project:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The fate of one mutation."""
+    """Outcome of one mutation."""
 
     mutation: Mutation
     fate: Fate
     seconds: float
-    #: How many tests run its lines.
+    #: Number of tests that run its lines.
     tests: int
 
 
 class BrokenSuiteError(Exception):
-    """The tests fail, or find nothing to run, without any mutation."""
+    """Without any mutation, the tests fail, or no test is found."""
 
 
 def make_copy(project: Project, to: Path) -> Path:
@@ -112,9 +112,9 @@ def make_copy(project: Project, to: Path) -> Path:
 
 
 def record(project: Project, copy: Path) -> CoverageMap:
-    """Run all tests in a copy; return which run what.
+    """Run all tests in a copy; return which tests run which lines.
 
-    Raises BrokenSuiteError where a test fails, and fails again when it is run once more.
+    Raises BrokenSuiteError if a test fails, and fails again when it is repeated.
     """
     data_file, config = copy / ".coverage", copy / ".coveragerc.mutation"
     sources = "\n  ".join(str(copy / package) for package in project.packages)
@@ -124,7 +124,7 @@ def record(project: Project, copy: Path) -> CoverageMap:
     coverage_options = ("--cov", f"--cov-config={config}", "--cov-context=test", "--cov-report=")
     run = _run_clean((*pytest, *coverage_options, *folders), copy)
     if run.returncode == _TESTS_FAILED:
-        # A machine that is busy with something else may be too slow for a test once, and a run takes long.
+        # A test may time out on a busy machine, and repeating the whole run would take long.
         run = _run_clean((*pytest, "--last-failed", *folders), copy)
     if run.returncode != 0:
         raise BrokenSuiteError(f"the tests do not pass without a mutation:\n{run.stdout[-5000:]}{run.stderr[-2000:]}")
@@ -139,7 +139,7 @@ def _run_clean(command: tuple[str, ...], copy: Path) -> subprocess.CompletedProc
 def try_all(
     project: Project, mutations: Iterable[Mutation], tests: CoverageMap, copies: list[Path]
 ) -> Iterator[Result]:
-    """Try mutations, one at a time in each copy; give each result as soon as it is known."""
+    """Try mutations, one at a time in each copy; yield each result as soon as it is known."""
     free: queue.SimpleQueue[Path] = queue.SimpleQueue()
     for copy in copies:
         free.put(copy)
@@ -162,7 +162,7 @@ def try_all(
 
 
 def try_one(project: Project, mutation: Mutation, tests: CoverageMap, copy: Path) -> Result:
-    """Put one mutation into a copy, run what should notice, and take it out again."""
+    """Apply one mutation to a copy, run its tests, and revert it."""
     started = time.monotonic()
     chosen = choose_tests(project, mutation, tests)
     file = copy / mutation.path
@@ -172,13 +172,13 @@ def try_one(project: Project, mutation: Mutation, tests: CoverageMap, copy: Path
         fate = _fate(project, chosen, copy, project.last_resort_of(mutation.path))
     finally:
         file.write_text(original, encoding="utf-8")
-        # The compiled module that the clean run left holds good again.
+        # With the old modification time, the compiled module of the clean run is valid again.
         os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     return Result(mutation=mutation, fate=fate, seconds=time.monotonic() - started, tests=len(chosen))
 
 
 def choose_tests(project: Project, mutation: Mutation, tests: CoverageMap) -> list[str]:
-    """Return the tests that run the mutation's lines; of a line that runs on import, the package's after its file's."""
+    """Return the tests that run the mutation's lines; if it runs on import, those of its file, then of its package."""
     chosen = tests.tests_of(mutation.path, mutation.line, mutation.end_line)
     if not tests.runs_on_import(mutation.path, mutation.line):
         return chosen
@@ -187,7 +187,7 @@ def choose_tests(project: Project, mutation: Mutation, tests: CoverageMap) -> li
 
 def _fate(project: Project, tests: list[str], copy: Path, last_resort: tuple[str, ...]) -> Fate:
     deadline = time.monotonic() + project.timeout_seconds
-    # What a mutation made a property test find must not be what the next one is tried with first.
+    # Examples that a property test found for one mutation must not be tried first for the next.
     shutil.rmtree(copy / ".hypothesis", ignore_errors=True)
     chosen = copy / ".mutation-tests"
     chosen.write_text("\n".join(tests), encoding="utf-8")
@@ -209,7 +209,7 @@ def _fate(project: Project, tests: list[str], copy: Path, last_resort: tuple[str
 
 
 def _run(arguments: tuple[str, ...], copy: Path, *, seconds: float) -> int | None:
-    """Return the exit code, or None where the time was up."""
+    """Return the exit code, or None after the time-out."""
     process = subprocess.Popen(
         [sys.executable, *arguments],
         cwd=copy,
@@ -224,7 +224,7 @@ def _run(arguments: tuple[str, ...], copy: Path, *, seconds: float) -> int | Non
     except subprocess.TimeoutExpired:
         return None
     finally:
-        # Whatever the tests have started goes with them.
+        # This includes processes that the tests have started.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -232,6 +232,6 @@ def _run(arguments: tuple[str, ...], copy: Path, *, seconds: float) -> int | Non
 
 def _environment(copy: Path, *, writes_bytecode: bool) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "PYTEST_"))}
-    # The order of sets of strings is part of what must be the same each time. The copy goes before what is installed.
+    # Sets of strings must have the same order in each run. The copy has precedence over installed packages.
     environment |= {"PYTHONHASHSEED": "0", "PYTHONPATH": str(copy)}
     return environment if writes_bytecode else environment | {"PYTHONDONTWRITEBYTECODE": "1"}

@@ -1,4 +1,4 @@
-"""Acting: every call and every write ends in one answer, and nothing is changed without enough of the lease."""
+"""The actor answers every call and every write once, and changes nothing without a sufficient lease."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ OPERATION = Operation(name=OperationName("operation-1"), scope=target(MIG).scope
 
 @dataclass(slots=True)
 class AnsweringCompute:
-    """Answers each call of any method with an operation, or with the next fault."""
+    """A Compute Engine that answers each call of any method with an operation, or raises the next fault."""
 
-    #: The methods, in order.
+    #: Methods that were called, in order.
     calls: list[str] = field(default_factory=list)
     faults: list[Exception] = field(default_factory=list)
     #: Called at the beginning of each call.
@@ -115,13 +115,13 @@ class World:
         )
 
     def put_group(self) -> None:
-        """Put a managed instance group of one machine that may be deleted."""
+        """Create a managed instance group of one machine that may be deleted."""
         raw = raw_kind(MIG, MANAGER, uid=MANAGER_UID, **DELETED)
         self.kube.put_object(kind_path(MIG, MANAGER), raw)
         self.kube.put_object("/api/v1/nodes/m-0", raw_machine_node("m-0"))
 
     def answers(self, *calls: Call, writes: tuple[Write, ...] = ()) -> list[Answer]:
-        """Carry calls and writes out; return the answers."""
+        """Execute calls and writes; return the answers."""
         self.actor.carry_out(Plan(memory=Memory(), calls=calls, writes=writes))
         assert self.actor.wait_until_idle(timeout_seconds=10)
         taken = []
@@ -130,13 +130,13 @@ class World:
         return taken
 
     def answer(self, call: Call) -> CallAnswer:
-        """Carry one call out; return its answer."""
+        """Execute one call; return its answer."""
         (answer,) = self.answers(call)
         assert isinstance(answer, CallAnswer)
         return answer
 
     def written(self, write: Write) -> WriteAnswer:
-        """Carry one write out; return its answer."""
+        """Execute one write; return its answer."""
         (answer,) = self.answers(writes=(write,))
         assert isinstance(answer, WriteAnswer)
         return answer
@@ -144,7 +144,7 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """Nothing but the fakes."""
+    """Return a world with fakes only."""
     world = World()
     yield world
     for threads in world.threads:
@@ -152,12 +152,12 @@ def world() -> Iterator[World]:
 
 
 def insert(kind: Kind) -> Insert:
-    """Return a create."""
+    """Return a create of a resource."""
     return Insert(target=target(kind), resource=RESOURCES[kind], attempt=1, request_id="r")
 
 
 def delete(kind: Kind, **changes: Any) -> Delete:
-    """Return a delete of which nothing has to be proven."""
+    """Return a delete without a proof."""
     return Delete(**{"target": target(kind), "attempt": 1, "request_id": "d", **changes})
 
 
@@ -179,8 +179,8 @@ CALL_IDS = [f"{type(call).__name__} {call.target.kind.value}" for call in ALL_CA
 
 @pytest.mark.parametrize("call", ALL_CALLS, ids=CALL_IDS)
 @pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.NOT_FOUND])
-def test_a_failure_is_handed_on(world: World, call: Call, kind: FailureKind) -> None:
-    """With its kind, its words, and how long Google wants to be left alone."""
+def test_failure_of_a_call_is_in_its_answer(world: World, call: Call, kind: FailureKind) -> None:
+    """The answer has the kind, the message, and Google's Retry-After."""
     world.compute.fail(kind, retry_after_seconds=7.0, code=503)
     answer = world.answer(call)
     assert answer.failure is not None
@@ -189,8 +189,8 @@ def test_a_failure_is_handed_on(world: World, call: Call, kind: FailureKind) -> 
 
 
 @pytest.mark.parametrize("call", ALL_CALLS, ids=CALL_IDS)
-def test_what_is_not_there_is_no_failure_unless_it_is_a_create(world: World, call: Call) -> None:
-    """A create that finds nothing refers to something that is not there."""
+def test_not_found_is_a_failure_only_for_a_create(world: World, call: Call) -> None:
+    """For a create, NOT_FOUND means that the request refers to a missing resource."""
     world.compute.fail(FailureKind.NOT_FOUND)
     answer = world.answer(call)
     assert answer.result is None
@@ -198,24 +198,23 @@ def test_what_is_not_there_is_no_failure_unless_it_is_a_create(world: World, cal
 
 
 @pytest.mark.parametrize("call", ALL_CALLS, ids=CALL_IDS)
-def test_a_mistake_of_ours_leaves_the_outcome_unknown(world: World, call: Call) -> None:
-    """The request may have been sent; the answer is never lost."""
+def test_outcome_is_unknown_if_a_call_raises_another_exception(world: World, call: Call) -> None:
+    """The request may have been sent, and the call must get its answer."""
     world.compute.faults.append(TypeError("a mistake"))
     answer = world.answer(call)
     assert answer.failure is not None
     assert answer.failure.kind is FailureKind.UNKNOWN_OUTCOME
 
 
-def test_an_answer_says_when_it_was_asked_for(world: World) -> None:
-    """What the resource was like while the request was under way is not known."""
+def test_answer_has_the_times_of_request_and_response(world: World) -> None:
+    """The state of the resource during the call is unknown."""
     world.compute.on_call = lambda _: world.clock.advance(3)
     before = world.clock.now()
     answer = world.answer(Read(target=target(MIG)))
     assert (answer.asked_at, answer.at) == (before, world.clock.now())
 
 
-def test_the_loop_is_woken_by_an_answer(world: World) -> None:
-    """Also by one that says no."""
+def test_answer_wakes_the_loop(world: World) -> None:
     world.answer(POLL)
     assert world.woken.is_set()
 
@@ -223,15 +222,14 @@ def test_the_loop_is_woken_by_an_answer(world: World) -> None:
 # --- the gate ---
 
 
-def test_a_delete_that_is_proven_is_sent(world: World) -> None:
-    """After all was read."""
+def test_delete_is_sent_if_its_proof_holds(world: World) -> None:
     world.put_group()
     assert isinstance(world.answer(GATED).result, Operation)
     assert world.compute.calls == ["delete"]
 
 
-def test_a_delete_that_is_not_proven_is_kept(world: World) -> None:
-    """The answer says by what, and nothing was sent."""
+def test_delete_is_not_sent_if_its_proof_does_not_hold(world: World) -> None:
+    """The answer has the reason, and no request was sent."""
     world.put_group()
     world.kube.put_object(object_path("pods", "train-0", namespace=NAMESPACE), raw_pod_on("m-0"))
     answer = world.answer(GATED)
@@ -244,8 +242,8 @@ def test_a_delete_that_is_not_proven_is_kept(world: World) -> None:
     [Unavailable("no answer"), Forbidden("no"), TypeError("a mistake")],
     ids=lambda each: type(each).__name__,
 )
-def test_a_delete_whose_proof_fails_is_kept(world: World, error: Exception) -> None:
-    """Without an answer from Kubernetes nothing is sent."""
+def test_delete_is_not_sent_if_its_proof_cannot_be_checked(world: World, error: Exception) -> None:
+    """Without a response of the API server the conditions are not proven."""
     world.put_group()
     world.kube.fail("GET", "/pods", error)
     answer = world.answer(GATED)
@@ -253,8 +251,8 @@ def test_a_delete_whose_proof_fails_is_kept(world: World, error: Exception) -> N
     assert world.compute.calls == []
 
 
-def test_a_delete_with_nothing_to_prove_asks_kubernetes_nothing(world: World) -> None:
-    """Such as one that somebody forces."""
+def test_delete_without_a_proof_reads_nothing_from_kubernetes(world: World) -> None:
+    """A forced delete has no proof."""
     world.answer(delete(MIG))
     assert world.kube.calls == []
 
@@ -265,8 +263,8 @@ def test_a_delete_with_nothing_to_prove_asks_kubernetes_nothing(world: World) ->
 @pytest.mark.parametrize(
     "call", [insert(MIG), delete(POLICY), SET_METADATA, GATED], ids=["insert", "delete", "metadata", "gated"]
 )
-def test_without_enough_lease_nothing_is_changed(world: World, call: Call) -> None:
-    """A lease that may end during a call permits none; what only reads is read all the same."""
+def test_change_is_not_sent_without_a_sufficient_lease(world: World, call: Call) -> None:
+    """The lease may end during the call. Reads need no lease."""
     world.put_group()
     world.lease_seconds = CALL_SECONDS
     answer = world.answer(call)
@@ -277,8 +275,8 @@ def test_without_enough_lease_nothing_is_changed(world: World, call: Call) -> No
     assert world.answer(Read(target=target(MIG))).failure is None
 
 
-def test_a_lease_that_ends_at_the_gate_stops_the_delete(world: World) -> None:
-    """It is looked at again after the gate, which may take long."""
+def test_delete_is_not_sent_if_the_lease_runs_out_at_the_gate(world: World) -> None:
+    """The lease is checked again, because the gate may take long."""
     world.put_group()
     left = iter([30.0, 5.0])
     world.actor.lease_seconds = lambda: next(left)
@@ -287,8 +285,8 @@ def test_a_lease_that_ends_at_the_gate_stops_the_delete(world: World) -> None:
     assert (answer.kept, world.compute.calls) == ("", [])
 
 
-def test_without_enough_lease_nothing_is_written(world: World) -> None:
-    """Whoever leads now may have decided otherwise."""
+def test_write_is_not_sent_without_a_sufficient_lease(world: World) -> None:
+    """Another leader may have decided otherwise."""
     world.lease_seconds = WRITE_SECONDS
     answer = world.written(DeleteNode(name="m-0", uid="u"))
     assert (answer.failure, world.kube.calls) == (WriteFailure.UNAVAILABLE, [])
@@ -311,16 +309,17 @@ REMOVE = DeleteNode(name="m-0", uid="u")
         pytest.param(EVICT, TooManyRequests("budget"), WriteFailure.NOT_NOW, id="a disruption budget"),
     ],
 )
-def test_a_write_that_fails(world: World, write: Write, error: Exception, want: WriteFailure) -> None:
-    """The answer says what it means, with the API server's words."""
+def test_failed_write_has_the_kind_of_failure_and_the_message(
+    world: World, write: Write, error: Exception, want: WriteFailure
+) -> None:
+    """The answer has the kind of failure and the API server's message."""
     world.kube.fail("*", ".", error)
     answer = world.written(write)
     assert answer.failure is want
     assert str(error) in answer.message
 
 
-def test_a_write_that_is_done(world: World) -> None:
-    """The answer has no failure."""
+def test_successful_write_has_an_answer_without_a_failure(world: World) -> None:
     assert world.written(REMOVE) == WriteAnswer(write=REMOVE, at=world.clock.now())
 
 
@@ -328,15 +327,15 @@ def test_a_write_that_is_done(world: World) -> None:
 
 
 class Exhausted:
-    """Threads that cannot start one more."""
+    """An executor that cannot start a thread."""
 
     def submit(self, *_: object) -> None:
-        """Raise what a pool of threads raises."""
+        """Raise the exception of a ThreadPoolExecutor."""
         raise RuntimeError("can't start new thread")
 
 
-def test_what_cannot_be_submitted_is_answered_and_costs_no_other_its_turn(world: World) -> None:
-    """Calls go out though no write can, and the other way round."""
+def test_call_that_cannot_be_submitted_is_answered_and_others_are_sent(world: World) -> None:
+    """A failure to submit writes does not affect calls, and vice versa."""
     world.actor.write_executor = Exhausted()  # type: ignore[assignment]
     written, read = world.answers(POLL, writes=(REMOVE,))
     assert isinstance(written, WriteAnswer)
@@ -349,8 +348,8 @@ def test_what_cannot_be_submitted_is_answered_and_costs_no_other_its_turn(world:
     assert (failure.kind, "could not start a thread" in failure.message) == (FailureKind.UNAVAILABLE, True)
 
 
-def test_a_slow_compute_engine_keeps_no_write_waiting(world: World) -> None:
-    """Nor a delete that is being proven."""
+def test_slow_compute_engine_does_not_delay_writes(world: World) -> None:
+    """A delete that the gate checks does not wait either."""
     entered, release = threading.Event(), threading.Event()
 
     def wait(method: str) -> None:
@@ -372,7 +371,7 @@ def test_a_slow_compute_engine_keeps_no_write_waiting(world: World) -> None:
 
 
 def test_calls_are_counted_by_method_and_status(world: World) -> None:
-    """Whatever answers, labels stay few."""
+    """The number of labels is bounded for any status."""
     for code in (503, 999):
         world.compute.fail(FailureKind.UNAVAILABLE, code=code)
     world.compute.faults.append(TypeError("a mistake"))

@@ -1,4 +1,4 @@
-"""The parts put together: who starts whom, what a lost lease ends, what ends in good order, what settings become."""
+"""The assembled controller: leadership, probes, dry run, and its settings."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ SETTINGS = NodeGroupSettings(project_id="research-project", device_plugin_image=
 
 
 class Kube(FakeKube):
-    """An API server with what a connection says of itself."""
+    """An API server with the attributes of a connection."""
 
     server = "https://kube.example.com"
     context_name = "test"
 
 
 class Process:
-    """A controller whose exit is only written down."""
+    """A controller that records its exit codes."""
 
     def __init__(self, settings: NodeGroupSettings = SETTINGS, **addresses: Any) -> None:
         self.kube, self.compute, self.clock = Kube(), ComputeClient(endpoint="http://127.0.0.1:1"), FakeClock()
@@ -55,12 +55,12 @@ class Process:
         )
 
     def exit(self, code: int) -> None:
-        """Take note."""
+        """Record the exit code."""
         self.exit_codes.append(code)
         self.exited.set()
 
     def end(self) -> None:
-        """Let all threads end."""
+        """Stop all threads."""
         self.controller.stop()
         if self.controller.replica.elector is not None:
             self.controller.replica.elector.stop()
@@ -74,14 +74,14 @@ class Process:
 
 @pytest.fixture
 def process() -> Iterator[Process]:
-    """Give a process that elects a leader."""
+    """Return a process with leader election."""
     made = Process()
     yield made
     made.end()
 
 
-def test_the_one_candidate_leads_by_a_lease_of_its_own(process: Process) -> None:
-    """And with it calls may be made."""
+def test_only_candidate_leads_with_its_own_lease(process: Process) -> None:
+    """The valid lease permits calls."""
     loop = process.controller.loop
     assert (loop.is_leader(), process.controller.actor.lease_seconds()) == (False, 0.0)
     process.controller.start()
@@ -110,8 +110,8 @@ def test_probes_and_metrics_are_served() -> None:
         process.end()
 
 
-def test_a_dry_run_takes_the_place_of_the_actor(process: Process) -> None:
-    """Only where it is asked for. It leads without a Lease: another one may lead meanwhile."""
+def test_dry_run_replaces_the_actor(process: Process) -> None:
+    """A dry run leads without a Lease, in addition to another leader."""
     assert type(process.controller.actor) is Actor
     dry = Process(replace(SETTINGS, dry_run=True))
     assert isinstance(dry.controller.actor, DryActor)
@@ -120,8 +120,7 @@ def test_a_dry_run_takes_the_place_of_the_actor(process: Process) -> None:
     dry.end()
 
 
-def test_settings_become_what_decisions_go_by() -> None:
-    """Each where it belongs."""
+def test_settings_reach_decisions_cluster_reader_and_watches() -> None:
     environment = {
         "GCP_PROJECT_ID": "research-project",
         "ALLOWED_PROJECTS": "one-project,two-project",
@@ -152,8 +151,8 @@ def test_settings_become_what_decisions_go_by() -> None:
     process.end()
 
 
-def test_a_device_plugin_that_is_not_managed_has_no_version() -> None:
-    """So none is applied."""
+def test_device_plugin_that_is_not_managed_has_no_version() -> None:
+    """An empty version means that no manifest is applied."""
     settings = read_options(NodeGroupSettings, {"GCP_PROJECT_ID": "research-project", "DEVICE_PLUGIN_IMAGE": "none"})
     plugin = app.device_plugin_of(settings)
     assert plugin is None

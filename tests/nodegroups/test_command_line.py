@@ -1,4 +1,4 @@
-"""`tpu-provisioner nodegroups`: what it takes from flags and environment, and what it refuses."""
+"""The command `tpu-provisioner nodegroups`: its flags, its environment, and its errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.kubeconfig import write_kubeconfig
 
 @pytest.fixture
 def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Give a kubeconfig, and nothing else: no settings, no cloud."""
+    """Return a kubeconfig, in an environment with few settings and no cloud."""
     for option in OPTIONS:
         monkeypatch.delenv(option.variable, raising=False)
     monkeypatch.delenv("KUBECONFIG", raising=False)
@@ -31,7 +31,7 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NodeGroupSettings, Addresses]]:
-    """Take down what would run."""
+    """Record calls of `run` instead of running."""
     runs: list[tuple[NodeGroupSettings, Addresses]] = []
 
     def run(settings: NodeGroupSettings, addresses: Addresses, _api: Any, compute: Any) -> int:
@@ -43,10 +43,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NodeGroupSettings, Ad
     return runs
 
 
-def test_flags_and_environment_become_what_runs(
+def test_flags_and_environment_are_passed_to_the_controller(
     kubeconfig: str, started: list[tuple[NodeGroupSettings, Addresses]]
 ) -> None:
-    """Defaults where nothing is said."""
+    """Options that are not given have their defaults."""
     assert main(["nodegroups", "--kubeconfig", kubeconfig]) == 0
     flags = ["--leader-elect", "--dry-run", "--metrics-bind-address=:1", "--health-probe-bind-address=0"]
     assert main(["nodegroups", "--kubeconfig", kubeconfig, *flags]) == 0
@@ -55,10 +55,10 @@ def test_flags_and_environment_become_what_runs(
     assert (dry.dry_run, other) == (True, Addresses(metrics=":1", probes="0", leader_elect=True))
 
 
-def test_a_dry_run_by_the_environment_is_one(
+def test_dry_run_in_the_environment_is_effective(
     kubeconfig: str, started: list[tuple[NodeGroupSettings, Addresses]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No flag undoes it."""
+    """No flag turns it off."""
     monkeypatch.setenv("DRY_RUN", "true")
     assert main(["nodegroups", "--kubeconfig", kubeconfig]) == 0
     assert started[0][0].dry_run
@@ -71,7 +71,7 @@ def test_a_dry_run_by_the_environment_is_one(
         pytest.param("REPAIR_AFTER", "soon", "REPAIR_AFTER='soon'", id="a value of another form"),
     ],
 )
-def test_settings_that_are_wrong_are_refused(
+def test_invalid_settings_are_refused(
     kubeconfig: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -79,22 +79,22 @@ def test_settings_that_are_wrong_are_refused(
     text: str,
     want: str,
 ) -> None:
-    """Before anything is asked of anybody."""
+    """The command ends before any request is sent."""
     monkeypatch.setenv(variable, text)
     assert main(["nodegroups", "--kubeconfig", kubeconfig]) == ExitCode.ERROR
     assert want in capsys.readouterr().err
 
 
-def test_a_kubeconfig_that_is_not_there_is_refused(kubeconfig: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With what to do."""
+def test_missing_kubeconfig_is_reported(kubeconfig: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message says what to do."""
     assert main(["nodegroups", "--kubeconfig", f"{kubeconfig}.not"]) == ExitCode.ERROR
     assert "there is no kubeconfig" in capsys.readouterr().err
 
 
-def test_an_address_that_cannot_be_served_is_refused(
+def test_address_that_cannot_be_served_is_reported(
     kubeconfig: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for the other servers."""
+    """The error is that of the other servers."""
 
     def run(*_: object) -> int:
         raise ServerError("the port is taken")

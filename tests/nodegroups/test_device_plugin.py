@@ -1,4 +1,4 @@
-"""The device plugin's DaemonSet: what it has, and that its version tells every change."""
+"""The device plugin's DaemonSet, and its version, which differs for each manifest."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def containers(made: dict[str, Any]) -> dict[str, Any]:
     return {each["name"]: each for each in made["spec"]["template"]["spec"]["containers"]}
 
 
-def test_it_is_named_as_that_of_tpu_operator() -> None:
-    """So it takes the place of the one that is there, with the same ServiceAccount."""
+def test_daemon_set_has_the_name_of_tpu_operators() -> None:
+    """The DaemonSet replaces tpu-operator's, and uses the same ServiceAccount."""
     made = manifest(**ALL)
     pod = made["spec"]["template"]["spec"]
     assert (made["metadata"]["namespace"], made["metadata"]["name"]) == ("kube-system", "tpu-device-plugin")
@@ -26,8 +26,7 @@ def test_it_is_named_as_that_of_tpu_operator() -> None:
     assert made["spec"]["selector"]["matchLabels"] == made["spec"]["template"]["metadata"]["labels"]
 
 
-def test_the_images_are_those_that_are_given() -> None:
-    """One for each container."""
+def test_containers_have_the_given_images() -> None:
     images = {name: each["image"] for name, each in containers(manifest(**ALL)).items()}
     assert images == {
         "tpu-device-plugin": "registry/plugin:1",
@@ -36,13 +35,13 @@ def test_the_images_are_those_that_are_given() -> None:
     }
 
 
-def test_what_has_no_image_is_left_out() -> None:
-    """The plugin alone shows the chips."""
+def test_container_without_an_image_is_left_out() -> None:
+    """The plugin is sufficient to report chips."""
     assert list(containers(manifest("p"))) == ["tpu-device-plugin"]
 
 
-def test_every_mounted_volume_is_there() -> None:
-    """The API server would refuse it otherwise."""
+def test_every_mounted_volume_is_defined() -> None:
+    """Otherwise the API server would reject it."""
     pod = manifest(**ALL)["spec"]["template"]["spec"]
     volumes = {each["name"] for each in pod["volumes"]}
     mounted = {mount["name"] for each in pod["containers"] for mount in each["volumeMounts"]}
@@ -57,8 +56,8 @@ def test_every_mounted_volume_is_there() -> None:
         pytest.param({"log": ""}, id="no log"),
     ],
 )
-def test_the_version_tells_manifests_apart(change: dict[str, str]) -> None:
-    """What is the same has the same version, also in another process."""
+def test_version_differs_if_the_manifest_does(change: dict[str, str]) -> None:
+    """Equal manifests have the same version, also in another process."""
     assert version_of(manifest(**ALL)) == version_of(manifest(**ALL))
     assert version_of(manifest(**ALL)) != version_of(manifest(**{**ALL, **change}))
     assert manifest(**ALL)["metadata"]["annotations"] == {device_plugin.VERSION: version_of(manifest(**ALL))}

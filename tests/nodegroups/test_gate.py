@@ -1,4 +1,4 @@
-"""The gate before a managed instance group is deleted with its machines: everything it depends on is read live."""
+"""The gate reads live all conditions of the delete of a managed instance group and its machines."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TPU_ALONE = {names.ACCELERATOR: "tpu7x"}
 
 
 class World:
-    """A group of two machines that is being deleted: its nodes are closed and empty."""
+    """A deleted group of two machines, whose nodes are cordoned and empty."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -51,20 +51,20 @@ class World:
             self.put_node(name)
 
     def put_manager(self, **metadata: Any) -> None:
-        """Put the group's object."""
+        """Create or replace the ManagedInstanceGroup."""
         raw = raw_kind(MIG, MANAGER, uid=MANAGER_UID, **(metadata or DELETED))
         self.kube.put_object(kind_path(MIG, MANAGER), raw)
 
     def put_node(self, name: str, **parts: Any) -> None:
-        """Put the node of a machine."""
+        """Create or replace the node of a machine."""
         self.kube.put_object(object_path("nodes", name), raw_machine_node(name, **parts))
 
     def put_pod(self, node: str = "m-0", **parts: Any) -> None:
-        """Put a pod on a node."""
+        """Create a pod on a node."""
         self.kube.put_object(object_path("pods", "train-0", namespace=NAMESPACE), raw_pod_on(node, **parts))
 
 
-#: A node whose kubelet reports to another control plane, with which this one has a backup in common.
+#: Condition of a node whose kubelet reports to another control plane with a common backup.
 SILENT = {
     "type": "Ready",
     "status": "Unknown",
@@ -80,24 +80,27 @@ def _silence(world: World, *names: str) -> None:
 
 @pytest.fixture
 def world() -> World:
-    """A group that may go."""
+    """Return a group that may be deleted."""
     return World()
 
 
-def test_a_group_that_is_closed_and_empty_goes_through(world: World) -> None:
-    """And nothing is written."""
+def test_group_with_cordoned_and_empty_nodes_passes(world: World) -> None:
+    """The gate only reads."""
     world.gate.pass_through(a_proof())
     assert {call.method for call in world.kube.calls} == {"GET"}
 
 
-def test_nodes_are_gone_through_many_at_once(world: World) -> None:
-    """With the same outcome."""
+def test_nodes_are_checked_in_parallel(world: World) -> None:
+    """The result is the same as with one thread."""
     with ThreadPoolExecutor(max_workers=4) as threads:
         gate = replace(world.gate, for_each=Parallel(executor=threads, at_once=4))
         gate.pass_through(a_proof())
         world.put_pod("m-1")
         with pytest.raises(KeptError, match="research/train-0 on m-1"):
             gate.pass_through(a_proof())
+
+
+_OF_CLASS = {"name": "main", "resources": {"limits": {"deviceclass.resource.kubernetes.io/tpu.google.com": "4"}}}
 
 
 def _nothing(_: World) -> None: ...
@@ -174,8 +177,10 @@ def _nothing(_: World) -> None: ...
         pytest.param(lambda world: _silence(world, "m-0"), {}, id="a silent node beside one that reports"),
     ],
 )
-def test_what_keeps_no_group(world: World, change: Callable[[World], None], proof: dict[str, Any]) -> None:
-    """Nothing that somebody works with would end."""
+def test_delete_passes_if_no_work_is_affected(
+    world: World, change: Callable[[World], None], proof: dict[str, Any]
+) -> None:
+    """No work ends in these cases."""
     change(world)
     world.gate.pass_through(a_proof(**proof))
 
@@ -191,6 +196,12 @@ def test_what_keeps_no_group(world: World, change: Callable[[World], None], proo
             lambda world: world.put_manager(labels={}), {}, "is not being deleted", id="its object is not being deleted"
         ),
         pytest.param(World.put_pod, {}, "research/train-0 on m-0", id="a pod with chips"),
+        pytest.param(
+            lambda world: world.put_pod(spec={"containers": [_OF_CLASS]}),
+            {},
+            "research/train-0 on m-0",
+            id="a pod with devices of a class",
+        ),
         pytest.param(
             lambda world: world.put_pod(chips=0),
             {"deadline": datetime(2026, 1, 1, 0, 17, tzinfo=UTC)},
@@ -263,8 +274,10 @@ def test_what_keeps_no_group(world: World, change: Callable[[World], None], proo
         ),
     ],
 )
-def test_what_keeps_a_group(world: World, change: Callable[[World], None], proof: dict[str, Any], want: str) -> None:
-    """The message says what it is."""
+def test_delete_is_refused_with_the_reason(
+    world: World, change: Callable[[World], None], proof: dict[str, Any], want: str
+) -> None:
+    """The message has the reason."""
     change(world)
     with pytest.raises(KeptError, match=want):
         world.gate.pass_through(a_proof(**proof))
@@ -281,8 +294,8 @@ def test_what_keeps_a_group(world: World, change: Callable[[World], None], proof
         pytest.param(lambda world: world.put_node("m-9"), id="registers and is closed by somebody else"),
     ],
 )
-def test_a_node_that_opens_during_the_check_keeps_the_group(late: Callable[[World], None]) -> None:
-    """The nodes are looked at a last time, after their pods were."""
+def test_delete_is_refused_if_a_node_appears_or_is_uncordoned_during_the_check(late: Callable[[World], None]) -> None:
+    """The nodes are read once more after their pods."""
 
     class Late(FakeKube):
         def list_page(self, path: str, query: Any = None, **parts: Any) -> Any:
@@ -298,8 +311,8 @@ def test_a_node_that_opens_during_the_check_keeps_the_group(late: Callable[[Worl
 
 
 @pytest.mark.parametrize("path", [f"/{MIG.plural}/", "/nodes$", "/pods$"])
-def test_without_an_answer_nothing_goes_through(world: World, path: str) -> None:
-    """The failure is told as what it is."""
+def test_delete_is_not_permitted_if_the_api_server_does_not_respond(world: World, path: str) -> None:
+    """The exception is the API server's, not a refusal."""
     world.kube.fail("GET", path, Unavailable("no answer"))
     with pytest.raises(Unavailable):
         world.gate.pass_through(a_proof())
@@ -323,8 +336,8 @@ def test_without_an_answer_nothing_goes_through(world: World, path: str) -> None
         ),
     ],
 )
-def test_what_cannot_be_read_keeps_the_group(world: World, path: str, raw: dict[str, Any]) -> None:
-    """A pod that nobody could count must stop a delete, not permit it."""
+def test_delete_is_not_permitted_if_an_object_is_malformed(world: World, path: str, raw: dict[str, Any]) -> None:
+    """A pod whose chips are unknown must prevent a delete."""
     world.kube.put_object(path, raw)
     with pytest.raises(Malformed):
         world.gate.pass_through(a_proof())

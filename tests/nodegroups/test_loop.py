@@ -1,4 +1,4 @@
-"""The controller of node groups as a whole, stepped by hand: from an object to nodes, and to nothing left."""
+"""The whole controller of node groups, step by step: from an object to nodes, and to an empty cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOUR = 3600.0
 
 @pytest.fixture
 def world() -> World:
-    """A cluster with one group, of which nothing is there yet."""
+    """Return a cluster with one new group."""
     world = World()
     world.put_group()
     return world
@@ -30,7 +30,7 @@ def world() -> World:
 
 @pytest.fixture
 def ready(world: World) -> World:
-    """The same when its nodes are ready, and all is written down."""
+    """Return a cluster with one group whose nodes are ready and whose status is written."""
     world.run(world.is_ready)
     for _ in range(20):
         world.round(after_seconds=1)
@@ -40,8 +40,8 @@ def ready(world: World) -> World:
 # --- crashes and lost answers ---
 
 
-def test_a_round_that_crashes_while_it_acts_is_made_up_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What should be under way and is not is taken for lost after a minute."""
+def test_calls_of_a_crashed_round_are_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that was decided but never submitted counts as lost after LOST_SECONDS (60 s), and is decided again."""
     with monkeypatch.context() as broken:
         broken.setattr(type(world.actor), "carry_out", None)
         for _ in range(3):
@@ -50,11 +50,11 @@ def test_a_round_that_crashes_while_it_acts_is_made_up_for(world: World, monkeyp
     world.run(world.is_ready)
 
 
-# --- who may act, and on what ---
+# --- leadership and exceptions
 
 
-def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It counts as lost after a while, and where not even that can be noted the call is made again."""
+def test_answer_whose_processing_raises_does_not_affect_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a call counts as lost after 60 s, and if folding that raises as well, the call is repeated."""
     real = memory._of_resource
 
     def choosy(known: ResourceMemory, call: Call, answer: CallAnswer) -> ResourceMemory:
@@ -74,8 +74,8 @@ def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, mo
     world.run(world.is_ready)
 
 
-def test_a_follower_does_nothing(world: World) -> None:
-    """It does not even read, and has no problem."""
+def test_follower_does_not_read_or_write(world: World) -> None:
+    """A follower does not even read, and reports no problem."""
     world.leading = False
     assert world.round() == 15.0
     assert (world.wire.sent, world.writes(), world.loop.problems()) == ([], [], ())
@@ -83,8 +83,8 @@ def test_a_follower_does_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["groups", "managers", "nodes", "pods", "tokens"])
-def test_nothing_is_decided_on_a_watch_that_is_stale(world: World, name: str) -> None:
-    """Not even a group that is deleted meanwhile is touched; what is under way is remembered."""
+def test_nothing_is_decided_while_a_watch_is_stale(world: World, name: str) -> None:
+    """Even a deleted group is not changed. Open calls are remembered."""
     world.run(world.is_ready)
     getattr(world.watches, name).silent = True
     memory = world.loop.memory
@@ -99,12 +99,12 @@ def test_nothing_is_decided_on_a_watch_that_is_stale(world: World, name: str) ->
     world.run(world.is_gone)
 
 
-# --- time ---
+# --- clock
 
 
 @pytest.mark.parametrize("hours", [-2, 2])
-def test_a_clock_that_is_set_stops_nothing(world: World, hours: int) -> None:
-    """Only the time that has passed counts."""
+def test_group_becomes_ready_although_the_clock_is_set(world: World, hours: int) -> None:
+    """Remembered times are shifted by the same amount."""
     for _ in range(8):
         world.round(after_seconds=0.5)
     before = world.clock.now
@@ -114,10 +114,10 @@ def test_a_clock_that_is_set_stops_nothing(world: World, hours: int) -> None:
     assert [line["by_seconds"] for line in logs if line["event"] == "clock.set"] == [hours * _HOUR]
 
 
-def test_a_clock_that_is_set_back_while_a_call_is_under_way_stops_nothing(
+def test_group_becomes_ready_although_the_clock_is_set_back_during_a_call(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it read is none of the future, which would count as newer than all that is read later."""
+    """The reading must not have a time in the future, which would count as newer than all later readings."""
     send, now = world.wire.request, world.clock.now
 
     def request(method: str, url: str, **parts: Any) -> Any:
@@ -131,12 +131,12 @@ def test_a_clock_that_is_set_back_while_a_call_is_under_way_stops_nothing(
     world.run(world.is_ready, seconds=900)
 
 
-# --- what is told ---
+# --- reports
 
 
 @pytest.mark.parametrize("kind", list(names.CHILD_FINALIZERS))
-def test_a_child_that_is_not_created_says_why(world: World, kind: Kind) -> None:
-    """As by a quota on objects, or a policy of the cluster."""
+def test_rejected_create_of_a_child_is_reported_with_its_reason(world: World, kind: Kind) -> None:
+    """The reason may be a quota on objects, or a policy of the cluster."""
     words = f"{kind.plural} is forbidden: exceeded quota: objects"
     world.kube.fail("POST", f"/{kind.plural}", Forbidden(words, status=403), times=1000)
 
@@ -150,8 +150,8 @@ def test_a_child_that_is_not_created_says_why(world: World, kind: Kind) -> None:
     world.run(world.is_ready)
 
 
-def test_no_token_is_ever_logged(world: World) -> None:
-    """Nor anything else of the metadata."""
+def test_tokens_are_not_logged(world: World) -> None:
+    """The log does not contain other metadata either."""
     drawn: set[str] = set()
     original = world.kube.post
 
@@ -168,8 +168,8 @@ def test_no_token_is_ever_logged(world: World) -> None:
     assert not any(secret in str(logs) for secret in drawn)
 
 
-def test_metrics_tell_what_there_is(ready: World) -> None:
-    """Groups, nodes, what is open, and that the cluster is known."""
+def test_metrics_have_groups_nodes_and_open_calls(ready: World) -> None:
+    """The metrics are groups, nodes, open calls, and whether the cluster is known."""
     text = ready.metrics.exposition().decode()
     for line in (
         'groups{reason="Ready"} 1.0',
@@ -189,19 +189,19 @@ def test_metrics_tell_what_there_is(ready: World) -> None:
 
 
 def actions_of(logs: list[Any]) -> list[str]:
-    """Return what was said that would be done; each is said once."""
+    """Return the omitted changes in the log. Each is logged only once."""
     actions = [line["action"] for line in logs if line["event"] == "dry_run.would"]
     assert len(actions) == len(set(actions))
     return actions
 
 
 def quiet(logs: list[Any]) -> bool:
-    """Whether nothing was told as if it had been done, or had failed."""
+    """Return whether the log has no lines about executed or failed changes."""
     return not {line["event"] for line in logs} - {"dry_run.would"}
 
 
-def test_a_dry_run_changes_nothing_and_says_how_a_group_begins() -> None:
-    """What follows depends on what was not done."""
+def test_dry_run_changes_nothing_and_logs_the_first_step_of_a_group() -> None:
+    """Further steps would depend on omitted changes."""
     world = World(dry_run=True)
     world.put_group()
     with capture_logs() as logs:
@@ -212,8 +212,8 @@ def test_a_dry_run_changes_nothing_and_says_how_a_group_begins() -> None:
     assert actions_of(logs) == ["set finalizers: TPUNodeGroup research/slice"]
 
 
-def test_a_dry_run_beside_a_group_that_is_there_reads_and_changes_nothing(ready: World) -> None:
-    """One that is deleted would lose its machines: the log says how it begins."""
+def test_dry_run_with_an_existing_group_reads_and_changes_nothing(ready: World) -> None:
+    """A deleted group would lose its machines. The log has the first step of that."""
     ready.dry_run = True
     ready.start()
     ready.kube.delete(ready.path())

@@ -1,4 +1,4 @@
-"""What one decision sees: narrow records of what concerns node groups, and nothing that is not to be trusted."""
+"""The snapshot of a decision has only the needed objects and fields, and is not used while it is incomplete."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SECRETS = "/api/v1/namespaces/kube-system/secrets"
 
 
 class World:
-    """Watches that are stepped by hand, and a reader of the cluster."""
+    """Watches that are stepped by the test, and a reader of the cluster."""
 
     def __init__(self) -> None:
         self.kube, self.clock = FakeKube(), FakeClock()
@@ -54,31 +54,31 @@ class World:
         self.changes += 1
 
     def step(self, *only: str) -> None:
-        """Let the watches, or some of them, take their next step."""
+        """Make one step of all watches, or of those with these names."""
         for name, watch in self.watches.named().items():
             if not only or name in only:
                 watch.step()  # type: ignore[attr-defined]
 
     def play(self, name: str, *lines: dict[str, Any]) -> None:
-        """Let one watch be told these events."""
+        """Send these events to one watch."""
         watch = self.watches.named()[name]
         self.kube.script(watch.path, *lines)  # type: ignore[attr-defined]
         watch.step()  # type: ignore[attr-defined]
 
     def snapshot(self) -> Snapshot:
-        """Return what a decision sees."""
+        """Return the input of a decision."""
         return take_snapshot(self.watches, self.reader, frozenset({"a call"}))
 
     def put_node(self, name: str = "m-0", **parts: Any) -> dict[str, Any]:
-        """Put the node of a machine."""
+        """Create or replace the node of a machine."""
         return self.kube.put_object(object_path("nodes", name), raw_machine_node(name, **parts))
 
     def put_pod(self, node: str = "m-0", name: str = "train-0", **parts: Any) -> None:
-        """Put a pod."""
+        """Create a pod."""
         self.kube.put_object(object_path("pods", name, namespace=NAMESPACE), raw_pod_on(node, name, **parts))
 
     def put_secret(self, name: str = "bootstrap-token-abcdef", **changes: Any) -> None:
-        """Put a token of a machine as the API server gives it."""
+        """Create the token of a machine, in the form of the API server."""
         raw = tokens.secret_of(
             "abcdef.0123456789abcdef", group=LABELS, machine="m-0", machine_id="17", expires_at=self.clock.now()
         )
@@ -89,7 +89,7 @@ class World:
 
 @pytest.fixture
 def world() -> World:
-    """An empty cluster."""
+    """Return an empty cluster."""
     return World()
 
 
@@ -98,8 +98,8 @@ def event(kind: str, raw: dict[str, Any]) -> dict[str, Any]:
     return {"type": kind, "object": raw}
 
 
-def test_everything_of_a_group_is_seen(world: World) -> None:
-    """The four kinds, nodes, pods, tokens, the device plugin, the cluster, and what is under way."""
+def test_snapshot_has_all_objects_of_a_group(world: World) -> None:
+    """The snapshot has the four kinds, nodes, pods, tokens, the device plugin, the cluster, and open calls."""
     for kind in Kind:
         world.kube.put_object(kind_path(kind), raw_kind(kind))
     world.put_node()
@@ -120,8 +120,8 @@ def test_everything_of_a_group_is_seen(world: World) -> None:
     assert (seen.cluster.uid, seen.live) == ("cluster-uid", {"a call"})
 
 
-def test_open_requests_of_kubelets_with_our_tokens_are_seen(world: World) -> None:
-    """Others are not even asked for, or dropped: there is one for each rotation of each node's certificate."""
+def test_snapshot_has_open_requests_of_kubelets_with_own_tokens(world: World) -> None:
+    """All other requests are filtered out: there is one for each rotation of each node's certificate."""
     path = collection_path("certificatesigningrequests", root=tokens.CERTIFICATES_ROOT)
     world.kube.put_object(f"{path}/mine", raw_request("m-0", name="mine"))
     world.kube.put_object(f"{path}/approved", raw_request("m-0", name="approved", status={"conditions": [{}]}))
@@ -134,11 +134,11 @@ def test_open_requests_of_kubelets_with_our_tokens_are_seen(world: World) -> Non
     assert asked.query["fieldSelector"] == "spec.signerName=kubernetes.io/kube-apiserver-client-kubelet"
 
 
-# --- what is asked for ---
+# --- lists
 
 
-def test_secrets_of_others_are_never_asked_for(world: World) -> None:
-    """They would all be in the memory of this process, and any that is no bootstrap token of a group is dropped."""
+def test_only_secrets_with_tokens_of_groups_are_listed(world: World) -> None:
+    """Other Secrets would be in this process's memory. Only tokens with the labels of a group are kept."""
     world.put_secret()
     world.put_secret("unlabelled", metadata={"labels": {}})
     world.put_secret("half-labelled", metadata={"labels": {names.GROUP_NAME: GROUP}})
@@ -171,8 +171,8 @@ def test_secrets_of_others_are_never_asked_for(world: World) -> None:
         ),
     ],
 )
-def test_which_pods_are_kept(world: World, parts: dict[str, Any], kept: bool) -> None:
-    """Those that may be on nodes with TPUs and do not end with them."""
+def test_pod_is_kept_only_if_it_may_keep_a_tpu_node(world: World, parts: dict[str, Any], kept: bool) -> None:
+    """Pods are kept if they may be on TPU nodes and do not end with their node."""
     world.put_node()
     world.put_node("unlabelled", labels={})
     world.put_pod(**{"node": "m-0", **parts})
@@ -180,8 +180,8 @@ def test_which_pods_are_kept(world: World, parts: dict[str, Any], kept: bool) ->
     assert bool(world.watches.pods.records()) is kept
 
 
-def test_a_pod_that_is_seen_before_its_node_is_kept(world: World) -> None:
-    """Else it would be missed as long as nothing of it changes."""
+def test_pod_that_is_seen_before_its_node_is_kept(world: World) -> None:
+    """Otherwise it would be missing until it changes."""
     world.put_node()
     world.put_pod(chips=0)
     world.put_pod("elsewhere", "other", chips=0)
@@ -204,10 +204,10 @@ def test_a_pod_that_is_seen_before_its_node_is_kept(world: World) -> None:
         pytest.param({"labels": {}}, {"labels": {}}, False, id="a node of no group"),
     ],
 )
-def test_pods_that_were_there_before_the_labels_of_their_node_are_seen_when_it_has_them(
+def test_pods_are_listed_again_when_their_node_gets_labels(
     world: World, before: dict[str, Any] | None, after: dict[str, Any], relisted: bool
 ) -> None:
-    """Nothing of them changes, so nobody tells of them again."""
+    """These pods do not change, so the watch does not repeat them."""
     if before is not None:
         world.put_node(**before)
     world.step("nodes")
@@ -223,8 +223,8 @@ def test_pods_that_were_there_before_the_labels_of_their_node_are_seen_when_it_h
     assert bool(world.watches.pods.records()) is labelled
 
 
-def test_pods_of_daemon_sets_are_not_even_sent(world: World) -> None:
-    """They are most pods of a cluster of many nodes."""
+def test_pods_of_daemon_sets_are_not_listed(world: World) -> None:
+    """Most pods of a large cluster are DaemonSets'."""
     world.step()
     (asked,) = [call for call in world.kube.calls if call.path.endswith("/pods") and call.method == "GET"]
     assert asked.query["labelSelector"] == "!pod-template-generation"
@@ -232,7 +232,7 @@ def test_pods_of_daemon_sets_are_not_even_sent(world: World) -> None:
 
 
 def test_nodes_that_are_no_machines_are_dropped(world: World) -> None:
-    """A labelled one is kept whatever it is."""
+    """A labelled node is kept regardless of its provider id."""
     world.put_node()
     world.put_node("other", labels={}, spec={"providerID": "kind://x"})
     world.put_node("labelled", spec={"providerID": ""})
@@ -243,8 +243,8 @@ def test_nodes_that_are_no_machines_are_dropped(world: World) -> None:
 # --- events ---
 
 
-def test_a_report_of_a_kubelet_wakes_nobody_and_its_version_is_known(world: World) -> None:
-    """Thousands of nodes report every five minutes; a change on an old version would be refused."""
+def test_report_of_a_kubelet_updates_the_version_without_waking_the_loop(world: World) -> None:
+    """Thousands of nodes report every five minutes, and a patch with an old resource version would be rejected."""
     raw = world.put_node()
     world.step()
     world.changes = 0
@@ -257,18 +257,18 @@ def test_a_report_of_a_kubelet_wakes_nobody_and_its_version_is_known(world: Worl
     assert (world.changes, node.unschedulable) == (1, False)
 
 
-# --- what is not to be trusted ---
+# --- incomplete snapshots
 
 
-def test_nothing_is_decided_before_all_is_listed(world: World) -> None:
-    """Each kind says so by itself."""
+def test_snapshot_is_not_synced_before_all_kinds_are_listed(world: World) -> None:
+    """For each kind that is not listed there is one reason."""
     assert len(not_synced(world.watches)) == 9
     world.step("nodes", "pods", "secrets", "certificatesigningrequests", "daemonsets")
     assert not_synced(world.watches) == tuple(f"the {kind.plural} are not listed yet" for kind in Kind)
 
 
-def test_definitions_that_are_installed_later_are_found(world: World) -> None:
-    """Until then the line says what to do."""
+def test_crds_that_are_installed_later_are_found(world: World) -> None:
+    """Before, the message says what to do."""
     world.kube.uninstall(API_ROOT)
     world.step()
     world.reader.read()
@@ -284,7 +284,7 @@ def test_definitions_that_are_installed_later_are_found(world: World) -> None:
 
 
 def put_config_maps(world: World, certificate: str) -> None:
-    """Put what kubeadm writes."""
+    """Create the ConfigMaps that kubeadm writes."""
     root = object_path("configmaps", "kube-root-ca.crt", namespace="kube-system")
     world.kube.put_object(root, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": certificate}})
     kubeconfig = "clusters: [{cluster: {server: 'https://10.0.0.2:6443'}}]"
@@ -292,8 +292,8 @@ def put_config_maps(world: World, certificate: str) -> None:
     world.kube.put_object(info, {"metadata": {"name": "cluster-info"}, "data": {"kubeconfig": kubeconfig}})
 
 
-def test_what_machines_have_to_know_is_read_of_the_cluster(world: World) -> None:
-    """Of kubeadm's own objects."""
+def test_facts_for_machines_are_read_from_the_cluster(world: World) -> None:
+    """The facts are in kubeadm's own objects."""
     authority = Authority("kubernetes", now=world.clock.now(), valid=timedelta(days=1))
     pem = authority.certificate_pem.decode()
     put_config_maps(world, pem)
@@ -306,8 +306,8 @@ def test_what_machines_have_to_know_is_read_of_the_cluster(world: World) -> None
     )
 
 
-def test_settings_say_what_the_cluster_does_not(world: World) -> None:
-    """Or says wrongly; what is set is not read."""
+def test_settings_override_facts_of_the_cluster(world: World) -> None:
+    """The settings override the cluster's values, which are not read."""
     world.reader.api_server, world.reader.kubernetes_version = "lb.example.com:443", "1.30"
     world.reader.read()
     assert world.reader.cluster is not None
@@ -316,8 +316,8 @@ def test_settings_say_what_the_cluster_does_not(world: World) -> None:
 
 
 @pytest.mark.parametrize("path", ["/namespaces/kube-system$", "/kube-root-ca.crt", "/cluster-info", "/version"])
-def test_a_cluster_that_cannot_be_read_is_read_again_soon(world: World, path: str) -> None:
-    """After 1, 2, 4 seconds and so on, at most a minute; until then nothing is decided."""
+def test_cluster_that_cannot_be_read_is_read_again_after_growing_pauses(world: World, path: str) -> None:
+    """The pauses are 1, 2, 4 s and so on, up to 60 s. Until then nothing is decided."""
     world.step()
     world.kube.fail("GET", path, Unavailable("no answer"), times=8)
     pauses = []
@@ -330,8 +330,8 @@ def test_a_cluster_that_cannot_be_read_is_read_again_soon(world: World, path: st
     assert (world.snapshot().not_synced, world.reader.due_in_seconds(world.clock.now())) == ((), 600)
 
 
-def test_what_was_read_once_is_good_while_the_cluster_is_away(world: World) -> None:
-    """An upgrade shows some minutes later."""
+def test_facts_of_the_cluster_are_kept_while_it_cannot_be_read(world: World) -> None:
+    """An upgrade of the cluster is noticed with the next read, within 10 minutes."""
     world.reader.read()
     before = world.reader.cluster
     world.clock.advance(600)
@@ -347,7 +347,7 @@ def test_what_was_read_once_is_good_while_the_cluster_is_away(world: World) -> N
     assert world.reader.cluster.kubernetes_version == "1.32"
 
 
-def test_a_clock_that_is_set_back_delays_no_read(world: World) -> None:
-    """Else it would be put off by as much."""
+def test_clock_that_is_set_back_does_not_delay_the_next_read(world: World) -> None:
+    """Otherwise the read would be delayed by two hours."""
     world.reader.read()
     assert world.reader.due_in_seconds(world.clock.now() - timedelta(hours=2)) <= 0

@@ -1,4 +1,4 @@
-"""Nodes, pods and the device plugin as records: total, and exact where a guess would be dangerous."""
+"""Nodes, pods and the device plugin are read as records; a value that must not be guessed is malformed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.support.nodegroup_world import LABELS, provider_id, raw_machine_node,
 TPU = constants.TPU_RESOURCE
 
 
-def test_a_node_of_a_machine() -> None:
-    """Everything that decisions go by, and of the labels no more."""
+def test_node_of_a_machine_is_read_with_known_labels_only() -> None:
+    """The record has all fields that decisions use, and only the labels that are read."""
     raw = raw_machine_node("m-0", labels={**LABELS, names.WORKER_INDEX: "0", "kubernetes.io/hostname": "m-0"})
     assert parse_node(raw) == Node(
         name="m-0",
@@ -52,8 +52,8 @@ def test_a_node_of_a_machine() -> None:
         pytest.param({"conditions": "x", "capacity": []}, id="fields of a wrong type"),
     ],
 )
-def test_a_node_that_shows_nothing_is_not_ready_and_has_no_chips(status: dict[str, Any]) -> None:
-    """As when it has just registered."""
+def test_node_without_a_status_is_not_ready_and_has_no_chips(status: dict[str, Any]) -> None:
+    """A node has no status when it has just registered."""
     node = parse_node(raw_machine_node("m-0", status=status))
     assert (node.ready, node.capacity_chips, node.allocatable_chips) == (False, 0, 0)
 
@@ -66,8 +66,8 @@ def test_a_node_that_shows_nothing_is_not_ready_and_has_no_chips(status: dict[st
         pytest.param(raw_machine_node("m-0", labels={}, spec={"providerID": "kind://x"}), False, id="any other"),
     ],
 )
-def test_which_nodes_may_be_of_a_group(raw: dict[str, Any], want: bool) -> None:
-    """The others are not kept."""
+def test_node_may_be_of_a_group_if_it_is_a_machine_or_has_labels(raw: dict[str, Any], want: bool) -> None:
+    """Other nodes are dropped."""
     assert may_be_of_a_group(parse_node(raw)) is want
 
 
@@ -83,27 +83,27 @@ def test_which_nodes_may_be_of_a_group(raw: dict[str, Any], want: bool) -> None:
     ],
 )
 def test_node_is_silent_only_if_its_kubelet_had_not_reported_for_long(condition: dict[str, Any], want: bool) -> None:
-    """A kubelet that fails is found within eight minutes of its last report, unless the control plane was away."""
+    """A failed kubelet is noticed within eight minutes of its last report, unless the control plane was down."""
     times = {"lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:10:01Z"}
     raw = raw_machine_node("m-0", status={"conditions": [{"type": "Ready", "status": "Unknown", **times, **condition}]})
     assert parse_node(raw).silent is want
 
 
 @pytest.mark.parametrize("metadata", [{"name": ""}, {"uid": None}], ids=["without a name", "without a uid"])
-def test_a_node_without_identity_is_malformed(metadata: dict[str, Any]) -> None:
-    """Nobody could tell which it is."""
+def test_node_without_identity_is_malformed(metadata: dict[str, Any]) -> None:
+    """The node could not be identified."""
     with pytest.raises(MalformedObject, match="name or uid is missing"):
         parse_node(raw_machine_node("m-0", metadata=metadata))
 
 
-def test_a_node_whose_chips_cannot_be_read_is_malformed() -> None:
-    """None or all would be a guess."""
+def test_node_whose_chips_cannot_be_read_is_malformed() -> None:
+    """Assuming no chips or all chips would be a guess."""
     with pytest.raises(MalformedObject, match=r"capacity google\.com/tpu is 'many'"):
         parse_node(raw_machine_node("m-0", status={"capacity": {TPU: "many"}}))
 
 
 def owned(kind: str, **changes: Any) -> dict[str, Any]:
-    """Return metadata of an object that another one controls."""
+    """Return metadata of an object with an owner, by default one that controls it."""
     return {"ownerReferences": [{"kind": kind, "name": "o", "uid": "u", "controller": True, **changes}]}
 
 
@@ -134,8 +134,8 @@ def owned(kind: str, **changes: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_pod(parts: dict[str, Any], changes: dict[str, Any]) -> None:
-    """Everything that keeps or frees its node."""
+def test_pod_is_read_with_all_fields_that_keep_its_node(parts: dict[str, Any], changes: dict[str, Any]) -> None:
+    """The record has all fields that decide whether the pod keeps its node."""
     pod = parse_pod(raw_pod_on("m-0", **parts))
     want = {
         "namespace": "research",
@@ -159,8 +159,8 @@ def test_a_pod(parts: dict[str, Any], changes: dict[str, Any]) -> None:
         pytest.param({"spec": {"overhead": {TPU: "many"}}}, id="a count of chips"),
     ],
 )
-def test_a_pod_of_which_something_would_be_a_guess_is_malformed(parts: dict[str, Any]) -> None:
-    """What keeps machines is never guessed."""
+def test_pod_with_an_invalid_essential_field_is_malformed(parts: dict[str, Any]) -> None:
+    """A field that decides whether machines are kept is never guessed."""
     with pytest.raises(MalformedObject):
         parse_pod(raw_pod_on("m-0", **parts))
 
@@ -177,13 +177,13 @@ def test_a_pod_of_which_something_would_be_a_guess_is_malformed(parts: dict[str,
         pytest.param(None, False, id="none"),
     ],
 )
-def test_which_pods_are_let_on_nodes_with_tpus(tolerations: object, want: bool) -> None:
-    """By their tolerations."""
+def test_pod_may_run_on_tpu_nodes_only_if_it_tolerates_the_taint(tolerations: object, want: bool) -> None:
+    """Pods need a toleration of the taint."""
     assert tolerates_tpu_nodes(raw_pod_on("m-0", spec={"tolerations": tolerations})) is want
 
 
-def test_the_device_plugin_says_what_it_was_applied_from() -> None:
-    """One that somebody else made says nothing."""
+def test_device_plugin_is_read_with_its_version() -> None:
+    """A DaemonSet that another client created has no version."""
     made = manifest("p")
     raw = {**made, "metadata": {**made["metadata"], "uid": "u"}}
     assert parse_device_plugin(raw) == DevicePlugin(uid="u", version=version_of(made))
@@ -208,8 +208,7 @@ _PARTS = st.dictionaries(
 
 
 @given(raw=st.fixed_dictionaries({"metadata": _PARTS, "spec": _PARTS, "status": _PARTS}) | _JSON)
-def test_whatever_json_comes_in(raw: object) -> None:
-    """A record or MalformedObject comes out."""
+def test_any_json_is_read_or_malformed(raw: object) -> None:
     for parse in (parse_node, parse_pod, parse_device_plugin):
         with contextlib.suppress(MalformedObject):
             parse(raw)

@@ -1,4 +1,4 @@
-"""What people are told: each answer in one line, what lasts once, Events when their status is written, few labels."""
+"""Log lines for answers, repeated problems logged once, Events after their status, and metrics with few labels."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ EVENT = Event(
 
 @pytest.fixture
 def reporter() -> Reporter:
-    """Give one that has told nothing."""
+    """Return a new reporter."""
     return Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"))
 
 
 def told(reporter: Reporter, answer: CallAnswer | WriteAnswer) -> list[tuple[str, str]]:
-    """Return level and event of the lines for an answer."""
+    """Return level and event of the log lines for an answer."""
     with capture_logs() as logs:
         reporter.tell_answer(answer)
     assert SECRET not in str(logs)
@@ -80,12 +80,12 @@ def told(reporter: Reporter, answer: CallAnswer | WriteAnswer) -> list[tuple[str
 
 
 def answered(call: Call, **parts: Any) -> CallAnswer:
-    """Return an answer."""
+    """Return an answer to a call."""
     return CallAnswer(call=call, asked_at=NOW, at=NOW, **parts)
 
 
 def failed(call: Call, kind: FailureKind = FailureKind.PERMISSION, message: str = "no") -> CallAnswer:
-    """Return an answer that says no."""
+    """Return an answer with a failure."""
     return answered(call, failure=Failure(kind=kind, message=message))
 
 
@@ -100,7 +100,7 @@ def refused(write: Write, failure: WriteFailure, message: str = "no") -> WriteAn
 
 
 def test_managed_instance_group_without_an_object_is_reported_once(reporter: Reporter) -> None:
-    """The metric keeps the number of the last list."""
+    """The metric has the number in the last list."""
     stray = Manager(name="m", description="mark", url="https://compute/m", template="t", target_size=1)
     snapshot = Snapshot(cluster=Cluster(uid="c"))
     counts = []
@@ -149,18 +149,18 @@ _STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="none left")
         pytest.param(refused(REMOVE, WriteFailure.UNAVAILABLE), ("warning", "write.failed"), id="no answer"),
     ],
 )
-def test_an_answer_is_told_in_one_line(
+def test_answer_is_logged_in_one_line(
     reporter: Reporter, answer: CallAnswer | WriteAnswer, want: tuple[str, str]
 ) -> None:
-    """And never with what metadata says."""
+    """The line never contains metadata."""
     assert told(reporter, answer) == [want]
 
 
 @pytest.mark.parametrize(
     "call", [READ, ListMachines(target=target(MIG)), POLL, ReadMachines(target=target(MIG), machines=(a_machine(),))]
 )
-def test_what_is_read_shows_in_what_follows_from_it(reporter: Reporter, call: Call) -> None:
-    """Lines for each read would drown the others."""
+def test_successful_read_is_not_logged(reporter: Reporter, call: Call) -> None:
+    """Lines for reads would hide the others."""
     assert told(reporter, answered(call)) == []
 
 
@@ -173,10 +173,10 @@ def test_what_is_read_shows_in_what_follows_from_it(reporter: Reporter, call: Ca
         pytest.param(refused(REMOVE, WriteFailure.REFUSED), WriteAnswer(write=REMOVE, at=NOW), id="a write"),
     ],
 )
-def test_what_lasts_is_told_once(
+def test_problem_that_lasts_is_logged_once(
     reporter: Reporter, bad: CallAnswer | WriteAnswer, good: CallAnswer | WriteAnswer
 ) -> None:
-    """In other words it is told again, and so it is after it was over."""
+    """A problem is logged again if its message changes, or after it had ended."""
     assert len(told(reporter, bad)) == 1
     assert told(reporter, bad) == []
     if isinstance(bad, WriteAnswer):
@@ -193,7 +193,7 @@ def test_what_lasts_is_told_once(
 def tell(
     reporter: Reporter, *events: Event, open_writes: tuple[Write, ...] = (), writes: tuple[Write, ...] = ()
 ) -> list[str]:
-    """Tell a plan; return the reasons of all Events so far."""
+    """Report a plan; return the reasons of all Events so far."""
     opened = {write.key: OpenWrite(write=write, seen="", since=NOW) for write in (*open_writes, *writes)}
     plan = Plan(memory=Memory(writes=opened), writes=writes, events=events)
     reporter.tell(plan, Snapshot(cluster=Cluster(uid="c")))
@@ -207,14 +207,13 @@ def reasons(reporter: Reporter) -> list[str]:
     return [each.reason for each in recorder.told]
 
 
-def test_an_event_without_a_status_is_told_at_once(reporter: Reporter) -> None:
-    """There is nothing to wait for."""
+def test_event_without_a_status_is_recorded_immediately(reporter: Reporter) -> None:
     assert tell(reporter, EVENT) == ["Provisioned"]
     assert tell(reporter, EVENT, writes=(REMOVE,)) == ["Provisioned", "Provisioned"]
 
 
-def test_an_event_of_a_status_waits_for_it(reporter: Reporter) -> None:
-    """Over rounds in which it is still being written."""
+def test_event_of_a_status_is_recorded_after_the_status_is_written(reporter: Reporter) -> None:
+    """The status may be written over several rounds."""
     assert tell(reporter, EVENT, writes=(STATUS,)) == []
     assert tell(reporter, open_writes=(STATUS,)) == []
     reporter.tell_answer(WriteAnswer(write=STATUS, at=NOW))
@@ -223,16 +222,16 @@ def test_an_event_of_a_status_waits_for_it(reporter: Reporter) -> None:
     assert reasons(reporter) == ["Provisioned"]
 
 
-def test_an_event_of_a_status_that_is_refused_is_forgotten(reporter: Reporter) -> None:
-    """It comes again with the next one."""
+def test_event_of_a_rejected_status_is_dropped(reporter: Reporter) -> None:
+    """The next status write has the Event again."""
     tell(reporter, EVENT, writes=(STATUS,))
     reporter.tell_answer(refused(STATUS, WriteFailure.CONFLICT))
     reporter.tell_answer(WriteAnswer(write=STATUS, at=NOW))
     assert reasons(reporter) == []
 
 
-def test_an_event_of_a_status_that_is_lost_is_forgotten(reporter: Reporter) -> None:
-    """Nobody will say whether it was written."""
+def test_event_of_a_lost_status_write_is_dropped(reporter: Reporter) -> None:
+    """Whether the status was written remains unknown."""
     tell(reporter, EVENT, writes=(STATUS,))
     tell(reporter)
     reporter.tell_answer(WriteAnswer(write=STATUS, at=NOW))
@@ -247,8 +246,8 @@ def a_group(reason: str, **parts: Any) -> TpuNodeGroup:
     return TpuNodeGroup(meta=meta(**parts), spec=spec, status=status)
 
 
-def test_labels_are_few_whatever_objects_say(reporter: Reporter) -> None:
-    """A reason that is none of ours, as gke-labs/tpu-operator or a user may have written it, is no label."""
+def test_metric_labels_are_bounded_for_any_reason(reporter: Reporter) -> None:
+    """A reason that tpu-operator or a user wrote, and this controller does not know, is not a label."""
     groups = (a_group("Ready"), a_group("Whatever"), a_group("Else"), a_group(""), a_group("Ready", deleted_at=NOW))
     wait = Backoff(failure=Failure(kind=FailureKind.INVALID, message="no"), failures=1, at=NOW, until=NOW)
     memory = Memory(resources={"u": ResourceMemory(backoffs={"read": wait, "create": wait})})
@@ -265,8 +264,8 @@ def test_labels_are_few_whatever_objects_say(reporter: Reporter) -> None:
     assert "Whatever" not in text
 
 
-def test_a_dry_run_tells_no_more_than_what_was_read() -> None:
-    """What was not done was neither done nor refused."""
+def test_dry_run_reports_only_reads() -> None:
+    """The actor logs omitted changes itself."""
     reporter = Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"), dry_run=True)
     assert tell(reporter, EVENT) == []
     for answer in (failed(INSERT), failed(METADATA), refused(REMOVE, WriteFailure.REFUSED)):
@@ -274,8 +273,8 @@ def test_a_dry_run_tells_no_more_than_what_was_read() -> None:
     assert told(reporter, failed(READ)) == [("warning", "compute.read_failed")]
 
 
-def test_a_dry_run_says_what_would_be_done_and_no_token() -> None:
-    """By the names of what it would be done to."""
+def test_dry_run_names_omitted_changes_without_tokens() -> None:
+    """The text names the objects of the change."""
     node = PatchNode(name="m-0", uid="u", resource_version="7", labels={})
     assert would(node) == "label or taint: Node m-0"
     assert would(replace(node, cordon=True)) == "cordon: Node m-0"
@@ -284,8 +283,8 @@ def test_a_dry_run_says_what_would_be_done_and_no_token() -> None:
     assert would(METADATA) == "set metadata gce://research-project/us-central1-c/m-0"
 
 
-def test_an_object_that_cannot_be_decided_on_is_told_once_a_minute_for_each_mistake(reporter: Reporter) -> None:
-    """The line names the object and has the traceback; the metric counts all."""
+def test_exception_in_a_decision_is_logged_once_a_minute(reporter: Reporter) -> None:
+    """The line has the object and the traceback; the metric counts every exception."""
     error = ValueError("no zone")
     crashed = (Crashed(object=EVENT.object, error=error),) * 3
     plan = Plan(memory=Memory(), crashed=crashed)

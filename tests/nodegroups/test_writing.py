@@ -1,4 +1,4 @@
-"""Writes to Kubernetes: what is sent, what it presupposes, and that each may be sent again."""
+"""Writes to Kubernetes: their requests and preconditions, and that they are idempotent."""
 
 from __future__ import annotations
 
@@ -60,22 +60,22 @@ NODE = "/api/v1/nodes/m-0"
 
 @pytest.fixture
 def api() -> FakeKube:
-    """Nothing but an API server."""
+    """Return an empty API server."""
     return FakeKube()
 
 
 def writer(api: FakeKube, **parts: Any) -> Writer:
-    """Return a writer to it."""
+    """Return a writer."""
     return Writer(**{"api": api, "device_plugin": MANIFEST, **parts})
 
 
 def put(api: FakeKube, kind: Kind = GROUP_KIND, name: str = GROUP, **metadata: Any) -> Any:
-    """Put an object of one of the kinds; return it as the caches show it."""
+    """Create an object of one of the kinds; return its record."""
     return parse(RECORDS[kind], api.put_object(kind_path(kind, name), raw_kind(kind, name, **metadata)))
 
 
 def a_child() -> WorkloadPolicy:
-    """Return a group's policy as it is to be made."""
+    """Return the policy of a group before its creation."""
     group = ObjectMeta(namespace=NAMESPACE, name=GROUP, uid="u1")
     return WorkloadPolicy(
         meta=ObjectMeta(
@@ -88,8 +88,8 @@ def a_child() -> WorkloadPolicy:
     )
 
 
-def test_a_child_is_made_as_it_was_decided(api: FakeKube) -> None:
-    """With owner, labels, and the finalizer that keeps it until its resource is gone."""
+def test_child_is_created_as_decided(api: FakeKube) -> None:
+    """The child has owner, labels, and the finalizer that keeps it until its resource is deleted."""
     child = a_child()
     write = CreateChild(record=child)
     writer(api).write(write)
@@ -102,15 +102,15 @@ def test_a_child_is_made_as_it_was_decided(api: FakeKube) -> None:
     assert made.meta.finalizers == (names.CHILD_FINALIZERS[POLICY],)
 
 
-def test_a_conflict_other_than_a_taken_name_is_none_of_a_child_that_is_there(api: FakeKube) -> None:
-    """Such as a namespace that changes."""
+def test_create_fails_for_a_conflict_that_is_no_existing_name(api: FakeKube) -> None:
+    """The conflict may be a namespace that is changing."""
     api.fail("POST", "/workloadpolicies", Conflict("try again", status=409, reason="Conflict"))
     with pytest.raises(Conflict):
         writer(api).write(CreateChild(record=a_child()))
 
 
-def test_a_child_is_deleted_by_its_uid(api: FakeKube) -> None:
-    """What is gone has gone; a namesake stays."""
+def test_child_is_deleted_only_with_its_uid(api: FakeKube) -> None:
+    """A missing child is no error, and a child of the same name with another UID is kept."""
     policy = put(api, POLICY)
     writer(api).write(DeleteChild(record=policy))
     writer(api).write(DeleteChild(record=policy))
@@ -120,8 +120,8 @@ def test_a_child_is_deleted_by_its_uid(api: FakeKube) -> None:
         writer(api).write(DeleteChild(record=policy))
 
 
-def test_finalizers_are_replaced_on_what_was_seen(api: FakeKube) -> None:
-    """An object that has changed is decided on again."""
+def test_finalizers_are_replaced_only_in_the_version_that_was_read(api: FakeKube) -> None:
+    """A changed object must be decided on again."""
     group = put(api)
     writer(api).write(SetFinalizers(record=group, finalizers=("a", "b")))
     assert parse(TpuNodeGroup, api.object(kind_path(GROUP_KIND))).meta.finalizers == ("a", "b")
@@ -132,8 +132,8 @@ def test_finalizers_are_replaced_on_what_was_seen(api: FakeKube) -> None:
     assert body["metadata"] == {"resourceVersion": group.meta.resource_version, "finalizers": []}
 
 
-def test_of_a_status_only_what_changed_is_written(api: FakeKube) -> None:
-    """To the subresource, on what was seen; where nothing changed nothing is sent."""
+def test_status_is_patched_with_changed_fields_only(api: FakeKube) -> None:
+    """The patch is sent to the subresource, with the resource version. An empty patch is not sent."""
     ready = Condition(type="Ready", status=ConditionStatus.TRUE, reason="Created", last_transition_time=EXPIRES)
     policy = replace(put(api, POLICY), status=ResourceStatus(conditions=(ready,)))
     writer(api).write(PatchStatus(record=policy, new=replace(policy.status, url="https://x")))
@@ -149,19 +149,19 @@ def test_of_a_status_only_what_changed_is_written(api: FakeKube) -> None:
 
 
 def put_node(api: FakeKube, **parts: Any) -> dict[str, Any]:
-    """Put a node without the group's labels; return it as it is stored."""
+    """Create a node without the group's labels; return it as stored."""
     return api.put_object(NODE, raw_machine_node("m-0", **{"labels": {"a": "b"}, "unschedulable": False} | parts))
 
 
 def patch_of(raw: dict[str, Any], **changes: Any) -> PatchNode:
-    """Return a change of a node as it was seen."""
+    """Return a patch of a node in this version."""
     metadata = raw["metadata"]
     values = {"uid": metadata["uid"], "resource_version": metadata["resourceVersion"], "labels": {}, **changes}
     return PatchNode(name=metadata["name"], **values)
 
 
-def test_labels_are_added_to_those_that_are_there(api: FakeKube) -> None:
-    """And nothing else is touched."""
+def test_labels_are_added_to_existing_ones(api: FakeKube) -> None:
+    """Other labels and fields are unchanged."""
     raw = put_node(api)
     writer(api).write(patch_of(raw, labels=LABELS))
     after = api.object(NODE)
@@ -179,8 +179,8 @@ def test_taint_of_tpu_nodes_is_added_to_others_which_keep_their_times(api: FakeK
     assert after["spec"]["taints"] == [*raw["spec"]["taints"], TAINT]
 
 
-def test_a_node_is_cordoned_on_what_was_seen(api: FakeKube) -> None:
-    """One that has changed meanwhile is decided on again; it is never opened."""
+def test_node_is_cordoned_only_in_the_version_that_was_read(api: FakeKube) -> None:
+    """A node that has changed must be decided on again. It is never uncordoned."""
     raw = put_node(api)
     writer(api).write(patch_of(raw, cordon=True))
     after = api.object(NODE)
@@ -207,8 +207,8 @@ def test_a_node_is_cordoned_on_what_was_seen(api: FakeKube) -> None:
         ),
     ],
 )
-def test_what_is_deleted_is_the_one_that_was_seen(api: FakeKube, path: str, raw: dict[str, Any], write: Write) -> None:
-    """Twice is as good as once; a namesake stays."""
+def test_object_is_deleted_only_with_its_uid(api: FakeKube, path: str, raw: dict[str, Any], write: Write) -> None:
+    """A repeated delete is no error, and an object of the same name with another UID is kept."""
     api.put_object(path, raw)
     writer(api).write(write)
     writer(api).write(write)
@@ -218,8 +218,8 @@ def test_what_is_deleted_is_the_one_that_was_seen(api: FakeKube, path: str, raw:
         writer(api).write(write)
 
 
-def test_a_pod_is_evicted_by_its_uid(api: FakeKube) -> None:
-    """Through the eviction API, which asks the disruption budgets; one that is gone has gone."""
+def test_pod_is_evicted_only_with_its_uid(api: FakeKube) -> None:
+    """The eviction API checks disruption budgets. A missing pod is no error."""
     path = object_path("pods", "train-0", namespace=NAMESPACE)
     api.put_object(path, raw_pod_on("m-0"))
     write = EvictPod(namespace=NAMESPACE, name="train-0", uid="uid-of-train-0")
@@ -236,12 +236,12 @@ TOKEN = CreateToken(namespace=NAMESPACE, name=GROUP, machine="m-0", machine_id="
 
 
 def stored(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return a Secret as the API server gives it."""
+    """Return a Secret as the API server returns it."""
     return {**raw, "data": {key: base64.b64encode(value.encode()).decode() for key, value in raw["stringData"].items()}}
 
 
-def test_a_token_is_drawn_for_one_machine(api: FakeKube) -> None:
-    """It is read back as the same."""
+def test_token_is_created_for_one_machine(api: FakeKube) -> None:
+    """The Secret is parsed as the same token."""
     writer(api).write(TOKEN)
     (raw,) = api.objects("/api/v1/namespaces/kube-system/secrets")
     token = parse_secret(stored(raw))
@@ -251,10 +251,10 @@ def test_a_token_is_drawn_for_one_machine(api: FakeKube) -> None:
 
 
 @pytest.mark.parametrize(("minutes", "kept"), [(-60, True), (0, True), (14, True), (16, False), (40, False)])
-def test_a_token_that_the_api_server_holds_for_over_is_told_and_deleted(
+def test_token_that_expires_too_early_for_the_api_server_is_deleted(
     api: FakeKube, monkeypatch: pytest.MonkeyPatch, *, minutes: int, kept: bool
 ) -> None:
-    """It goes by its own clock: with one that is far behind, machines would get one dead token after the other."""
+    """The API server uses its own clock: if the controller's is far behind, all its tokens would be invalid."""
     now = EXPIRES - LIFE + timedelta(minutes=minutes)
     post = api.post
 
@@ -270,8 +270,8 @@ def test_a_token_that_the_api_server_holds_for_over_is_told_and_deleted(
     assert len(api.objects("/api/v1/namespaces/kube-system/secrets")) == kept
 
 
-def test_a_token_that_somebody_else_has_is_not_handed_out(api: FakeKube) -> None:
-    """It is a conflict, after which the next try draws another."""
+def test_token_whose_id_exists_already_is_not_used(api: FakeKube) -> None:
+    """The conflict is reported, and the next attempt draws another id."""
     drawn = iter(["aaaaaa.aaaaaaaaaaaaaaaa", "aaaaaa.bbbbbbbbbbbbbbbb", "cccccc.cccccccccccccccc"])
     both = writer(api, draw_token=lambda: next(drawn))
     both.write(TOKEN)
@@ -282,8 +282,8 @@ def test_a_token_that_somebody_else_has_is_not_handed_out(api: FakeKube) -> None
     assert [raw["stringData"]["token-secret"] for raw in secrets] == ["a" * 16, "c" * 16]
 
 
-def test_a_request_is_approved_as_it_was_seen(api: FakeKube) -> None:
-    """By the subresource that nothing but a decision can be written to."""
+def test_request_is_approved_only_in_the_version_that_was_read(api: FakeKube) -> None:
+    """Decisions can be written only to this subresource."""
     path = object_path("certificatesigningrequests", "csr-1", root=tokens.CERTIFICATES_ROOT)
     raw = api.put_object(path, raw_request("m-0"))
     version = api.put_object(f"{path}/approval", raw)["metadata"]["resourceVersion"]
@@ -295,8 +295,8 @@ def test_a_request_is_approved_as_it_was_seen(api: FakeKube) -> None:
     assert [each["type"] for each in call.body["status"]["conditions"]] == ["Approved"]
 
 
-def test_the_device_plugin_is_applied_under_one_name(api: FakeKube) -> None:
-    """So that fields which a release drops go."""
+def test_device_plugin_is_applied_with_one_field_manager(api: FakeKube) -> None:
+    """The common field manager removes fields that a release no longer has."""
     write = ApplyDevicePlugin(version=version_of(MANIFEST))
     writer(api).write(write)
     writer(api).write(write)

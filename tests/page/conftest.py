@@ -1,4 +1,4 @@
-"""One browser for all tests of the page, and a server for each."""
+"""Fixtures for tests of the page: one browser for all of them, and a server for each."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def chrome() -> Iterator[webdriver.Chrome]:
 
 @pytest.fixture
 def browser(chrome: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
-    """Return the browser with a window of usual size; afterwards the page must have had no errors."""
+    """Yield the browser with a window of usual size; fail if the page logged an error."""
     resize(chrome, 1280)
     prefer(chrome, "light")
     chrome.get_log("browser")
     yield chrome
     logged = [each["message"] for each in chrome.get_log("browser") if each["level"] == "SEVERE"]
-    # Connections are lost where a test says so, and when its server stops.
+    # Tests break connections, and a server stops at the end of its test.
     assert [each for each in logged if " net::ERR_" not in each and "status of 503" not in each] == []
 
 
 @pytest.fixture
 def board() -> HandMadeBoard:
-    """Return a board that shows what the test says."""
+    """Return a board whose content the test sets."""
     return HandMadeBoard()
 
 
@@ -40,5 +40,5 @@ def url(browser: webdriver.Chrome, board: HandMadeBoard) -> Iterator[str]:
     """Return the address of the page."""
     with served(board) as address:
         yield address
-        # It would ask a server that is gone.
+        # The page would poll a server that has stopped.
         browser.get("about:blank")

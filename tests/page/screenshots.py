@@ -30,15 +30,15 @@ from tests.support.page import (
 )
 
 _FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
-#: So much of the demo is seen on the pictures.
+#: Duration of the demo, in minutes, before the pictures.
 _MINUTES = 40
 _SLICES = 160
 _WIDTH, _HEIGHT = 1200, 760
 _PHONE = 360
 MOST_BYTES = 150_000
-#: The board of 2,000 slices.
+#: Name of the picture of a board with 2,000 slices.
 LARGE = "board-2000-light"
-#: Name, what is in the address, width, theme.
+#: Name, query of the address, width, and theme of each picture.
 PICTURES = [
     *(
         (f"{name}-{theme}", query, _WIDTH, theme)
@@ -57,13 +57,13 @@ PICTURES = [
 
 
 def world() -> Board:
-    """Return the board of a demo after an hour and more: always the same."""
+    """Return the board of a demo _MINUTES after its start; the result is always the same."""
     demo = Demo(slices=_SLICES)
     board = demo.begin()
     with told_to(demo.stage):
         for _ in range(_MINUTES * 60):
             demo.stage.agenda.wait(1.0)
-    # The world stands still, however long the pictures take: nothing has stalled.
+    # The clock stands still, so that slow pictures do not make the controller look stalled.
     stopped = time.monotonic()
     board.monotonic = lambda: stopped
     return board

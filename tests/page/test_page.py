@@ -1,4 +1,4 @@
-"""The status page in a real browser, against a real server: what each view shows, and that it keeps up."""
+"""The status page in a real browser with a real server: the content of each view, and updates."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.page import (
     until,
 )
 
-# Chromium takes a second or two to start, and more where other tests use the cores.
+# Long time-out, because Chromium takes a second or two to start, and more if other tests use the cores.
 pytestmark = pytest.mark.timeout(60)
 
 Chrome = webdriver.Chrome
@@ -55,7 +55,7 @@ _WORDS = {
 
 
 def test_the_board_and_the_details_show_each_state(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """State, reason, zone, capacity, machines and hosts on a line; the pool, nodes and pods in the details."""
+    """A line has state, reason, zone, capacity, machines and hosts; the details have pool, nodes and pods."""
     workload = a_workload()
     slices = [a_slice(workload, number, state) for number, state in enumerate(_WORDS)]
     pools = [
@@ -68,7 +68,7 @@ def test_the_board_and_the_details_show_each_state(browser: Chrome, board: HandM
     open_page(browser, url)
 
     rows = rows_of(browser)
-    # What needs somebody to look comes first.
+    # States that need attention come first.
     first = [State.FAILED, State.WAITING, State.CREATING, State.JOINING, State.READY, State.RUNNING, State.DRAINING]
     assert [each.state for name in rows for each in slices if each.group == name][:7] == first
     for each in slices:
@@ -95,10 +95,10 @@ def test_the_board_and_the_details_show_each_state(browser: Chrome, board: HandM
         assert [part for part in parts if part not in shown] == [], shown
 
 
-def test_the_board_says_why_a_slice_waits_and_when_the_next_try_is(
+def test_waiting_slice_shows_its_reason_and_the_time_of_the_next_try(
     browser: Chrome, board: HandMadeBoard, url: str
 ) -> None:
-    """The reason with GKE's words, a countdown by the server's clock, and the notices of slice and workload."""
+    """The row has GKE's message and a countdown by the server's clock, the details have the notices."""
     notice = NoticeView(reason="WaitingForCapacity", message="All choices are backed off.", warning=True)
     about_all = NoticeView(reason="InvalidAnnotation", message="Use one of these.", warning=False)
     workload = a_workload(notices=(about_all,))
@@ -137,10 +137,10 @@ def test_the_board_says_why_a_slice_waits_and_when_the_next_try_is(
     until(browser, "return !document.getElementById('board').hidden")
 
 
-def test_pools_without_a_slice_say_why_they_stay_and_when_they_go(
+def test_pool_without_a_slice_shows_its_reason_and_time_of_deletion(
     browser: Chrome, board: HandMadeBoard, url: str
 ) -> None:
-    """An idle pool, and one that is deleted while its slice already has another."""
+    """One pool is idle; the other is being deleted while its slice has a new pool."""
     workload = a_workload()
     runs = a_slice(workload)
     idle = a_pool(
@@ -165,7 +165,7 @@ def test_pools_without_a_slice_say_why_they_stay_and_when_they_go(
 
 
 def test_a_change_arrives_without_a_reload(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """A slice gets its pool and runs, one is added, one goes."""
+    """A slice gets its pool and runs, another slice is added, and a third is removed."""
     workload = a_workload()
     waits, goes = a_slice(workload, 0, State.WAITING, reason="GKE has no capacity."), a_slice(workload, 1)
     board.show(view=a_view([workload], [waits, goes], [a_pool(goes)]))
@@ -182,12 +182,12 @@ def test_a_change_arrives_without_a_reload(browser: Chrome, board: HandMadeBoard
     assert list(rows) == [runs.group, comes.group]
     assert "Running" in rows[runs.group]
     assert "GKE has no capacity." not in rows[runs.group]
-    # Rows that stay are changed in place.
+    # Remaining rows are changed in place.
     assert browser.execute_script("return document.querySelector('#board .row:not(.workload)').isSame") is True
     assert browser.execute_script("return window.isSame") is True
 
 
-def test_a_lost_connection_says_so_and_comes_back(browser: Chrome, board: HandMadeBoard) -> None:
+def test_lost_connection_is_shown_and_restored(browser: Chrome, board: HandMadeBoard) -> None:
     """The server stops, and starts again on the same port."""
     workload = a_workload()
     board.show(view=a_view([workload], [a_slice(workload)]))
@@ -200,13 +200,13 @@ def test_a_lost_connection_says_so_and_comes_back(browser: Chrome, board: HandMa
     assert text_of(browser, "#live") == "Not connected"
     assert browser.title.startswith("Not connected: ")
     assert "trying again" in text_of(browser, "#banners")
-    # What was there is still to be read.
+    # The last content remains readable.
     assert "train-slice-0" in text_of(browser, "#board")
     assert browser.execute_script("return document.querySelector('#banners').getAttribute('role')") == "status"
 
     board.show(view=a_view([workload], [a_slice(workload), a_slice(workload, 1)]))
     with served(board, int(url.rsplit(":")[-1].strip("/"))):
-        # In one step: the banner counts down, and is drawn anew meanwhile.
+        # Clicked by one script, because the banner is redrawn at each second of its countdown.
         browser.execute_script("document.querySelector('#banners button')?.click()")
         shows(browser, "train-slice-1", "#board")
         until(browser, "return document.querySelector('#banners').innerText === ''")
@@ -214,7 +214,7 @@ def test_a_lost_connection_says_so_and_comes_back(browser: Chrome, board: HandMa
 
 
 def test_the_page_works_behind_a_proxy(browser: Chrome, board: HandMadeBoard) -> None:
-    """All addresses are relative: `kubectl proxy` serves the page under a path."""
+    """Addresses are relative, because `kubectl proxy` serves the page under a path."""
     board.show(view=a_view([a_workload()], [a_slice(a_workload())]))
     with served(board, prefix="/api/v1/namespaces/x/services/http:y:8081/proxy") as url:
         open_page(browser, f"{url}?view=board")
@@ -232,7 +232,7 @@ def test_the_page_works_behind_a_proxy(browser: Chrome, board: HandMadeBoard) ->
 def test_problems_and_alerts_are_on_top_of_every_view(
     browser: Chrome, board: HandMadeBoard, url: str, view: str
 ) -> None:
-    """Whatever keeps the provisioner from deciding is seen wherever one looks."""
+    """Problems that prevent decisions are visible in every view."""
     alerts = (AlertView(kind="mass_delete_brake", message="Seven JobSets vanished at once."),)
     paused = replace(NO_CAPACITY, creation_paused=True)
     problems = ("pods: not listed yet", "the Lease cannot be read")
@@ -250,8 +250,8 @@ def test_problems_and_alerts_are_on_top_of_every_view(
         assert words in banners
 
 
-def test_a_process_that_stands_by_says_so(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """It shows no slices, and says where they are."""
+def test_page_of_a_follower_names_the_leader(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+    """The page shows no slices, and names the leader."""
     board.show(leading=False, leader="", view=None)
     open_page(browser, url)
     assert "Another process leads." in text_of(browser, "#banners")
@@ -282,10 +282,10 @@ def test_a_process_that_stands_by_says_so(browser: Chrome, board: HandMadeBoard,
         pytest.param(a_view(), "activity", "Nothing has been decided since", id="no activity"),
     ],
 )
-def test_where_there_is_nothing_the_page_says_why(
+def test_empty_view_shows_the_reason(
     browser: Chrome, board: HandMadeBoard, url: str, shown: Any, view: str, want: str
 ) -> None:
-    """An empty view is no riddle."""
+    """Otherwise, users could take an empty view for a broken one."""
     board.show(view=shown)
     open_page(browser, f"{url}?view={view}")
     assert want in text_of(browser, f"#{view}")
@@ -295,11 +295,11 @@ def test_where_there_is_nothing_the_page_says_why(
 
 
 def test_the_timeline_shows_a_reused_pool_as_one_row(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """Bars in the order of time, in proportion, of this and of the workload before it; and the same as a table."""
+    """Bars are in the order of time, in proportion, for this workload and the one before; the table is equal."""
     before, now = a_workload("before"), a_workload("now")
     first = a_track(a_slice(before), (State.WAITING, 50, 40), (State.RUNNING, 40, 20), pool="the-pool")
     second = a_track(a_slice(now), (State.RUNNING, 20, 10), pool="the-pool")
-    # A pool that is for none is still told by the workload that it was created for.
+    # A pool without a slice has the workload that it was created for.
     idle = a_track(replace(a_slice(before), id=""), (State.IDLE, 10, None), pool="the-pool")
     old = a_track(a_slice(now, 5), (State.RUNNING, 300, 200), pool="old-pool")
     reused = Track(pool="the-pool", segments=(*first.segments, *second.segments, *idle.segments))
@@ -332,7 +332,7 @@ def test_the_timeline_shows_a_reused_pool_as_one_row(browser: Chrome, board: Han
 
 
 def test_capacity_shows_chips_limits_operations_and_back_off(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """All of the capacity view, and sums by accelerator and namespace with what they cost."""
+    """The view also has sums with costs, by accelerator and by namespace."""
     backoff = BackoffView(
         capacity="us-east5-a/ct5p-hightpu-4t/2x2x4/spot",
         zone="us-east5-a",
@@ -383,8 +383,8 @@ def test_capacity_shows_chips_limits_operations_and_back_off(browser: Chrome, bo
     assert sums == ["tpu-v5p-slice 16 0 16 0 0 0 0 48.00 USD/h", "team-a 16 0 16 0 0 0 0 48.00 USD/h"]
 
 
-def test_activity_is_filtered(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """Newest first, by kind, warnings and words; new entries arrive."""
+def test_activity_is_filtered_by_kind_warnings_and_namespace(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+    """Entries are filtered by kind, warnings and namespace, newest first; new entries are added."""
     entries = [
         an_entry(1, "Created pool-1.", pool="pool-1", workload="JobSet/team-a/train"),
         an_entry(2, "pool-2 failed.", kind="pool", warning=True, workload="JobSet/team-b/eval"),

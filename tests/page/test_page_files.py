@@ -1,4 +1,4 @@
-"""The page's files: all are served, under a policy that they keep."""
+"""The page's files: all are served, with a content security policy that they comply with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SOURCES = {path.name: path.read_text("utf-8") for path in _FOLDER.iterdir() if 
 
 
 def test_every_file_is_served() -> None:
-    """With its media type, the policy, and a tag that a browser can ask with."""
+    """The responses have the media type, the policy, and an ETag for conditional requests."""
     served = {each.path.rpartition("/")[2] or "index.html": each.make() for each in file_pages("provisioner.slices")}
     assert {name: content.body.decode() for name, content in served.items()} == _SOURCES
     types = {".js": "text/javascript", ".html": "text/html", ".css": "text/css"}
@@ -26,7 +26,7 @@ def test_every_file_is_served() -> None:
 
 
 def test_no_script_makes_markup_from_text() -> None:
-    """Names are chosen by users: they reach the page as text alone, which a browser tries too."""
+    """Users choose names, so names must reach the page only as text; a test in a browser checks that as well."""
     unsafe = re.compile(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|srcdoc|\beval\(|new Function"
     )
@@ -34,6 +34,6 @@ def test_no_script_makes_markup_from_text() -> None:
 
 
 def test_no_other_host_is_named() -> None:
-    """The page asks none for anything; that all its addresses are relative, the test behind a proxy shows."""
+    """The page requests nothing from other hosts; the test behind a proxy shows that its addresses are relative."""
     others = re.compile(r"https?://(?!www\.w3\.org/2000/svg|console\.cloud\.google\.com/)")
     assert {name: others.findall(text) for name, text in _SOURCES.items() if others.findall(text)} == {}

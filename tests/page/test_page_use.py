@@ -37,7 +37,7 @@ from tests.support.page import (
     until,
 )
 
-# Chromium takes a second or two to start, and more where other tests use the cores.
+# Long time-out, because Chromium takes a second or two to start, and more if other tests use the cores.
 pytestmark = pytest.mark.timeout(60)
 
 Chrome = webdriver.Chrome
@@ -46,7 +46,7 @@ VIEWS = ("board", "timeline", "capacity", "activity")
 
 @pytest.fixture
 def many(board: HandMadeBoard, url: str) -> str:
-    """Show slices that filters tell apart, and return the address."""
+    """Show slices that differ in all filters; return the address."""
     train, evaluate = a_workload("train", "team-a"), a_workload("eval", "team-b")
     slices = [
         a_slice(train, 0, State.WAITING),
@@ -73,15 +73,15 @@ def many(board: HandMadeBoard, url: str) -> str:
         pytest.param("?namespace=nowhere", [], id="a namespace that is not there"),
     ],
 )
-def test_an_address_opens_the_same_view(browser: Chrome, many: str, query: str, want: list[str]) -> None:
+def test_address_with_filters_opens_the_filtered_view(browser: Chrome, many: str, query: str, want: list[str]) -> None:
     """Filters are in the query of the address."""
     open_page(browser, f"{many}{query}")
     assert list(rows_of(browser)) == want
     assert ("Nothing matches these filters" in text_of(browser, "#board")) is (not want)
 
 
-def test_filters_are_written_into_the_address_and_back_leads_back(browser: Chrome, many: str) -> None:
-    """Typing, a choice, a state; then back, step by step."""
+def test_filters_are_in_the_address_and_removed_by_the_back_button(browser: Chrome, many: str) -> None:
+    """Filters by text, choice and state are set; the back button then removes them step by step."""
     open_page(browser, many)
     browser.find_element(By.ID, "search").send_keys("slice-1")
     until(browser, "return document.querySelectorAll('#board .row:not(.workload)').length === 2")
@@ -111,8 +111,8 @@ def test_filters_are_written_into_the_address_and_back_leads_back(browser: Chrom
     until(browser, "return document.querySelectorAll('#board .row:not(.workload)').length === 4")
 
 
-def test_the_board_is_sorted_by_the_column_that_is_chosen(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """The address keeps the column; what waits is first without one, the oldest on top."""
+def test_board_is_sorted_by_the_chosen_column(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+    """The address has the column; without a column, waiting slices come first, the oldest on top."""
     workloads = [a_workload(name) for name in ("c", "b", "a")]
     waits = [
         a_slice(workload, 0, State.WAITING, chips=chips, since=NOW - timedelta(minutes=minutes))
@@ -142,10 +142,10 @@ def test_the_board_is_sorted_by_the_column_that_is_chosen(browser: Chrome, board
         assert words in text_of(browser, "#detail")
 
 
-def test_workloads_of_several_slices_are_one_line_where_there_are_many(
+def test_workload_with_many_slices_is_one_line_until_it_is_opened(
     browser: Chrome, board: HandMadeBoard, url: str
 ) -> None:
-    """The line says what the first of them says; its button shows all."""
+    """The line has the reason of its first slice, and its button shows all slices."""
     workload = a_workload()
     slices = [a_slice(workload, number, state) for number, state in enumerate([State.RUNNING] * 44 + [State.WAITING])]
     board.show(view=a_view([workload], slices, [a_pool(each) for each in slices[:-1]]))
@@ -166,8 +166,8 @@ def test_workloads_of_several_slices_are_one_line_where_there_are_many(
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_names_are_shown_and_not_run(browser: Chrome, board: HandMadeBoard, url: str, view: str) -> None:
-    """What users write is text in every view."""
+def test_markup_in_names_is_shown_as_text(browser: Chrome, board: HandMadeBoard, url: str, view: str) -> None:
+    """Texts of users are text in every view."""
     bad = '"><img src=x onerror="window.isBroken=1"><script>window.isBroken=1</script>'
     workload = a_workload(bad, bad, state=bad)
     notice = NoticeView(reason=bad, message=bad, warning=True)
@@ -192,8 +192,8 @@ def test_names_are_shown_and_not_run(browser: Chrome, board: HandMadeBoard, url:
     assert browser.execute_script("return window.isBroken") is None
 
 
-def test_the_page_is_used_by_keyboard(browser: Chrome, many: str) -> None:
-    """Arrow keys on tabs, "/" for the search, Escape out of it, and a focus that is seen."""
+def test_page_can_be_used_by_keyboard(browser: Chrome, many: str) -> None:
+    """Arrow keys select tabs, "/" focuses the search, Escape leaves it, and the focus is visible."""
     open_page(browser, many)
     focused = "return document.activeElement.id"
     body = browser.find_element(By.TAG_NAME, "body")
@@ -217,7 +217,7 @@ def test_the_page_is_used_by_keyboard(browser: Chrome, many: str) -> None:
 
 
 def each_view(browser: Chrome) -> Iterator[str]:
-    """Show one view after the other, without a reload."""
+    """Show one view after the other, without a reload; yield its name."""
     for view in VIEWS:
         browser.find_element(By.ID, f"tab-{view}").click()
         until(browser, "return !document.getElementById(arguments[0]).hidden", view)
@@ -230,7 +230,7 @@ def each_view(browser: Chrome) -> Iterator[str]:
 
 @pytest.mark.parametrize("width", [360, 768, 1440])
 def test_nothing_is_wider_than_the_screen(browser: Chrome, board: HandMadeBoard, url: str, width: int) -> None:
-    """Names of 63 characters, thousands of hosts, long reasons."""
+    """The board has names of 63 characters, thousands of hosts, and long reasons."""
     resize(browser, width, 800)
     board.show(**_long())
     open_page(browser, url)
@@ -302,8 +302,8 @@ _FINDINGS = """
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_axe_finds_nothing(browser: Chrome, board: HandMadeBoard, url: str, width: int) -> None:
-    """No view has a mistake that keeps people with a screen reader or a keyboard from using it."""
+def test_axe_finds_no_mistake_in_any_view(browser: Chrome, board: HandMadeBoard, url: str, width: int) -> None:
+    """No view has a mistake that prevents its use with a screen reader or a keyboard."""
     resize(browser, width, 800)
     shown = _long()
     board.show(problems=("p",), **shown)
@@ -319,7 +319,7 @@ def test_axe_finds_nothing(browser: Chrome, board: HandMadeBoard, url: str, widt
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_contrast_is_enough_in_both_themes(browser: Chrome, board: HandMadeBoard, url: str, theme: str) -> None:
-    """All text of all views and states has a contrast of 4.5 to 1 at least (WCAG AA)."""
+    """Text of all views and states has a contrast of at least 4.5 to 1 (WCAG AA)."""
     prefer(browser, theme)
     workload = a_workload(notices=(NoticeView(reason="Reason", message="Words.", warning=True),))
     slices = [a_slice(workload, number, state) for number, state in enumerate(set(State) - {State.IDLE})]
@@ -344,8 +344,8 @@ def test_contrast_is_enough_in_both_themes(browser: Chrome, board: HandMadeBoard
         assert (sum(map(int, behind[4:-1].split())) > 384) is (theme == "light")
 
 
-def test_the_theme_that_was_chosen_stays(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """The button goes from the system's theme to light to dark; a reload keeps the choice."""
+def test_chosen_theme_is_kept_after_a_reload(browser: Chrome, board: HandMadeBoard, url: str) -> None:
+    """The button switches from the system's theme to light, then to dark; a reload keeps the choice."""
     open_page(browser, url)
     scheme = "return getComputedStyle(document.documentElement).colorScheme"
     button = browser.find_element(By.ID, "theme")

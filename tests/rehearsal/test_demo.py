@@ -1,4 +1,4 @@
-"""What the commands of the rehearsal say before they start anything, and the demo at its end."""
+"""Checks of rehearsal commands before anything is started, and the summary at the end of the demo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PHASES = ("wanted", "creating", "provisioning", "ready", "in_use", "idle", "dele
 
 
 def times(name: str, job: str, *, until: str = "gone") -> PoolTimes:
-    """Return a pool that has come as far as a phase."""
+    """Return the times of a pool that has reached a phase."""
     reached = PHASES[: PHASES.index(until) + 1]
     entered = {phase: float(step) for step, phase in enumerate(reached)}
     return PoolTimes(name=name, chips=8, jobs=[job], entered=entered)
@@ -29,8 +29,8 @@ CALLS = {"nodePools.create": {"200": 2}, "nodePools.list": {"200": 40, "429": 2}
 
 
 @pytest.mark.parametrize("until", ["creating", "ready", "in_use", "deleting"])
-def test_what_is_left_after_an_interruption_is_named(until: str) -> None:
-    """With how far it came, and nothing is called deleted that is not."""
+def test_summary_after_an_interruption_lists_the_pools_that_are_left(until: str) -> None:
+    """The summary has the phase of each pool that is left, and counts only deleted pools as deleted."""
     lines = list(summary([times("a-0123456789", "a-0"), times("b-0123456789", "b-0", until=until)], CALLS))
     assert not any("created and deleted" in line for line in lines)
     assert "16 chips in 2 node pools; 1 deleted, 1 left:" in lines
@@ -51,10 +51,10 @@ def test_what_is_left_after_an_interruption_is_named(until: str) -> None:
         ("simulator-gce", "--set=project=x", "project: can be set only at startup"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_a_usage_error(
+def test_invalid_option_is_a_usage_error(
     command: str, option: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before anything is started."""
+    """The check comes before anything is started."""
     with pytest.raises(SystemExit) as ended:
         main([command, option])
     assert ended.value.code == ExitCode.USAGE
@@ -62,7 +62,7 @@ def test_an_option_that_makes_no_sense_is_a_usage_error(
 
 
 def problem(*raws: dict[str, Any], **environment: str) -> str:
-    """Return what is wrong with objects."""
+    """Return the problem with these objects; empty if they can be used."""
     documents, problems = read_documents("f", yaml.safe_dump_all(raws))
     return problem_with(Manifests(documents=tuple(documents), problems=tuple(problems)), environment)
 
@@ -85,19 +85,19 @@ def problem(*raws: dict[str, Any], **environment: str) -> str:
         pytest.param([raw_jobset(metadata={"labels": {"a": 1}})], "in quotes", id="rejected by the API server"),
     ],
 )
-def test_manifests_with_which_nothing_would_happen_are_named_at_once(raws: list[dict[str, Any]], words: str) -> None:
-    """Not after minutes of silence."""
+def test_manifests_without_effect_are_reported_immediately(raws: list[dict[str, Any]], words: str) -> None:
+    """Without the check, users would wait for minutes without any output."""
     assert words in problem(*raws)
 
 
-def test_settings_of_the_environment_count() -> None:
-    """Those of the rehearsal's own cluster are fixed."""
+def test_settings_in_the_environment_apply_except_for_the_cluster() -> None:
+    """Settings of the rehearsal's own cluster, such as its zone, are fixed."""
     assert problem(raw_jobset(), SERVED_NAMESPACES="other", GCP_ZONE="nonsense") != ""
     assert problem(raw_jobset(), GCP_ZONE="nonsense") == ""
     assert "MAX_CHIPS" in problem(raw_jobset(), MAX_CHIPS="many")
 
 
-def test_a_cluster_that_cannot_be_used_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """By the simulator of GKE, which registers its nodes there."""
+def test_unusable_cluster_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    """The simulator of GKE registers its nodes in that cluster."""
     assert main(["simulator", "--port=0", "--kubeconfig=missing"]) == ExitCode.ERROR
     assert "can't use the cluster of missing" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What the demo of node groups says before it starts anything, and at its end."""
+"""Checks of manifests before the demo of node groups starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.objects import raw_jobset
 
 
 def group(**spec: Any) -> dict[str, Any]:
-    """Return a group; None removes a field."""
+    """Return a node group; a field with the value None is removed."""
     changed = {key: value for key, value in (SPEC | spec).items() if value is not None}
     return {
         "apiVersion": "tpu.google.com/v1alpha1",
@@ -36,8 +36,8 @@ def group(**spec: Any) -> dict[str, Any]:
         pytest.param([group()], "", id="a group alone"),
     ],
 )
-def test_what_is_wrong_with_manifests_is_said_before_anything_is_started(raw: list[Any], words: str) -> None:
-    """A group is enough, and so is a JobSet: the provisioner makes the groups of JobSets."""
+def test_invalid_manifests_are_reported_before_anything_is_started(raw: list[Any], words: str) -> None:
+    """A group or a JobSet is enough: the provisioner creates the groups of JobSets."""
     documents, problems = read_documents("a.yaml", yaml.safe_dump_all(raw))
     found = problem_with(Manifests(documents=tuple(documents), problems=tuple(problems)))
     assert words in found if words else found == ""

@@ -1,4 +1,4 @@
-"""How a demo goes on and ends, whatever it shows."""
+"""Course and end of a demo, independent of its content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rehearsal.localcluster import LocalClusterError
 
 @dataclass
 class Stage:
-    """Stands for the rehearsal and for its story, which has a line for each look."""
+    """Simulates the rehearsal and its story, which has one line for each check."""
 
     lines: list[str] = field(default_factory=list)
     looks: int = 0
@@ -27,19 +27,19 @@ class Stage:
     cluster: Any = field(default_factory=lambda: SimpleNamespace(kubeconfig=Path("config"), binaries={"kubectl": "k"}))
 
     def check(self) -> None:
-        """Note that it was looked at; somebody may interrupt it meanwhile."""
+        """Count the check; raise SIGINT at the check `interrupted_at`."""
         self.looks += 1
         if self.looks == self.interrupted_at:
             signal.raise_signal(signal.SIGINT)
 
     def advance(self) -> Iterator[str]:
-        """Tell the next line."""
+        """Yield the next line."""
         yield from self.lines[self.looks - 1 : self.looks]
 
 
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
-    """Leave signals as they were."""
+    """Restore the handlers of signals after the test."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -47,7 +47,7 @@ def _handlers() -> Iterator[None]:
 
 
 def shown(stage: Stage, *, keep: bool = False, patience_seconds: float = 5.0) -> tuple[Demo, bool]:
-    """Watch until the second look; return the demo, and whether that was seen."""
+    """Watch until the second check; return the demo, and whether it reached its end."""
     demo, ended = Demo(keep=keep), False
     with demo:
         ended = demo.watch(
@@ -61,8 +61,8 @@ def shown(stage: Stage, *, keep: bool = False, patience_seconds: float = 5.0) ->
     return demo, ended
 
 
-def test_a_demo_tells_what_changes_until_its_end(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each line with the time since the start."""
+def test_demo_prints_each_change_until_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """Lines begin with the seconds since the start."""
     demo, ended = shown(Stage(["one", "two"]))
     assert (demo.exit_code, ended) == (ExitCode.OK, True)
     assert [line.split(" s  ")[1] for line in capsys.readouterr().out.splitlines()] == [
@@ -73,16 +73,16 @@ def test_a_demo_tells_what_changes_until_its_end(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(("keep", "code"), [(False, ExitCode.INTERRUPTED), (True, ExitCode.OK)])
-def test_an_interrupted_demo_ends_at_once(keep: bool, code: ExitCode, capsys: pytest.CaptureFixture[str]) -> None:
-    """Who wants to keep everything ends it by an interruption anyway."""
+def test_interrupted_demo_ends_immediately(keep: bool, code: ExitCode, capsys: pytest.CaptureFixture[str]) -> None:
+    """With `keep`, an interruption is the regular end."""
     stage = Stage(["one"], interrupted_at=1)
     demo, ended = shown(stage, keep=keep)
     assert (demo.exit_code, ended, stage.looks) == (code, False, 1)
     assert "Everything keeps running" not in capsys.readouterr().out
 
 
-def test_what_is_kept_is_named_and_watched_until_the_interruption(capsys: pytest.CaptureFixture[str]) -> None:
-    """With KEEP in the environment, too."""
+def test_kept_cluster_is_described_and_watched_until_an_interruption(capsys: pytest.CaptureFixture[str]) -> None:
+    """The variable KEEP in the environment has the effect of the option."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("KEEP", "1")
         stage = Stage(interrupted_at=3)
@@ -93,8 +93,8 @@ def test_what_is_kept_is_named_and_watched_until_the_interruption(capsys: pytest
     )
 
 
-def test_a_standstill_fails_the_demo_with_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
-    """Rather than wait for ever."""
+def test_demo_without_progress_fails_with_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    """Otherwise, the demo would wait without limit."""
     demo, ended = shown(Stage(), patience_seconds=0.0)
     assert (demo.exit_code, ended) == (ExitCode.ERROR, False)
     assert "The demo failed: nothing has happened for 0 s.\na picture" in capsys.readouterr().out
@@ -108,7 +108,7 @@ def test_a_standstill_fails_the_demo_with_a_picture(capsys: pytest.CaptureFixtur
         (KeyboardInterrupt(), ExitCode.INTERRUPTED),
     ],
 )
-def test_what_goes_wrong_is_the_exit_code(error: BaseException, code: ExitCode) -> None:
+def test_error_in_a_demo_determines_the_exit_code(error: BaseException, code: ExitCode) -> None:
     """A second Ctrl-C is a KeyboardInterrupt."""
     demo = Demo(keep=False)
     with demo:
@@ -116,7 +116,7 @@ def test_what_goes_wrong_is_the_exit_code(error: BaseException, code: ExitCode) 
     assert demo.exit_code == code
 
 
-def test_a_mistake_of_ours_is_not_hidden() -> None:
-    """Its traceback is what to report."""
+def test_unexpected_exception_is_not_caught() -> None:
+    """Users need the traceback to report the error."""
     with pytest.raises(ZeroDivisionError), Demo(keep=False):
         raise ZeroDivisionError

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from provisioner import constants
 from provisioner.kube.protocol import JsonObject
+from provisioner.model.membership import reported_pool
 from provisioner.slices.observe import unknown_kinds
 from provisioner.workloads import KINDS
 from provisioner.workloads.asks import NODE_POOLS
@@ -60,8 +61,8 @@ class Asked:
 
     def _look_at_pool(self, change: Change) -> None:
         """Note whether pods can run on the pool of a node that changes."""
-        raw = change.after or change.before or {}
-        name = raw["metadata"]["labels"].get(constants.NODE_POOL, "")
+        metadata = (change.after or change.before or {})["metadata"]
+        name = reported_pool(metadata["labels"], metadata["annotations"])
         pool = self._simulation.cloud.pools.get(name)
         if pool is not None and self._is_whole(pool):
             self._whole.add(name)

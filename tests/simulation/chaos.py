@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Hosts that are repaired are away for longer than this, and GKE says so for as long again.
 _REPAIR_SECONDS = 60.0
+#: Probability that users of a run edit the label that names the pool of a node.
+_EDITS_CHANCE = 0.15
 _POOL_FAULTS = (
     FaultKind.STOCKOUT,
     FaultKind.QUOTA_EXCEEDED,
@@ -90,14 +92,19 @@ class Chaos:
             ("pod killed", self._kill_a_pod),
             ("foreign pod", self._foreign_pod),
         )
-        edits = (("labels by hand", self._edit_labels),)
-        drawn = tuple(each for each in kinds if stage.chance(0.4)) + (
-            edits if simulation.admission.edits_labels else ()
-        )
+        # Chance of edits comes from sources of their own, so that runs without edits do not depend on them.
+        self._edits = random.Random(f"edits {stage.seed}")
+        edits_pools = self._edits.random() < _EDITS_CHANCE
+        edits = (("labels by hand", self._edit_labels), ("pool label by hand", self._edit_pool_label))
+        drawn = tuple(each for each in kinds if stage.chance(0.4))
+        drawn += edits[:1] if simulation.admission.edits_labels else ()
+        drawn += edits[1:] if edits_pools else ()
         kinds += edits
         self._kinds = tuple(each for each in kinds if each[0] in simulation.storm) if simulation.storm else drawn
         self._pool_faults = tuple(kind for kind in _POOL_FAULTS if stage.chance(0.4)) or (FaultKind.STOCKOUT,)
         self._by_hand: set[str] = set()
+        #: Pools of the nodes whose label of the pool was edited, by node name.
+        self._pool_of_edited: dict[str, str] = {}
         # Of its own, so that runs without repairs stay as they were.
         self._repairs = random.Random(f"repairs {stage.seed}")
         self._nonsense = 0
@@ -127,6 +134,8 @@ class Chaos:
             self.simulation.cloud.set_status(name, ready=True)
         for name in list(self._by_hand):
             self._uncordon_by_hand(name)
+        for name in list(self._pool_of_edited):
+            self._restore_pool_label(name)
         for process in self.simulation.processes:
             process.skewed_before = (self.stage.agenda.now, process.skew_seconds)
             process.skew_seconds = 0.0
@@ -282,6 +291,31 @@ class Chaos:
         for node in nodes:
             path = object_path("nodes", node.name)
             self.stage.store.put(path, merged(self.stage.store.get(path), {"metadata": {"labels": labels}}))
+
+    def _edit_pool_label(self) -> None:
+        """Let a user remove the label that names the pool of a node, or write the name of another pool."""
+        nodes = sorted(self.simulation.cluster.nodes.values(), key=lambda node: node.name)
+        ours = [node for node in nodes if are_ours(node.labels) and node.name not in self._pool_of_edited]
+        if not ours:
+            return
+        chosen = self._edits.choice(ours)
+        others = sorted({node.pool_name for node in nodes} - {chosen.pool_name})
+        value = self._edits.choice((None, "unknown", *others))
+        self.stage.fault("pool label by hand", "%s of %s is %s", chosen.name, chosen.pool_name, value)
+        self._pool_of_edited[chosen.name] = chosen.pool_name
+        self._write_pool_label(chosen.name, value)
+        self.stage.agenda.after(self._edits.uniform(5.0, 300.0), lambda: self._restore_pool_label(chosen.name))
+
+    def _restore_pool_label(self, name: str) -> None:
+        pool = self._pool_of_edited.pop(name, None)
+        if pool is not None:
+            self._write_pool_label(name, pool)
+
+    def _write_pool_label(self, name: str, value: str | None) -> None:
+        raw = self.stage.store.find(object_path("nodes", name))
+        if raw is not None:
+            labels = {"metadata": {"labels": {constants.NODE_POOL: value}}}
+            self.stage.store.put(object_path("nodes", name), merged(raw, labels))
 
     def _unready_a_node(self) -> None:
         name = self._a_node()

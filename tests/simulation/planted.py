@@ -16,8 +16,9 @@ from provisioner.google import errors as google_errors
 from provisioner.kube import live, reflector
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.reflector import Reflector
-from provisioner.model import placement
-from provisioner.model.capacity import Failure, FailureKind, PoolStatus, Taint
+from provisioner.model import membership, placement
+from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus, Taint
+from provisioner.model.membership import Membership
 from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, Workloads, WorkloadUid
 from provisioner.runtime.clock import FollowedClock
 from provisioner.slices import act
@@ -578,6 +579,13 @@ BUGS: tuple[Bug, ...] = (
         at=(planning_line, "unit_of"),
         mutate=lambda original: lambda *arguments: original(*arguments)._replace(priority=0),
         search_from=210,
+    ),
+    Bug(
+        name="label-names-the-pool",
+        at=(membership, "reported_pool"),
+        mutate=lambda _original: lambda labels, _annotations: PoolName(str(labels.get(constants.NODE_POOL) or "")),
+        also=((Membership, "pool_of"), lambda _original: lambda _self, _node, reported: reported),
+        storm=("pool label by hand",),
     ),
     Bug(name="creates-double-without-limit", at=(backoff, "max_in_flight"), mutate=always(64), search_from=24),
     Bug(name="room-for-failed-capacity", at=(options, "has_fresh_offer"), mutate=always(True), search_from=14),

@@ -50,7 +50,9 @@ def put_jobset(world: World, *, uid: str = "uid-of-train", **changes: Any) -> No
 
 def put_pod(world: World, name: str = "stray", **changes: Any) -> None:
     """Put a pod of somebody else on the first node."""
-    world.kube.put_object(object_path("pods", name, namespace="other"), raw_foreign_pod(name, NODE, **changes))
+    status = {"status": changes.pop("status")} if "status" in changes else {}
+    raw = raw_foreign_pod(name, NODE, **changes) | status
+    world.kube.put_object(object_path("pods", name, namespace="other"), raw)
 
 
 def cordoned(world: World, node: str = NODE) -> tuple[bool, bool]:
@@ -190,6 +192,12 @@ def test_a_pod_without_chips_of_an_ended_jobset_keeps_nothing(world: World) -> N
     world.gate.pass_through(a_delete(reason=DeleteReason.WORKLOAD_FINISHED))
 
 
+_CLASSES = "deviceclass.resource.kubernetes.io/"
+_INIT = {"name": "init", "resources": {"limits": {f"{_CLASSES}tpu.google.com": "4"}}}
+#: The scheduler made a claim for resources that an administrator named.
+_CLAIMED = {"phase": "Running", "extendedResourceClaimStatus": {"resourceClaimName": "stray-x", "requestMappings": []}}
+
+
 @pytest.mark.parametrize(
     "pod",
     [
@@ -198,6 +206,9 @@ def test_a_pod_without_chips_of_an_ended_jobset_keeps_nothing(world: World) -> N
         pytest.param({"phase": "Unknown"}, id="its kubelet is silent"),
         pytest.param({"grace": 20.0}, id="it is terminating within its grace"),
         pytest.param({"requests": {}, "resourceClaims": [{"name": "any"}]}, id="it has a claim"),
+        pytest.param({"requests": {f"{_CLASSES}tpu.google.com": "4"}}, id="it requests devices of a class"),
+        pytest.param({"requests": {}, "initContainers": [_INIT]}, id="a container that starts first does so"),
+        pytest.param({"requests": {"example.com/tpu": "4"}, "status": _CLAIMED}, id="its resource is an own name"),
     ],
 )
 def test_an_unfinished_pod_with_chips_keeps_the_pool(world: World, pod: dict[str, Any]) -> None:

@@ -32,12 +32,17 @@ def raw_machine_config(
     machines: Iterable[Json] | None = None,
     topologies: Iterable[str] = ("2x2", "4x4"),
     provider: str = "tpu",
+    **fields: Any,
 ) -> Json:
-    """Return a MachineConfig of one accelerator, by default of one machine type with four chips."""
+    """Return a MachineConfig of one accelerator, by default of one machine type with four chips.
+
+    `fields` are other fields of the family.
+    """
     family = {
         "name": label,
         "machineTypes": [raw_machine(f"{label}-standard-4t", label)] if machines is None else list(machines),
         "accelerators": [{"name": label, "providerType": provider, "topologies": list(topologies)}],
+        **fields,
     }
     return {
         "apiVersion": "cloud.google.com/v1",

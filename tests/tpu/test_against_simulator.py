@@ -1,4 +1,4 @@
-"""The catalogue and the simulator read the same documents separately: they must have read the same."""
+"""Comparison of catalogue and simulator, which were written separately from the same documents."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rehearsal.simulators.machines import _TPU_MACHINES, Machine, PolicyRule, fi
 
 MACHINES = [machine.name for offer in tpu.ACCELERATORS.values() for machine in offer.machine_types]
 
-#: Machine type to what is read differently on purpose, and why.
+#: Intended differences by machine type, with the reasons.
 KNOWN_DIFFERENCES = {
     "ct5l-hightpu-4t": "lists of topologies name the serving family too, so the catalogue asks GKE for its multi-host "
     "slices; the simulator takes them for single-host alone and refuses",
@@ -17,7 +17,7 @@ KNOWN_DIFFERENCES = {
 
 
 def read(name: str) -> tuple[tpu.Accelerator, tpu.MachineType, Machine]:
-    """Return what both know of a machine type."""
+    """Return the data of catalogue and simulator about a machine type."""
     known, simulated = tpu.machine_type(name), find_machine(name)
     assert known is not None
     assert simulated is not None
@@ -25,7 +25,7 @@ def read(name: str) -> tuple[tpu.Accelerator, tpu.MachineType, Machine]:
 
 
 def hosts_by_catalogue(offer: tpu.Accelerator, name: str) -> dict[str, int]:
-    """Return the hosts of every topology that a machine type makes."""
+    """Return the hosts of every topology that a machine type can form."""
     return {
         str(topology): shape.nodes(1)
         for topology in offer.topologies()
@@ -35,19 +35,19 @@ def hosts_by_catalogue(offer: tpu.Accelerator, name: str) -> dict[str, int]:
 
 
 def hosts_by_simulator(machine: Machine, offer: tpu.Accelerator) -> dict[str, int]:
-    """Return the same as the simulated GKE sees it, for all topologies of the accelerator."""
+    """Return the hosts of every topology of the accelerator, as the simulated GKE calculates them."""
     found = {str(topology): machine.hosts_of(str(topology)) for topology in offer.topologies()}
     return {topology: hosts for topology, hosts in found.items() if hosts is not None}
 
 
-def test_both_know_the_same_machine_types() -> None:
-    """Nothing is sold that one source alone lists."""
+def test_catalogue_and_simulator_have_the_same_machine_types() -> None:
+    """A machine type of only one of them would be a mistake in reading the documents."""
     assert set(MACHINES) == set(_TPU_MACHINES)
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_both_know_the_same_machine(name: str) -> None:
-    """Chips, size, label, disks, capacity types, placement."""
+def test_catalogue_and_simulator_agree_on_each_machine_type(name: str) -> None:
+    """Compared are chips, size, label, disks, capacity types and placement."""
     offer, machine, simulated = read(name)
     assert (simulated.accelerator, simulated.chips) == (offer.label, machine.chips)
     assert (simulated.vcpus, simulated.memory_gib) == (machine.vcpus, machine.memory_gib)
@@ -58,15 +58,15 @@ def test_both_know_the_same_machine(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MACHINES if name not in KNOWN_DIFFERENCES])
-def test_both_make_the_same_slices_of_it(name: str) -> None:
-    """Every topology, with the same number of hosts."""
+def test_catalogue_and_simulator_agree_on_the_hosts_of_each_topology(name: str) -> None:
+    """Topologies have the same number of hosts."""
     offer, _, simulated = read(name)
     assert hosts_by_catalogue(offer, name) == hosts_by_simulator(simulated, offer)
 
 
 @pytest.mark.parametrize("name", KNOWN_DIFFERENCES)
-def test_what_is_known_to_differ_still_does(name: str) -> None:
-    """And agrees where both know the topology."""
+def test_known_differences_still_exist(name: str) -> None:
+    """Catalogue and simulator still agree on the topologies that both have."""
     offer, _, simulated = read(name)
     ours, theirs = hosts_by_catalogue(offer, name), hosts_by_simulator(simulated, offer)
     assert ours != theirs

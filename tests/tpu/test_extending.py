@@ -1,4 +1,4 @@
-"""What a cluster lists is added to the table, which wins."""
+"""Extension of the catalogue by the offers of a cluster; the built-in table has priority."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def _made_of(label: str, topology: str, chips: int, machine_type: str = "") -> t
     return shape.machine_type.name, shape.nodes(1)
 
 
-def test_a_generation_comes_and_goes() -> None:
-    """What was resolved before does not outlive it, and what is added twice is there once."""
+def test_generation_is_added_and_removed_with_its_offer() -> None:
+    """Cached results are dropped with their offers, and an offer that is added twice is in the table once."""
     before = dict(tpu.ACCELERATORS)
     for _ in range(2):
         with pytest.raises(tpu.ShapeError, match="there is no TPU accelerator 'tpu9x'"):
@@ -39,8 +39,8 @@ def test_a_generation_comes_and_goes() -> None:
     assert before == tpu.ACCELERATORS
 
 
-def test_an_accelerator_of_the_table_gets_what_it_lacks() -> None:
-    """Machine types and topologies, which are then Google's own words."""
+def test_known_accelerator_gets_missing_machine_types_and_topologies() -> None:
+    """Added topologies count as documented by Google."""
     sixteen = _machine("ct6e-standard-16t", 16, "4x4")
     assert tpu.extend([_offer(V6E, sixteen, topologies="4x4 32x32"), _offer("tpu7x", topologies="4x4x200")]) == []
     assert _made_of(V6E, "32x32", 4) == ("ct6e-standard-4t", 256)
@@ -50,8 +50,8 @@ def test_an_accelerator_of_the_table_gets_what_it_lacks() -> None:
     assert tpu.resolve("tpu7x", "4x4x196", 4).warning != ""
 
 
-def test_the_table_wins_over_contradictions() -> None:
-    """And of two that a cluster lists the first."""
+def test_table_has_priority_over_contradicting_offers() -> None:
+    """If two offers of a cluster contradict each other, the first is used."""
     found = tpu.extend(
         [
             _offer(V6E, _machine("ct6e-standard-4t", 8, "2x2"), _machine("ct6e-standard-1t", 1, "1x1")),
@@ -66,11 +66,11 @@ def test_the_table_wins_over_contradictions() -> None:
     ]
     assert found[0].endswith("8 chips of tpu-v6e-slice, 2x2 alone, and used as 4 chips of tpu-v6e-slice, 2x2 alone")
     assert _made_of(V6E, "2x2", 4) == ("ct6e-standard-4t", 1)
-    # Nothing is left that it could consist of.
+    # The accelerator has no machine type left.
     assert "tpu9y" not in tpu.ACCELERATORS
 
 
-def test_without_vms_of_four_chips_slices_are_made_of_the_largest() -> None:
+def test_slices_without_vms_of_four_chips_consist_of_the_largest() -> None:
     machines = (_machine("tpu9x-1t", 1, "1x1"), _machine("tpu9x-8t", 8, "2x4"))
     tpu.extend([_offer("tpu9x", *machines, topologies="1x1 2x4 4x4")])
     assert _made_of("tpu9x", "4x4", 8) == ("tpu9x-8t", 2)
@@ -78,8 +78,8 @@ def test_without_vms_of_four_chips_slices_are_made_of_the_largest() -> None:
         tpu.resolve("tpu9x", "4x4", 1)
 
 
-def test_machine_types_that_are_chosen_only_on_request() -> None:
-    """The message says by what; a topology of nothing at all has one too."""
+def test_machine_type_on_request_is_used_only_if_selected() -> None:
+    """The message names the node selector, also for a topology without any machine type."""
     tpu.extend([_offer("tpu9x", _machine("tpu9x-4t", 4, on_request=True), topologies="2x2 4x4")])
     with pytest.raises(
         tpu.ShapeError, match=r"does not have to select by node.kubernetes.io/instance-type, only of tpu9x-4t"

@@ -1,4 +1,4 @@
-"""The variables of GKE's device plugin, against what its own tests expect and against a second reading of its rules."""
+"""Variables of the chip grid, against the tests of GKE's device plugin and a second implementation of its rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def variables(accelerator: str, topology: str, chips: int = 4, host_chips: int =
     )
 
 
-def test_a_slice_of_four_hosts():
+def test_slice_of_four_hosts_has_all_variables():
     assert variables(V5E, "4x4") == {
         "TPU_SKIP_MDS_QUERY": "true",
         "TPU_RUNTIME_METRICS_PORTS": "8431,8432,8433,8434",
@@ -43,7 +43,7 @@ def test_a_slice_of_four_hosts():
         ("tpu-v4-lite-device", "2x2", "v4lite-4"),
         ("tpu-v3-slice", "4x4", "v3-32"),
         ("tpu7x", "2x2x1", "tpu7x-8"),
-        # What a log of a v4-256 slice shows.
+        # From the log of a v4-256 slice.
         (V4, "4x4x8", "v4-256"),
     ],
 )
@@ -101,12 +101,12 @@ def test_metrics_ports_are_those_of_the_host_and_not_of_the_container():
     ("part", "expected"),
     [("2x2", "2x2"), ("", "4x4"), ("4x8", "4x4"), ("2x2x1", "4x4"), ("3x3", "4x4"), ("2x2 ", "4x4"), ("x" * 99, "4x4")],
 )
-def test_a_pod_may_use_a_part_of_its_slice_and_what_is_no_part_has_no_effect(part: str, expected: str):
+def test_part_of_a_slice_is_used_unless_it_is_invalid(part: str, expected: str):
     assert str(topology_in_use(Topology.parse("4x4"), part)) == expected
 
 
 def by_hand(label: str, topology: str, chips: int) -> dict[str, str]:
-    """Return the main variables by the rules of the documents, in other words than the product's."""
+    """Return the main variables by the documented rules, implemented independently of the product."""
     dims = [int(each) for each in topology.split("x")]
     dims += [1] * (3 - len(dims))
     x, y, z = dims
@@ -122,7 +122,7 @@ def by_hand(label: str, topology: str, chips: int) -> dict[str, str]:
     }
 
 
-def test_every_slice_of_several_hosts_agrees_with_the_second_reading():
+def test_every_multi_host_slice_agrees_with_a_second_implementation():
     seen = 0
     for label, offer in tpu.ACCELERATORS.items():
         if label.endswith("-device"):

@@ -1,4 +1,4 @@
-"""From selectors to machine type and hosts; what Google does not sell is refused with the nearest that it does."""
+"""Shapes from node selectors; the error about an invalid request has the nearest valid values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provisioner.tpu import shapes
 
 V5E, V6E, V4, V5P = "tpu-v5-lite-podslice", "tpu-v6e-slice", "tpu-v4-podslice", "tpu-v5p-slice"
 
-#: Hosts of 2-D slices by chips a pod: one pod fills one host.
+#: Topology, chips per pod and hosts of 2-D slices, in which one pod fills one host.
 FLAT = [
     ("1x1", 1, 1),
     ("2x2", 4, 1),
@@ -52,10 +52,10 @@ MADE = [
 
 
 @pytest.mark.parametrize(("accelerator", "topology", "chips", "machine", "hosts"), MADE)
-def test_a_selector_and_a_chip_count_name_one_machine_type(
+def test_selectors_and_chips_determine_one_machine_type(
     accelerator: str, topology: str, chips: int, machine: str, hosts: int
 ) -> None:
-    """Chips a pod tell 2x4 on one 8-chip VM from 2x4 on two 4-chip VMs."""
+    """Chips per pod distinguish 2x4 on one VM of 8 chips from 2x4 on two VMs of 4 chips."""
     shape = tpu.resolve(accelerator, topology, chips)
     assert shape.machine_type.name == machine
     assert shape.multi_host is (hosts > 1)
@@ -74,11 +74,13 @@ def test_a_selector_and_a_chip_count_name_one_machine_type(
         pytest.param(V4, "2x" * 99, "", 1, id="a text without end"),
     ],
 )
-def test_the_chips_of_a_host(accelerator: str, topology: str, machine_type: str, want: int) -> None:
+def test_chips_of_a_host_are_those_of_the_largest_possible_machine_type(
+    accelerator: str, topology: str, machine_type: str, want: int
+) -> None:
     assert tpu.chips_of_host(accelerator, topology, machine_type) == want
 
 
-#: Most chips of one slice, and topologies smaller than a cube.
+#: Accelerator, maximum number of chips of a slice, and topologies smaller than a cube.
 CUBIC = [
     pytest.param(V4, 4096, ["2x2x1", "2x2x2", "2x2x4", "2x4x4"], id="v4"),
     pytest.param(V5P, 8960, ["2x2x1", "2x2x2", "2x2x4", "2x4x4"], id="v5p"),
@@ -88,8 +90,8 @@ CUBIC = [
 
 
 @pytest.mark.parametrize(("label", "most", "small"), CUBIC)
-def test_every_topology_that_the_rule_allows_is_made_of_its_hosts(label: str, most: int, small: list[str]) -> None:
-    """Found by trying all sizes up to 256, not by asking the catalogue."""
+def test_every_topology_that_the_rule_allows_has_the_right_hosts(label: str, most: int, small: list[str]) -> None:
+    """The expected topologies come from trying all sizes up to 256, not from the catalogue."""
     axis = range(4, 257, 4)
     cubes = [(a, b, c) for a in axis for b in axis for c in axis if a <= b <= c and a * b * c <= most]
     for a, b, c in cubes:
@@ -100,10 +102,10 @@ def test_every_topology_that_the_rule_allows_is_made_of_its_hosts(label: str, mo
     assert {str(topology) for topology in tpu.ACCELERATORS[label].topologies()} == allowed
 
 
-@pytest.mark.timeout(30)  # hundreds of errors, each with the nearest of thousands of topologies
+@pytest.mark.timeout(30)  # each error searches the nearest of thousands of topologies
 @pytest.mark.parametrize(("label", "most", "small"), CUBIC)
-def test_every_small_box_that_the_rule_does_not_allow_is_refused(label: str, most: int, small: list[str]) -> None:
-    """Boxes of up to 12 chips along each axis, and some of no chips."""
+def test_every_small_box_that_the_rule_does_not_allow_is_rejected(label: str, most: int, small: list[str]) -> None:
+    """The boxes have up to 12 chips along each axis; some have no chips."""
     axis = (0, 1, 2, 3, 4, 6, 8, 12)
     for a, b, c in itertools.product(axis, axis, axis):
         text = f"{a}x{b}x{c}"
@@ -132,10 +134,8 @@ def test_every_small_box_that_the_rule_does_not_allow_is_refused(label: str, mos
         pytest.param(V6E, "2x4", True, id="2-D slices are all on the list"),
     ],
 )
-def test_a_topology_that_only_follows_the_rule_comes_with_a_warning(
-    *, label: str, topology: str, documented: bool
-) -> None:
-    """It is bought all the same; GKE decides."""
+def test_topology_that_only_follows_the_rule_has_a_warning(*, label: str, topology: str, documented: bool) -> None:
+    """The shape is valid, and GKE decides."""
     shape = tpu.resolve(label, topology, 4)
     assert shape.documented is documented
     if documented:
@@ -145,7 +145,7 @@ def test_a_topology_that_only_follows_the_rule_comes_with_a_warning(
         assert "GKE decides" in shape.warning
 
 
-def test_a_slice_that_is_larger_than_all_in_googles_documentation_comes_with_a_warning() -> None:
+def test_slice_larger_than_in_googles_documentation_has_a_warning() -> None:
     assert "has 6,144" in tpu.resolve(V5P, "16x20x28", 4).warning
 
 
@@ -160,8 +160,8 @@ def test_a_slice_that_is_larger_than_all_in_googles_documentation_comes_with_a_w
         ("tpu7", 10, "hyperdisk-balanced"),
     ],
 )
-def test_all_that_google_lists_is_valid_and_has_a_default_disk(label: str, documented: int, disk: str) -> None:
-    """No shape that Google's tools make is refused."""
+def test_every_listed_topology_is_valid_and_has_a_default_disk(label: str, documented: int, disk: str) -> None:
+    """No shape that Google's tools create is rejected."""
     offer = tpu.ACCELERATORS[label]
     assert {*offer.documented_topologies} <= {str(topology) for topology in offer.topologies()}
     assert sum(map(offer.documents, offer.topologies())) == documented
@@ -171,13 +171,13 @@ def test_all_that_google_lists_is_valid_and_has_a_default_disk(label: str, docum
 @pytest.mark.parametrize(
     ("pods", "chips", "nodes"), [(0, 4, 1), (1, 4, 1), (2, 4, 1), (3, 4, 2), (5, 2, 2), (8, 1, 1), (9, 1, 2), (3, 8, 3)]
 )
-def test_a_single_host_pool_has_as_many_nodes_as_its_pods_fill(pods: int, chips: int, nodes: int) -> None:
+def test_single_host_pool_has_the_nodes_that_its_pods_fill(pods: int, chips: int, nodes: int) -> None:
     """Several pods may share a VM, several VMs one pool."""
     assert tpu.resolve(V6E, "2x4", chips, "ct6e-standard-8t").nodes(pods) == nodes
 
 
-def test_a_machine_type_is_used_that_only_a_pod_may_ask_for() -> None:
-    """The autoscaler too takes ultranet machines on explicit request only."""
+def test_ultranet_machine_type_is_used_only_if_selected() -> None:
+    """Google's autoscaler also uses ultranet machines only on explicit request."""
     assert tpu.resolve("tpu7x", "2x2x2", 4, "tpu7x-ultranet-4t").machine_type.name == "tpu7x-ultranet-4t"
     assert tpu.resolve("tpu7x", "2x2x2", 4).machine_type.name == "tpu7x-standard-4t"
 
@@ -247,7 +247,7 @@ def test_a_machine_type_is_used_that_only_a_pod_may_ask_for() -> None:
         ),
     ],
 )
-def test_what_google_does_not_sell_is_refused_with_the_nearest_that_it_does(
+def test_invalid_request_is_rejected_with_the_nearest_valid_values(
     accelerator: str, topology: str, chips: int, machine: str, words: list[str]
 ) -> None:
     with pytest.raises(tpu.ShapeError) as caught:
@@ -256,8 +256,8 @@ def test_what_google_does_not_sell_is_refused_with_the_nearest_that_it_does(
         assert word in str(caught.value)
 
 
-def test_a_long_topology_costs_nothing() -> None:
-    """50,000 digits are not computed with, nor quoted, nor kept in a cache."""
+def test_long_topology_is_rejected_without_being_cached() -> None:
+    """A text of 50,000 digits is not computed with, quoted or cached."""
     before = shapes._outcome.cache_info().currsize
     with pytest.raises(tpu.ShapeError) as caught:
         tpu.resolve(V4, "9" * 50_000, 4)
@@ -265,8 +265,8 @@ def test_a_long_topology_costs_nothing() -> None:
     assert shapes._outcome.cache_info().currsize == before
 
 
-def test_a_wrong_shape_is_looked_into_once() -> None:
-    """It comes again in every round."""
+def test_error_of_an_invalid_shape_is_cached() -> None:
+    """An invalid request repeats in every round."""
     for _ in range(3):
         with pytest.raises(tpu.ShapeError, match="2x2x5"):
             tpu.resolve(V5P, "2x2x5", 4)
@@ -286,7 +286,7 @@ _TEXTS = st.one_of(
     st.one_of(st.sampled_from([1, 2, 4, 8]), st.integers()),
     st.one_of(st.just(""), st.sampled_from(["ct4p-hightpu-4t", "ct6e-standard-8t"]), st.text(max_size=20)),
 )
-def test_any_request_is_a_shape_that_divides_exactly_or_an_explained_refusal(
+def test_any_request_gives_a_divisible_shape_or_an_explained_error(
     accelerator: str, topology: str, chips: int, machine: str
 ) -> None:
     try:
@@ -303,7 +303,7 @@ def test_any_request_is_a_shape_that_divides_exactly_or_an_explained_refusal(
 
 
 @given(_TEXTS)
-def test_any_text_is_a_topology_that_prints_as_it_was_or_a_topology_error(text: str) -> None:
+def test_any_text_is_an_equal_topology_or_raises_topology_error(text: str) -> None:
     try:
         parsed = tpu.Topology.parse(text)
     except tpu.TopologyError as error:

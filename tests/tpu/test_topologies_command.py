@@ -11,7 +11,7 @@ from provisioner.cli import main
 
 
 def table(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[list[str]], list[str]]:
-    """Run the command; return the rows below the head, with their accelerator, as words, and the notes below them."""
+    """Run the command; return the rows below the head, split into words after their accelerator, and the notes."""
     assert main(["topologies", *arguments]) == 0
     lines, _, notes = capsys.readouterr().out.partition("\n\n")
     rows, accelerator = [], ""
@@ -24,8 +24,8 @@ def table(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[lis
     return rows, notes.splitlines()
 
 
-def test_one_accelerator(capsys: pytest.CaptureFixture[str]) -> None:
-    """Every column, for a topology that two machine types make; as JSON too."""
+def test_accelerator_has_a_row_for_each_topology_and_machine_type(capsys: pytest.CaptureFixture[str]) -> None:
+    """A topology of two machine types has a row for each of them, with every column; JSON has the same."""
     rows, notes = table(capsys, "tpu-v6e-slice")
     assert [" ".join(row) for row in rows if row[1] == "2x4"] == [
         "tpu-v6e-slice 2x4 8 ct6e-standard-4t 2 4 multi-host yes",
@@ -46,8 +46,8 @@ def test_one_accelerator(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("label", ["tpu-v4-podslice", "tpu-v5p-slice", "tpu7x"])
-def test_topologies_on_no_list_are_counted_and_shown_on_request(label: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Hundreds follow the rule; whoever wants them asks."""
+def test_unlisted_topologies_are_counted_and_shown_with_all(label: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Hundreds of topologies follow the rule without being listed."""
     rows, notes = table(capsys, label)
     everything, more_notes = table(capsys, label, "--all")
     assert [row for row in everything if row[-1] == "yes"] == rows
@@ -57,8 +57,8 @@ def test_topologies_on_no_list_are_counted_and_shown_on_request(label: str, caps
     assert not any("more topologies" in note for note in more_notes)
 
 
-def test_a_machine_type_that_must_be_asked_for_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
-    """It makes the same slices as another: no second row for each."""
+def test_machine_type_on_request_has_a_note_and_no_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    """The machine type has the same slices as another one, so that rows would be repeated."""
     rows, notes = table(capsys, "tpu7x")
     assert {row[3] for row in rows} == {"tpu7x-standard-1t", "tpu7x-standard-4t"}
     assert "tpu7x-ultranet-4t has the same slices as tpu7x-standard-4t" in notes[-1]

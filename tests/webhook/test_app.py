@@ -1,4 +1,4 @@
-"""The whole server over real sockets: reviews over TLS, own certificates or files, probes, metrics, the end."""
+"""The whole server over real sockets: reviews over TLS, own certificates or files, probes, metrics, and shutdown."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SECRET = "/api/v1/namespaces/tpu-provisioner-system/secrets/tpu-provisioner-webh
 STATEFUL_SET = "/apis/apps/v1/namespaces/ml/statefulsets/train"
 ANYWHERE = Addresses(webhooks="127.0.0.1:0", metrics="127.0.0.1:0", probes="127.0.0.1:0")
 HOST = "tpu-provisioner-webhook.tpu-provisioner-system.svc"
-#: As long as a busy machine may take.
+#: Long time-out, because the machine may be busy.
 pytestmark = pytest.mark.timeout(30)
 
 
@@ -50,7 +50,7 @@ def kube() -> FakeKube:
 
 
 def installed(fake: FakeKube) -> FakeKube:
-    """Put there what the manifests have, and a workload."""
+    """Add the objects of the manifests, and a workload."""
     fake.put_object(CONFIGURATION, {"webhooks": [{"name": "pods.tpu", "clientConfig": {}}]})
     fake.put_object(SECRET, {"metadata": {"name": "tpu-provisioner-webhook-certificates"}})
     spec = {"replicas": 4, "serviceName": "workers"}
@@ -66,7 +66,7 @@ def webhook(kube: FakeKube) -> Iterator[WebhookServer]:
 
 @contextlib.contextmanager
 def running(kube: FakeKube) -> Iterator[WebhookServer]:
-    """Run a server."""
+    """Run a server until the block ends."""
     built = build(WebhookSettings(), ANYWHERE, kube, None)
     built.start()
     try:
@@ -117,7 +117,7 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 
 def status_port(webhook: WebhookServer, path: str) -> int:
-    """Return the port that serves a path: both addresses let the system choose."""
+    """Return the port that serves a path: the system chooses both ports."""
     return next(port for port in webhook.status.ports if get(port, path)[0] != 404)
 
 
@@ -131,8 +131,8 @@ def test_a_pod_that_asks_gets_its_variables(webhook: WebhookServer, kube: FakeKu
 
 
 @pytest.mark.usefixtures("catalogue")
-def test_pods_of_a_generation_that_only_the_cluster_lists_get_their_variables(kube: FakeKube):
-    """As soon as it lists it, also while the server runs."""
+def test_pod_of_a_generation_from_a_machine_config_gets_variables(kube: FakeKube):
+    """The catalogue is extended while the server runs."""
     asking = json.loads(review(**ASKING))
     selector = {"cloud.google.com/gke-tpu-accelerator": "tpu9x", "cloud.google.com/gke-tpu-topology": "4x4"}
     asking["request"]["object"]["spec"]["nodeSelector"] = selector
@@ -147,8 +147,8 @@ def test_pods_of_a_generation_that_only_the_cluster_lists_get_their_variables(ku
     assert (answers[1].get("warnings"), b"TPU_WORKER_ID" in base64.b64decode(answers[1]["patch"])) == (None, True)
 
 
-def test_an_event_tells_the_owner_of_pods_without_variables(webhook: WebhookServer, kube: FakeKube):
-    """But not of pods that are created for trial."""
+def test_owner_of_pods_without_variables_gets_an_event(webhook: WebhookServer, kube: FakeKube):
+    """Dry runs create no Event."""
     kube.put_object(STATEFUL_SET, {"metadata": {"name": "train", "uid": "u"}, "spec": {"replicas": 4}})
     trial = json.loads(review(**ASKING))
     trial["request"]["dryRun"] = True
@@ -164,7 +164,7 @@ def test_an_event_tells_the_owner_of_pods_without_variables(webhook: WebhookServ
     assert line["owner"] == "StatefulSet ml/train"
 
 
-def test_owners_that_are_made_up_take_little_memory(kube: FakeKube):
+def test_events_on_arbitrary_owners_take_at_most_20_mb(kube: FakeKube):
     """Pods are reviewed before the API server checks the names of their owners."""
     recorder = build(WebhookSettings(), ANYWHERE, kube, None).recorder
     for number in range(5000):
@@ -175,7 +175,7 @@ def test_owners_that_are_made_up_take_little_memory(kube: FakeKube):
     assert sum(sys.getsizeof(each.message) + 4 * sys.getsizeof(each.ref.name) for each in kept) < 20_000_000
 
 
-def test_probes_and_metrics(webhook: WebhookServer, kube: FakeKube):
+def test_probes_and_metrics_show_the_state_of_the_server(webhook: WebhookServer, kube: FakeKube):
     post(webhook, bundle(kube), review(**ASKING))
     post(webhook, bundle(kube), b"[]")
     assert get(status_port(webhook, "/readyz"), "/readyz") == (200, "ok\n")
@@ -189,7 +189,7 @@ def test_probes_and_metrics(webhook: WebhookServer, kube: FakeKube):
 
 
 class Hanging(FakeKube):
-    """Answers no read of a StatefulSet until it is told to."""
+    """Answers reads of StatefulSets only after `goes_on` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class Hanging(FakeKube):
         return super().get(path, query, **options)
 
 
-def test_who_needs_no_owner_does_not_wait_while_the_api_server_hangs():
+def test_reviews_without_owner_do_not_wait_for_a_hanging_api_server():
     kube = Hanging()
     with running(installed(kube)) as webhook, ThreadPoolExecutor(30) as threads:
         owners = [{**REFERENCE, "name": f"set-{number}"} for number in range(30)]
@@ -214,7 +214,7 @@ def test_who_needs_no_owner_does_not_wait_while_the_api_server_hangs():
         alone = review(annotations={"tpu-provisioner.cloud.google.com/inject": "disabled"})
         assert post(webhook, bundle(kube), alone)[0] == 200
         assert not any(each.done() for each in hanging)
-        # Nor does who posts what takes its time.
+        # A slow review without an owner does not wait either.
         large = review(annotations={"x": "y" * 200_000, "tpu-provisioner.cloud.google.com/inject": "disabled"})
         assert post(webhook, bundle(kube), large)[0] == 200
         kube.goes_on.set()
@@ -224,7 +224,7 @@ def test_who_needs_no_owner_does_not_wait_while_the_api_server_hangs():
 @pytest.mark.parametrize(
     ("size", "patched"), [pytest.param(1_500_000, True, id="large"), pytest.param(3_000_000, False, id="too large")]
 )
-def test_an_owner_is_read_that_is(kube: FakeKube, webhook: WebhookServer, size: int, *, patched: bool):
+def test_owner_is_read_unless_it_is_too_large(kube: FakeKube, webhook: WebhookServer, size: int, *, patched: bool):
     template = {"metadata": {"annotations": {"x": "y" * size}}}
     spec = {"replicas": 4, "serviceName": "workers", "template": template}
     kube.put_object(STATEFUL_SET, {"metadata": {"name": "train", "uid": "u"}, "spec": spec})
@@ -232,10 +232,10 @@ def test_an_owner_is_read_that_is(kube: FakeKube, webhook: WebhookServer, size: 
     assert ("patch" in answer, "could not be read" in str(answer)) == (patched, not patched)
 
 
-def test_the_server_ends_while_the_api_server_hangs(
+def test_server_stops_while_the_api_server_hangs(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    """Nobody waits for reads under way; they end by their own time-out."""
+    """Reads in progress do not delay the end; they end by their own time-out."""
     monkeypatch.setattr(app, "_READ_TIMEOUTS", Timeouts(read_seconds=4.0))
     keys = make_keys([HOST], now=datetime.now(UTC), valid=timedelta(days=1))
     files = Files(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
@@ -249,7 +249,7 @@ def test_the_server_ends_while_the_api_server_hangs(
         names = ("train", "train", "other")
         bodies = [review(**ASKING, ownerReferences=[{**REFERENCE, "name": name}]) for name in names]
         asked = [threads.submit(post, webhook, keys.authority_pem, body) for body in bodies]
-        # And the list of MachineConfigs.
+        # One more request lists the MachineConfigs.
         sent = [hanging.accept()[0] for _ in (*names, "machineconfigs")]
         assert {each.recv(4096).split(b" ", 1)[0] for each in sent} == {b"GET"}
         capfd.readouterr()
@@ -258,7 +258,7 @@ def test_the_server_ends_while_the_api_server_hangs(
         assert capfd.readouterr() == ("", "")
         for each in sent:
             each.close()
-    # What they log goes to this test's output, which must not be closed meanwhile.
+    # The reads log to this test's output, which must stay open until then.
     wait_for(lambda: _reviews(webhook) == len(names))
 
 
@@ -277,7 +277,7 @@ def test_without_a_certificate_the_server_is_not_ready(kube: FakeKube, tmp_path:
         assert get(port, "/readyz")[0] == 503
         made = make_keys([HOST], now=datetime.now(UTC), valid=timedelta(days=1))
         files.certificate.write_text(made.certificate_pem)
-        # A key that does not fit yet.
+        # The key does not match the certificate yet.
         other = make_keys([HOST], now=datetime.now(UTC), valid=timedelta(days=1))
         files.key.write_text(other.key_pem)
         webhook.certificates.certificates.step()
@@ -287,7 +287,7 @@ def test_without_a_certificate_the_server_is_not_ready(kube: FakeKube, tmp_path:
         assert get(port, "/readyz") == (200, "ok\n")
         status, _ = post(webhook, made.authority_pem, review(**ASKING))
         assert status == 200
-        # What is there later cannot be used: what is served stays.
+        # An invalid file does not replace the served certificate.
         files.certificate.write_text("nonsense")
         webhook.certificates.certificates.step()
         assert post(webhook, made.authority_pem, review(**ASKING))[0] == 200
@@ -297,7 +297,7 @@ def test_without_a_certificate_the_server_is_not_ready(kube: FakeKube, tmp_path:
 
 
 class Told:
-    """Certificates that are as they are told to be; what is an error is raised."""
+    """Certificates with the given problems, one per step; an exception is raised."""
 
     serving = True
 
@@ -314,9 +314,9 @@ class Told:
 
 @pytest.fixture
 def told(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., WebhookServer]]:
-    """Return a function that starts a server with such certificates, and looks at them all the time."""
+    """Return a function that starts a server with such certificates and checks them every millisecond."""
     monkeypatch.setattr("provisioner.admission.files._LOOK_SECONDS", 0.001)
-    # The traceback is no business of the test's.
+    # The traceback of the thread that ends is suppressed.
     monkeypatch.setattr(threading, "excepthook", lambda _arguments: None)
     started: list[WebhookServer] = []
 
@@ -332,7 +332,7 @@ def told(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         webhook.stop(drain=lambda _seconds: None)
 
 
-def test_a_server_whose_certificates_nobody_keeps_any_more_is_not_healthy(told: Callable[..., WebhookServer]):
+def test_server_whose_certificate_thread_has_ended_is_not_healthy(told: Callable[..., WebhookServer]):
     webhook = told("", RuntimeError("a mistake"))
     port = status_port(webhook, "/healthz")
     wait_for(lambda: get(port, "/healthz") == (503, "the thread that keeps the certificates has ended\n"))
@@ -347,7 +347,7 @@ def test_each_problem_of_the_certificates_is_logged_once(told: Callable[..., Web
     assert said == ["away", "away", "other"]
 
 
-def test_while_it_ends_it_is_not_ready_and_still_answers(kube: FakeKube):
+def test_ending_server_is_not_ready_and_still_answers(kube: FakeKube):
     webhook = build(WebhookSettings(), ANYWHERE, kube, None)
     webhook.start()
     port = status_port(webhook, "/readyz")

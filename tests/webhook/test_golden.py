@@ -1,8 +1,8 @@
-"""Reviews as API servers send them, and what they are answered: each case of the injector that this replaces.
+"""Reviews as API servers send them, and the expected answers: each case of gke-tpu-env-injector, which is replaced.
 
 A file of tests/data/admission has the settings, the owners as the API server shows them, the review and its answer (the
-patch decoded), and the variables that each container has afterwards. Those called recorded-* are as a control plane
-sent them; the others have the same form.
+patch decoded), and the variables that each container has afterwards. Files named recorded-* were sent by a control
+plane; the others have the same form.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def answer_to(case: dict[str, Any], review: dict[str, Any]) -> dict[str, Any]:
 
 
 def environment(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return by container the variables: a value, or where it comes from."""
+    """Return the variables of each container: a value, or its source."""
     containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
     return {
         each["name"]: {one["name"]: one.get("value", one.get("valueFrom")) for one in each.get("env") or []}
@@ -43,7 +43,7 @@ def environment(pod: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", reviews.VERSIONS)
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_a_review_is_answered(path: Path, version: str):
+def test_review_of_each_version_gets_the_expected_answer(path: Path, version: str):
     case = json.loads(path.read_text(encoding="utf-8"))
     review, want = ({**case[each], "apiVersion": version} for each in ("review", "answer"))
     answer = answer_to(case, review)
@@ -53,15 +53,15 @@ def test_a_review_is_answered(path: Path, version: str):
     after = apply_patch(pod, [Operation(**each) for each in response.get("patch", [])])
     if case["variables"] is not None:
         assert environment(after) == case["variables"]
-    # What an API server shows may be sent again: to a second webhook, or after another has changed the pod.
+    # The patched pod may be reviewed again: by a second webhook, or after another webhook has changed it.
     again = answer_to(case, {**review, "request": {**review["request"], "object": after}})
     assert "patch" not in again["response"]
-    # Of a pod that is complete nothing is wrong.
+    # A complete pod causes no further warnings.
     assert again["response"].get("warnings") in (None, response.get("warnings"))
 
 
-def test_there_is_a_case_for_each_point():
-    """The injector's mistakes that a review can show, its table of variables, and what was learnt of GKE later."""
+def test_every_known_mistake_has_a_case():
+    """The injector's mistakes that a review can show, its table of variables, and facts about GKE found later."""
     names = {path.stem for path in CASES}
     assert {f"mistake-{number}" for number in range(1, 11)} <= {"-".join(name.split("-")[:2]) for name in names}
     assert any(name.startswith("variables-") for name in names)

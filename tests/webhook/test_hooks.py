@@ -1,4 +1,4 @@
-"""Reviews of each path as the API server posts them, and the reviews that answer them."""
+"""Reviews of each path as the API server posts them, and the expected responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.kube import FakeKube
 from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jobset, raw_stateful_set
 from tests.support.reviews import answer_of
 
-#: The machine may be busy.
+#: Long time-out, because the machine may be busy.
 pytestmark = pytest.mark.timeout(30)
 
 AT = "/spec/template/spec/nodeSelector"
@@ -82,7 +82,9 @@ def denied(message: str) -> Json:
         pytest.param("/validate/deny", {"VALIDATION": "off"}, denied(WRONG), id="rejected, as the namespace says"),
     ],
 )
-def test_a_jobset_of_too_many_pods_is(path: str, variables: dict[str, str], want: Json) -> None:
+def test_jobset_of_too_many_pods_gets_the_answer_of_setting_or_path(
+    path: str, variables: dict[str, str], want: Json
+) -> None:
     outcome = "denied" if not want["allowed"] else "warned" if "warnings" in want else "admitted"
     assert answered(path, jobset(parallelism=3), outcome, **variables) == want
 
@@ -91,7 +93,7 @@ def test_a_jobset_that_gets_its_slices_is_admitted() -> None:
     assert answered("/validate/deny", jobset(), "admitted") == ADMITTED
 
 
-def test_the_provisioners_settings_count_where_they_are_set() -> None:
+def test_settings_of_the_provisioner_apply_to_validation() -> None:
     assert answered("/validate/deny", jobset(), "warned", MAX_CHIPS="4") == {**ADMITTED, "warnings": [TOO_MUCH]}
 
 
@@ -121,9 +123,7 @@ def job(**parts: Any) -> Json:
         pytest.param(jobset(pod_metadata=ASKING), {}, "", id="a JobSet"),
     ],
 )
-def test_what_pods_will_not_be_told_is_said_when_their_owner_is_created(
-    raw: Json, variables: dict[str, str], words: str
-) -> None:
+def test_owner_whose_pods_will_lack_variables_gets_a_warning(raw: Json, variables: dict[str, str], words: str) -> None:
     found = answered("/validate/deny", raw, "warned" if words else "admitted", **variables)
     assert found["allowed"]
     assert [each[: len(words)] for each in found.get("warnings", [])] == ([words] if words else [])
@@ -139,7 +139,7 @@ def test_what_pods_will_not_be_told_is_said_when_their_owner_is_created(
         pytest.param(5, "admitted", "", id="of a StatefulSet that is not there"),
     ],
 )
-def test_the_scale_of_a_stateful_set_is_judged_by_its_pods(replicas: int, outcome: str, path: str) -> None:
+def test_scale_to_an_incomplete_slice_gets_a_warning(replicas: int, outcome: str, path: str) -> None:
     kube = FakeKube()
     raw = stateful_set()
     raw["spec"] |= {"replicas": 4, "serviceName": "serve"}
@@ -151,7 +151,7 @@ def test_the_scale_of_a_stateful_set_is_judged_by_its_pods(replicas: int, outcom
     assert ("make it a multiple of 2" in said) == (outcome != "admitted")
 
 
-def test_settings_that_the_provisioner_rejects_are_rejected() -> None:
+def test_invalid_setting_of_the_provisioner_raises_settings_error() -> None:
     with pytest.raises(SettingsError, match="MAX_CHIPS='many'"):
         make_hooks(read_webhook_settings({}), FakeKube(), {"MAX_CHIPS": "many"})
 
@@ -168,7 +168,7 @@ def child_job() -> Json:
 
 
 def test_a_child_job_gets_its_selectors() -> None:
-    """With the environment of the Go provisioner's admission_controller."""
+    """The settings are those of the Go provisioner's admission_controller."""
     kube = FakeKube()
     kube.put_object(JOBSET, jobset())
     variables = {"RESERVATION_LOCATION_HINT": "rack-7", "FORCE_ON_DEMAND": "true", "ALWAYS_HINT_TIME": "true"}
@@ -181,14 +181,14 @@ def test_a_child_job_gets_its_selectors() -> None:
     assert response == {**ADMITTED, "patchType": "JSONPatch"}
 
 
-def test_a_child_job_of_a_jobset_that_opts_out_does_not() -> None:
+def test_child_job_of_a_jobset_that_opts_out_is_unchanged() -> None:
     kube = FakeKube()
     marks = {"tpu-provisioner.cloud.google.com/disable-autoprovisioning": "true"}
     kube.put_object(JOBSET, jobset(metadata={"annotations": marks}))
     assert answered("/mutate/jobs", child_job(), "admitted", kube, JOB_KEY_SELECTOR="true") == ADMITTED
 
 
-def test_a_child_job_whose_jobset_cannot_be_read_stays_with_a_warning_and_the_jobset_is_told() -> None:
+def test_child_job_with_unreadable_jobset_is_admitted_with_warning_and_notice() -> None:
     kube = FakeKube()
     kube.fail("GET", JOBSET, errors.Unavailable("away"))
     told: list[Notice] = []
@@ -200,13 +200,13 @@ def test_a_child_job_whose_jobset_cannot_be_read_stays_with_a_warning_and_the_jo
     assert found["warnings"] == ["JobSet ml/train could not be read (away), so this is admitted unchanged"]
 
 
-def test_an_owner_whose_name_is_none_is_not_read() -> None:
+def test_owner_with_an_invalid_name_is_not_read() -> None:
     scale = {"kind": "Scale", "metadata": {"name": ".."}, "spec": {"replicas": 3}}
     [warning] = answered("/validate", scale, "warned")["warnings"]
     assert "is not the name of an object" in warning
 
 
-def test_without_settings_no_job_changes() -> None:
+def test_job_is_unchanged_without_settings() -> None:
     job = raw_job(metadata={"ownerReferences": [job_reference("train", kind="JobSet")]})
     assert answered("/mutate/jobs", job, "admitted") == ADMITTED
     assert answered("/mutate/jobs", job, "admitted", RESERVATION_LOCATION_HINT="", FORCE_ON_DEMAND="false") == ADMITTED

@@ -1,1 +1,1 @@
-"""The API tpu.google.com/v1alpha1: its records, how they are read and written, its names, and its definitions."""
+"""The API tpu.google.com/v1alpha1: its records, their JSON, its names, and the CustomResourceDefinitions."""

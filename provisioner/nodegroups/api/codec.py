@@ -1,7 +1,7 @@
-"""Dataclasses whose annotated fields are those of the API: their forms, and how they are read from JSON and written.
+"""Maps dataclasses to the JSON and to the schema of API objects. Pure.
 
-`Annotated[str, Text(about="...")]` is a field; a text behind the form is its name in JSON, by default the attribute's
-in camel case. The API server has checked all values: here another type raises ValueError or TypeError.
+`Annotated[str, Text(about="...")]` declares a field; a string after the form is its name in JSON, by default the
+attribute's name in camel case. The API server has validated all values; another type raises ValueError or TypeError.
 """
 
 from __future__ import annotations
@@ -24,53 +24,53 @@ Json = dict[str, Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
     about: str
-    #: The value of an absent field; None: it has none.
+    #: Default of an absent field; None if it has no default.
     default: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text(_Form):
-    """A text."""
+    """Form of a string."""
 
     most: int = bounds.OBJECT_NAME
-    #: The whole text's form in the syntax that Go and Python share, without anchors; empty for any.
+    #: Regular expression for the whole string, without anchors, in syntax common to Go and Python; empty allows any.
     pattern: str = ""
-    #: Noun phrase for a text of that form, for error messages and docs/node-group-fields.md.
+    #: Noun phrase for a string of that pattern, for error messages and docs/node-group-fields.md.
     meaning: str = ""
-    #: The only texts that are valid; empty for any.
+    #: The only valid strings; empty if any string is valid.
     choices: tuple[str, ...] = ()
     least: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole(_Form):
-    """A whole number."""
+    """Form of an integer."""
 
     least: int = 0
     most: int = 2**31 - 1
 
 
 class Flag(_Form):
-    """True or false."""
+    """Form of a boolean."""
 
 
 class Moment(_Form):
-    """A time as RFC 3339 has it."""
+    """Form of a time in RFC 3339."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array(_Form):
-    """A list of alike."""
+    """Form of a list."""
 
     items: Form
     most: int
-    #: The field that is different in each; empty for none.
+    #: Field whose value identifies an item and is unique in the list; empty if items have no such field.
     key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Map(_Form):
-    """Texts by name."""
+    """Form of a mapping from strings to strings."""
 
     values: Text
     most: int
@@ -78,9 +78,9 @@ class Map(_Form):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Something that must hold of several fields together."""
+    """Condition on several fields of an object, which the API server checks."""
 
-    #: In the Common Expression Language, of `self`.
+    #: Expression in the Common Expression Language; `self` is the object.
     cel: str
     message: str
     field: str = ""
@@ -88,13 +88,14 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Struct(_Form):
-    """An object with fields of its own."""
+    """Form of an object with its own fields."""
 
     fields: Mapping[str, Form]
     required: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
-    #: Whether each field stays as it is, and absent where it is absent.
+    #: Whether each field is immutable, and cannot be added or removed.
     fixed: bool = False
+    #: Whether the object as a whole is immutable.
     all_fixed: bool = False
 
 
@@ -102,13 +103,13 @@ Form = Text | Whole | Flag | Moment | Array | Map | Struct
 
 
 def choice(about: str, choices: Iterable[str]) -> Text:
-    """Return the form of one of a few texts."""
+    """Return the form of a string that must be one of `choices`."""
     return Text(about=about, choices=tuple(map(str, choices)))
 
 
 T = TypeVar("T")
 
-#: Marks a field whose own fields stand beside the others.
+#: Marks an attribute whose fields are inlined: in JSON, they are fields of the containing object.
 INLINE = object()
 _LARGEST = 2**63
 
@@ -118,9 +119,9 @@ class _Part:
     attribute: str
     name: str
     hint: Any
-    #: None: its own fields stand beside the others.
+    #: None if the fields of the attribute are inlined (INLINE).
     form: Form | None
-    #: Whether it is written also where it is empty, as one is whose form has a default.
+    #: Whether an empty value is written. A field whose form has a default is written even if this is False.
     always: bool
     defaulted: bool
     read: Callable[[Any], Any]
@@ -137,7 +138,7 @@ def declared(
     fixed: bool = False,
     all_fixed: bool = False,
 ) -> Callable[[type[T]], type[T]]:
-    """Declare a dataclass as an object of the API; by default fields without a default are `required`."""
+    """Declare a dataclass as an object of the API. If `required` is empty, fields without a default are required."""
 
     def declare(cls: type[T]) -> type[T]:
         _CLASSES[cls] = Struct(about=about, fields={}, required=required, rules=rules, fixed=fixed, all_fixed=all_fixed)
@@ -166,7 +167,7 @@ def struct_of(cls: type) -> Struct:
 
 
 def read(cls: Callable[..., T], raw: object) -> T:
-    """Read a declared dataclass; ValueError or TypeError where a value has another type."""
+    """Read a declared dataclass from JSON. Raises ValueError or TypeError if a value has another type."""
     given = fields.mapping(raw)
     values: dict[str, Any] = {}
     for part in _parts(cls):
@@ -175,13 +176,13 @@ def read(cls: Callable[..., T], raw: object) -> T:
         elif given.get(part.name) is not None:
             values[part.attribute] = part.read(given[part.name])
         elif not part.defaulted:
-            # Objects of earlier definitions may lack it.
+            # Objects that were created under an earlier CRD may lack the field.
             values[part.attribute] = _bare(part.hint)()
     return cls(**values)
 
 
 def write(record: object) -> Json:
-    """Return a declared dataclass as JSON, with defaults, and without what is empty."""
+    """Return a record as JSON: fields with their defaults are included, empty fields are left out."""
     written: Json = {}
     for part in _parts(cast("Callable[..., Any]", type(record))):
         value = getattr(record, part.attribute)
@@ -221,7 +222,7 @@ def _part(cls: Callable[..., Any], each: dataclasses.Field[Any], hint: Any) -> _
 
 
 def _bare(hint: Any) -> Any:
-    """Return a type without what is annotated, and without None."""
+    """Return a type without its annotations and without None."""
     if get_origin(hint) is Annotated:
         return _bare(get_args(hint)[0])
     if get_origin(hint) in (Union, types.UnionType):
@@ -230,7 +231,7 @@ def _bare(hint: Any) -> Any:
 
 
 def _reader(hint: Any) -> Callable[[Any], Any]:
-    """Return what reads a value of a type."""
+    """Return a function that reads a value of this type from JSON."""
     kind = _bare(hint)
     if get_origin(kind) is tuple:
         entry = _reader(get_args(kind)[0])
@@ -270,5 +271,5 @@ def _plain(value: Any) -> Any:
         return dict(sorted(value.items()))
     if isinstance(value, datetime):
         return fields.format_time(value)
-    # Without the types that JSON does not know.
+    # A StrEnum becomes a plain string, as in JSON that was read.
     return str(value) if isinstance(value, str) else value

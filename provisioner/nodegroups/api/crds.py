@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions of the four kinds, from the fields in `specs` and `statuses`; for Kubernetes 1.30 on."""
+"""CustomResourceDefinitions of the four kinds, built from `specs` and `statuses`, for Kubernetes 1.30 or newer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from provisioner.nodegroups.api.types import GROUP, HINTS, VERSION, Kind
 
 
 def _column(name: str, path: str, about: str, *, kind: str = "string", wide: bool = False) -> Json:
-    """Return what `kubectl get` shows of an object; with `-o wide` only where told so."""
+    """Return a column of `kubectl get`; if `wide`, it is shown only with `-o wide`."""
     shown = {"name": name, "type": kind, "jsonPath": path, "description": about}
     return shown | ({"priority": 1} if wide else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """How a kind is called and shown."""
+    """Description, short name and columns of a kind."""
 
     about: str
     short_name: str
@@ -66,7 +66,7 @@ SHOWN: Mapping[Kind, Shown] = {
 
 SPECS: Mapping[Kind, Struct] = {kind: struct_of(hints["spec"]) for kind, hints in HINTS.items()}
 _OF_A_RESOURCE = struct_of(ResourceStatus)
-#: The address of a child's resource is called uri, but in one kind.
+#: Status of a WorkloadPolicy or an InstanceTemplate: the address of the resource is `uri` instead of `url`.
 _OF_A_CHILD = replace(
     _OF_A_RESOURCE, fields={{"url": "uri"}.get(name, name): form for name, form in _OF_A_RESOURCE.fields.items()}
 )
@@ -142,7 +142,7 @@ def _longest_name(kind: Kind) -> int:
 
 
 def openapi(form: Form) -> Json:
-    """Return the structural schema of a form."""
+    """Return the structural OpenAPI schema of a form."""
     written: Json = {"description": form.about, **_constraints(form)}
     if form.default is not None:
         written["default"] = dict(form.default) if isinstance(form.default, Mapping) else form.default
@@ -176,7 +176,7 @@ def _text(form: Text) -> Json:
     if form.least:
         written["minLength"] = form.least
     if form.pattern:
-        # The API server shows a pattern as it is, and this message instead.
+        # A rule instead of `pattern`: its error shows this message, not the regular expression.
         valid = {"rule": f"self.matches(r'^{form.pattern}$')", "message": f"must be {form.meaning}"}
         written["x-kubernetes-validations"] = [valid]
     return written
@@ -211,7 +211,7 @@ def _rule(rule: Rule) -> Json:
 def _of_changes(form: Struct) -> Iterator[Json]:
     if form.all_fixed:
         yield {"rule": "self == oldSelf", "message": "spec cannot be changed; create another object"}
-    # A rule of a field itself is not asked when the field comes or goes.
+    # Rules of a field itself are not evaluated when the field is added or removed.
     loose = [name for name, each in form.fields.items() if name not in form.required and each.default is None]
     if loose and form.fixed:
         yield {

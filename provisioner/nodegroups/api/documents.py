@@ -1,6 +1,6 @@
 """Reads and writes the JSON of the four kinds. Objects of earlier definitions may lack fields.
 
-Specs are written with the defaults of the API server, so that a child reads equal to what it was made from.
+Specs are written with the defaults of the API server, so a child that is read equals the record it was created from.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ R = TypeVar("R", bound=Record)
 def parse(cls: type[R], raw: object, *, served: Collection[str] = ()) -> R:
     """Read an object of a kind. Raises MalformedObject if its identity or its spec cannot be read.
 
-    An object outside of the `served` namespaces (empty for all) is read without lists, objects and long texts: any
-    tenant can create many of them.
+    Objects outside the `served` namespaces (empty if all are served) are read without lists, objects and long texts:
+    any tenant can create many.
     """
     whole, hints = fields.mapping(raw), HINTS[cls.kind]
     meta = _meta(cls.kind, fields.mapping(whole.get("metadata")))
@@ -45,9 +45,9 @@ def _scalars(part: Json) -> Json:
 
 
 def _status(status: Json, cls: Callable[..., Any]) -> Any:
-    """Read the status. Only the controller writes it, and replaces a status that it cannot read."""
+    """Read the status; return an empty one if it is unreadable. Only the controller writes it, and will replace it."""
     if "uri" in status:
-        # Only of a ManagedInstanceGroup it is called url.
+        # A ManagedInstanceGroup calls the field `url`, the other children call it `uri`.
         status = {**status, "url": status["uri"]}
     try:
         return codec.read(cls, status)
@@ -76,7 +76,7 @@ def _meta(kind: Kind, metadata: dict[str, Any]) -> ObjectMeta:
         resource_version=fields.name(metadata.get("resourceVersion")),
         created_at=fields.parse_timestamp(metadata.get("creationTimestamp")),
         deleted_at=fields.deletion_deadline(f"{kind} {namespace}/{name}", metadata),
-        # All of them: a write that removes one contains the others.
+        # All finalizers, because the patch that removes one contains the others.
         finalizers=finalizers,
         annotations={
             key: bounds.cut(annotations[key], bounds.ANNOTATION)
@@ -90,7 +90,7 @@ Status = TpuNodeGroupStatus | ResourceStatus
 
 
 def child(wanted: Child) -> Json:
-    """Return a child as it is created: it has its finalizer from the start, and goes with its owner."""
+    """Return the JSON that creates a child. It includes the finalizer and, if known, the group as its owner."""
     meta = wanted.meta
     metadata: Json = {
         "namespace": meta.namespace,
@@ -99,7 +99,7 @@ def child(wanted: Child) -> Json:
     }
     if meta.owner is not None:
         metadata["labels"] = {names.GROUP_NAMESPACE: meta.namespace, names.GROUP_NAME: meta.owner.name}
-        # Without blockOwnerDeletion, which would need a right to the owner's finalizers: the owner has its own.
+        # blockOwnerDeletion would need permission for the owner's finalizers, and the owner has its own finalizers.
         owner = {"kind": Kind.TPU_NODE_GROUP.value, "name": meta.owner.name, "uid": meta.owner.uid, "controller": True}
         metadata["ownerReferences"] = [{"apiVersion": API_VERSION, **owner}]
     return {
@@ -111,19 +111,19 @@ def child(wanted: Child) -> Json:
 
 
 def finalizers_patch(meta: ObjectMeta, finalizers: tuple[str, ...]) -> Json:
-    """Return the merge patch that makes these an object's finalizers; a conflict where it is not as it was read."""
+    """Return the merge patch that sets an object's finalizers. It conflicts if the object has changed since `meta`."""
     return {"metadata": {**_as_read(meta), "finalizers": list(finalizers)}}
 
 
 def status_patch(record: Record, new: Status) -> Json | None:
-    """Return the patch with what differs between statuses, None for nothing; it conflicts with a changed object."""
+    """Return the patch from the status of `record` to `new`, None if equal. It conflicts if the object has changed."""
     before, after = status_document(record.kind, record.status), status_document(record.kind, new)
     changed = {key: after.get(key) for key in before | after if before.get(key) != after.get(key)}
     return {"metadata": _as_read(record.meta), "status": changed} if changed else None
 
 
 def status_document(kind: Kind, status: Status) -> Json:
-    """Return the status of an object of a kind as JSON."""
+    """Return a status as JSON, with the field names of its kind."""
     written = codec.write(status)
     if kind is not Kind.MANAGED_INSTANCE_GROUP and "url" in written:
         written["uri"] = written.pop("url")
@@ -131,5 +131,6 @@ def status_document(kind: Kind, status: Status) -> Json:
 
 
 def _as_read(meta: ObjectMeta) -> Json:
-    # No other object has it, under the same name or another. A UID beside it would be refused as a change, with 422.
+    # The resource version identifies the object: an object recreated under this name has another. The patch must not
+    # contain the UID: the API server would reject it with 422 as an attempt to change the UID.
     return {"resourceVersion": meta.resource_version}

@@ -1,4 +1,4 @@
-"""Every name that is given or read; those of children and finalizers are gke-labs/tpu-operator's."""
+"""Names of children, finalizers, labels and annotations. Children and finalizers have gke-labs/tpu-operator's names."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from provisioner.nodegroups.api.types import Kind, ObjectMeta
 # --- children ---
 _SUFFIXES = {Kind.WORKLOAD_POLICY: "policy", Kind.INSTANCE_TEMPLATE: "template", Kind.MANAGED_INSTANCE_GROUP: "mig"}
 _HASH_DIGITS = 8
-#: Longest name of a resource in Compute Engine.
+#: Maximum length of a resource's name in Compute Engine.
 RESOURCE_NAME = 63
-#: Longest name of a group: what the longest name of a child, `<group>-template-<8 digits>`, leaves of it.
+#: Maximum length of a group's name, so that `<group>-template-<8 digits>`, the longest name of a child, is valid.
 NAME_BUDGET = RESOURCE_NAME - max(len(f"-{suffix}-") for suffix in _SUFFIXES.values()) - _HASH_DIGITS
 _RESOURCE_FORM = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 
 # --- finalizers ---
-#: Of a group, in the order in which they are removed.
+#: Finalizers of a group, in the order in which they are removed.
 CLEANUP_MIG = "tpu.google.com/cleanup-mig"
 CLEANUP_TEMPLATE = "tpu.google.com/cleanup-template"
 CLEANUP_POLICY = "tpu.google.com/cleanup-policy"
@@ -38,25 +38,25 @@ CHILD_FINALIZERS = {
     Kind.MANAGED_INSTANCE_GROUP: "tpu.google.com/managedinstancegroup-cleanup",
 }
 
-# --- labels of nodes; the first two also of children and of Secrets with tokens ---
+# --- labels of nodes; children and Secrets with tokens have the first two as well ---
 GROUP_NAMESPACE = "cloud.google.com/tpu-node-group-namespace"
 GROUP_NAME = constants.NODE_GROUP_NAME
-#: Of nodes alone, as gke-labs/tpu-operator's README has pods select them: NAMESPACE-NAME.
+#: Only on nodes: NAMESPACE-NAME of the group. Pods select it, as in the README of gke-labs/tpu-operator.
 GROUP = "cloud.google.com/tpu-node-group"
-#: Of nodes alone: the group's namespace, by a label that no kubelet may set (admission plugin NodeRestriction).
+#: Only on nodes: namespace of the group, in a label that no kubelet may set (admission plugin NodeRestriction).
 TRUSTED_NAMESPACE = constants.TRUSTED_GROUP_NAMESPACE
 ACCELERATOR = constants.TPU_ACCELERATOR
 CHIP_COUNT = constants.ACCELERATOR_COUNT
 TOPOLOGY = constants.TPU_TOPOLOGY
-#: The machine's number in its slice, from 0.
+#: Index of the machine in its slice, from 0.
 WORKER_INDEX = "tpu-provisioner.cloud.google.com/worker-index"
-#: Google's number of the machine (`ManagedInstance.id`); also on Secrets with tokens.
+#: Compute Engine's number of the machine (`ManagedInstance.id`); also on Secrets with tokens.
 MACHINE_ID = "tpu-provisioner.cloud.google.com/machine-id"
 
-# --- annotations, "true" but for the last ---
-#: On any of the kinds, while it is deleted and the calls are refused or not allowed: let it go without its resource.
+# --- annotations; the value is "true" except for the last one ---
+#: On any of the kinds, while it is deleted and the calls are rejected or not allowed: delete it without its resource.
 ABANDON = "tpu-provisioner.cloud.google.com/abandon"
-#: On any of the kinds: take a resource of this name that carries no mark for one's own, as gke-labs/tpu-operator's.
+#: On any of the kinds: take over a resource of this name that has no ownership mark, such as tpu-operator's.
 ADOPT = "tpu-provisioner.cloud.google.com/adopt"
 #: On a group that is being deleted: wait neither for pods to leave nor for nodes to be free.
 FORCE = "tpu-provisioner.cloud.google.com/force"
@@ -64,8 +64,8 @@ FORCE = "tpu-provisioner.cloud.google.com/force"
 RECREATIONS_RESET = "tpu-provisioner.cloud.google.com/recreations-reset"
 READ_ANNOTATIONS = (ABANDON, ADOPT, FORCE, RECREATIONS_RESET)
 
-# --- ownership marks ---
-#: What the API server takes for the name of a namespace or an object, and the UIDs that it gives.
+# --- ownership marks: descriptions of resources ---
+#: Namespaces, names and UIDs that the API server accepts or generates.
 _NAMESPACE = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _NAME = r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?"
 _UID = r"[A-Za-z0-9](?:[-A-Za-z0-9]{0,62}[A-Za-z0-9])?"
@@ -74,17 +74,17 @@ _MARK = re.compile(
     rf"tpu-provisioner: (?P<kind>{'|'.join(Kind)}) (?P<namespace>{_NAMESPACE})/(?P<name>{_NAME})"
     rf" uid (?P<uid>{_UID}) cluster (?P<cluster_uid>{_UID})"
 )
-#: Namespace of request ids: any constant will do, as long as it stays the same.
+#: Namespace of the UUIDs that are request ids. An arbitrary constant, which must never change.
 _REQUESTS = uuid.UUID("5f0d7d6e-3b0c-5d0e-9f2a-6c1b8e4a7d21")
 
 
 def child_name(group: ObjectMeta | Mark, kind: Kind) -> str:
-    """Return the name of a group's child, and of its resource: equal for equal groups, and of no other group."""
+    """Return the name of a group's child and of its resource. A hash of the UID makes it unique."""
     return f"{group.name}-{_SUFFIXES[kind]}-{_digest(group.uid)}"
 
 
 def manager_of(machine: str) -> str:
-    """Return the managed instance group of a machine, by name or provider id: what is before the last hyphen."""
+    """Return the name of a machine's managed instance group. `machine` is a name or a provider id."""
     return machine.rpartition("-")[0]
 
 
@@ -94,7 +94,7 @@ def _digest(uid: str) -> str:
 
 
 def group_name_problem(name: str) -> str:
-    """Say why a group cannot have this name; empty where it can."""
+    """Return the reason why a group cannot have this name, empty if it can."""
     if len(name) > NAME_BUDGET:
         return (
             f"name {bounds.quoted(name)} has {len(name)} characters, and names of its resources in Compute Engine "
@@ -104,7 +104,7 @@ def group_name_problem(name: str) -> str:
 
 
 def resource_name_problem(name: str) -> str:
-    """Say why a resource of Compute Engine, and so a child, cannot have this name; empty where it can."""
+    """Return the reason why a Compute Engine resource, and so a child, cannot have this name, empty if it can."""
     if len(name) <= RESOURCE_NAME and _RESOURCE_FORM.fullmatch(name):
         return ""
     return (
@@ -114,18 +114,18 @@ def resource_name_problem(name: str) -> str:
 
 
 def is_identity(namespace: str, name: str, uid: str) -> bool:
-    """Whether the API server can have given an object this namespace, name and UID."""
+    """Return whether the API server can have given an object this namespace, name and UID."""
     return _IDENTITY.fullmatch(f"{namespace} {name} {uid}") is not None
 
 
 def group_labels(group: ObjectMeta) -> dict[str, str]:
-    """Return the two labels that say which group something belongs to; the name must be within its budget."""
+    """Return the two labels that identify a group. Its name must have at most NAME_BUDGET characters."""
     return {GROUP_NAMESPACE: group.namespace, GROUP_NAME: group.name}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Whose a resource of Compute Engine is: the object that it was made for, and the cluster of that object."""
+    """Owner of a Compute Engine resource: the object that it was created for, and the cluster of that object."""
 
     kind: Kind
     namespace: str
@@ -138,13 +138,13 @@ class Mark:
 
 
 def mark_of(meta: ObjectMeta, kind: Kind, cluster_uid: str) -> Mark:
-    """Return the mark of resources that are made for an object."""
+    """Return the mark of the resources of an object."""
     return Mark(kind=kind, namespace=meta.namespace, name=meta.name, uid=meta.uid, cluster_uid=cluster_uid)
 
 
 @functools.lru_cache(maxsize=4096)
 def parse_mark(description: str) -> Mark | None:
-    """Read the mark that a resource's description is; None for any other text, also for one that has more in it."""
+    """Return the mark if it is the whole description of a resource, None for any other text."""
     match = _MARK.fullmatch(description)
     if match is None:
         return None
@@ -158,23 +158,23 @@ def parse_mark(description: str) -> Mark | None:
 
 
 def request_id(uid: str, operation: OperationType, attempt: int) -> str:
-    """Return the id of a request for an object's resource: the same for the same attempt, so that it counts once."""
+    """Return the request id of an attempt. Compute Engine executes requests with the same id only once."""
     return str(uuid.uuid5(_REQUESTS, f"{uid}/{operation}/{attempt}"))
 
 
-# --- what kubelets register their nodes with: a node has it before any pod is bound to it ---
-#: KEY=VALUE, separated by commas. GKE's and gke-labs/tpu-operator's key.
+# --- metadata with the labels and taints that kubelets register their nodes with, before any pod is bound ---
+#: KEY=VALUE, separated by commas. GKE and gke-labs/tpu-operator use the same key.
 KUBE_LABELS = "kube-labels"
 KUBE_TAINTS = "kube-taints"
 
 
 def labels_text(labels: Mapping[str, str]) -> str:
-    """Write labels, sorted by their keys."""
+    """Return labels in the format of kube-labels, sorted by key."""
     return ",".join(f"{key}={labels[key]}" for key in sorted(labels))
 
 
 def parse_labels(text: str) -> dict[str, str]:
-    """Read labels; what is none is left out."""
+    """Return the labels of a kube-labels value. Malformed parts are left out."""
     found = {}
     for part in text.split(","):
         key, separator, value = part.strip().partition("=")
@@ -184,12 +184,12 @@ def parse_labels(text: str) -> dict[str, str]:
 
 
 def taints_text(taints: Iterable[Taint]) -> str:
-    """Write taints."""
+    """Return taints in the format of kube-taints: KEY=VALUE:EFFECT, separated by commas."""
     return ",".join(f"{taint.key}={taint.value}:{taint.effect}" for taint in taints)
 
 
 def parse_taints(text: str) -> tuple[Taint, ...]:
-    """Read taints; what is none is left out."""
+    """Return the taints of a kube-taints value. Malformed parts are left out."""
     found = []
     for part in text.split(","):
         name, separator, effect = part.strip().rpartition(":")

@@ -1,6 +1,6 @@
-"""Which machines a group comes to: topology, machine type, count and mode, checked together and derived from the rest.
+"""Derives the machines of a group from topology, machine type, node count and mode, and checks these.
 
-A slice of several machines is made all at once (BULK), because they are wired to each other; others INDIVIDUAL.
+A slice of several machines is created as a whole (BULK), because they are wired together. Otherwise INDIVIDUAL.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from provisioner.model import bounds
 from provisioner.nodegroups.api.specs import SizePolicyMode, TpuNodeGroupSpec
 from provisioner.tpu import Accelerator, MachineType, ShapeError, Topology
 
-#: What machine types begin with that can be a group's; Google sells the older generations in other ways.
+#: Prefixes of the supported machine types. Google sells older TPU generations in other ways.
 MACHINE_TYPE_PREFIXES = ("tpu7x-", "tpu7-", "ct6e-")
 _OFFERED = tuple(
     machine.name
@@ -26,24 +26,24 @@ _SUGGESTIONS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupShape:
-    """What a group is made of: one slice of all machines (BULK), or machines that are a slice each."""
+    """Machines of a group: they form one slice together (BULK), or each is a slice of its own."""
 
     accelerator: str
     topology: str
     chips_per_machine: int
     node_count: int
     mode: SizePolicyMode
-    #: What a user should know of the shape; empty for nothing.
+    #: Warning for the user about the shape; usually empty.
     warning: str = ""
 
     @property
     def one_slice(self) -> bool:
-        """Whether all machines make one slice, which a workload policy wires."""
+        """Whether all machines form one slice, which a workload policy wires."""
         return self.mode is SizePolicyMode.BULK
 
 
 def resolve(spec: TpuNodeGroupSpec, machine_type: str) -> GroupShape:
-    """Return what a group comes to with a machine type; ShapeError names what does not fit, and valid values."""
+    """Return the machines of a group. Raises ShapeError, which names the contradiction and valid values."""
     offer, machine = _offered(machine_type)
     if not spec.topology:
         return _without_topology(spec, offer, machine)
@@ -124,7 +124,7 @@ def _named(topologies: tuple[Topology, ...]) -> str:
 
 
 def _topologies_of(offer: Accelerator, machine: MachineType, node_count: int | None) -> tuple[Topology, ...]:
-    """List a few topologies that this many machines make, those that Google's tools name first."""
+    """Return at most 3 multi-host topologies with this number of machines, those in Google's documentation first."""
     if node_count is None:
         return ()
     fitting = [

@@ -1,7 +1,7 @@
-"""The specs of the four kinds: each field with its sentence, bounds and default, and the rules between fields.
+"""Specs of the four kinds: description, bounds and default of each field, and the rules between fields.
 
-Names, requirements and defaults are those of gke-labs/tpu-operator. What it requires and can be derived is optional
-here; what can never work is refused. An absent text is empty; an absent number or choice is None.
+Names, requirements and defaults are those of gke-labs/tpu-operator, with two differences: fields that can be derived
+are optional, and combinations that never work are rejected. An absent text is empty, an absent number or choice None.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Annotated
 from provisioner.model import bounds
 from provisioner.nodegroups.api.codec import INLINE, Array, Flag, Map, Rule, Text, Whole, choice, declared, struct_of
 
-#: Seven days, the longest run that flex-start gives.
+#: Seven days, the longest run of flex-start.
 _LONGEST_RUN_SECONDS = 7 * 24 * 3600
 _SHORTEST_RUN_SECONDS = 10 * 60
-#: What Google's addresses and names in them consist of; nothing that a shell or an address would read otherwise.
+#: Characters of Google's resource addresses. None has a special meaning in a shell or in a URL's path.
 _ADDRESS = "[A-Za-z0-9:/._~-]*"
 _TOPOLOGY = "[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){1,2}"
 
 
 class SizePolicyMode(StrEnum):
-    """Whether a managed instance group makes its machines all at once or one by one."""
+    """Whether a managed instance group creates its machines as a whole or one by one."""
 
     BULK = "BULK"
     INDIVIDUAL = "INDIVIDUAL"
 
 
 class ProvisioningModel(StrEnum):
-    """The terms on which Compute Engine hands out machines."""
+    """Terms on which Compute Engine provides machines."""
 
     STANDARD = "STANDARD"
     SPOT = "SPOT"
@@ -39,7 +39,7 @@ class ProvisioningModel(StrEnum):
 
 
 class FailureAction(StrEnum):
-    """What a managed instance group does about a machine that failed."""
+    """Reaction of a managed instance group to a machine that failed."""
 
     DO_NOTHING = "DO_NOTHING"
     REPAIR = "REPAIR"
@@ -131,7 +131,7 @@ class ServiceAccount:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceConfig:
-    """What a machine is: in a TPUNodeGroup, and again in its InstanceTemplate."""
+    """Configuration of a machine: part of a TPUNodeGroup's spec, and of its InstanceTemplate's."""
 
     machine_type: Annotated[
         str,
@@ -216,7 +216,7 @@ class InstanceConfig:
 
     @property
     def effective_provisioning_model(self) -> ProvisioningModel:
-        """The provisioning model that is given, else the one that a reservation tells."""
+        """The provisioning model in effect. If it is not set, it follows from the reservation."""
         if self.provisioning_model is not None:
             return self.provisioning_model
         return ProvisioningModel.RESERVATION_BOUND if self.reservation else ProvisioningModel.STANDARD
@@ -234,7 +234,7 @@ class InstanceConfig:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapConfig:
-    """How machines join the cluster; what is not given is taken from the cluster."""
+    """How machines join the cluster. Fields that are not set have the values of the cluster."""
 
     version: Annotated[
         str,
@@ -298,7 +298,7 @@ class BootstrapConfig:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuNodeGroupSpec:
-    """A slice, or machines that are alike; `shape.resolve` tells which, and derives what is not given."""
+    """One slice, or machines that are a slice each. `shape.resolve` derives which, and the values that are not set."""
 
     project: Annotated[str, _project("The project in which the machines are created.")]
     node_location: Annotated[str, _zone("The zone in which the machines are created, such as us-central1-c.")]
@@ -374,7 +374,7 @@ class WorkloadPolicySpec:
 @declared("The boot disk of the machines.")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateDisk:
-    """The boot disk of an instance template."""
+    """Boot disk of an instance template."""
 
     auto_delete: Annotated[
         bool, Flag(about="Has no effect: boot disks of TPU machines are always deleted with them.")
@@ -449,7 +449,7 @@ class ManagedInstanceGroupSpec:
 
     @property
     def effective_mode(self) -> SizePolicyMode:
-        """The mode that is given, else the one that the workload policy tells."""
+        """The mode in effect. If it is not set, it follows from the workload policy."""
         if self.target_size_policy_mode is not None:
             return self.target_size_policy_mode
         return SizePolicyMode.BULK if self.workload_policy else SizePolicyMode.INDIVIDUAL

@@ -1,4 +1,4 @@
-"""The statuses of the four kinds, which the controller alone writes; times are in UTC and have whole seconds."""
+"""Statuses of the four kinds. Only the controller writes them. Times are in UTC, in whole seconds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from provisioner.model import bounds
 from provisioner.nodegroups.api.codec import Array, Flag, Moment, Text, Whole, choice, declared, struct_of
 from provisioner.nodegroups.api.specs import SizePolicyMode
 
-#: The API server reads bounds as floating-point numbers, which know all whole numbers up to this one.
+#: The API server reads bounds as floating-point numbers, which represent all integers up to this one exactly.
 LARGEST_GENERATION = 2**53 - 1
-#: Statuses of machines that are starting or run: their metadata can be set, and will be read.
+#: Statuses of machines that can still get new metadata, and will read it.
 STARTING_OR_RUNNING = frozenset({"PROVISIONING", "STAGING", "RUNNING"})
 
 
 class ConditionType(StrEnum):
-    """Types of conditions; children have READY alone."""
+    """Types of conditions. Children have only READY."""
 
     READY = "Ready"
     WORKLOAD_POLICY_READY = "WorkloadPolicyReady"
@@ -27,7 +27,7 @@ class ConditionType(StrEnum):
 
 
 class ConditionStatus(StrEnum):
-    """What a condition says of its type."""
+    """Status of a condition."""
 
     TRUE = "True"
     FALSE = "False"
@@ -35,7 +35,7 @@ class ConditionStatus(StrEnum):
 
 
 class Reason(StrEnum):
-    """Reasons of conditions. The first four sections are those of gke-labs/tpu-operator, the last is ours."""
+    """Reasons of conditions. All but those of the last section are gke-labs/tpu-operator's."""
 
     # --- a TPUNodeGroup's Ready ---
     READY = "Ready"
@@ -46,34 +46,34 @@ class Reason(StrEnum):
     DELETING_POLICY = "DeletingPolicy"
     DELETING_NODES = "DeletingNodes"
     DELETING_DEVICE_PLUGIN = "DeletingDevicePlugin"
-    # --- its children, as it sees them ---
+    # --- conditions of a TPUNodeGroup about its children ---
     PROVISIONING = "Provisioning"
     INVALID_TEMPLATE = "InvalidTemplate"
     EXTERNAL_TEMPLATE = "ExternalTemplate"
     # --- a child's Ready ---
     CREATED = "Created"
     UNSTABLE = "Unstable"
-    # --- failures, on both ---
+    # --- failures, in conditions of groups and children ---
     REQUEST_REJECTED = "RequestRejected"
     OPERATION_FAILED = "OperationFailed"
     INSTANCES_CREATION_FAILED = "InstancesCreationFailed"
-    # --- ours ---
-    #: Topology, machine type, count and mode do not go together, or the name is too long.
+    # --- not in tpu-operator ---
+    #: Topology, machine type, count and mode contradict each other, or the name is too long.
     INVALID_SPEC = "InvalidSpec"
-    #: The project or the namespace is not on the list of those that are served.
+    #: The project (ALLOWED_PROJECTS) or the namespace (SERVED_NAMESPACES) is not allowed.
     NOT_ALLOWED = "NotAllowed"
-    #: A machine, its node or a chip is gone or not ready, after all had been.
+    #: All nodes had been ready; now a machine, its node or a chip is missing or not ready.
     NODE_LOST = "NodeLost"
     #: All machines of the slice are being recreated.
     RECREATING = "Recreating"
-    #: The nodes are cordoned, and pods on them are leaving or keep them.
+    #: The nodes are cordoned; pods on them are being evicted, or prevent the deletion.
     DRAINING_NODES = "DrainingNodes"
 
 
 @declared("One condition of the object.", required=("type", "status", "reason", "message", "lastTransitionTime"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One of an object's conditions."""
+    """One condition of an object."""
 
     type: Annotated[
         str,
@@ -97,7 +97,7 @@ class Condition:
         ),
     ]
     message: Annotated[str, Text(about="The reason in a sentence.", most=32_768)] = ""
-    #: None until `with_condition` puts it among an object's conditions.
+    #: Time of the last change of the status. None until `with_condition` adds the condition to an object.
     last_transition_time: Annotated[datetime | None, Moment(about="When the status last changed.")] = None
     observed_generation: Annotated[
         int, Whole(about="The generation of the object that the condition is based on.", most=LARGEST_GENERATION)
@@ -105,17 +105,17 @@ class Condition:
 
 
 def not_ready(reason: Reason, message: str, condition_type: ConditionType = ConditionType.READY) -> Condition:
-    """Return a condition that is False."""
+    """Return a condition whose status is False."""
     return Condition(type=condition_type, status=ConditionStatus.FALSE, reason=reason, message=message)
 
 
 def created(note: str = "") -> Condition:
-    """Return the condition of a resource that is there."""
+    """Return the condition of a resource that exists."""
     return Condition(type=ConditionType.READY, status=ConditionStatus.TRUE, reason=Reason.CREATED, message=note)
 
 
 def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datetime) -> tuple[Condition, ...]:
-    """Put a condition in place of that of its type; the time of its transition stays while its status does."""
+    """Replace the condition of the same type, or add it. The transition time changes only if the status does."""
     old = condition_of(conditions, new.type)
     kept = old.last_transition_time if old is not None and old.status is new.status else None
     message = bounds.cut(new.message, bounds.CONDITION_MESSAGE)
@@ -130,12 +130,12 @@ def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datet
 
 
 def is_true(condition: Condition | None) -> bool:
-    """Whether there is a condition, and it is true."""
+    """Return whether a condition exists and is true."""
     return condition is not None and condition.status is ConditionStatus.TRUE
 
 
 def condition_of(conditions: tuple[Condition, ...], condition_type: str) -> Condition | None:
-    """Return the condition of a type, None where there is none."""
+    """Return the condition of this type, None if it is missing."""
     for condition in conditions:
         if condition.type == condition_type:
             return condition
@@ -150,7 +150,7 @@ _COUNT = bounds.GROUP_NODES
 
 
 class OperationType(StrEnum):
-    """What an operation of Compute Engine does."""
+    """Kind of an operation of Compute Engine."""
 
     CREATE = "CREATE"
     DELETE = "DELETE"
@@ -158,18 +158,18 @@ class OperationType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationRef:
-    """An operation of Compute Engine that has not been seen to end."""
+    """An operation of Compute Engine whose end has not been observed yet."""
 
     name: str
     type: OperationType
-    #: Which attempt of the object's it is, from 1: a part of its request id (`names.request_id`).
+    #: Number of the object's attempt, from 1. It is part of the request id (`names.request_id`).
     attempt: int
 
 
 @declared("The state of the resource.")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceStatus:
-    """Status of a child: of the one resource of Compute Engine that it stands for."""
+    """Status of a child, which represents one resource of Compute Engine."""
 
     conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
     observed_generation: Annotated[int, _OBSERVED_GENERATION] = 0
@@ -178,7 +178,7 @@ class ResourceStatus:
     )
     operation_name: Annotated[str, Text(about="Compute Engine's operation that has not ended.")] = ""
     operation_type: Annotated[OperationType | None, choice("What the operation does.", OperationType)] = None
-    #: That of an open operation included: numbers that are not used again.
+    #: Number of the latest attempt, also of the open operation. Numbers are not reused.
     attempts: Annotated[
         int,
         Whole(about="Number of the latest attempt; repeated requests of one attempt count once."),
@@ -187,7 +187,7 @@ class ResourceStatus:
 
     @property
     def operation(self) -> OperationRef | None:
-        """The operation that has not ended; gke-labs/tpu-operator did not always write its type."""
+        """The open operation. None also if its type is missing, as in some statuses of gke-labs/tpu-operator."""
         if not self.operation_name or self.operation_type is None:
             return None
         return OperationRef(name=self.operation_name, type=self.operation_type, attempt=self.attempts)
@@ -196,7 +196,7 @@ class ResourceStatus:
 @declared("Counts of nodes.", required=("ready", "reconciling", "failed"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSummary:
-    """Counts of a group's nodes."""
+    """Numbers of a group's nodes by state."""
 
     ready: Annotated[int, Whole(about="Nodes that are ready and show all their chips.", most=_COUNT)] = 0
     reconciling: Annotated[
@@ -209,7 +209,7 @@ class NodeSummary:
 @declared("One machine.", required=("name", "ready"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One machine of a group, as its status lists it."""
+    """Entry of a group's status for one machine."""
 
     name: Annotated[str, Text(about="Its name in Compute Engine.", most=63, least=1, meaning="the name of a machine")]
     state: Annotated[str, Text(about="Its status in Compute Engine, or the action on it.", most=63)] = ""
@@ -221,12 +221,12 @@ class Machine:
 @declared("The state of the machines.")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuNodeGroupStatus:
-    """What there is of a group."""
+    """Status of a group."""
 
     conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
     observed_generation: Annotated[int, _OBSERVED_GENERATION] = 0
     node_summary: NodeSummary | None = None
-    #: It follows from others; empty until a count is known.
+    #: Derived from `node_summary` and `node_count`; empty until the count is known.
     nodes: Annotated[str, Text(about="Nodes that are ready, of those that are wanted, as 3/4.", most=16)] = ""
     topology: Annotated[str, Text(about="The topology in effect, given or derived.", most=bounds.LABEL_VALUE)] = ""
     node_count: Annotated[

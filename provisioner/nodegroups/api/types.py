@@ -1,4 +1,4 @@
-"""The four kinds of tpu.google.com/v1alpha1 as records."""
+"""Records of the four kinds of tpu.google.com/v1alpha1."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 
 class Kind(StrEnum):
-    """The kinds: a TPUNodeGroup, and its children, each of which stands for one resource of Compute Engine."""
+    """A TPUNodeGroup, or one of its children, each of which represents one resource of Compute Engine."""
 
     TPU_NODE_GROUP = "TPUNodeGroup"
     WORKLOAD_POLICY = "WorkloadPolicy"
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
     @property
     def plural(self) -> str:
-        """The kind's name in paths."""
+        """The name of the kind in the API's paths."""
         return _PLURALS[self]
 
 
@@ -45,7 +45,7 @@ _PLURALS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectMeta:
-    """What matters of an object's metadata."""
+    """Fields of an object's metadata that the controller uses."""
 
     namespace: str
     name: str
@@ -53,17 +53,17 @@ class ObjectMeta:
     generation: int = 0
     resource_version: str = ""
     created_at: datetime | None = None
-    #: deletionTimestamp: when somebody asked for the deletion.
+    #: deletionTimestamp: time at which the deletion was requested. None if it was not.
     deleted_at: datetime | None = None
     finalizers: tuple[str, ...] = ()
-    #: Only those that are read (`names.READ_ANNOTATIONS`).
+    #: Only the annotations in `names.READ_ANNOTATIONS`.
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: The group that controls it. Written, and not read: anybody may write one. None also where it was read.
+    #: Group that controls the child. Only written: None after reading, because any user can set an owner reference.
     owner: ObjectMeta | None = None
 
     @property
     def deleting(self) -> bool:
-        """Whether somebody asked for the deletion; the object stays until its last finalizer goes."""
+        """Whether the deletion was requested. The object exists until its last finalizer is removed."""
         return self.deleted_at is not None
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class TpuNodeGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPolicy:
-    """The child that stands for a workload policy."""
+    """The child that represents a workload policy."""
 
     kind: ClassVar[Kind] = Kind.WORKLOAD_POLICY
     meta: ObjectMeta
@@ -92,7 +92,7 @@ class WorkloadPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceTemplate:
-    """The child that stands for an instance template."""
+    """The child that represents an instance template."""
 
     kind: ClassVar[Kind] = Kind.INSTANCE_TEMPLATE
     meta: ObjectMeta
@@ -102,7 +102,7 @@ class InstanceTemplate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedInstanceGroup:
-    """The child that stands for a managed instance group."""
+    """The child that represents a managed instance group."""
 
     kind: ClassVar[Kind] = Kind.MANAGED_INSTANCE_GROUP
     meta: ObjectMeta

@@ -1,1 +1,1 @@
-"""How machines join the cluster: a token for each, what its metadata says, and the script that it runs at each boot."""
+"""Bootstrap of machines into the cluster: their tokens, metadata, and the startup script that runs at each boot."""

@@ -1,7 +1,7 @@
-"""The metadata of machines: how to join the cluster, and the startup script. Pure.
+"""Metadata of machines: the data with which they join the cluster, and the startup script. Pure.
 
-A write has all items, with the fingerprint of the last reading. What may change while machines run (version, address,
-token) is in separate items and not in the script, because a template cannot be changed.
+Compute Engine replaces all items at once, if the fingerprint is that of the last reading. Values that may change while
+machines run (version, address, token) are items of their own, because the script in a template cannot be changed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from importlib import resources
 
 from provisioner.nodegroups.api.names import KUBE_LABELS, labels_text, parse_labels
 
-#: Read by the startup script; all but version and port are those of gke-labs/tpu-operator.
+#: Keys that the startup script reads; all except those of version and port are gke-labs/tpu-operator's.
 TOKEN = "kubeadm-join-token"  # noqa: S105 - a key
 ADDRESS = "kubeadm-control-plane-ip"
-#: Left out for 6443.
+#: Omitted if the port is 6443.
 PORT = "kubeadm-control-plane-port"
 CA_HASH = "kubeadm-ca-hash"
 VERSION = "kubeadm-kubernetes-version"
 DEFAULT_PORT = 6443
 
-#: Debian packages of Kubernetes, by minor version.
+#: Default address of the Debian packages of Kubernetes, which have a folder for each minor version.
 REPOSITORY = "https://pkgs.k8s.io"
 _HOST = re.compile(r"[A-Za-z0-9]([-.A-Za-z0-9]{0,252}[A-Za-z0-9])?")
 _WITH_USERS = """\
@@ -43,19 +43,19 @@ fi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """What a machine needs to join."""
+    """Data that a machine needs to join the cluster."""
 
     token: str = field(repr=False)
     #: HOST:PORT.
     api_server: str
-    #: sha256:HEX, several separated by commas.
+    #: sha256:HEX; several hashes are separated by commas.
     ca_hash: str
-    #: As 1.31.
+    #: Minor version, such as 1.31.
     kubernetes_version: str
 
 
 def changed_items(items: Mapping[str, str], *, labels: Mapping[str, str], join: Join | None) -> dict[str, str] | None:
-    """Return all items that a machine is to have, None where it has them; without `join` it joins by itself."""
+    """Return all items that a machine must have, None if it has them. Without `join`, its image must make it join."""
     wanted = dict(items)
     wanted[KUBE_LABELS] = labels_text({**parse_labels(items.get(KUBE_LABELS, "")), **labels})
     if join is not None:
@@ -73,7 +73,7 @@ def changed_items(items: Mapping[str, str], *, labels: Mapping[str, str], join: 
 
 
 def api_server(host: str, port: int | None = None) -> str:
-    """Return HOST:PORT, empty if the host is neither a name nor an IPv4 address: machines have no other addresses."""
+    """Return HOST:PORT, empty if the host is neither a name nor an IPv4 address: machines have no IPv6 addresses."""
     return f"{host}:{port or DEFAULT_PORT}" if _HOST.fullmatch(host) else ""
 
 
@@ -81,17 +81,17 @@ def api_server(host: str, port: int | None = None) -> str:
 def startup_script(repository: str = REPOSITORY) -> str:
     """Return the script that installs containerd and kubeadm, and joins the cluster.
 
-    `repository` is the address of packages as on pkgs.k8s.io, for machines that reach a mirror alone.
+    `repository` has the layout of pkgs.k8s.io. Machines without access to it need the address of a mirror.
     """
     script = resources.files(__package__).joinpath("startup.sh").read_text(encoding="utf-8")
     return script.replace("@REPOSITORY@", shlex.quote(repository.rstrip("/")))
 
 
 def with_users_script(script: str, users: str) -> str:
-    """Return what runs a startup script of the user's first, whatever becomes of it, and then `script`."""
+    """Return a script that runs the user's startup script first, and then `script` even if the former fails."""
     if not users:
         return script
-    # No line of the user's is a hash of all of them.
+    # The delimiter contains a hash of the user's script, so that no line of that script can equal it.
     end = f"END_{hashlib.sha256(users.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
     users = users if users.endswith("\n") else f"{users}\n"
     return _WITH_USERS.format(end=end, users=users, script=script)

@@ -1,8 +1,9 @@
-"""Bootstrap tokens: a Secret of kube-system for each machine that has not joined. Pure.
+"""Plans bootstrap tokens, and checks the certificate requests that are made with them. Pure.
 
-A token lives for 30 minutes and is replaced before. The old one expires on its own, so that no join is interrupted.
-Certificates of their group are approved by this controller only, for the machine of the token: with the group of
-kubeadm, a user who writes the startup script of a machine could become any node.
+Each machine that has not joined has a token, a Secret in kube-system. A token is valid for 30 minutes and is replaced
+earlier; the old one is kept until it expires, so a running join is not interrupted. Tokens do not have kubeadm's group,
+for which Kubernetes approves any node's certificate: a user who writes the startup script of a machine could become any
+node. For their own group, only this controller approves certificates, for the token's machine.
 """
 
 from __future__ import annotations
@@ -25,21 +26,22 @@ from provisioner.model import bounds
 from provisioner.nodegroups.api import names
 
 NAMESPACE = "kube-system"
+#: Time for which a token is valid.
 LIFE = timedelta(minutes=30)
-#: A token with less than this left is not enough for a machine that has yet to join.
+#: Minimum remaining validity of the token of a machine that has not joined; with less, it gets a new token.
 LEAST_LEFT = timedelta(minutes=10)
 
-#: Tokens of all groups at once. Kubernetes signs the ConfigMap cluster-info for each: 106 bytes in it (a key of 21, a
-#: signature of 85), so these take 434 KB of the 1 MiB that it may have, and leave the rest to tokens of others. While
-#: as many machines have not joined, others wait for theirs.
+#: Maximum number of tokens of all groups together. Kubernetes adds a signature to the ConfigMap cluster-info for each
+#: token: 106 bytes (a key of 21, a value of 85), in total 434 KB of its 1 MiB. The rest is left to other tokens. While
+#: this many machines have not joined, further machines wait for a token.
 MOST = 4096
 
 SECRET_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
 NAME_PREFIX = "bootstrap-token-"
-#: What tokens make their bearers: deploy/nodegroups/rbac/machines.yaml says what these may do. Kubernetes approves the
-#: certificates of kubeadm's group, whatever node they name; those of this one are approved here (`is_own`).
+#: Group of the users that authenticate with these tokens; deploy/nodegroups/rbac/machines.yaml has its permissions.
+#: Kubernetes approves certificates for kubeadm's group, for any node; `is_own` decides on those for this group.
 GROUP = "system:bootstrappers:tpu-provisioner:node-groups"
-#: A label of the Secret beside those of its group and the machine's number: its name.
+#: Label of the Secret with the machine's name, in addition to those with its group and its number.
 MACHINE = "tpu-provisioner.cloud.google.com/machine"
 
 _TOKEN = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
@@ -47,37 +49,37 @@ _TOKEN = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A Secret in kube-system with which one machine may join."""
+    """A bootstrap token, which is a Secret in kube-system, for one machine."""
 
     name: str
     uid: str
     group_namespace: str
     group_name: str
-    #: Name and number (`ManagedInstance.id`) of the machine that it was made for.
+    #: Name of the machine that the token was created for. The next field is its number (`ManagedInstance.id`).
     machine: str
     machine_id: str
-    #: As "abcdef.0123456789abcdef", for the machine's metadata; empty where the Secret cannot be used.
+    #: "abcdef.0123456789abcdef", for the machine's metadata; empty if the Secret does not contain a valid token.
     value: str = field(default="", repr=False)
-    #: None: it says none, and so it is never used, only deleted.
+    #: None if the Secret has no valid expiration: such a token is never used, only deleted.
     expires_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPlan:
-    """What is to be done about the tokens of one group."""
+    """Tokens of one group to use, create and delete."""
 
-    #: The token for the metadata of each machine that has not joined, by the machine's name.
+    #: Tokens for the metadata of machines that have not joined, by the machine's name.
     current: Mapping[str, Token] = field(default_factory=dict)
-    #: Names and numbers of machines that need a new one.
+    #: Names and numbers of machines that need a new token.
     create: tuple[tuple[str, str], ...] = ()
     delete: tuple[Token, ...] = ()
 
 
 def plan_tokens(tokens: Sequence[Token], joining: Collection[tuple[str, str]], now: datetime) -> TokenPlan:
-    """Decide on the tokens of one group; `joining` are its machines that have not joined, by name and number.
+    """Plan the tokens of one group. `joining` are names and numbers of the machines that have not joined.
 
-    One gets a new token when its best one has less than ten minutes left. A token goes when its machine has joined
-    or is gone, or when it has expired.
+    A machine gets a new token if its best one is valid for less than 10 minutes. A token is deleted when its machine
+    has joined or no longer exists, or when the token has expired.
     """
     best: dict[tuple[str, str], tuple[datetime, Token]] = {}
     delete = []
@@ -121,7 +123,7 @@ def secret_of(
 
 
 def parse_secret(raw: object) -> Token | None:
-    """Read a Secret with the labels of a group; None for any that is no bootstrap token of ours. Never raises."""
+    """Read a Secret. Return None if it is not a bootstrap token of this controller. Never raises."""
     body = fields.mapping(raw)
     metadata = fields.mapping(body.get("metadata"))
     labels = fields.mapping(metadata.get("labels"))
@@ -159,9 +161,9 @@ _BOOTSTRAP_USER = "system:bootstrap:"
 _NODE_USER = "system:node:"
 _NODES = "system:nodes"
 _NAME, _ORGANIZATION = NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME
-#: What the signer lets the key of a kubelet be used for; the third is for RSA alone.
+#: Key usages that the signer accepts for kubelets. "key encipherment" is for RSA keys only.
 _USAGES = ({"digital signature", "client auth"}, {"digital signature", "client auth", "key encipherment"})
-#: What is raised where a request is not what it should be.
+#: Exceptions that cryptography raises for a malformed certificate request.
 _UNREADABLE = (
     ValueError,
     TypeError,
@@ -174,7 +176,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A CertificateSigningRequest of a kubelet that came with one of our tokens, and that nobody has decided on."""
+    """A kubelet's CertificateSigningRequest, sent with a token of this controller and still undecided."""
 
     name: str
     uid: str
@@ -211,7 +213,7 @@ def parse_request(raw: object) -> Request | None:
 
 
 def is_own(request: Request, token: Token, now: datetime) -> bool:
-    """Whether a request is for the node of the machine whose token it came with, and the token still counts."""
+    """Return whether the token is valid and the request, sent with it, is for the node of the token's machine."""
     counts = token.value and token.expires_at is not None and token.expires_at > now
     return bool(counts) and (request.token, request.node) == (token.name, token.machine)
 
@@ -228,13 +230,13 @@ def approval_patch(uid: str, resource_version: str) -> dict[str, Any]:
 
 
 def _node_of(request: str) -> str:
-    """Return the node that a request in base64 names, empty if it contains more than a kubelet requests."""
+    """Return the node of a base64 certificate request, empty if the request contains more than a kubelet requests."""
     try:
         pem = base64.b64decode(request, validate=True)
         asked = x509.load_pem_x509_csr(pem)
         subject = {each.oid: each.value for each in asked.subject}
         whole = len(subject) == len(asked.subject) and subject.keys() == {_NAME, _ORGANIZATION}
-        # The signer must not read another request in the same text.
+        # The text must contain only this request, because the signer could read another one in it.
         plain = whole and asked.public_bytes(Encoding.PEM).strip() == pem.strip() and not list(asked.extensions)
     except _UNREADABLE:
         return ""

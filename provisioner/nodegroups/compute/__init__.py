@@ -1,1 +1,1 @@
-"""Compute Engine: what is asked of it and how, in types of our own."""
+"""Client of Compute Engine: records of its resources, the protocol of its calls, and the meaning of its errors."""

@@ -1,6 +1,6 @@
-"""Compute Engine itself, or a simulator of it, over REST; it never retries and never waits.
+"""REST client of Compute Engine or of a simulator of it. Never retries and never waits for an operation.
 
-Google's library for Compute Engine takes a second to import, and 140 MB.
+It replaces Google's library, whose import takes one second and 140 MB of memory.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _OPERATIONS = "operations"
 
 
 class _Sort(NamedTuple):
-    """How resources of one sort are asked for and read."""
+    """Access to resources of one type: path, field mask, and conversion from and to JSON."""
 
     collection: str
     fields: str
     read: Callable[[object], Any]
     body: Callable[[Any], dict[str, Any]]
-    #: What users wrote of it.
+    #: Returns the texts in a resource that users chose. They are removed from errors before these are interpreted.
     said: Callable[[Any], Sequence[str]]
 
 
@@ -79,11 +79,11 @@ _NOUNS = {
 _READ_SECONDS = 10.0
 _LIST_SECONDS = 20.0
 _CHANGE_SECONDS = 10.0
-#: Google's largest page; groups that are not paged answer with all at once.
+#: Maximum page size of Google; groups without paging return all machines at once.
 _PAGE_SIZE = 500
-#: Machines have all their metadata in an answer, up to 512 KB each, and each thread may wait for such an answer.
+#: Instances are returned with all their metadata, up to 512 KB each, and several threads may hold a response.
 _METADATA_PAGE_SIZE = 8
-#: As many as the largest group has: an answer that never ends is none.
+#: Maximum number of pages of a list: enough for the largest group. A longer list is an error.
 _MOST_PAGES = 1 + bounds.GROUP_NODES // _METADATA_PAGE_SIZE
 
 _T = TypeVar("_T")
@@ -103,7 +103,7 @@ def _said_of_template(config: InstanceConfig) -> Sequence[str]:
 
 
 class ComputeClient:
-    """Implements the protocol `Compute` over HTTP."""
+    """Implements the protocol `Compute` over HTTP. Thread-safe."""
 
     def __init__(
         self,
@@ -112,16 +112,16 @@ class ComputeClient:
         credentials: auth_credentials.Credentials | None = None,
         change_seconds: float = _CHANGE_SECONDS,
     ) -> None:
-        """Resolve the credentials, which an `endpoint` needs none of; raise ComputeError without any.
+        """Find credentials, which are not needed with an `endpoint`. Raises ComputeError if there are no credentials.
 
-        A call that changes something may take `change_seconds`: no longer than its caller wants to have of its lease.
+        `change_seconds` is the time-out of a call that changes something; it should end before the caller's lease.
         """
         self._base_url = (endpoint or COMPUTE_ADDRESS).rstrip("/")
         self._change_seconds = change_seconds
         if credentials is None:
             credentials = auth_credentials.AnonymousCredentials() if endpoint else _own_credentials()  # type: ignore[no-untyped-call]
         self._session = ApiSession(credentials, base_url=self._base_url)
-        #: One answer is read at a time: that takes up to eight times its size in memory.
+        #: Held while a response is parsed, which takes up to eight times its size in memory.
         self._reading = threading.Lock()
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class ComputeClient:
         return tuple(pages)
 
     def list_managed_instances(self, scope: records.Scope, name: str) -> tuple[records.ManagedInstance, ...]:
-        """Implement `Compute.list_managed_instances`: POST, though it changes nothing."""
+        """Implement `Compute.list_managed_instances`. A POST, although it changes nothing."""
         subject = f"list of instances of instance group manager {name!r}"
         path = f"{self._path(scope, _MANAGERS, name, subject, Call.READ)}/listManagedInstances"
         params = {"fields": resources.MANAGED_INSTANCES_FIELDS, "maxResults": str(_PAGE_SIZE)}
@@ -189,7 +189,7 @@ class ComputeClient:
         return tuple(found[each] for each in sorted(found))
 
     def list_instances(self, scope: records.Scope, names: Collection[str]) -> tuple[records.Instance, ...]:
-        """Implement `Compute.list_instances`, by what the names of a group begin with."""
+        """Implement `Compute.list_instances`: filter by the common prefix of the names, then select exact names."""
         wanted = sorted({name for name in names if not records.address_problem(scope, name)})
         subject = f"list of instances {wanted[0] if wanted else next(iter(names), '')!r} and others"
         if not wanted:
@@ -232,8 +232,6 @@ class ComputeClient:
             scope, _OPERATIONS, name, resources.OPERATION_FIELDS, lambda body: resources.operation_of(body, scope)
         )
 
-    # --- one call each
-
     def _pages(
         self,
         subject: str,
@@ -242,7 +240,7 @@ class ComputeClient:
         *,
         said: Sequence[str],
     ) -> Iterator[_T]:
-        """Ask for one page after the other, and yield what they have; raise where there is no end of them."""
+        """Request page after page, and yield their entries. Raises ComputeError after _MOST_PAGES pages."""
         token = ""
         for _ in range(_MOST_PAGES):
             asked = {"pageToken": token} if token else {}
@@ -289,7 +287,7 @@ class ComputeClient:
         return started
 
     def _path(self, scope: records.Scope, collection: str, name: str, subject: str, call: Call) -> str:
-        """Return the path of a resource, without a call where there can be none of this name."""
+        """Return the path of a resource. Raises ComputeError if the name or the scope is invalid."""
         problem = records.address_problem(scope, name, operation=collection == _OPERATIONS)
         if problem:
             kind = FailureKind.INVALID if call is Call.CREATE else FailureKind.NOT_FOUND
@@ -321,7 +319,7 @@ class ComputeClient:
         said: Sequence[str],
         named: str = "",
     ) -> _T:
-        """Make one call and read its answer; with `named` the answer has to be about that."""
+        """Send a request and parse the response. If `named` is set, the response must be about this resource."""
         try:
             content = send()
         except failures.SDK_ERRORS as error:
@@ -340,7 +338,7 @@ class ComputeClient:
 
 
 def _common_start(names: Sequence[str]) -> str:
-    """Return what all of these names, which are in order, begin with: what the first and the last do."""
+    """Return the common prefix of sorted names, which is that of the first and the last name."""
     first, last = names[0], names[-1]
     same = zip(first, last, strict=False)
     return first[: next((at for at, (one, other) in enumerate(same) if one != other), len(first))]
@@ -364,6 +362,6 @@ def _api(call: Call, said: Sequence[str] = ()) -> failures.Api:
 
 
 def _unreadable(subject: str, call: Call, what: str) -> records.ComputeError:
-    """Return the failure of an answer with a good status that is not what was asked for."""
+    """Return the error for a response that has a success status, but not the requested content."""
     message = f"{what} Is {ADDRESS_OPTION} the address of Compute Engine?"
     return records.ComputeError(Failure(kind=LOST.of(call), message=message), subject)

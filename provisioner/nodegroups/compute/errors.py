@@ -1,6 +1,6 @@
-"""Meaning of the texts, reasons and codes of Compute Engine, beyond what all of Google's APIs share. Pure.
+"""Classifies the errors of Compute Engine, by rules in addition to those for all of Google's APIs. Pure.
 
-Values that users wrote are removed from a text before it is read.
+Values that users chose are removed from a text before it is classified.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _LONGEST_MESSAGE = 2000
 _IN_THE_WAY = FailureKind.OPERATION_IN_THE_WAY
 
 _TABLE = Table(
-    # The first match wins. Each rule names where its text was seen.
+    # The first match wins. The comment of each rule names the source of its text.
     texts=(
-        # 412 of setMetadata: another writer was faster (Terraform's provider retries these two texts).
+        # 412 of setMetadata: another client changed the metadata first (Terraform's provider retries these two texts).
         text_rule(r"invalid fingerprint|fingerprint does not match", _IN_THE_WAY),
-        # 400 of a delete (Terraform, ingress-gce): a group still uses the policy or the template.
+        # 400 of a delete (Terraform, ingress-gce): a managed instance group still uses the policy or the template.
         text_rule(r"is already being used by", _IN_THE_WAY),
         *TEXTS,
     ),
-    # error.errors[].reason of answers; Google writes reasons of error.details in capitals.
+    # Values of error.errors[].reason in responses; Google writes reasons of error.details in capitals.
     reasons={
         "resourceInUseByAnotherResource": _IN_THE_WAY,
         "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE": _IN_THE_WAY,
@@ -46,12 +46,12 @@ _TABLE = Table(
         "RESOURCE_NOT_READY": _IN_THE_WAY,
     },
 )
-#: 400: a name, zone or region of the address is none. Nothing of such a name can be there to read or delete.
+#: Text of a 400 for an invalid name, zone or region in the URL. No resource can exist at such an address.
 _NO_SUCH_ADDRESS = re.compile(
     r"Invalid value for field '(zone|region|resourcePolicy|instanceTemplate|instanceGroupManager|instance|operation)'"
 )
 
-#: Codes of Compute Engine's own work; what is not here is read by its text, then by its HTTP code.
+#: Error codes of operations and machines. Other codes are classified by their text, then by the HTTP code.
 _WORK_KINDS: Mapping[FailureKind, tuple[str, ...]] = {
     FailureKind.STOCKOUT: (
         "ZONE_RESOURCE_POOL_EXHAUSTED",
@@ -89,31 +89,31 @@ _WORK_KINDS: Mapping[FailureKind, tuple[str, ...]] = {
 }
 _WORK_CODES: Mapping[str, CodeRow] = {
     **{code: same(kind) for kind, codes in _WORK_KINDS.items() for code in codes},
-    # Of a create: something that it names. Of anything else: the resource itself is gone.
+    # For a create, a resource that the request refers to is missing; otherwise the resource itself is.
     "RESOURCE_NOT_FOUND": CodeRow(read=FailureKind.NOT_FOUND, create=FailureKind.INVALID, change=FailureKind.NOT_FOUND),
     "RESOURCE_ALREADY_EXISTS": CodeRow(
         read=FailureKind.UNAVAILABLE, create=FailureKind.ALREADY_EXISTS, change=_IN_THE_WAY
     ),
-    # Of a create: an organisation policy forbids it. Of a change: the resource is another than was read.
+    # For a create, an organisation policy forbids it; for a change, the resource has changed since it was read.
     "CONDITION_NOT_MET": CodeRow(read=FailureKind.INVALID, create=FailureKind.INVALID, change=_IN_THE_WAY),
 }
 
 
 class WorkError(NamedTuple):
-    """One entry of what Compute Engine says of its own work."""
+    """One error of an operation, or of a managed instance group's work on a machine."""
 
     code: str
     message: str
 
 
 def help_of(text: str) -> str:
-    """Say what to do about a refusal of permission."""
+    """Return instructions for a missing permission; `text` is Google's message."""
     accounts = "spec.instanceConfig.serviceAccounts of a new group"
     return remedy_of(text, accounts=accounts, again="call is repeated", otherwise=GRANT_HELP)
 
 
 def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> FailureKind:
-    """Return what an error answer means for a call; `values` are what that said in words of users."""
+    """Return the kind of failure of an error response; `values` are the texts of users that the call contained."""
     no_such = answer.from_google and answer.code == 400 and _NO_SUCH_ADDRESS.search(answer.message)
     if no_such and call in (Call.READ, Call.DELETE):
         return FailureKind.NOT_FOUND
@@ -123,7 +123,7 @@ def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> Failure
 def failure_of_work(
     errors: Sequence[WorkError], call: Call, *, http_code: int = 0, values: Iterable[str] = ()
 ) -> Failure:
-    """Return what failed work means, which is over, for its call: the first entry that is known gives the kind."""
+    """Return the failure of completed work: its kind is that of the first known error. `call` started the work."""
     values = tuple(values)
     kinds = [_kind_of_error(error, call, values) for error in errors]
     kind = next((each for each in kinds if each is not None), None)

@@ -1,14 +1,16 @@
-"""The resources of Compute Engine as frozen records, and the protocol `Compute` for calls. Knows no JSON.
+"""Resources of Compute Engine as frozen records, and the protocol `Compute` of its calls. Independent of JSON.
 
-One record is used for inserts and for reads; a field below `# --- only asked for` or `# --- only read` is empty in the
-other. Statuses and modes are texts, so that a new one fails nothing. What callers of `Compute` can rely on:
+The same records are used for inserts and for reads: fields below `# --- only in inserts` are empty after a read, those
+below `# --- only in reads` in an insert. Statuses and modes are strings, so that an unknown value causes no error.
+Callers of `Compute` can rely on this:
 
-- A method is one exchange (or one list), thread-safe, never waits for an operation, never retries, and raises only
-  `ComputeError`.
-- A change with the same request id has one effect, and returns the operation of the first, for at least some minutes.
-- An insert of an existing name ends in ALREADY_EXISTS, a delete of a name that does not exist in NOT_FOUND.
-- UNKNOWN_OUTCOME: the change was lost on its way and may take effect, also later. Other failures changed nothing.
-- INVALID and PERMISSION last until a user changes something. OPERATION_IN_THE_WAY passes.
+- A method makes one request (or reads one list), is thread-safe, never waits for an operation, never retries, and
+  raises only `ComputeError`.
+- A change that is repeated with the same request id has one effect, and returns the operation of the first request.
+  Google guarantees this for at least some minutes.
+- An insert of an existing name fails with ALREADY_EXISTS, a delete of a missing name with NOT_FOUND.
+- UNKNOWN_OUTCOME: the change may have taken effect, or may do so later. Any other failure changed nothing.
+- INVALID and PERMISSION last until a user changes something. OPERATION_IN_THE_WAY passes without that.
 """
 
 from __future__ import annotations
@@ -23,21 +25,21 @@ from provisioner.model.capacity import HIGH_THROUGHPUT, Failure, OperationName
 from provisioner.model.choices import ZONE
 from provisioner.nodegroups.api.specs import InstanceConfig
 
-#: What Google does on maintenance of a host, and when it takes a machine away.
+#: TERMINATE: machines stop for maintenance of their host. STOP, DELETE: effect on a machine that Google takes back.
 TERMINATE = "TERMINATE"
 STOP = "STOP"
 DELETE = "DELETE"
 
 READY = "READY"
-#: The status of a machine with TPUs that waits for capacity, for hours with flex-start.
+#: Status of a TPU machine that waits for capacity; with flex-start, for hours.
 PENDING = "PENDING"
-#: The current action of a machine that its manager leaves alone.
+#: Current action of a machine that its managed instance group is not changing.
 NO_ACTION = "NONE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Scope:
-    """Where a resource or an operation is: in a zone, in a region, or global where both are empty."""
+    """Location of a resource or an operation: a zone, a region, or global if both are empty."""
 
     project: str
     region: str = ""
@@ -45,7 +47,7 @@ class Scope:
 
     @property
     def path(self) -> str:
-        """As in addresses: projects/P/zones/Z, projects/P/regions/R or projects/P/global."""
+        """Prefix of addresses: projects/P/zones/Z, projects/P/regions/R or projects/P/global."""
         if self.zone:
             return f"projects/{self.project}/zones/{self.zone}"
         if self.region:
@@ -55,17 +57,17 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcePolicy:
-    """A workload policy, which gives the machines of a group the topology of one slice. Regional."""
+    """A workload policy, which wires the machines of a group as one slice of this topology. Regional."""
 
     name: str
     description: str = ""
-    #: Empty for a resource policy of another sort.
+    #: Empty if it is a resource policy of another type.
     type: str = HIGH_THROUGHPUT
     topology: str = ""
 
-    # --- only read
+    # --- only in reads
 
-    #: CREATING, READY, DELETING, INVALID, EXPIRED.
+    #: CREATING, READY, DELETING, INVALID or EXPIRED.
     status: str = ""
     url: str = ""
 
@@ -75,63 +77,63 @@ _NO_CONFIG = InstanceConfig(machine_type="", subnetwork="")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """An instance template: what each machine of a group is. Global, or regional where a user names one."""
+    """An instance template, from which machines are created. The provisioner's are global; a user's may be regional."""
 
     name: str
     description: str = ""
     machine_type: str
-    #: STANDARD, SPOT, RESERVATION_BOUND, FLEX_START; empty where it says none.
+    #: STANDARD, SPOT, RESERVATION_BOUND or FLEX_START; empty if not set.
     provisioning_model: str = ""
-    #: TERMINATE or MIGRATE; empty where it says none.
+    #: TERMINATE or MIGRATE; empty if not set.
     on_host_maintenance: str = ""
-    #: DELETE or STOP; empty where it says none.
+    #: DELETE or STOP; empty if not set.
     termination_action: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
 
-    # --- only asked for
+    # --- only in inserts
 
-    #: All else that each machine is.
+    #: Remaining configuration of the machines.
     config: InstanceConfig = _NO_CONFIG
 
-    # --- only read
+    # --- only in reads
 
-    #: Whether it says anything of scheduling at all.
+    #: Whether the template has a section `scheduling`.
     has_scheduling: bool = True
     url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkOperation:
-    """The creation of all machines of a BULK group at once, as its last check of progress found it."""
+    """Creation of all machines of a BULK group together, as of Google's last progress check."""
 
     in_progress: bool
-    #: What that check ran into, such as a stockout; Google tries on meanwhile.
+    #: Failures in that check, such as a stockout. Google continues to try.
     failures: tuple[Failure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manager:
-    """A managed instance group: as many machines of one template as it is asked for. Zonal."""
+    """A managed instance group, which creates `target_size` machines from a template. Zonal."""
 
     name: str
     description: str = ""
     template: str
     target_size: int
-    #: BULK or INDIVIDUAL; empty where it says none, which is INDIVIDUAL.
+    #: BULK or INDIVIDUAL; empty if not set, which means INDIVIDUAL.
     mode: str = ""
-    #: URL of the workload policy; empty for none.
+    #: URL of the workload policy; empty if the group has none.
     policy: str = ""
 
-    # --- only asked for
+    # --- only in inserts
 
     #: DO_NOTHING or REPAIR; empty for Google's default, REPAIR.
     action_on_failure: str = ""
 
-    # --- only read
+    # --- only in reads
 
-    #: No machine is being created, restarted or deleted, and none will be.
+    #: Whether no machine is being created, restarted or deleted, and no such action is pending.
     is_stable: bool = False
-    #: None: Google says nothing of a bulk operation.
+    #: None if Google reports no bulk operation.
     bulk: BulkOperation | None = None
     created_at: datetime | None = None
     url: str = ""
@@ -142,35 +144,35 @@ Resource = ResourcePolicy | Template | Manager
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedInstance:
-    """A machine that a group has or tries to have."""
+    """A machine of a managed instance group, or a placeholder for a machine that is not created yet."""
 
     name: str
     scope: Scope
-    #: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED, ...; empty: a placeholder without a machine.
+    #: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED, ...; empty if it is a placeholder.
     status: str = ""
-    #: What the group does with it: NONE, CREATING, RECREATING, DELETING, VERIFYING, ...
+    #: Current action of the group on it: NONE, CREATING, RECREATING, DELETING, VERIFYING, ...
     action: str = NO_ACTION
     failures: tuple[Failure, ...] = ()
-    #: Google's own number: another one under the same name is another machine. Empty for a placeholder.
+    #: Google's number of the machine: a machine recreated under the same name has another. Empty for a placeholder.
     id: str = ""
 
     @property
     def has_machine(self) -> bool:
-        """Whether there is a machine, other than one, or a placeholder for one, that waits for capacity."""
+        """Whether the machine exists: it is neither a placeholder nor waiting for capacity."""
         return self.status not in ("", PENDING)
 
     @property
     def provider_id(self) -> str:
-        """What the node of this machine has in spec.providerID."""
+        """spec.providerID of this machine's node."""
         return f"gce://{self.scope.project}/{self.scope.zone}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A machine."""
+    """A machine with its metadata."""
 
     name: str
-    #: Items of its metadata, and the fingerprint that a change of them has to carry.
+    #: Items of the metadata. A change of them must contain the fingerprint in the next field.
     items: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
     id: str = ""
@@ -178,7 +180,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """A long-running operation; done with a failure is a failure."""
+    """A long-running operation. It has failed if `failure` is set."""
 
     name: OperationName
     scope: Scope
@@ -187,7 +189,7 @@ class Operation:
 
 
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
-#: Project ids, those of a domain too, and project numbers.
+#: Project ids, also those with a domain (example.com:project), and project numbers.
 _PROJECT = re.compile(r"(?:[a-z0-9][-.a-z0-9]{0,62}:)?[a-z0-9][-a-z0-9]{0,62}")
 _OPERATION = re.compile(r"[a-z0-9][-_a-z0-9]{0,254}")
 _PATH = re.compile(
@@ -200,7 +202,7 @@ _ZONE = re.compile(r".+-[a-z]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What a URL points to."""
+    """Resource that a URL refers to."""
 
     scope: Scope
     collection: str
@@ -208,12 +210,12 @@ class Link:
 
 
 def region_of(zone: str) -> str:
-    """Return the region of a zone; empty where it is none."""
+    """Return the region of a zone, empty if the name is not a zone's."""
     return zone.rpartition("-")[0] if ZONE.fullmatch(zone) else ""
 
 
 def parse_link(url: str) -> Link | None:
-    """Read a URL of any host and version, or a path that begins with projects/; None where it is none."""
+    """Read a URL of any host and API version, or a path that begins with projects/. Return None for other texts."""
     found = _PATH.search(url)
     if found is None:
         return None
@@ -224,7 +226,7 @@ def parse_link(url: str) -> Link | None:
 
 
 def same_resource(url: str, other: str) -> bool:
-    """Whether two URLs point to one resource, whatever their hosts and versions."""
+    """Return whether two URLs refer to the same resource. Host and API version may differ."""
     if url == other:
         return True
     first, second = parse_link(url), parse_link(other)
@@ -232,7 +234,7 @@ def same_resource(url: str, other: str) -> bool:
 
 
 def address_problem(scope: Scope, name: str, *, operation: bool = False) -> str:
-    """Say why there can be no resource, or operation, of this name in this scope; empty where there can."""
+    """Return the reason why a resource or operation cannot have this name and scope, empty if it can."""
     if not _PROJECT.fullmatch(scope.project):
         return f"{scope.project!r} is not a project"
     if scope.zone and not _NAME.fullmatch(scope.zone):
@@ -248,54 +250,54 @@ R = TypeVar("R", bound=Resource)
 
 
 class ComputeError(Exception):
-    """The one exception of Compute Engine's boundary."""
+    """The only exception that calls of Compute Engine raise."""
 
     def __init__(
         self, failure: Failure, subject: str = "", *, retry_after_seconds: float | None = None, code: int = 0
     ) -> None:
         super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
         self.failure = failure
-        #: The object and the call, such as "delete of instance group manager 'a'".
+        #: Call and object, such as "delete of instance group manager 'a'".
         self.subject = subject
-        #: Google's own wish, None for none.
+        #: Pause in seconds that Google asked for, None if it did not.
         self.retry_after_seconds = retry_after_seconds
-        #: The HTTP status of the answer; 0 where there was none.
+        #: HTTP status of the response, 0 without a response.
         self.code = code
 
 
 class Compute(Protocol):
-    """The resources of Compute Engine that a node group consists of. Request ids are UUIDs."""
+    """Calls of Compute Engine for the resources of a node group. Request ids are UUIDs."""
 
     def get(self, sort: type[R], scope: Scope, name: str) -> R:
-        """Return a resource policy of a region, an instance template as the scope says, or a group of a zone."""
+        """Return a policy (regional scope), a template (global or regional) or a managed instance group (zonal)."""
         ...
 
     def insert(self, scope: Scope, resource: Resource, *, request_id: str) -> Operation:
-        """Submit the creation of a resource; a policy may be used once READY, a group's machines come later."""
+        """Submit the creation of a resource. A policy can be used once READY; a group's machines are created later."""
         ...
 
     def delete(self, sort: type[Resource], scope: Scope, name: str, *, request_id: str) -> Operation:
-        """Submit the deletion of a resource, of a group with its machines; OPERATION_IN_THE_WAY: it is used."""
+        """Submit the deletion of a resource, or of a group and its machines. OPERATION_IN_THE_WAY if it is used."""
         ...
 
     def list_managers(self, scope: Scope) -> tuple[Manager, ...]:
-        """Return the managed instance groups of all zones of a project that have a mark, of any cluster."""
+        """Return the managed instance groups in all zones of a project that have an ownership mark of any cluster."""
         ...
 
     def list_managed_instances(self, scope: Scope, name: str) -> tuple[ManagedInstance, ...]:
-        """Return all machines of a group by name, placeholders included; NOT_FOUND: no such group."""
+        """Return all machines of a group, sorted by name, with placeholders. NOT_FOUND if the group does not exist."""
         ...
 
     def list_instances(self, scope: Scope, names: Collection[str]) -> tuple[Instance, ...]:
-        """Return the machines of a zone that have these names, as far as there are any, with metadata."""
+        """Return the machines of a zone that have these names, with their metadata. Missing names are left out."""
         ...
 
     def set_metadata(
         self, scope: Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str
     ) -> Operation:
-        """Replace a machine's metadata; OPERATION_IN_THE_WAY: it has changed since the fingerprint's."""
+        """Replace a machine's metadata. OPERATION_IN_THE_WAY if it was changed after the fingerprint was read."""
         ...
 
     def get_operation(self, scope: Scope, name: OperationName) -> Operation:
-        """Return an operation, done with a failure too; NOT_FOUND says nothing about how it ended."""
+        """Return an operation, also a failed one. NOT_FOUND says nothing about the outcome of the operation."""
         ...

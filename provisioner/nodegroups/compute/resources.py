@@ -1,6 +1,6 @@
-"""Between Compute Engine's JSON and our records, field by field. Pure, and total: nothing here raises.
+"""Converts Compute Engine's JSON to records and back. Pure; never raises.
 
-In answers a field of a wrong type counts as absent. int64 is a text in JSON.
+In a response, a field of a wrong type counts as absent. JSON contains int64 values as strings.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from provisioner.nodegroups.api.specs import InstanceConfig, ProvisioningModel
 from provisioner.nodegroups.compute import records
 from provisioner.nodegroups.compute.errors import WorkError, failure_of_work
 
-#: Field masks: exactly what the records are made from.
+#: Field masks: request exactly the fields that the records need.
 POLICY_FIELDS = "name,description,status,selfLink,workloadPolicy"
 TEMPLATE_FIELDS = "name,description,selfLink,properties/machineType,properties/metadata/items,properties/scheduling"
 MANAGER_FIELDS = (
     "name,description,selfLink,creationTimestamp,instanceTemplate,targetSize,targetSizePolicy/mode,"
     "resourcePolicies/workloadPolicy,status/isStable,status/bulkInstanceOperation"
 )
-#: Filter for resources with a mark of ownership (`names.Mark`).
+#: Filter for resources with an ownership mark (`names.Mark`).
 MARKED = 'description eq "tpu-provisioner: .*"'
 MANAGERS_FIELDS = "items,nextPageToken"
 MANAGED_INSTANCES_FIELDS = (
@@ -50,7 +50,7 @@ def policy_body(policy: records.ResourcePolicy) -> dict[str, Any]:
 def template_body(template: records.Template) -> dict[str, Any]:
     """Return the body of an instance template's insert."""
     config = template.config
-    # As for flex-start on GKE, which otherwise could use a reservation that matches.
+    # As GKE does for flex-start; otherwise such a machine could consume a reservation that matches.
     default = "NO_RESERVATION" if template.provisioning_model == ProvisioningModel.FLEX_START else ""
     affinity: dict[str, Any] = _body(consumeReservationType=config.reservation_affinity or default)
     if config.reservation:
@@ -67,7 +67,7 @@ def template_body(template: records.Template) -> dict[str, Any]:
             maxRunDuration={"seconds": str(seconds)} if seconds else None,
         ),
         reservationAffinity=affinity,
-        # Without an access configuration: no external address.
+        # No access configuration, so the machine gets no external address.
         networkInterfaces=[{"subnetwork": config.subnetwork}] if config.subnetwork else None,
         shieldedInstanceConfig=_body(enableSecureBoot=config.secure_boot or None),
         tags={"items": sorted(config.network_tags)} if config.network_tags else None,
@@ -82,7 +82,7 @@ def manager_body(manager: records.Manager) -> dict[str, Any]:
         "targetSize": manager.target_size,
         **_body(
             name=manager.name,
-            # What its machines are known by; a longer one is refused.
+            # Prefix of the machines' names. Compute Engine rejects one with more than 58 characters.
             baseInstanceName=manager.name[:58].rstrip("-"),
             description=manager.description,
             instanceTemplate=manager.template,
@@ -107,15 +107,12 @@ def _disk_body(config: InstanceConfig) -> dict[str, Any]:
 
 
 def _body(**entries: Any) -> dict[str, Any]:
-    """Leave out what is empty."""
+    """Return the entries that are not empty."""
     return {key: value for key, value in entries.items() if value not in (None, "", {}, [])}
 
 
-# --- Answers ------------------------------------------------------------------------------------------------
-
-
 def policy_of(raw: object) -> records.ResourcePolicy:
-    """Read a resource policy; one of another sort has no type."""
+    """Read a resource policy. If it is not a workload policy, `type` is empty."""
     body = fields.mapping(raw)
     policy = fields.mapping(body.get("workloadPolicy"))
     return records.ResourcePolicy(
@@ -129,7 +126,7 @@ def policy_of(raw: object) -> records.ResourcePolicy:
 
 
 def template_of(raw: object) -> records.Template:
-    """Read what decisions need of an instance template, of ours or of a user."""
+    """Read the fields of an instance template that decisions use. The template may be a user's."""
     body = fields.mapping(raw)
     properties = fields.mapping(body.get("properties"))
     scheduling = fields.mapping(properties.get("scheduling"))
@@ -147,7 +144,7 @@ def template_of(raw: object) -> records.Template:
 
 
 def manager_of(raw: object) -> records.Manager:
-    """Read what decisions need of a managed instance group."""
+    """Read the fields of a managed instance group that decisions use."""
     body = fields.mapping(raw)
     status = fields.mapping(body.get("status"))
     return records.Manager(
@@ -165,7 +162,7 @@ def manager_of(raw: object) -> records.Manager:
 
 
 def managers_of(raw: object) -> tuple[tuple[records.Manager, ...], str]:
-    """Read a page of the managed instance groups of all zones, and the token of the next page."""
+    """Read a page of the managed instance groups of all zones. Return them and the token of the next page."""
     body = fields.mapping(raw)
     zones = map(fields.mapping, fields.mapping(body.get("items")).values())
     found = [manager_of(each) for zone in zones for each in fields.mappings(zone.get("instanceGroupManagers"))]
@@ -173,21 +170,21 @@ def managers_of(raw: object) -> tuple[tuple[records.Manager, ...], str]:
 
 
 def managed_instances_of(raw: object, scope: records.Scope) -> tuple[tuple[records.ManagedInstance, ...], str]:
-    """Read a page of a group's machines, as far as they have a name, and the token of the next page."""
+    """Read a page of a group's machines, without those that have no name. Return them and the next page's token."""
     body = fields.mapping(raw)
     found = (_managed_instance_of(each, scope) for each in fields.mappings(body.get("managedInstances")))
     return tuple(each for each in found if each.name), fields.text(body.get("nextPageToken"))
 
 
 def instances_of(raw: object, shared: dict[str, str]) -> tuple[tuple[records.Instance, ...], str]:
-    """Read a page of machines, and the token of the next; equal values of metadata are one text of `shared`."""
+    """Read a page of machines; return it and the next page's token. `shared` deduplicates metadata values in memory."""
     body = fields.mapping(raw)
     found = (_instance_of(each, shared) for each in fields.mappings(body.get("items")))
     return tuple(each for each in found if each.name), fields.text(body.get("nextPageToken"))
 
 
 def operation_of(raw: object, scope: records.Scope) -> records.Operation:
-    """Read an operation; done with errors is a failure."""
+    """Read an operation. It has failed if it is done and contains errors or an HTTP error code."""
     body = fields.mapping(raw)
     errors = _work_errors(body.get("error"))
     http_code = _whole(body.get("httpErrorStatusCode"))
@@ -238,7 +235,7 @@ def _bulk_of(raw: object) -> records.BulkOperation | None:
 
 
 def _failures_of(raw: object, name: str) -> tuple[Failure, ...]:
-    """Read the errors of machines that were to be created, each for itself."""
+    """Return one failure for each error of the creation of machines."""
     return tuple(failure_of_work([error], Call.CREATE, values=(name,)) for error in _work_errors(raw))
 
 
@@ -250,7 +247,7 @@ def _work_errors(raw: object) -> Sequence[WorkError]:
 
 
 def _call_of(operation_type: str) -> Call:
-    """Return what an operation is for: insert, delete, compute.instances.setMetadata, ..."""
+    """Return the kind of call of an operation type, such as insert, delete or compute.instances.setMetadata."""
     if operation_type == "insert":
         return Call.CREATE
     return Call.DELETE if operation_type == "delete" else Call.UPDATE
@@ -262,7 +259,7 @@ def _items_of(raw: object) -> dict[str, str]:
 
 
 def _whole(raw: object) -> int:
-    """Read a number that may be a text; 0 where it is none."""
+    """Read an integer that may be a string; 0 if it is neither."""
     if type(raw) is int:
         return raw
     text = fields.text(raw)
@@ -270,7 +267,7 @@ def _whole(raw: object) -> int:
 
 
 def _number_text(raw: object) -> str:
-    """Read Google's own number of something, which is not reckoned with."""
+    """Return a resource's number as a string, because it serves only as an identity; empty if it is invalid."""
     return str(_whole(raw)) if _whole(raw) > 0 else ""
 
 

@@ -1,1 +1,1 @@
-"""What is to be done about node groups: from one snapshot of the world to a plan. Pure."""
+"""Decisions about node groups: from a snapshot of the cluster to a plan of calls and writes. Pure."""

@@ -1,7 +1,7 @@
 """Calls to Compute Engine and writes to Kubernetes, which a plan contains, and their answers.
 
-At most one action of a key is in flight; the key of a write names its object. Each action is answered exactly once.
-Writes are idempotent: NotFound of a delete and AlreadyExists of a create count as done.
+At most one action with the same key is in flight; the key of a write identifies its object. Each action is answered
+exactly once. Writes are idempotent: NotFound of a delete and AlreadyExists of a create count as done.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Ma
 class Target:
     """A resource of Compute Engine, and the object on whose behalf it is called."""
 
-    #: UID of the child that stands for it, or of the group that names a template of its user's.
+    #: UID of the child that represents the resource, or of the group whose user created the template.
     uid: str
     namespace: str
     kind: Kind
@@ -35,7 +35,7 @@ class Target:
 
 
 def target_of(child: Child) -> Target:
-    """Return the resource that a child stands for."""
+    """Return the resource that a child represents."""
     match child:
         case WorkloadPolicy(spec=policy):
             scope = Scope(project=policy.project, region=policy.region)
@@ -49,7 +49,7 @@ def target_of(child: Child) -> Target:
 
 
 class Sort(StrEnum):
-    """Sorts of calls that Compute Engine counts apart, most urgent first."""
+    """Kinds of calls with separate limits in Compute Engine, most urgent first."""
 
     CHANGE = "change"
     POLL = "poll"
@@ -59,45 +59,43 @@ class Sort(StrEnum):
 
 @functools.cache
 def words_of(name: str) -> str:
-    """Return the name of a class in words: ReadMachines -> read machines."""
+    """Return the name of a class as lower-case words: ReadMachines -> read machines."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfTarget:
-    """A call."""
-
     sort: ClassVar[Sort] = Sort.READ
     target: Target
 
     @property
     def key(self) -> str:
-        """Names the call: equal while it is the same one."""
+        """Identity of the call. At most one call with this key is in flight."""
         return f"{words_of(type(self).__name__)} {self.target.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read(_OfTarget):
-    """Read the resource. The answer has a Resource, None for absent."""
+    """Read the resource. The result is a Resource, None if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListManagers(_OfTarget):
-    """`list_managers`, of the project of the target. The answer has a tuple of Manager."""
+    """`list_managers` for the project of the target. The result is a tuple of Manager."""
 
     sort: ClassVar[Sort] = Sort.LIST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListMachines(_OfTarget):
-    """`list_managed_instances`. The answer has a tuple of ManagedInstance, None where there is no such group."""
+    """`list_managed_instances`. The result is a tuple of ManagedInstance, None if the group does not exist."""
 
     sort: ClassVar[Sort] = Sort.LIST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Insert(_OfTarget):
-    """Create the resource. The answer has an Operation."""
+    """Create the resource. The result is an Operation."""
 
     sort: ClassVar[Sort] = Sort.CHANGE
     resource: Resource
@@ -107,7 +105,7 @@ class Insert(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What the gate reads live, right before a managed instance group is deleted with its machines.
+    """Conditions for the delete of a managed instance group and its machines, which the gate checks live before it.
 
     The child exists with this UID and is being deleted. Every node of these machines, and every ready node with the
     group's labels, is unschedulable. No unfinished pod within its grace period keeps them (`Pod.keeps_machine`).
@@ -116,24 +114,25 @@ class Proof:
     namespace: str
     name: str
     uid: str
-    #: The labels of its nodes; empty for a managed instance group that belongs to no TPUNodeGroup.
+    #: Labels of the group's nodes; empty if the managed instance group has no TPUNodeGroup.
     group_labels: Mapping[str, str] = field(default_factory=dict)
-    #: What the provider ids of all its machines have before their suffix; a labelled node of another does not count.
+    #: Common prefix of the machines' provider ids. Labelled nodes with another prefix are ignored.
     place: str = ""
-    #: Pods without chips of the child's namespace, and of other namespaces, keep the machines until then. None: never.
+    #: Time until which pods without chips of the child's namespace keep the machines, None if they do not.
     deadline: datetime | None = None
+    #: Time until which pods without chips of other namespaces keep the machines, None if they do not.
     deadline_of_others: datetime | None = None
-    #: Of all machines that may run: their nodes may lack the labels.
+    #: Provider ids of all machines that may run. Their nodes may lack the labels.
     provider_ids: frozenset[str] = frozenset()
 
     def deadline_for(self, namespace: str) -> datetime | None:
-        """Return the deadline for pods without chips of a namespace."""
+        """Return the time until which pods without chips of a namespace keep the machines."""
         return self.deadline if namespace == self.namespace else self.deadline_of_others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete(_OfTarget):
-    """Delete the resource. The answer has an Operation, None where it is not there, or says why it is kept."""
+    """Delete the resource. The result is an Operation, None if it does not exist; or the answer has `kept`."""
 
     sort: ClassVar[Sort] = Sort.CHANGE
     attempt: int
@@ -143,7 +142,7 @@ class Delete(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll(_OfTarget):
-    """`get_operation`. The answer has an Operation, None where Google has forgotten it."""
+    """`get_operation`. The result is an Operation, None if Google has forgotten it."""
 
     sort: ClassVar[Sort] = Sort.POLL
     operation: OperationName
@@ -152,7 +151,7 @@ class Poll(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadMachines(_OfTarget):
-    """`list_instances`, for machines of one group. The answer has a tuple of Instance, without those that are none."""
+    """`list_instances` for machines of one group. The result is a tuple of Instance without missing machines."""
 
     sort: ClassVar[Sort] = Sort.LIST
     machines: tuple[ManagedInstance, ...]
@@ -160,7 +159,7 @@ class ReadMachines(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetMetadata(_OfTarget):
-    """`set_metadata`: replace all items. The answer has an Operation, None where there is no such machine."""
+    """`set_metadata`: replace all items. The result is an Operation, None if the machine does not exist."""
 
     sort: ClassVar[Sort] = Sort.CHANGE
     machine: ManagedInstance
@@ -170,12 +169,12 @@ class SetMetadata(_OfTarget):
 
     @property
     def key(self) -> str:
-        """Names the call: equal while it is the same one."""
+        """Identity of the call. At most one call with this key is in flight."""
         return f"set metadata {self.machine.provider_id}"
 
     @property
     def machines(self) -> tuple[ManagedInstance, ...]:
-        """The one machine that it is about."""
+        """The machine, in the form of `ReadMachines.machines`."""
         return (self.machine,)
 
 
@@ -185,54 +184,54 @@ Result = Resource | tuple[Manager, ...] | tuple[ManagedInstance, ...] | tuple[In
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAnswer(AnsweredCall[Call]):
-    """How a call ended. `result` None without failure: what was asked for is not there (NOT_FOUND)."""
+    """Outcome of a call. The resource does not exist (NOT_FOUND) if it has neither `result` nor `failure`."""
 
     result: Any = None
-    #: Google's own wish, None for none.
+    #: Pause in seconds that Google asked for, None if it did not.
     retry_after_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfRecord:
-    """A write of an object of one of the four kinds, as it was seen."""
+    """A write of an object of one of the four kinds, based on `record`."""
 
     record: Record
 
     @property
     def key(self) -> str:
-        """Names what is written."""
+        """Identity of the object."""
         return f"{self.record.kind} {self.record.meta}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateChild(_OfRecord):
-    """Create a group's child: its metadata has its name and its owner, and no UID yet."""
+    """Create a group's child. Its metadata contains its name and its owner, but no UID yet."""
 
     record: Child
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteChild(_OfRecord):
-    """Delete a child, with its UID as precondition. Its finalizer keeps it until its resource is gone."""
+    """Delete a child, with its UID as precondition. Its finalizer keeps it until its resource is deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetFinalizers(_OfRecord):
-    """Replace an object's finalizers, with UID and resource version as preconditions."""
+    """Replace an object's finalizers, with the resource version as precondition."""
 
     finalizers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchStatus(_OfRecord):
-    """Patch what differs of an object's status, with UID and resource version as preconditions."""
+    """Patch the changed fields of an object's status, with the resource version as precondition."""
 
     new: ResourceStatus | TpuNodeGroupStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfObject:
-    """A write of an object that belongs to no namespace, or to one alone."""
+    """A write of an object whose name is unique: its kind has no namespaces, or only one is used."""
 
     kind: ClassVar[str]
     name: str
@@ -240,13 +239,12 @@ class _OfObject:
 
     @property
     def key(self) -> str:
-        """Names what is written."""
         return f"{self.kind} {self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchNode(_OfObject):
-    """Change a node, with UID and resource version as preconditions."""
+    """Change a node, with the resource version as precondition."""
 
     kind: ClassVar[str] = "Node"
     resource_version: str
@@ -258,14 +256,14 @@ class PatchNode(_OfObject):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteNode(_OfObject):
-    """Delete a node whose machine is gone, with its UID as precondition."""
+    """Delete a node whose machine no longer exists, with its UID as precondition."""
 
     kind: ClassVar[str] = "Node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictPod:
-    """Ask for the eviction of a pod, with its UID as precondition: disruption budgets may refuse it for now."""
+    """Evict a pod, with its UID as precondition. A PodDisruptionBudget may forbid that for now."""
 
     namespace: str
     name: str
@@ -273,7 +271,7 @@ class EvictPod:
 
     @property
     def key(self) -> str:
-        """Names what is written."""
+        """Identity of the pod."""
         return f"Pod {self.namespace}/{self.name} {self.uid}"
 
 
@@ -289,13 +287,13 @@ class CreateToken:
 
     @property
     def key(self) -> str:
-        """Names what is written."""
+        """Identity of the machine that needs the token."""
         return f"token of machine {self.machine} {self.machine_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteToken(_OfObject):
-    """Delete a Secret, with its UID as precondition."""
+    """Delete a token's Secret, with its UID as precondition."""
 
     kind: ClassVar[str] = "Secret"
 
@@ -310,24 +308,21 @@ class ApproveRequest(_OfObject):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfDevicePlugin:
-    """A write of the DaemonSet of the device plugin."""
-
     @property
     def key(self) -> str:
-        """Names what is written."""
         return "device plugin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyDevicePlugin(_OfDevicePlugin):
-    """Apply it on the server's side, marked with its version."""
+    """Apply the DaemonSet by server-side apply. An annotation of its manifest contains the version."""
 
     version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteDevicePlugin(_OfDevicePlugin):
-    """Delete it, with its UID as precondition."""
+    """Delete the DaemonSet, with its UID as precondition."""
 
     uid: str
 
@@ -350,7 +345,7 @@ Write = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that people are told once, when it happens."""
+    """A Kubernetes Event, recorded once when its cause occurs."""
 
     object: ObjectRef
     reason: str
@@ -360,4 +355,4 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteAnswer(Answered[Write]):
-    """How a write ended."""
+    """Outcome of a write."""

@@ -1,4 +1,4 @@
-"""The three kinds of children: each represents one resource of Compute Engine.
+"""Decides about children of the three kinds: each represents one resource of Compute Engine. Pure.
 
 A step depends only on whether the object is deleted, whether an operation is open, and the last reading. Failures delay
 the next attempt, and are forgotten when an attempt succeeds or a reading shows that none is needed.
@@ -38,26 +38,27 @@ _WHAT = {
     Kind.INSTANCE_TEMPLATE: "instance template",
     Kind.MANAGED_INSTANCE_GROUP: "managed instance group",
 }
-#: An insert that an earlier process sent, or whose answer was lost, shows within this time, or never.
+#: Time in seconds after which an insert of an earlier process, or one without an answer, no longer takes effect.
 _ARRIVED_SECONDS = 60.0
-#: So long after an object was deleted no process has it in its caches as one that nobody deletes.
+#: Time in seconds after which the caches of all processes show that an object is being deleted.
 _SEEN_DELETED_SECONDS = MAX_SILENCE_SECONDS + _ARRIVED_SECONDS
-#: Operations are asked for this often at first, and at last.
+#: First interval in seconds between polls of an operation. Each is longer by _POLL_GROWTH, up to the last.
 _FIRST_POLL_SECONDS = 2.0
 _LAST_POLL_SECONDS = 10.0
 _POLL_GROWTH = 1.5
 _MOST_POLLS_COUNTED = 10
-#: A resource that is somebody else's is looked at again: they may delete it.
+#: Interval in seconds between reads of a resource of another owner, who may delete it.
 _FOREIGN_SECONDS = 600.0
-#: A policy or a template that is as it should be.
+#: Interval in seconds between reads of a policy or a template that exists and is unchanged.
 _SETTLED_SECONDS = 3600.0
-#: A resource that is there and cannot be used yet.
+#: Interval in seconds between reads of a resource that exists and cannot be used yet.
 _UNUSABLE_SECONDS = 5.0
-#: A resource that has just been seen for the first time is read once more after this.
+#: Time in seconds after which a resource that was seen for the first time is read once more.
 _CONFIRMED_SECONDS = 60.0
-#: So often in a row a call is refused before a resource is abandoned: permissions take a moment to be granted.
+#: Number of consecutive failures, the last one a rejection, after which a resource with the annotation `abandon` is
+#: given up. One is not enough: a permission that was just granted takes a while to be effective.
 _REFUSALS = 3
-#: What says nothing about the request: it is on its way all the same.
+#: Kinds of failures that are no rejection of the request: the resource may still be created or deleted.
 _PASSING = frozenset(
     {FailureKind.UNAVAILABLE, FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.ALREADY_EXISTS}
 )
@@ -65,18 +66,18 @@ _PASSING = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a child comes to in one round."""
+    """Result of the decision about a child in one round."""
 
     step: Step = NOTHING
-    #: None: as it was.
+    #: None if the condition does not change, as for `url`.
     condition: Condition | None = None
     url: str | None = None
-    #: The last finalizer may go.
+    #: Whether the last finalizer may be removed.
     done: bool = False
 
 
 def _lasts(child: Child, now: datetime) -> bool:
-    """Whether a resource has been there for long enough to stay: one that is seen while it is made may still fail."""
+    """Return whether the resource has existed for 60 s. A new one may still fail while it is being created."""
     ready = condition_of(child.status.conditions, ConditionType.READY)
     if ready is None or not is_true(ready) or ready.last_transition_time is None:
         return False
@@ -84,7 +85,7 @@ def _lasts(child: Child, now: datetime) -> bool:
 
 
 def step_of(child: Child, round_: Round) -> Step:
-    """Decide about one child; return what is to be done."""
+    """Return the step for one child."""
     meta, known = child.meta, round_.known(child)
     finalizer = names.CHILD_FINALIZERS[child.kind]
     if finalizer not in meta.finalizers and meta.deleting:
@@ -92,7 +93,7 @@ def step_of(child: Child, round_: Round) -> Step:
     refusal = not_served(child, round_) or squats(child, round_)
     kept_away = refusal is not None and refusal.reason == Reason.NOT_ALLOWED and meta.deleting
     if round_.is_set(names.ABANDON, child) and (kept_away or _denied(child, known)):
-        # Where Compute Engine obeys, machines would go on costing, and count for nobody.
+        # While Compute Engine accepts calls, the annotation has no effect: machines would remain and cost money.
         outcome = Outcome(done=True)
     elif refusal is not None:
         outcome = _refused(child, refusal)
@@ -107,10 +108,10 @@ def step_of(child: Child, round_: Round) -> Step:
 
 
 def _denied(child: Child, known: memory.ResourceMemory) -> bool:
-    """Whether Compute Engine has refused, since the object was deleted, a call without which its resource stays."""
+    """Return whether Compute Engine has rejected a call that the deletion needs, since it was requested."""
     denials, deleted_at = {FailureKind.PERMISSION}, child.meta.deleted_at
     if child.kind is not Kind.MANAGED_INSTANCE_GROUP:
-        # Machines that stay use it, and it costs nothing itself.
+        # Remaining machines use the resource, which costs nothing itself.
         denials.add(FailureKind.OPERATION_IN_THE_WAY)
     waits_of = [known.backoffs[what] for what in (memory.READ, memory.POLL, memory.DELETE) if what in known.backoffs]
     lasting = (wait for wait in waits_of if wait.failure.kind in denials and wait.failures >= _REFUSALS)
@@ -121,7 +122,7 @@ def _refused(child: Child, refusal: Condition) -> Outcome:
     if not child.meta.deleting:
         return Outcome(condition=refusal)
     if refusal.reason == Reason.INVALID_SPEC and not child.status.url:
-        # Nothing was ever made for it. Of others the process before the settings changed may have just sent the create.
+        # An invalid object never had a resource. For others, an earlier process may have just sent the create.
         return Outcome(done=True)
     note = f"{refusal.message}. What it has in Compute Engine stays, and so does this object until that changes"
     return Outcome(condition=replace(refusal, message=note))
@@ -130,7 +131,7 @@ def _refused(child: Child, refusal: Condition) -> Outcome:
 def _look(child: Child, known: memory.ResourceMemory, round_: Round) -> Outcome:
     uid = child.meta.uid
     if round_.calling(uid, Insert, Delete):
-        # Its answer comes first: a reading that crosses it says nothing.
+        # The answer comes first, because a reading during the call may be outdated.
         return Outcome()
     if known.operation is not None:
         return _poll(child, known, known.operation, round_)
@@ -139,7 +140,7 @@ def _look(child: Child, known: memory.ResourceMemory, round_: Round) -> Outcome:
         due_at = max(known.changed_at, round_.memory.began_at)
         step = want(known, memory.READ, Read(target=target_of(child)), due_at, round_)
         if isinstance(child, ManagedInstanceGroup) and child.status.url and known.listing is None:
-            # A process that crashes soon gets to know both, or neither.
+            # Both calls are sent together, so that a process that crashes early has both results or none.
             step += want(known, memory.LIST, ListMachines(target=target_of(child)), due_at, round_)
         return Outcome(step=step, condition=_unread(child, known))
     if reading.resource is None:
@@ -165,10 +166,10 @@ def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, r
 
 
 def _unread(child: Child, known: memory.ResourceMemory) -> Condition | None:
-    """Say that the resource cannot be read, where nothing is known of it."""
+    """Return a condition if the resource cannot be read and its state is unknown."""
     wait = known.backoffs.get(memory.READ)
     if condition_of(child.status.conditions, ConditionType.READY) is not None and known.reading is None:
-        # An earlier process knew more.
+        # The status is from an earlier process, which knew more.
         return None
     if wait is None or wait.failure.kind in _PASSING:
         return None
@@ -203,16 +204,16 @@ def _absent(child: Child, known: memory.ResourceMemory, round_: Round) -> Outcom
     wanted, reading = want(known, memory.INSERT, call, known.changed_at, round_), known.reading
     is_old = reading is not None and (round_.now - reading.asked_at).total_seconds() > _ARRIVED_SECONDS
     if wanted.calls and is_old:
-        # Somebody may have made one of this name since.
+        # Another client may have created a resource of this name since.
         wanted = want(known, memory.READ, Read(target=target), round_.now, round_)
     return Outcome(step=wanted, condition=condition, url="")
 
 
 def _nothing_arrives_after(child: Child, known: memory.ResourceMemory, round_: Round) -> datetime:
-    """Return from when on no insert for a deleted object can take effect any more.
+    """Return the time after which no insert for a deleted object can take effect.
 
-    Earlier processes may have sent one right before this one began. One that crashes again and again never gets as old
-    as that needs; but none of them sends an insert for an object that it sees deleted.
+    An earlier process may have sent an insert right before this one began. A process that crashes repeatedly does not
+    live long enough for that wait; but no process sends an insert for an object that it sees deleted.
     """
     before_us = waits.after(round_.memory.began_at, _ARRIVED_SECONDS)
     if child.meta.deleted_at is not None:
@@ -224,7 +225,7 @@ def _foreign(
     child: Child, known: memory.ResourceMemory, reading: memory.Reading, resource: Resource, round_: Round
 ) -> Outcome:
     if child.meta.deleting:
-        # Not ours to delete.
+        # The resource has another owner and must not be deleted.
         return Outcome(done=True)
     due_at = later(reading.asked_at, _FOREIGN_SECONDS, child.meta.uid)
     words = f"its description is {bounds.quoted(resource.description)}" if resource.description else "it has no mark"
@@ -283,7 +284,6 @@ def _being_made(child: Child) -> Condition:
 
 
 def _failing(child: Child, wait: memory.Backoff, verb: str) -> Condition:
-    """Say what is in the way of a create or a delete."""
     if wait.failure.kind in _PASSING:
         return not_ready(Reason.PROVISIONING, f"the {_WHAT[child.kind]} is not {verb} yet: {wait.failure.message}")
     reason = Reason.OPERATION_FAILED if wait.accepted else Reason.REQUEST_REJECTED
@@ -291,7 +291,6 @@ def _failing(child: Child, wait: memory.Backoff, verb: str) -> Condition:
 
 
 def _status(child: Child, known: memory.ResourceMemory, outcome: Outcome, now: datetime) -> Step:
-    """Propose the status, where it is not as it is already."""
     condition = outcome.condition
     status = replace(
         child.status,
@@ -304,9 +303,10 @@ def _status(child: Child, known: memory.ResourceMemory, outcome: Outcome, now: d
 
 
 def _in_use(child: WorkloadPolicy | InstanceTemplate, round_: Round) -> Condition | None:
-    """Hold the delete of what a managed instance group of its namespace uses: Compute Engine would refuse it.
+    """Return a condition if a managed instance group of the same namespace uses the resource of a deleted child.
 
-    Those of other namespaces hold nothing by what they say; where one really uses it, Compute Engine says so.
+    Compute Engine would reject the delete. Objects of other namespaces are ignored, because their users can write any
+    address; if one really uses the resource, Compute Engine rejects the delete.
     """
     for user in round_.snapshot.managers if child.status.url else ():
         url = user.spec.workload_policy if child.kind is Kind.WORKLOAD_POLICY else user.spec.instance_template

@@ -1,4 +1,4 @@
-"""What a group's status says: conditions and reasons as upstream's tables have them, counts, the list of machines."""
+"""Status of a group: conditions with tpu-operator's types and reasons, counts, and the list of machines. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from provisioner.nodegroups.planning.nodes import Fleet, Member
 from provisioner.nodegroups.planning.repair import Loss
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, was_whole
 
-#: Reasons of children that a group has as its own.
+#: Reasons of a child's condition Ready that its group's condition copies.
 _FAILURES = frozenset(
     {
         Reason.REQUEST_REJECTED,
@@ -49,10 +49,10 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sightings:
-    """What there is of a group in one round, as far as it is known, and what is to be done."""
+    """Known state of a group in one round, and the resulting step."""
 
     group: TpuNodeGroup
-    #: What its machines are to be; without a shape nothing can be made of them.
+    #: Shape of the group. None if it is unknown or invalid; then nothing is created.
     shape: GroupShape | None = None
     model: ProvisioningModel = ProvisioningModel.STANDARD
     refusal: Condition | None = None
@@ -60,7 +60,7 @@ class Sightings:
     problem_of_template: str = ""
     children: Mapping[Kind, Child] = field(default_factory=dict)
     needed: tuple[Kind, ...] = ()
-    #: What is not as it should be and waits for the slice to be recreated, or for what the cluster does not say.
+    #: Texts for the message of Ready, such as an outdated child, or data about the cluster that is unknown.
     notes: tuple[str, ...] = ()
     fleet: Fleet | None = None
     loss: Loss | None = None
@@ -68,12 +68,12 @@ class Sightings:
 
     @property
     def manager(self) -> Child | None:
-        """The child that stands for the machines."""
+        """The child that represents the machines, None if it does not exist."""
         return self.children.get(Kind.MANAGED_INSTANCE_GROUP)
 
 
 def report(sightings: Sightings, round_: Round) -> Step:
-    """Propose the status of a group that nobody deletes, where it is not as it should be."""
+    """Return a step with the status of a group that is not being deleted, if it differs from the current one."""
     group, now = sightings.group, round_.now
     ready, status = _ready(sightings, round_)
     resolved = sightings.shape
@@ -89,7 +89,7 @@ def report(sightings: Sightings, round_: Round) -> Step:
 
 
 def say(group: TpuNodeGroup, condition: Condition, now: datetime) -> Step:
-    """Propose to say why a group is not served, or how far its deletion is."""
+    """Return a step with a condition that explains why a group is not served, or the progress of its deletion."""
     return events.propose(group, group.status, (condition,), now)
 
 
@@ -103,7 +103,7 @@ def _of_children(sightings: Sightings) -> tuple[Condition, ...]:
     elif sightings.external_url:
         template = Condition(type=kind, status=ConditionStatus.TRUE, reason=Reason.EXTERNAL_TEMPLATE)
     else:
-        # Another process may have read it.
+        # An earlier process may have read the template.
         before = condition_of(sightings.group.status.conditions, kind)
         template = before or not_ready(Reason.PROVISIONING, "the template is being read", kind)
     return (template, *conditions)
@@ -120,7 +120,7 @@ def _of_child(kind: Kind, child: Child | None) -> Condition:
 
 
 def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroupStatus]:
-    """Return the condition Ready, and the status with what goes with it."""
+    """Return the condition Ready, and the status with the fields that belong to it."""
     group, fleet, resolved = sightings.group, sightings.fleet, sightings.shape
     status, now = group.status, round_.now
     before = condition_of(status.conditions, ConditionType.READY)
@@ -129,7 +129,7 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
     if fleet is None or resolved is None:
         there = sightings.manager is not None and sightings.manager.status.url
         if there and before is not None:
-            # Another process knew the machines, and this one has not listed them yet.
+            # An earlier process knew the machines, and this one has not listed them yet.
             return before, status
         if not there:
             status = replace(status, machines=(), node_summary=_summary(resolved, None, None))
@@ -142,7 +142,7 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
         if loss.due_at is not None and loss.due_at <= now:
             message = f"all machines are recreated: {loss.message}"
             return not_ready(Reason.RECREATING, message), replace(status, recreated_at=repair.recorded(group, now))
-        # One that was never whole is still waited for: its other machines have their time to join.
+        # A slice that was never complete is still awaited: its other machines have time to join.
         return not_ready(Reason.NODE_LOST if was_whole(group) else Reason.AWAITING_NODE_JOIN, loss.message), status
     if not fleet.ready == len(fleet.members) == resolved.node_count:
         return _waiting(sightings), status
@@ -155,7 +155,7 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
 
 
 def _unmarked(changes: Sequence[PatchNode], round_: Round) -> Condition:
-    """Say that nodes lack labels or the taint: pods that go by a worker's index would not find it."""
+    """Return the condition for nodes without labels or taint. Pods that use the worker index would not find it."""
     first = changes[0]
     lacks = [*sorted(first.labels), *([TPU_RESOURCE] if first.taint else [])]
     more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
@@ -170,7 +170,7 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
     group, manager = sightings.group, sightings.manager
     old = nodes.left_over(group, None, round_) if manager is None else ()
     if manager is None and not old:
-        # The new machines are waited for from now on.
+        # The time for the new machines to join begins now.
         kind = ConditionType.MANAGED_INSTANCE_GROUP_READY
         anew = tuple(
             replace(each, last_transition_time=None) if each.type == kind else each for each in group.status.conditions
@@ -192,7 +192,6 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
 
 
 def _waiting(sightings: Sightings) -> Condition:
-    """Say what a group waits for that is not ready."""
     if sightings.problem_of_template:
         return not_ready(Reason.REQUEST_REJECTED, f"instanceTemplateURI: {sightings.problem_of_template}")
     failed = _failed(sightings)
@@ -219,7 +218,7 @@ def _waiting(sightings: Sightings) -> Condition:
 
 
 def _failed(sightings: Sightings) -> Condition | None:
-    """Say which child cannot be made; None where none has failed."""
+    """Return the failure of a child that cannot be created, None if no child failed."""
     for kind, child in sightings.children.items():
         own = condition_of(child.status.conditions, ConditionType.READY)
         if own is not None and not is_true(own) and own.reason in _FAILURES:
@@ -235,7 +234,7 @@ def _awaited(member: Member) -> str:
 
 
 def _machines(status: TpuNodeGroupStatus, fleet: Fleet, now: datetime) -> tuple[Machine, ...]:
-    """List the machines; each keeps the moment since when it is as it is."""
+    """List the machines. `since` is kept if state, node and readiness are unchanged."""
     before = {machine.name: machine for machine in status.machines}
     at = now.astimezone(UTC).replace(microsecond=0)
     machines = []

@@ -1,10 +1,9 @@
-"""Decides what to do, from a snapshot of the cluster and what was read of Compute Engine. Pure, and level-triggered.
+"""Decides what to do, from a snapshot of the cluster and the readings of Compute Engine. Pure, and level-triggered.
 
-A group is decided on together with its children, and separately from others: an exception in one does not affect them.
-
-Compute Engine counts the calls of a project by sort, region and minute. Calls wait for their pace: changes are first,
-those of whole resources before those of machines, then calls that have been due for longest. Namespaces, and groups
-whose machines are changed, take turns.
+A group is decided on together with its children. An exception in one group does not affect other groups. Compute Engine
+limits the calls of a project by kind, region and minute, so calls are paced. Changes come first, those of whole
+resources before those of machines, then the calls that are due for longest. Namespaces take turns, and so do groups
+whose machines are changed.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from provisioner.nodegroups.planning.round import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crashed:
-    """An object that could not be decided on, nor what belongs to it."""
+    """A group with its children, or a child without a group, whose decision raised an exception."""
 
     object: ObjectRef
     error: Exception
@@ -58,24 +57,25 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything to do, to say and to remember. What is to be done is already remembered as being under way."""
+    """Result of a decision. Its calls and writes are already open in its memory."""
 
     memory: Memory
-    #: Most urgent first.
+    #: Calls, most urgent first.
     calls: tuple[actions.Call, ...] = ()
     writes: tuple[actions.Write, ...] = ()
     events: tuple[actions.Event, ...] = ()
     crashed: tuple[Crashed, ...] = ()
     #: Managed instance groups with a mark of this cluster and no object. None if they were not listed just now.
     strays: tuple[Manager, ...] | None = None
-    #: When to decide again at the latest, without any event; None: whenever something happens.
+    #: Time of the next decision if nothing happens before. None if only an event requires one.
     wake_at: datetime | None = None
 
 
 def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
-    """Decide what to do. Nothing is decided if the snapshot is not synced or the cluster is unknown.
+    """Return a plan. It is empty if the snapshot is not synced or the cluster is unknown.
 
-    A resource without a whole mark could not be told from those of others. Lost machines may be well in the meantime.
+    Without the cluster's UID, marks of other clusters could not be recognized. Losses are forgotten: machines may
+    recover.
     """
     if snapshot.not_synced or not snapshot.cluster.uid:
         return Plan(memory=replace(memory, lost={}))
@@ -118,7 +118,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Concluded:
-    """What a group with its children, or a child alone, came to in one round."""
+    """Result of the decision about a group with its children, or about a child without a group."""
 
     step: Step
     lost: Mapping[str, Lost]
@@ -126,7 +126,7 @@ class _Concluded:
 
 
 def _units_of(round_: Round) -> Iterator[tuple[Record, ...]]:
-    """Return what is decided on together: each group with its children behind it, and each child that is nobody's."""
+    """Yield the units of decisions: each group with its children after it, and each child without a group."""
     owned: dict[str, list[Child]] = {}
     for child in round_.snapshot.children:
         parent = round_.parent_of(child)
@@ -141,7 +141,7 @@ def _units_of(round_: Round) -> Iterator[tuple[Record, ...]]:
 def _attempt(unit: tuple[Record, ...], round_: Round) -> _Concluded:
     try:
         return _conclude(unit, round_)
-    except Exception as error:  # noqa: BLE001 - one unit must not cost the others their turn
+    except Exception as error:  # noqa: BLE001 - one unit must not prevent the others
         return _Concluded(
             step=_tell(unit[0], error, round_),
             lost=round_.memory.lost.get(unit[0].meta.uid, {}),
@@ -164,15 +164,15 @@ def _conclude(unit: tuple[Record, ...], round_: Round) -> _Concluded:
 
 
 def _tell(record: Record, error: Exception, round_: Round) -> Step:
-    """Propose to say so in the condition Ready; where even that cannot be made, the log alone tells."""
-    # Not the error's text, which may be another one in each round: each would be a write.
+    """Return a step that reports an exception in the condition Ready. If that fails, only the log reports it."""
+    # Without the text of the error: it may differ in each round, and each would be a write.
     message = (
         "a mistake in the provisioner keeps this object from being served, and it is tried again: "
         f"{type(error).__name__}, see the log of the controller"
     )
     try:
         ready = condition_of(record.status.conditions, ConditionType.READY)
-        # It says that what is there of the machines is to go, which has to be known afterwards.
+        # The reason Recreating is kept: the next round must know that the existing machines have to be deleted.
         recreating = ready is not None and ready.reason == Reason.RECREATING
         condition = not_ready(Reason.RECREATING if recreating else Reason.RECONCILE_ERROR, message)
         return events.propose(record, record.status, (condition,), round_.now)
@@ -181,7 +181,7 @@ def _tell(record: Record, error: Exception, round_: Round) -> Step:
 
 
 def _apply_device_plugin(round_: Round) -> Step:
-    """Propose to apply the DaemonSet, one for all groups, where it lacks or is of another manifest."""
+    """Return a step that applies the DaemonSet of all groups if it is missing or has another version."""
     version, plugin = round_.settings.device_plugin_version, round_.snapshot.device_plugin
     found = plugin.version if plugin is not None else ""
     needed = any(
@@ -196,7 +196,7 @@ def _apply_device_plugin(round_: Round) -> Step:
 def _choose(
     proposals: Iterable[Proposed], snapshot: Snapshot, memory: Memory, now: datetime
 ) -> tuple[list[Proposed], list[datetime]]:
-    """Choose one write of each object that may be written now; return when the others may."""
+    """Choose one write for each object that may be written now; return them, and when other objects may be."""
     chosen: dict[str, Proposed] = {}
     later = []
     for each in proposals:
@@ -212,7 +212,7 @@ def _choose(
 
 
 def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory) -> list[Proposed]:
-    """Leave out creates of tokens that are too many. Namespaces take turns, and in each of them its groups."""
+    """Leave out creates of tokens beyond the maximum. Namespaces take turns, and so do the groups in each of them."""
     creating = sum(
         isinstance(each.write, actions.CreateToken) and each.answered_at is None for each in memory.writes.values()
     )
@@ -229,7 +229,7 @@ def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory)
 
 
 def _machines_of(resources: Iterable[ResourceMemory], round_: Round) -> dict[str, MachineMemory]:
-    """Return what is remembered of machines that are still there and have not joined: each may have a long script."""
+    """Return the memory of listed machines that have not joined. Others are dropped, because metadata may be large."""
     listed = {
         machine.provider_id
         for resource in resources
@@ -240,22 +240,22 @@ def _machines_of(resources: Iterable[ResourceMemory], round_: Round) -> dict[str
     return {place: machine for place, machine in round_.memory.machines.items() if place in listed}
 
 
-#: Most urgent first.
+#: Kinds of calls, most urgent first.
 _SORTS = tuple(actions.Sort)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paced:
-    """What may be called now."""
+    """Calls that may be sent now, and the memory in which they are open."""
 
     memory: Memory
     calls: tuple[actions.Call, ...]
-    #: When more may be; None: all that is due is called.
+    #: Time at which more calls may be sent. None if all due calls are sent.
     wake_at: datetime | None = None
 
 
 def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, now: datetime) -> Paced:
-    """Choose what is called now, and remember it as being under way."""
+    """Choose the calls that are sent now, and record them as open."""
     free, ends = [], []
     for each in {each.call.key: each for each in wanted}.values():
         until = memory.paused.get(each.call.target.scope.project, now)
@@ -288,7 +288,7 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
 
 
 def _in_turn(wanted: Iterable[Wanted], memory: Memory) -> list[Wanted]:
-    """Order what is due: of the same urgency first that of whom the fewest calls are under way or come before."""
+    """Sort due calls: by urgency, then by the number of the same party's calls that are in flight or precede them."""
     turns = Counter(_party(each.call) for each in memory.calls.values())
     queue = []
     for each in sorted(wanted, key=lambda each: (_urgency(each.call), each.due_at, each.call.key)):
@@ -303,14 +303,14 @@ def _urgency(call: actions.Call) -> tuple[int, bool]:
 
 
 def _party(call: actions.Call) -> tuple[str, str]:
-    """Say on whose behalf a call is made, for its sort."""
+    """Return the party that a call counts for: the group if it changes machines, otherwise the namespace."""
     if isinstance(call, actions.SetMetadata):
         return ("machines", call.target.uid)
     return (call.sort, call.target.namespace)
 
 
 def bucket_of(call: actions.Call) -> str:
-    """Name the limit that a call counts against: of its sort, in its project, and there in its region or globally."""
+    """Return the name of the limit that a call counts against: its kind, project, and region or "global"."""
     scope = call.target.scope
     place = scope.region or region_of(scope.zone) or "global"
     return f"{call.sort} {scope.project} {place}"

@@ -1,4 +1,4 @@
-"""Changes of status, and what people are told when they happen: Events. The first reasons are upstream's."""
+"""Changes of status, and the Events about them. The reasons below are tpu-operator's. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLEANUP = "Cleanup"
 CHILD_RESOURCES_PROVISIONED = "ChildResourcesProvisioned"
 NODES_JOINING = "NodesJoining"
 
-#: What is wrong, so that somebody may have to do something; the Event has the condition's reason and its message.
+#: Reasons of conditions with a Warning Event, which has the same reason and message: a user may have to act.
 WARNED_OF = frozenset(
     {
         Reason.RECONCILE_ERROR,
@@ -46,7 +46,7 @@ _CLEANING_UP = frozenset({Reason.DELETING_MIG, Reason.DRAINING_NODES})
 
 
 def reference(record: Record) -> ObjectRef:
-    """Return what an Event points to."""
+    """Return the reference of an object for Events."""
     kind, meta = record.kind, record.meta
     return ObjectRef(kind=kind.value, api_version=API_VERSION, namespace=meta.namespace, name=meta.name, uid=meta.uid)
 
@@ -54,11 +54,11 @@ def reference(record: Record) -> ObjectRef:
 def propose(
     record: Record, status: ResourceStatus | TpuNodeGroupStatus, conditions: Sequence[Condition], now: datetime
 ) -> Step:
-    """Propose a status with these conditions, where the object does not have it already, and its Events."""
+    """Return a step with the status, including these conditions, and its Events; NOTHING if the status is unchanged."""
     kept = status.conditions
     for condition in conditions:
         kept = with_condition(kept, replace(condition, observed_generation=record.meta.generation), now)
-    # Where nothing is concluded, nothing is said of its generation.
+    # Without a condition, nothing was decided about this generation.
     generation = record.meta.generation if conditions else status.observed_generation
     status = replace(status, conditions=kept, observed_generation=generation)
     if status == record.status:

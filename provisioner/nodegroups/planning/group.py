@@ -1,9 +1,8 @@
-"""A group: its children, its status, the labels of its nodes, and its deletion.
+"""Decides about a group: its children, its status, the labels of its nodes, and its deletion. Pure.
 
-Each child is created when the resources that it names exist. A child that differs from what this release creates is
-recreated with the slice, because Compute Engine changes none of these resources.
-
-Deletion order: machines, template, policy, nodes and tokens, device plugin. Each step ends with its finalizer.
+Each child is created when the resources that it refers to exist. Outdated children are recreated with the slice,
+because these resources cannot be changed. Order of deletion: machines, template, policy, nodes and tokens, device
+plugin. Each step ends with the removal of its finalizer.
 """
 
 from __future__ import annotations
@@ -42,15 +41,16 @@ from provisioner.nodegroups.planning.resource import external_problem, external_
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, later, merged, of_record, to_write, want
 from provisioner.tpu import ShapeError
 
-#: A template that the user names is read again after this: once it is found good, and while it is not.
+#: Interval in seconds between reads of an instance template that the user created, if it is valid.
 _EXTERNAL_SECONDS = 3600.0
+#: Interval in seconds between reads of such a template if it is missing or invalid.
 _EXTERNAL_AGAIN_SECONDS = 300.0
-#: Metadata key of what a machine runs at each boot.
+#: Metadata key of the script that a machine runs at each boot.
 STARTUP_SCRIPT = "startup-script"
 
 
 def step_of(group: TpuNodeGroup, round_: Round) -> Sightings:
-    """Decide about one group that nobody deletes."""
+    """Decide about one group that is not being deleted."""
     refusal = _refusal(group, round_)
     missing = tuple(each for each in names.GROUP_FINALIZERS if each not in group.meta.finalizers)
     if refusal is None and missing:
@@ -116,7 +116,7 @@ def _problem_of_script(group: TpuNodeGroup, round_: Round) -> str:
 
 
 def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
-    """Find out what machines the group is made of: from its own specification, or from its user's template."""
+    """Derive the machines of the group, from its own instanceConfig or from its user's template."""
     config = group.spec.instance_config
     if config is not None:
         return _shaped(Sightings(group=group, model=config.effective_provisioning_model), config.machine_type)
@@ -135,7 +135,7 @@ def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
     step = want(known, READ, actions.Read(target=target), due_at, round_)
     if template is None:
         return Sightings(group=group, problem_of_template=problem, step=step)
-    # Nothing is made of a template with a problem.
+    # A template with a problem is not used, so its model does not matter.
     model = template.provisioning_model if not problem else ""
     seen = Sightings(
         group=group,
@@ -155,7 +155,7 @@ def _shaped(seen: Sightings, machine_type: str) -> Sightings:
 
 
 def _external(known: ResourceMemory) -> tuple[Template | None, str]:
-    """Return the template that the user names, and what is wrong with it."""
+    """Return the template that the user created, and its problem; the latter is empty while it was not read."""
     if known.reading is None:
         wait = known.backoffs.get(READ)
         return None, "" if wait is None else f"the template cannot be read: {wait.failure.message}"
@@ -181,9 +181,9 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
     manager = found.get(Kind.MANAGED_INSTANCE_GROUP)
     template_url = seen.external_url or _url(found.get(Kind.INSTANCE_TEMPLATE))
     policy_url = _url(found.get(Kind.WORKLOAD_POLICY))
-    # Without machines a child that is out of date can be recreated.
+    # Without a managed instance group, all nodes of the group are left over from earlier machines.
     old = nodes.left_over(group, None, round_) if manager is None else ()
-    # Their names may come again, and a node that a new machine takes over must not be deleted.
+    # Nodes are deleted before machines are created: a new machine may get the same name and take over the node.
     step = nodes.remove(() if nodes.silent_node(old) else old)
     for kind, child in wanted.items():
         there = found.get(kind)
@@ -197,9 +197,9 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
     if template_url and (policy_url or policy is None) and not seen.problem_of_template:
         child = managed_instance_group(group, resolved, seen.model, template_url, policy_url)
         deleting = any(each.meta.deleting for each in found.values())
-        # Machines that cannot join would cost, and do nothing.
+        # Machines that cannot join would only cost money.
         in_vain = joining.problem_of(group, round_)
-        # The status has to say otherwise first that the slice is recreated (`conditions`).
+        # The status must first lose the reason Recreating, with which the existing machines are deleted (`repair`).
         if manager is None and not (outdated or deleting or old or in_vain or repair.recreating(group)):
             step += _create(child, notes, round_)
         elif manager is not None and differs(manager, child):
@@ -210,7 +210,7 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
 
 
 def _create(child: Child, notes: list[str], round_: Round) -> Step:
-    """Propose to create a child, and note why that is refused, as by a quota of its namespace."""
+    """Return a step that creates a child. Add the reason to `notes` if Kubernetes rejects it, as a quota may do."""
     write = actions.CreateChild(record=child)
     why = round_.refused(write)
     if why:
@@ -223,7 +223,7 @@ def _url(child: Child | None) -> str:
 
 
 def workload_policy(group: TpuNodeGroup, shape: GroupShape) -> WorkloadPolicy | None:
-    """Return the workload policy; None for machines that are a slice each."""
+    """Return the workload policy, None if each machine is a slice."""
     if not shape.one_slice:
         return None
     spec = WorkloadPolicySpec(
@@ -233,7 +233,7 @@ def workload_policy(group: TpuNodeGroup, shape: GroupShape) -> WorkloadPolicy | 
 
 
 def instance_template(group: TpuNodeGroup, config: InstanceConfig, startup_script: str) -> InstanceTemplate:
-    """Return the instance template; `startup_script` is empty for machines that do not join by themselves."""
+    """Return the instance template. `startup_script` is empty if the image makes machines join."""
     metadata = dict(config.metadata)
     if startup_script:
         metadata[STARTUP_SCRIPT] = with_users_script(startup_script, metadata.get(STARTUP_SCRIPT, ""))
@@ -241,7 +241,7 @@ def instance_template(group: TpuNodeGroup, config: InstanceConfig, startup_scrip
         config,
         provisioning_model=config.effective_provisioning_model,
         metadata=metadata,
-        # Compute Engine takes no bare name.
+        # Compute Engine does not accept a bare name.
         subnetwork=config.subnetwork
         if "/" in config.subnetwork
         else f"regions/{region_of(group.spec.node_location)}/subnetworks/{config.subnetwork}",
@@ -251,7 +251,7 @@ def instance_template(group: TpuNodeGroup, config: InstanceConfig, startup_scrip
 
 
 def users_script(group: TpuNodeGroup) -> str:
-    """Return the startup script that the user gives to machines which also join by themselves; empty for none."""
+    """Return the user's startup script if machines have the controller's script as well; otherwise empty."""
     config = group.spec.instance_config
     if config is None or group.spec.bootstrap_kubernetes is None:
         return ""
@@ -263,8 +263,8 @@ def managed_instance_group(
 ) -> ManagedInstanceGroup:
     """Return the managed instance group.
 
-    Machines of one slice are never recreated one by one, nor is the machine of a group of one, which is a slice, too:
-    that is done here, for all at once. Others Compute Engine makes anew itself, where the terms allow it.
+    The machines of a slice, also of a slice of one machine, are not repaired by Compute Engine but recreated together
+    by this controller. If each of several machines is a slice, Compute Engine repairs it, if the model allows it.
     """
     several = not shape.one_slice and shape.node_count > 1
     repaired = several and model in (ProvisioningModel.STANDARD, ProvisioningModel.SPOT)
@@ -281,14 +281,14 @@ def managed_instance_group(
 
 
 def differs(found: Child, wanted: Child) -> bool:
-    """Whether a child asks for something else than it is to; what the API server fills in makes no difference."""
+    """Return whether a child's spec differs from the wanted one. Defaults of the API server are no difference."""
     match found, wanted:
         case WorkloadPolicy(), WorkloadPolicy():
             return found.spec != wanted.spec
         case InstanceTemplate(), InstanceTemplate():
             config = found.spec.config
             if wanted.spec.config.subnetwork.endswith(f"/subnetworks/{config.subnetwork}"):
-                # The bare name that tpu-operator writes.
+                # tpu-operator writes the bare name.
                 config = replace(config, subnetwork=wanted.spec.config.subnetwork)
             config = replace(config, provisioning_model=config.effective_provisioning_model)
             return replace(found.spec, config=config, boot_disk=wanted.spec.boot_disk) != wanted.spec
@@ -309,7 +309,7 @@ _CHILDREN = {
 
 
 def tear_down(group: TpuNodeGroup, round_: Round) -> Step:
-    """Take the next step of a group that is being deleted."""
+    """Return the next step of a group that is being deleted."""
     finalizer = next((each for each in names.GROUP_FINALIZERS if each in group.meta.finalizers), None)
     if finalizer is None:
         return NOTHING
@@ -327,7 +327,7 @@ def tear_down(group: TpuNodeGroup, round_: Round) -> Step:
 
 
 def _late_children(group: TpuNodeGroup, round_: Round) -> Step:
-    """Delete children that show up after their turn: one was on its way when the group was deleted."""
+    """Delete children whose finalizer was already removed: their creates were in flight when the group was deleted."""
     step = NOTHING
     for finalizer, (kind, _) in _CHILDREN.items():
         child = round_.child_of(group, kind)
@@ -338,7 +338,7 @@ def _late_children(group: TpuNodeGroup, round_: Round) -> Step:
 
 
 def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round) -> Step | None:
-    """Delete a child; None: it is gone."""
+    """Delete a child. Return None if it does not exist."""
     child = round_.child_of(group, kind)
     if child is None:
         return None
@@ -358,7 +358,7 @@ def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round
 def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
     left = nodes.left_over(group, None, round_)
     if group.meta.annotations.get(names.ABANDON) == "true":
-        # Machines that run stay nodes.
+        # Nodes of running machines are kept.
         left = tuple(node for node in left if not node.ready)
     tokens = round_.tokens.get((group.meta.namespace, group.meta.name), ())
     if not left and not tokens:
@@ -372,16 +372,16 @@ def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
             f'annotation {names.FORCE}: "true" deletes it at once'
         )
     told = conditions.say(group, not_ready(Reason.DELETING_NODES, message), round_.now)
-    # Tokens tell of nodes that have no labels.
+    # Tokens identify nodes without labels, so they are deleted after the nodes.
     if left:
         return nodes.remove(left, forced=forced) + told
     return merged(to_write(actions.DeleteToken(name=token.name, uid=token.uid), token.uid) for token in tokens) + told
 
 
 def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:
-    """Delete the DaemonSet with the last group; one that we did not make stays."""
+    """Delete the DaemonSet with the last group, unless this controller did not create it."""
     plugin = round_.snapshot.device_plugin
-    # Pods with chips may run on nodes of other groups; those that are deleted may wait for theirs.
+    # Pods with chips may run on nodes of other groups, also of deleted groups whose pods have not ended.
     needed = any(
         not other.meta.deleting or names.CLEANUP_NODES in other.meta.finalizers
         for uid, other in round_.groups.items()

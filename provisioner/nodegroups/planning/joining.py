@@ -1,4 +1,4 @@
-"""Machines that join the cluster: each gets a token in its metadata until it has a node.
+"""Makes machines join the cluster: each has a token in its metadata until it has a node. Pure.
 
 The Secret of a token is deleted when the node has its labels. Until then it identifies the node, also after a restart.
 """
@@ -22,18 +22,18 @@ from provisioner.nodegroups.planning.memory import LONG_AGO
 from provisioner.nodegroups.planning.nodes import Fleet, Member, is_marked, labels_of, provider_id
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, merged, to_write, was_whole
 
-#: A machine that has got its metadata and has not joined is read again after this: somebody may have changed it.
+#: Interval in seconds between reads of a machine that has not joined: another client may have changed its metadata.
 _CHECK_SECONDS = 300.0
-#: A machine that was not there when it was read.
+#: Interval in seconds between reads of a machine that did not exist.
 _ABSENT_SECONDS = 30.0
-#: Machines that have to be read within this time are read together. One that was set is not among them for longer than
-#: a change takes to show.
+#: Machines that must be read within this time in seconds are read together. It is shorter than _CHECK_SECONDS, so that
+#: a machine whose metadata was just set is not read before the change is visible.
 _TOGETHER_SECONDS = 30.0
 _REQUESTS = uuid.UUID("0d0f3f2c-9d55-5a0b-8f0e-4d8f4f6f2c11")
 
 
 def problem_of(group: TpuNodeGroup, round_: Round) -> str:
-    """Say what is not known of the cluster that machines need to join; empty where nothing is missing."""
+    """Name the data about the cluster that machines need to join and that is unknown; empty if none is missing."""
     if group.spec.bootstrap_kubernetes is None:
         return ""
     join = _join(group, round_)
@@ -50,7 +50,7 @@ def problem_of(group: TpuNodeGroup, round_: Round) -> str:
 
 
 def refused_token(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> str:
-    """Say why a machine gets no token; empty where none is refused."""
+    """Return why Kubernetes rejects a machine's token, empty if it does not."""
     for member in fleet.members if fleet is not None and group.spec.bootstrap_kubernetes is not None else ():
         why = round_.refused(_token_for(group, _key(member), round_)) if member.node is None else ""
         if why:
@@ -59,7 +59,7 @@ def refused_token(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> st
 
 
 def may_join(group: TpuNodeGroup, member: Member, round_: Round) -> bool:
-    """Whether a machine has joined, or is known to have what it joins with."""
+    """Return whether a machine has joined, or is known to have a token."""
     if member.node is not None or group.spec.bootstrap_kubernetes is None:
         return not member.refusal
     known = round_.memory.machines.get(member.machine.provider_id)
@@ -70,7 +70,7 @@ def may_join(group: TpuNodeGroup, member: Member, round_: Round) -> bool:
 def join_machines(
     group: TpuNodeGroup, manager: ManagedInstanceGroup, shape: GroupShape, fleet: Fleet, round_: Round, *, ends: bool
 ) -> Step:
-    """Bring each machine of a group what it needs to join (`ends`: it is about to be recreated); delete old tokens."""
+    """Give machines the data to join, and delete old tokens. `ends` if they are about to be recreated."""
     bootstrapped = group.spec.bootstrap_kubernetes is not None
     can_join = not problem_of(group, round_)
     target, labels = actions.target_of(manager), labels_of(group, shape)
@@ -85,7 +85,7 @@ def join_machines(
     plan = tokens.plan_tokens(found, free if bootstrapped else (), round_.now)
     steps, unread = [], []
     for key in plan.create:
-        # The node of an earlier machine of that name goes first.
+        # The node of an earlier machine of that name must be deleted first.
         is_free = round_.nodes.get(provider_id(group, key[0])) is None
         starts = free[key].machine.status in STARTING_OR_RUNNING
         if is_free and starts and can_join:
@@ -101,8 +101,8 @@ def join_machines(
             continue
         if bootstrapped and current is None:
             continue
-        # One that was told of a token may have joined, and pods on it could read another. Where it has not joined, and
-        # the slice is not about to be recreated, it has no other way back.
+        # A machine that had a token may have joined, and pods on it could read another token. If it has not joined, and
+        # the slice is not about to be recreated, it needs the token to come back.
         over = ends and was_whole(group) and may_join(group, member, round_)
         join = _join(group, round_, current.value) if current is not None and can_join and not over else None
         equipped = _equip(target, labels, machine, join, round_)
@@ -114,7 +114,7 @@ def join_machines(
 
 
 def approvals(round_: Round) -> Step:
-    """Approve what machines without a node ask for with their own tokens, one request of each at a time."""
+    """Approve certificate requests of machines without a node, made with their own tokens; at most one per machine."""
     if not round_.snapshot.requests:
         return NOTHING
     found = {token.name: token for token in round_.snapshot.tokens}
@@ -125,7 +125,8 @@ def approvals(round_: Round) -> Step:
         group = groups.get((token.group_namespace, token.group_name)) if token is not None else None
         if token is None or group is None or group.meta.deleting or not tokens.is_own(request, token, round_.now):
             continue
-        # Whoever may make machines in the project could give one the name of any node.
+        # The machine's name must belong to this group's managed instance group: a user who may create machines in the
+        # project could name one like any node, and would get that node's certificate approved.
         named = names.manager_of(token.machine) == names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)
         if named and round_.nodes.get(provider_id(group, token.machine)) is None:
             chosen.setdefault(token.machine, request)
@@ -139,12 +140,12 @@ def approvals(round_: Round) -> Step:
 
 
 def _key(member: Member) -> tuple[str, str]:
-    """Name and number: another machine under the same name has a token of its own."""
+    """Return name and number, because a new machine under the same name has its own token."""
     return (member.machine.name, member.machine.id)
 
 
 def _join(group: TpuNodeGroup, round_: Round, token: str = "") -> metadata.Join:
-    """Return what machines need; what the user gives goes before what the cluster says of itself."""
+    """Return the data to join. Values that the user set precede those of the cluster."""
     given, known = group.spec.bootstrap_kubernetes, round_.snapshot.cluster
     address = known.api_server
     if given is not None and given.control_plane_ip:
@@ -174,7 +175,7 @@ def _equip(
     join: metadata.Join | None,
     round_: Round,
 ) -> Step | datetime:
-    """Bring a machine its labels and what it joins with; where it has to be read before, return when."""
+    """Set a machine's labels and its data to join. If it must be read before, return the time of that."""
     known = round_.memory.machines.get(machine.provider_id)
     if known is None or known.id != machine.id:
         return LONG_AGO
@@ -192,7 +193,7 @@ def _equip(
 
 
 def _read(target: actions.Target, unread: Sequence[tuple[datetime, ManagedInstance]], round_: Round) -> Step:
-    """Read the machines of a group together, as soon as one has to be."""
+    """Read the machines of a group together, as soon as one is due."""
     if not unread or round_.calling(target.uid, actions.ReadMachines):
         return NOTHING
     now, first = round_.now, min(at for at, _ in unread)
@@ -220,7 +221,7 @@ def _set(
         machine=machine,
         items=items,
         fingerprint=fingerprint,
-        # The same change of the same metadata counts once.
+        # Compute Engine executes the same change of the same metadata only once.
         request_id=str(uuid.uuid5(_REQUESTS, f"{machine.provider_id}/{machine.id}/{fingerprint}/{digest}")),
     )
     return Step(calls=(Wanted(call=call, due_at=due_at),))

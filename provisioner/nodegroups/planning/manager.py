@@ -1,10 +1,11 @@
-"""Managed instance groups, which are the machines. Zonal.
+"""Decides about managed instance groups, which create the machines. Pure.
 
 A BULK group gets all its machines at the same time or none. While there is no capacity it waits, which is no failure.
 
-Before a group is deleted, its nodes are cordoned by spec.unschedulable, which remains unlike a taint, and its pods are
-evicted. Pods with chips keep the machines until their grace period ends, others until a deadline, which is short in
-other namespaces and on slices that can do no work. The gate proves all of it live (`actions.Proof`).
+Before a group is deleted, its nodes are cordoned by spec.unschedulable, which unlike a bare taint persists, and its
+pods are evicted. Pods with chips keep the machines until they end or exceed their grace period, others until a
+deadline, which is short for other namespaces and for slices that cannot work. The gate checks all of this live
+(`actions.Proof`).
 """
 
 from __future__ import annotations
@@ -29,37 +30,37 @@ from provisioner.nodegroups.planning.repair import recreating
 from provisioner.nodegroups.planning.resource import difference
 from provisioner.nodegroups.planning.round import NOTHING, Node, Round, Step, later, merged, to_write, want
 
-#: One whose machines are all ready is read again after this.
+#: Interval in seconds between reads of a group whose machines are all ready.
 SETTLED_SECONDS = 900.0
-#: Machines that are being made, or whose nodes are awaited, are looked at again after a part of their group's age.
+#: While machines are created or nodes awaited, a group is read after this share of its age, between 10 s and 60 s.
 _SHARE_OF_AGE = 0.05
 _SOONEST_SECONDS = 10.0
 _LATEST_SECONDS = 60.0
-#: The same where what is missing has been for more than an hour: nodes that join or change are seen at once anyway.
+#: Age in seconds after which an incomplete group is read every 300 s. Nodes that join or change are seen immediately.
 _LONG_SECONDS = 3600.0
 _LATEST_AFTER_LONG_SECONDS = 300.0
-#: Machines are listed again while pods leave.
+#: Interval in seconds between lists of machines while pods are being evicted.
 _LIST_WHILE_DRAINED_SECONDS = 30.0
-#: Time in seconds for which pods without chips keep machines that are not their namespace's, or of a broken slice.
+#: Maximum time in seconds for which pods without chips keep machines of other namespaces, or of a broken slice.
 _SHORT_DRAIN_SECONDS = 60.0
-#: A group that waits for capacity has no machines to list.
+#: Minimum interval in seconds between lists of a group that waits for capacity and has no machines.
 _LIST_PLACEHOLDERS_SECONDS = 30.0
 _REFUSALS = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
-#: Reasons of a group for which nothing is made, until somebody changes it or the settings.
+#: Reasons of a group for which nothing is created until a user changes it, or the settings change.
 _NOT_SERVED = (Reason.NOT_ALLOWED, Reason.INVALID_SPEC)
 _MOST_FAILURES = 2
 _LATE = datetime.max.replace(tzinfo=UTC)
 
 
 def not_to_be_made(child: ManagedInstanceGroup, round_: Round) -> Condition | None:
-    """Say whose it would use, or of what there is no room; what is made already stays and is served."""
+    """Return a refusal if a new group would use other tenants' resources, or exceed the limit of its namespace."""
     return _names_others(child, round_) or _too_many(child, round_)
 
 
 def sight(
     child: ManagedInstanceGroup, known: ResourceMemory, resource: Manager, round_: Round
 ) -> tuple[Condition, float, Step]:
-    """Say how far its machines are, in how many seconds it is read again; list them when they may have changed."""
+    """Return the condition, the seconds until the next read, and a step that lists the machines when due."""
     fleet = fleet_of(child, round_)
     again = _again_seconds(resource, fleet, round_.now)
     if fleet is None:
@@ -103,7 +104,7 @@ def _condition(child: ManagedInstanceGroup, resource: Manager, fleet: Fleet | No
 
 
 def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -> tuple[Condition | Proof | None, Step]:
-    """Say what its delete waits for, else what is proven right before it; do what ends the wait."""
+    """Return why the delete waits, or the proof that it needs (None if forced); and a step to end the wait."""
     if round_.is_set(names.FORCE, manager):
         return None, NOTHING
     fleet = fleet_of(manager, round_)
@@ -135,7 +136,7 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
             if pod.finished or pod.bound_to_node:
                 continue
             if node.unschedulable and pod.deletion_deadline is None:
-                # Evicted means that somebody deletes it, which shows.
+                # A successful eviction shows as deletionTimestamp. Until then it is repeated.
                 step += to_write(EvictPod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
             deadline = proof.deadline_for(pod.namespace)
             if pod.keeps_machine(round_.now, deadline):
@@ -154,7 +155,7 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
 
 
 def _is_broken(manager: ManagedInstanceGroup, fleet: Fleet, group: TpuNodeGroup | None) -> bool:
-    """Whether the machines can do no work: they are recreated, or one of a slice is gone."""
+    """Return whether the machines cannot work: they are being recreated, or a machine of a slice does not run."""
     if group is not None and recreating(group):
         return True
     whole = len(fleet.members) >= manager.spec.target_size and all(member.runs for member in fleet.members)
@@ -166,16 +167,16 @@ def _draining(message: str, step: Step) -> tuple[Condition, Step]:
 
 
 def _cordon(node: Node, labels: dict[str, str]) -> PatchNode:
-    """Propose to cordon a node; it gets the labels by which it is known when its machine is gone."""
+    """Return a patch that cordons a node and adds the labels that identify it after its machine is deleted."""
     missing = {key: value for key, value in labels.items() if node.labels.get(key) != value}
     return PatchNode(name=node.name, uid=node.uid, resource_version=node.resource_version, labels=missing, cordon=True)
 
 
 def machines_before(round_: Round) -> dict[str, int]:
-    """Return, by UID of a managed instance group, the number of machines of its namespace that are before its own.
+    """Return, by UID of a managed instance group, the number of machines of its namespace that precede its own.
 
-    Existing ones are first, as read of Compute Engine, then recreated slices, then others by age. Those that Compute
-    Engine rejects are last, earlier rejected ones before others. Those that cannot be created do not count.
+    The order is: existing machines as read from Compute Engine, recreated slices, others by age. Groups that Compute
+    Engine rejects are last, earlier rejected ones before others. Groups that cannot be created are not counted.
     """
     limit = round_.settings.machines_per_namespace
     anew = {uid: group for uid, group in round_.groups.items() if group.status.recreated_at and not group.meta.deleting}
@@ -186,7 +187,7 @@ def machines_before(round_: Round) -> dict[str, int]:
         try:
             made, size = _is_made(child, round_), child.spec.target_size
             has_turn = made or (size <= limit and (is_anew or _waits(child, round_)))
-        except Exception:  # noqa: BLE001 - one child must not cost the others their turn; its own unit reports it
+        except Exception:  # noqa: BLE001 - one child must not prevent the others; its own unit reports it
             has_turn = False
         if has_turn:
             age = (group or child).meta.created_at or _LATE
@@ -209,7 +210,7 @@ def machines_before(round_: Round) -> dict[str, int]:
 
 
 def _is_made(child: ManagedInstanceGroup, round_: Round) -> bool:
-    """Whether its machines are there, or may be until it is read again."""
+    """Return whether the machines of a group exist, or may exist until the group is read again."""
     known = round_.known(child)
     if known.operation is not None or round_.calling(child.meta.uid, Insert):
         return True
@@ -220,7 +221,7 @@ def _is_made(child: ManagedInstanceGroup, round_: Round) -> bool:
 
 
 def _waits(child: ManagedInstanceGroup, round_: Round) -> bool:
-    """Whether it is not made and can be, as far as it goes by itself."""
+    """Return whether a group does not exist, and only the limit of its namespace may prevent its creation."""
     reading = round_.known(child).reading
     if child.meta.deleting or (reading is not None and reading.resource is not None):
         return False
@@ -228,7 +229,7 @@ def _waits(child: ManagedInstanceGroup, round_: Round) -> bool:
 
 
 def _refused_at(child: Child, round_: Round) -> datetime:
-    """Return when Compute Engine last refused it, as it may do for ever; else a time before all others."""
+    """Return when Compute Engine last rejected a create, perhaps permanently; LONG_AGO if it did not."""
     wait = round_.known(child).backoffs.get(INSERT)
     return wait.at if wait is not None and wait.failure.kind in _REFUSALS else LONG_AGO
 
@@ -239,7 +240,7 @@ def _names_others(child: ManagedInstanceGroup, round_: Round) -> Condition | Non
 
 
 def _too_many(child: ManagedInstanceGroup, round_: Round) -> Condition | None:
-    """Say why there is no room for its machines among those of its namespace; None where there is."""
+    """Return a refusal if its machines exceed the limit of the namespace, together with those that precede them."""
     limit, others = round_.settings.machines_per_namespace, round_.machines_before.get(child.meta.uid, 0)
     size, namespace = child.spec.target_size, child.meta.namespace
     if not limit or others + size <= limit:

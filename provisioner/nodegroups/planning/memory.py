@@ -1,7 +1,7 @@
-"""What is remembered between rounds, and what answers change in it. Pure.
+"""State that is remembered between rounds, and the changes that answers make to it. Pure.
 
-The truth is in Compute Engine and in the status of objects, so losing all of it is safe: requests keep their ids. A
-failure delays this call for this object only.
+Losing it is safe, because the truth is in Compute Engine and in the status of objects, and repeated requests have the
+same ids. A failure delays only the same call for the same object.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Manager, Operation, Resource
 from provisioner.nodegroups.planning import actions
 
-#: Before everything, and still a moment that can be moved when the clock is set.
+#: Earlier than any event; a time that can still be shifted when the clock is set.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """The same is not tried again before `until`."""
+    """Result of failed attempts: the call is not repeated before `until`."""
 
     failure: Failure
     failures: int
-    #: When it failed last.
+    #: Time of the last failure.
     at: datetime
     until: datetime
-    #: Of a change: the request was accepted, and its operation failed.
+    #: Whether the request of a change was accepted and its operation failed.
     accepted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What was last read of a resource."""
+    """Result of the last read of a resource."""
 
-    #: When the request was sent.
+    #: Time at which the request was sent.
     asked_at: datetime
     #: None if it does not exist.
     resource: Resource | None
-    #: Of a project.
+    #: Managed instance groups of a project; empty in a reading of another target.
     managers: tuple[Manager, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """What was last read of the machines of a managed instance group; none where it is not there."""
+    """Result of the last list of a managed instance group's machines, empty if the group does not exist."""
 
     asked_at: datetime
     machines: tuple[ManagedInstance, ...]
@@ -56,54 +56,54 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceMemory:
-    """One resource. Operation and attempts begin as the object's status has them, and go there when they change."""
+    """Memory of a resource. `operation` and `attempts` come from the object's status, and are written to it."""
 
     operation: OperationRef | None = None
-    #: When the operation was last asked for.
+    #: Time of the last poll of the operation, or of its start.
     polled_at: datetime | None = None
     polls: int = 0
     attempts: int = 0
     reading: Reading | None = None
     listing: Listing | None = None
-    #: What was asked for before this is out of date: something has changed since.
+    #: Time of the last change to the resource. Readings requested before it are outdated and are ignored.
     changed_at: datetime = LONG_AGO
-    #: When an insert may last have been sent of which nobody knows whether it arrives.
+    #: Time of the last insert whose outcome is unknown: Compute Engine may still receive it. None if there was none.
     unsure_at: datetime | None = None
-    #: By what was tried in vain (`READ` and those below it).
+    #: Back-offs by the kind of attempt (`READ` and the constants below it).
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)
-    #: The last delete was not sent: its proof failed.
+    #: Back-off of a delete that was not sent because its proof failed. None if the last one was sent.
     kept: Backoff | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineMemory:
-    """The metadata of one machine, by its provider id."""
+    """Metadata of a machine that has not joined. `Memory.machines` has it by provider id."""
 
-    #: Number of the machine: another one under the same name starts anew.
+    #: Compute Engine's number of the machine. A new machine under the same name starts with an empty memory.
     id: str
-    #: When it was last read or set; None: it has to be read.
+    #: Time of the last read or change of the metadata. None if it must be read.
     read_at: datetime | None = None
-    #: All items since then; None: there was no such machine.
+    #: All items as of `read_at`. None if the machine did not exist.
     items: Mapping[str, str] | None = field(default=None, repr=False)
-    #: What a change has to carry; None where it was set and not read since.
+    #: Fingerprint that a change must contain. None if the metadata was changed and not read since.
     fingerprint: str | None = None
     backoff: Backoff | None = None
-    #: The back-off began with a change, so that only a change that succeeds ends it: the machine is read before each.
+    #: Whether the back-off began with a change. Then only a change ends it, and not the read before each attempt.
     change_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """A machine that is lost."""
+    """A machine that counts as lost, since this time."""
 
     since: datetime
-    #: Since when nothing can run on it; None: only chips of it are gone.
+    #: Time since which nothing can run on it. None if its node is ready, and it lacks only chips or is not listed.
     stopped_since: datetime | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How many calls of one sort to Compute Engine may be made at once, and since when."""
+    """Number of calls of one bucket (`decide.bucket_of`) that may be sent immediately, as of `at`."""
 
     spare: float
     at: datetime
@@ -111,24 +111,24 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """All of it. Replaced as a whole by each decision and each answer."""
+    """All state that is remembered between rounds. Decisions and answers replace it as a whole."""
 
-    #: When the first decision was made, LONG_AGO before it; what was sent before, nobody knows.
+    #: Time of the first decision, LONG_AGO before it. Calls of earlier processes are unknown.
     began_at: datetime = LONG_AGO
-    #: By the UID of the object (`Target.uid`).
+    #: Memory of resources, by the UID of the object (`Target.uid`).
     resources: Mapping[str, ResourceMemory] = field(default_factory=dict)
     machines: Mapping[str, MachineMemory] = field(default_factory=dict)
     calls: Mapping[str, OpenCall[actions.Call]] = field(default_factory=dict)
     writes: Mapping[str, OpenWrite[actions.Write]] = field(default_factory=dict)
-    #: By what Compute Engine counts together (`decide.bucket_of`); as much as there can be where there is none.
+    #: Pace by bucket (`decide.bucket_of`). A missing bucket has not been used lately and may send the maximum.
     pace: Mapping[str, Pace] = field(default_factory=dict)
-    #: Machines that are lost, by the UID of the group and their names; "" stands for those that have none.
+    #: Lost machines, by the UID of the group and their names. "" represents all machines that do not exist.
     lost: Mapping[str, Mapping[str, Lost]] = field(default_factory=dict)
-    #: By project: Compute Engine asked for a pause of all calls until then.
+    #: Times until which Compute Engine asked for a pause of all calls, by project.
     paused: Mapping[str, datetime] = field(default_factory=dict)
 
 
-#: What is tried, as `ResourceMemory.backoffs` calls it.
+#: Kinds of attempts: keys of `ResourceMemory.backoffs`.
 READ = "read"
 LIST = "list"
 POLL = "poll"
@@ -139,22 +139,22 @@ DELETE = OperationType.DELETE.value
 Answer = actions.CallAnswer | actions.WriteAnswer
 
 
-#: The first wait after a failure of Compute Engine, and the longest.
+#: First and longest wait in seconds after a failed call, by kind of failure.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     FailureKind.STOCKOUT: (30, 600),
     FailureKind.QUOTA: (60, 900),
     FailureKind.OPERATION_IN_THE_WAY: (2, 30),
     FailureKind.TOO_MANY_OPERATIONS: (1, 30),
     FailureKind.UNKNOWN_OUTCOME: (1, 60),
-    # Read at once, to see whose it is; this is for one that no reading shows.
+    # The resource is read immediately, to see its owner. This wait is for a resource that no reading shows.
     FailureKind.ALREADY_EXISTS: (2, 60),
     FailureKind.UNAVAILABLE: (1, 60),
-    # Somebody may change what is in the way of these at any time, and nothing tells us.
+    # A user may remove the cause at any time, and the controller is not notified of it.
     FailureKind.INVALID: (60, 600),
     FailureKind.PERMISSION: (30, 600),
     FailureKind.NOT_FOUND: (10, 600),
 }
-#: Longest that Google's own wish is followed.
+#: Maximum pause in seconds that is observed when Google asks for one.
 LONGEST_WISH_SECONDS = 600.0
 
 
@@ -170,12 +170,12 @@ def failed(
 
 
 def fold(memory: Memory, answer: Answer) -> Memory:
-    """Fold one answer into the memory."""
+    """Return the memory after an answer."""
     if isinstance(answer, actions.WriteAnswer):
         return replace(memory, writes=with_answer(memory.writes, answer))
     call = answer.call
     if answer.asked_at > answer.at:
-        # The clock was set back meanwhile, and what is remembered has moved along.
+        # The clock was set back during the call, and all remembered times were shifted.
         under_way = memory.calls.get(call.key)
         answer = replace(answer, asked_at=under_way.since if under_way is not None else LONG_AGO)
     known = {key: each for key, each in memory.calls.items() if key != call.key}
@@ -184,23 +184,23 @@ def fold(memory: Memory, answer: Answer) -> Memory:
         return replace(memory, machines={**memory.machines, **_of_machines(memory, call, answer)})
     resource = memory.resources.get(call.target.uid)
     if resource is None:
-        # The object is gone, and with it all that could be done.
+        # The object was deleted, so there is nothing left to call for.
         return memory
     return replace(memory, resources={**memory.resources, call.target.uid: _of_resource(resource, call, answer)})
 
 
 def give_up_lost_calls(memory: Memory, live: frozenset[str], now: datetime) -> Memory:
-    """Take calls that should be under way, and that nobody makes, for calls whose outcome nobody knows."""
+    """Treat open calls that are not in progress after 60 s as failures with an unknown outcome."""
     for key, each in lost_calls(memory.calls, live, now).items():
         try:
             memory = fold(memory, actions.CallAnswer(call=each.call, asked_at=each.since, at=now, failure=LOST))
-        except Exception:  # noqa: BLE001 - one call must not cost the others their turn
+        except Exception:  # noqa: BLE001 - one call must not prevent the others
             memory = replace(memory, calls={other: call for other, call in memory.calls.items() if other != key})
     return memory
 
 
 def _paused(memory: Memory, answer: actions.CallAnswer) -> Memory:
-    """Pause all calls of a project where Compute Engine wants a pause: it counts those of the whole project."""
+    """Pause all calls of a project if Compute Engine asked for it: its limits are for whole projects."""
     if answer.failure is None or not answer.retry_after_seconds:
         return memory
     until = answer.at + timedelta(seconds=min(answer.retry_after_seconds, LONGEST_WISH_SECONDS))
@@ -240,7 +240,7 @@ def _read(known: ResourceMemory, answer: actions.CallAnswer) -> ResourceMemory:
     if known.reading is not None and known.reading.asked_at > answer.asked_at:
         return known
     if answer.result is not None and answer.asked_at >= known.changed_at:
-        # It is there: why it could not be made is over.
+        # The resource exists, so earlier failures to create it no longer matter.
         known = replace(known, backoffs=_without(known.backoffs, INSERT))
     if isinstance(answer.call, actions.ListManagers):
         return replace(known, reading=Reading(asked_at=answer.asked_at, resource=None, managers=answer.result or ()))
@@ -278,7 +278,7 @@ def _deleted(known: ResourceMemory, call: actions.Delete, answer: actions.CallAn
         return _taken(known, OperationType.DELETE, call.attempt, answer.result, answer)
     failure = answer.failure
     if failure is None or failure.kind is FailureKind.NOT_FOUND:
-        # It is not there, as a reading would say.
+        # The resource does not exist, as in a reading that did not find it.
         return replace(known, reading=Reading(asked_at=answer.asked_at, resource=None), changed_at=answer.asked_at)
     known = _failing(known, DELETE, failure, answer)
     return replace(known, changed_at=answer.at) if failure.kind is FailureKind.UNKNOWN_OUTCOME else known
@@ -287,7 +287,7 @@ def _deleted(known: ResourceMemory, call: actions.Delete, answer: actions.CallAn
 def _taken(
     known: ResourceMemory, kind: OperationType, attempt: int, operation: Operation, answer: actions.CallAnswer
 ) -> ResourceMemory:
-    """Take note of an operation that has begun, or of one that had when the request was first sent."""
+    """Record the operation of an accepted request. It may have begun when the same request was sent before."""
     known = replace(
         known,
         operation=OperationRef(name=operation.name, type=kind, attempt=attempt),
@@ -309,7 +309,7 @@ def _polled(known: ResourceMemory, call: actions.Poll, answer: actions.CallAnswe
     known = replace(known, backoffs=_without(known.backoffs, POLL))
     operation = answer.result
     if operation is None:
-        # Forgotten, which says nothing about how it ended: the resource is read instead.
+        # Google has forgotten the operation. Its outcome is unknown, so the resource is read instead.
         return replace(known, operation=None, changed_at=answer.at)
     return _ended(known, call.type, operation.failure, answer) if operation.done else known
 
@@ -317,7 +317,7 @@ def _polled(known: ResourceMemory, call: actions.Poll, answer: actions.CallAnswe
 def _ended(
     known: ResourceMemory, kind: OperationType, failure: Failure | None, answer: actions.CallAnswer
 ) -> ResourceMemory:
-    """Take note of an operation's end. What there is now, a reading tells."""
+    """Record the end of an operation. The next reading shows the state of the resource."""
     known = replace(known, operation=None, changed_at=answer.at)
     gone = kind is OperationType.DELETE and failure is not None and failure.kind is FailureKind.NOT_FOUND
     if failure is None or gone:
@@ -330,7 +330,7 @@ def _ended(
 def _of_machines(
     memory: Memory, call: actions.ReadMachines | actions.SetMetadata, answer: actions.CallAnswer
 ) -> dict[str, MachineMemory]:
-    """Return what has changed of what is remembered, by provider id."""
+    """Return the changed entries of `Memory.machines`."""
     instances = {each.name: each for each in answer.result or ()} if isinstance(call, actions.ReadMachines) else {}
     changed = {}
     for machine in call.machines:
@@ -346,7 +346,7 @@ def _of_machines(
 
 def _set(known: MachineMemory, call: actions.SetMetadata, answer: actions.CallAnswer) -> MachineMemory:
     if answer.failure is not None:
-        # Whether it counted or not: it is read before it is set again.
+        # The change may have taken effect, so the metadata is read before the next attempt.
         return MachineMemory(id=known.id, backoff=_wait(known, answer.failure, answer), change_failed=True)
     if answer.result is None:
         return MachineMemory(id=known.id)
@@ -356,7 +356,7 @@ def _set(known: MachineMemory, call: actions.SetMetadata, answer: actions.CallAn
 def _read_of(known: MachineMemory, instance: Instance | None, answer: actions.CallAnswer) -> MachineMemory:
     if answer.failure is not None:
         return replace(known, backoff=_wait(known, answer.failure, answer))
-    # Not when it was asked for: the machines of a large group take minutes to read.
+    # Time of the answer, not of the request: reading the machines of a large group takes minutes.
     known = replace(known, read_at=answer.at, backoff=known.backoff if known.change_failed else None)
     if instance is None or (instance.id and instance.id != known.id):
         return replace(known, items=None, fingerprint=None)

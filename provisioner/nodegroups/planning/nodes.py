@@ -1,4 +1,4 @@
-"""The machines of a group with their nodes: what these carry, and which are left over from machines that are gone."""
+"""Nodes of a group's machines: their labels and taint, and nodes whose machines no longer exist. Pure."""
 
 from __future__ import annotations
 
@@ -25,64 +25,64 @@ _STOPPING = frozenset({"STOPPING", "SUSPENDING", "DEPROVISIONING", "PENDING_STOP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One machine."""
+    """A machine of a group, with its node."""
 
     machine: ManagedInstance
-    #: None: it has not joined, or its node is gone.
+    #: None if the machine has not joined, or its node was deleted.
     node: Node | None = None
-    #: Its node is ready and has all its chips.
+    #: Whether its node is ready and has all its chips.
     ready: bool = False
-    #: What its node lacks, in words; empty where there is none, and where it lacks nothing.
+    #: Message about its incomplete node; empty if it has no node or the node is complete.
     lacks: str = ""
-    #: Why Compute Engine does not let it be told how to join; empty where it does.
+    #: Reason why Compute Engine rejects the machine's metadata with its token; empty if it does not.
     refusal: str = ""
 
     @property
     def reports(self) -> bool:
-        """Whether its node is ready: then it runs, whatever was last listed of it; it may have been started since."""
+        """Whether its node is ready. Then it runs even if it was listed as stopped: it may have been started since."""
         return self.node is not None and self.node.ready
 
     @property
     def doubtful(self) -> bool:
-        """Whether its node is not ready although it runs."""
+        """Whether its node is not ready although the machine runs."""
         return self.node is not None and not self.node.ready and self.machine.status in STARTING_OR_RUNNING
 
     @property
     def runs(self) -> bool:
-        """Whether something may be running on it."""
+        """Whether pods may be running on it."""
         return self.reports or (self.machine.has_machine and self.machine.status not in STOPPED)
 
     @property
     def stopped(self) -> bool:
-        """Whether it has stopped or is about to, and nobody starts it again."""
+        """Whether it has stopped or is stopping. Compute Engine does not start it again."""
         return not self.reports and (self.machine.status in STOPPED or self.machine.status in _STOPPING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """All machines that are known, by name."""
+    """All known machines of a group, by name."""
 
     asked_at: datetime
     members: tuple[Member, ...] = ()
 
     @property
     def ready(self) -> int:
-        """How many are ready."""
+        """Number of ready machines."""
         return sum(member.ready for member in self.members)
 
     @property
     def made(self) -> bool:
-        """Whether all are there, and listed as they will stay, whatever their nodes are like."""
+        """Whether all machines run and Compute Engine is not changing any. Nodes do not matter."""
         return all(member.machine.status == _RUNNING and member.machine.action == NO_ACTION for member in self.members)
 
 
 def running(fleet: Fleet, labels: Mapping[str, str], place: str, round_: Round) -> tuple[Node, ...]:
-    """Return the nodes of all machines that may run: those of listed ones, and those that say so themselves.
+    """Return the nodes of all machines that may run: those of listed machines, and ready nodes with the labels.
 
-    A labelled node whose machine is not listed may be one that joined since; not one of another name, whatever it says.
-    `place` is what the provider ids of all machines have before their suffix.
+    The machine of a labelled node may have been created after the list. `place` is the common prefix of the machines'
+    provider ids; labelled nodes with another prefix are ignored.
     """
-    # Also that of an earlier machine of the name, which may have pods bound to it: the gate goes by the name, too.
+    # The node of an earlier machine of this name counts too: pods may be bound to it, and the gate reads it by name.
     ids = [member.machine.provider_id for member in fleet.members if member.runs]
     found = {node.name: node for node in map(round_.nodes.get, ids) if node is not None}
     key = (labels.get(names.GROUP_NAMESPACE, ""), labels.get(names.GROUP_NAME, ""))
@@ -108,15 +108,15 @@ def silent_node(nodes: Iterable[Node]) -> str:
 
 
 def labelled(group: TpuNodeGroup, round_: Round) -> tuple[Node, ...]:
-    """Return the nodes with the labels of a group that are called as its machines."""
+    """Return the nodes with the labels of a group whose provider ids are those of its machines."""
     found, place = round_.labelled.get((group.meta.namespace, group.meta.name), ()), place_of(group)
     return tuple(node for node in found if names.manager_of(node.provider_id) == place)
 
 
 def fleet_of(manager: ManagedInstanceGroup, round_: Round, chips: int | None = None) -> Fleet | None:
-    """Return the machines as last listed, with their nodes as they are now; None where that is not known.
+    """Return the machines as last listed, with their current nodes; None if they are not known.
 
-    `chips` is how many each has to have; None where nobody says.
+    `chips` is the number of chips that each must have, None if that is unknown.
     """
     known = round_.known(manager)
     if known.reading is None:
@@ -125,7 +125,7 @@ def fleet_of(manager: ManagedInstanceGroup, round_: Round, chips: int | None = N
     if reading.resource is None and reading.asked_at >= known.changed_at:
         return Fleet(asked_at=reading.asked_at)
     if reading.resource is not None and not is_ours(manager, reading.resource, round_):
-        # Whatever was listed is somebody else's.
+        # The listed machines belong to another owner.
         return None
     if listing is None or listing.asked_at < known.changed_at:
         return None
@@ -147,7 +147,7 @@ def _member(machine: ManagedInstance, round_: Round, chips: int | None) -> Membe
 
 
 def is_of_earlier(machine: ManagedInstance, node: Node) -> bool:
-    """Whether a node is that of an earlier machine of the same name, which was created again with an empty disk."""
+    """Return whether a node belongs to an earlier machine of this name, which was recreated with an empty disk."""
     return bool(machine.id) and node.labels.get(names.MACHINE_ID, machine.id) != machine.id
 
 
@@ -172,7 +172,7 @@ def labels_of(group: TpuNodeGroup, shape: GroupShape) -> dict[str, str]:
 
 
 def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, round_: Round) -> tuple[PatchNode, ...]:
-    """Return the changes after which all nodes carry their labels, the worker index among them, and the taint."""
+    """Return the patches that give all nodes their labels, including the worker index, and the taint."""
     shared, indices = labels_of(group, shape), worker_indices(shape, fleet)
     tokens = round_.tokens.get((group.meta.namespace, group.meta.name), ())
     changes = []
@@ -182,8 +182,8 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, round_: R
             continue
         wanted = {**shared, names.TRUSTED_NAMESPACE: group.meta.namespace}
         if group.spec.bootstrap_kubernetes is not None and machine.id:
-            # Other images may join again as the node that exists. A node that is not ready, and has only a token of an
-            # earlier machine, is the node of that one, which was lost before it had its labels.
+            # Machines with other images may join again as the existing node. A node that is not ready, and for which
+            # only an earlier machine has a token, belongs to that machine: it was lost before the node had its labels.
             joined = [token.machine_id for token in tokens if token.machine == machine.name]
             number = machine.id if node.ready or machine.id in joined else next(iter(joined), "")
             wanted |= {names.MACHINE_ID: number} if number else {}
@@ -203,24 +203,24 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, round_: R
 
 
 def provider_id(group: TpuNodeGroup, machine: str) -> str:
-    """Return what the node of a group's machine has in spec.providerID."""
+    """Return spec.providerID of the node of a group's machine."""
     return f"gce://{group.spec.project}/{group.spec.node_location}/{machine}"
 
 
 def place_of(group: TpuNodeGroup) -> str:
-    """Return what the provider ids of all machines of a group have before their suffix."""
+    """Return the common prefix of the provider ids of a group's machines."""
     return provider_id(group, names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP))
 
 
 def is_marked(group: TpuNodeGroup, node: Node) -> bool:
-    """Whether a node carries the labels by which it is known as the group's."""
+    """Return whether a node has the labels that identify its group."""
     return all(node.labels.get(key) == value for key, value in names.group_labels(group.meta).items())
 
 
 def worker_indices(shape: GroupShape, fleet: Fleet) -> Mapping[str, int]:
-    """Number the machines of one slice, by the names of their nodes; none before all machines are known.
+    """Return the worker index of each machine, by the name of its node; empty while a slice is incomplete.
 
-    A number that a node has stays its own: pods go by it. Others are given in the order of the machines' names.
+    An index that a node already has is kept, because pods use it. Others are assigned by the machines' names.
     """
     present = [(member.machine.name, member.node) for member in fleet.members]
     if not shape.one_slice:
@@ -241,11 +241,11 @@ def worker_indices(shape: GroupShape, fleet: Fleet) -> Mapping[str, int]:
 def left_over(
     group: TpuNodeGroup, fleet: Fleet | None, round_: Round, *, count: int = 0, lost: Collection[str] = ()
 ) -> tuple[Node, ...]:
-    """List the nodes of a group whose machines are gone.
+    """Return the nodes of a group whose machines no longer exist.
 
-    They are known by labels, tokens, or the machines in the status. `fleet` is None if all machines are gone. Otherwise
-    the machine of a node may not be listed yet: if the node is ready, or if fewer than `count` machines are listed and
-    the node is not `lost` for good (`repair.lost_for_good`).
+    Nodes are found by labels, tokens, or the machines in the status. If `fleet` is None, no machine exists. Otherwise
+    the machine of a ready node may not be listed yet. While fewer than `count` machines are listed, this may be true
+    for any node that is not `lost` for good (`repair.lost_for_good`).
     """
     place, own = place_of(group), labelled(group, round_)
     if fleet is not None and silent_node(own):
@@ -257,7 +257,7 @@ def left_over(
     machines = {machine.name for machine in group.status.machines}
     for machine in machines | {token.machine for token in round_.tokens.get(key, ())}:
         node = round_.nodes.get(provider_id(group, machine))
-        # One that says that it is another group's is not this one's, whatever token or status says.
+        # A node with the labels of another group belongs to that one, whatever its token or a status says.
         if node is not None and (names.GROUP_NAME not in node.labels or is_marked(group, node)):
             found[node.name] = node
     return tuple(
@@ -270,14 +270,14 @@ def left_over(
 
 
 def _is_over(machine: ManagedInstance, node: Node) -> bool:
-    """Whether a node's machine is gone: another one of its name is there, or one waits for capacity."""
+    """Return whether the machine of a node no longer exists: it was recreated, or a placeholder waits for capacity."""
     return is_of_earlier(machine, node) or (not machine.has_machine and names.MACHINE_ID in node.labels)
 
 
 def remove(nodes: tuple[Node, ...], *, forced: bool = False) -> Step:
-    """Propose to delete those that are not ready any more: what still reports runs, whatever the caches have of it.
+    """Return a step that deletes those nodes that are not ready: a node that reports has a running machine.
 
-    Unless that is forced: whoever has copied a kubelet's certificate could report for a machine that is gone.
+    `forced` deletes ready nodes as well, because a copy of a kubelet's certificate could report for a deleted machine.
     """
     return merged(
         to_write(DeleteNode(name=node.name, uid=node.uid), node.resource_version)

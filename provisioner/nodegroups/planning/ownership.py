@@ -1,6 +1,6 @@
-"""Whose a resource is, and what an object may not have: what people may write into their objects decides neither.
+"""Decides which resources an object owns, and which it may use. Refusals become its condition Ready. Pure.
 
-What is refused is said as the condition Ready of the object.
+Users cannot influence either through their objects, except by the annotation `adopt`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from provisioner.nodegroups.planning.round import Round
 _PUBLIC_IMAGES = frozenset(
     {"cos-cloud", "debian-cloud", "deeplearning-platform-release", "ubuntu-os-accelerator-images", "ubuntu-os-cloud"}
 )
-#: Fields whose addresses may be of resources that groups have.
+#: Fields that may contain the address of a group's resource.
 _KINDS = {
     "instanceTemplate": Kind.INSTANCE_TEMPLATE,
     "instanceTemplateURI": Kind.INSTANCE_TEMPLATE,
@@ -30,9 +30,9 @@ _NAMED_PROJECT = re.compile(r"projects/([^/]*)", re.IGNORECASE)
 
 
 def is_ours(child: Child, resource: Resource, round_: Round) -> bool:
-    """Whether a resource was made for this object, or may be taken for it because its user says so."""
+    """Return whether a resource was created for this object, or may be taken over because a user set `adopt`."""
     own, mark = mark_for(child, round_), names.parse_mark(resource.description)
-    # The child's own it has where the caches did not show the group yet, as those of a process that takes over may.
+    # The mark is the child's own if the caches did not show the group yet, as after a change of the leader.
     marks = (own, names.mark_of(child.meta, child.kind, own.cluster_uid))
     if mark is not None and (mark in marks or _has_name_of(child, mark, own.cluster_uid)):
         return True
@@ -41,14 +41,15 @@ def is_ours(child: Child, resource: Resource, round_: Round) -> bool:
     if all(meta.annotations.get(names.ADOPT) != "true" for meta in metas):
         return False
     if mark is None:
-        # Only under a name that nobody can choose: else an object by hand could take, and delete, what others made.
+        # Unmarked resources are taken over only under the name of a group's child, which users cannot choose: otherwise
+        # a user could delete any of them by means of an object with its name.
         return group is not None
-    # What carries the mark of something else is never taken; an earlier object of the same name is gone.
+    # A resource with another object's mark is never taken over. An earlier object of the same name no longer exists.
     return replace(mark, uid=own.uid) == own
 
 
 def mark_for(child: Child, round_: Round) -> names.Mark:
-    """Return the mark of resources that are made for a child: its group's where it has one."""
+    """Return the mark of the resources of a child: that of its group if it has one."""
     group = round_.parent_of(child)
     cluster = round_.snapshot.cluster.uid
     if group is None:
@@ -57,13 +58,13 @@ def mark_for(child: Child, round_: Round) -> names.Mark:
 
 
 def _has_name_of(child: Child, mark: names.Mark, cluster_uid: str) -> bool:
-    """Whether a child has the name of that of the group in a mark, which may be gone."""
+    """Return whether the child has the name of a child of the group in a mark, which may have been deleted."""
     of_group = (mark.kind, mark.namespace, mark.cluster_uid) == (Kind.TPU_NODE_GROUP, child.meta.namespace, cluster_uid)
     return of_group and child.meta.name == names.child_name(mark, child.kind)
 
 
 def squats(child: Child, round_: Round) -> Condition | None:
-    """Refuse what has the name of the child of a group of another namespace: the group's could not be made."""
+    """Return a refusal if a group of another namespace needs the child's name for its own child."""
     group = round_.parents.get((child.kind, child.meta.name))
     if group is None or group.meta.namespace == child.meta.namespace:
         return None
@@ -71,7 +72,7 @@ def squats(child: Child, round_: Round) -> Condition | None:
 
 
 def not_served(child: Child, round_: Round) -> Condition | None:
-    """Say why a child is not served; None where it is."""
+    """Return why a child is not served, None if it is."""
     problem = names.resource_name_problem(child.meta.name)
     if not problem and isinstance(child, WorkloadPolicy) and not REGION.fullmatch(child.spec.region):
         problem = f"region {bounds.quoted(child.spec.region)} is not a region such as us-east5"
@@ -81,7 +82,7 @@ def not_served(child: Child, round_: Round) -> Condition | None:
 
 
 def not_allowed(meta: ObjectMeta, project: str, round_: Round) -> Condition | None:
-    """Say why nothing may be made in a project for an object of this namespace; None where it may."""
+    """Return why resources in a project must not be created for objects of this namespace, None if they may."""
     namespaces, projects = round_.settings.namespaces, round_.projects
     if namespaces and meta.namespace not in namespaces:
         message = f"namespace {meta.namespace} is not among those that are served; see the setting SERVED_NAMESPACES"
@@ -98,9 +99,10 @@ def not_allowed(meta: ObjectMeta, project: str, round_: Round) -> Condition | No
 
 
 def names_others(namespace: str, addresses: Mapping[str, str], round_: Round) -> Condition | None:
-    """Say which address, by its field, is of a project that may not be used, or of a group of another namespace.
+    """Return a refusal if an address is in a project, or belongs to another tenant's group, that must not be used.
 
-    Compute Engine does not delete what something uses: whoever uses a group's template keeps the group.
+    `addresses` are by field. Compute Engine does not delete a resource in use, so using a group's template would block
+    the deletion of that group.
     """
     for field, address in addresses.items():
         group = round_.parents.get((_KINDS.get(field, Kind.TPU_NODE_GROUP), address.rpartition("/")[2]))
@@ -118,5 +120,5 @@ def names_others(namespace: str, addresses: Mapping[str, str], round_: Round) ->
 
 
 def invalid(problem: str) -> Condition:
-    """Return what is said of an object that cannot be served as it is written."""
+    """Return the condition of an object whose spec is invalid."""
     return not_ready(Reason.INVALID_SPEC, problem)

@@ -1,7 +1,7 @@
-"""When a slice is recreated: one of its machines has been lost for too long, and the others can do no work without it.
+"""Decides when a slice is recreated: when a machine has been lost for too long, as the others cannot work without it.
 
 The managed instance group is deleted and created again under its name. The status has the reason Recreating before
-anything is deleted, and another one before anything is created: with that reason the group is always the old one.
+anything is deleted, and another one before anything is created: with that reason the group is always the old one. Pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from provisioner.nodegroups.planning.memory import Lost
 from provisioner.nodegroups.planning.nodes import Fleet, Member, provider_id
 from provisioner.nodegroups.planning.round import Node, Round, was_whole, zone_of
 
-#: What the limit on slices that are recreated counts.
+#: Period in seconds of the limit on recreations (`repairs_per_day`).
 DAY_SECONDS = 86_400.0
 _WORK_GOES_ON = ". The slice is recreated when the pods with chips on it have ended"
 _DOUBTFUL_ZONE = (
@@ -34,41 +34,41 @@ _DOUBTFUL_ZONE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """Machines that are lost."""
+    """Lost machines of a group."""
 
-    #: In words, each with its name; never empty.
+    #: One text for each lost machine, with its name; never empty.
     words: tuple[str, ...]
     machines: int
-    #: As it is to be remembered (`Memory.lost`).
+    #: New entry of `Memory.lost`.
     lost: Mapping[str, Lost]
-    #: When the slice is recreated; None: never by us.
+    #: Time at which the slice is recreated. None if this controller does not recreate it.
     due_at: datetime | None = None
-    #: What else there is to say.
+    #: Sentence that is appended to the message.
     note: str = ""
 
     @property
     def message(self) -> str:
-        """The whole of it."""
+        """Text for the condition: the first machines, and the note."""
         return f"{first_of(self.words, '; ')}{self.note}"
 
 
 def find_loss(
     group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Manager | None, round_: Round
 ) -> Loss | None:
-    """Say which machines a group has lost; None for none. `manager` is as last read."""
+    """Return the lost machines of a group, None without any. `manager` is the group as last read."""
     told = ((member, _why_lost(group, member, round_)) for member in fleet.members)
     lost = [(member, words) for member, words in told if words]
     words = tuple(text for _, text in lost)
     missing = 0
     if manager is not None and manager.is_stable and not (manager.bulk is not None and manager.bulk.in_progress):
-        # Compute Engine makes no more of them.
+        # Compute Engine creates no further machines.
         missing = max(0, shape.node_count - len(fleet.members))
     if missing:
         words = (*words, f"{missing} of {shape.node_count} machines are gone")
     if not words:
         return None
     running = nodes.running(fleet, names.group_labels(group.meta), nodes.place_of(group), round_)
-    # Those that report lack chips alone, or a place on the list.
+    # Machines with a ready node only lack chips, or are missing from the list.
     reports = {member.machine.name: member.reports for member, _ in lost}
     if missing:
         listed = {member.machine.provider_id for member in fleet.members}
@@ -82,7 +82,7 @@ def find_loss(
     if zone_of(provider_id(group, "")) in round_.doubtful_zones:
         doubt = _DOUBTFUL_ZONE
     if doubt and not missing and all(member.doubtful for member, _ in lost):
-        # Pods may run on the machines all the same. Once the others report, it has its whole time to do so, too.
+        # Pods may still run on the machines. Their time to report starts again when the other nodes report.
         seen_now = {name: Lost(since=round_.now, stopped_since=round_.now) for name in loss.lost}
         return replace(loss, lost=seen_now, note=doubt)
     works = _works(running, round_)
@@ -92,13 +92,13 @@ def find_loss(
 
 
 def lost_for_good(loss: Loss | None, round_: Round) -> frozenset[str]:
-    """Name the machines, and the nodes of such as are not listed, that have not come back within their time."""
+    """Return the names of lost machines, and of nodes without a listed machine, that did not return in time."""
     long_ago, lost = _long_ago(round_), loss.lost if loss is not None else {}
     return frozenset(name for name, each in lost.items() if each.stopped_since and each.stopped_since <= long_ago)
 
 
 def is_due_soon(loss: Loss | None, round_: Round) -> bool:
-    """Whether the slice is recreated within the time that a loss is given; not one that has been too often."""
+    """Return whether the slice will be recreated within REPAIR_AFTER, which the limit on recreations may delay."""
     soon = waits.after(round_.now, round_.settings.repair_after_seconds)
     return loss is not None and loss.due_at is not None and loss.due_at <= soon
 
@@ -108,10 +108,10 @@ def _long_ago(round_: Round) -> datetime:
 
 
 def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], round_: Round) -> Mapping[str, Lost]:
-    """Return since when each machine is lost: what comes back in time is no loss, whatever others are lost."""
+    """Return the new entry of `Memory.lost`. A machine that returns in time is removed, even if others are lost."""
     before = round_.memory.lost.get(group.meta.uid, {})
-    # The process that saw it first may be another one. A slice that would be recreated by now was held back, as by a
-    # zone in doubt, which may just have ended, or nobody was there to give its machines their tokens.
+    # An earlier process may have seen the loss first, so the status counts, but no time longer ago than REPAIR_AFTER:
+    # the slice would have been recreated, unless its zone was in doubt or no process gave its machines tokens.
     long_ago = _long_ago(round_)
     told = {
         machine.name: machine.since
@@ -122,14 +122,14 @@ def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], round_: Round)
     for name, runs in reports.items():
         known = before.get(name)
         since = known.since if known is not None else min(told.get(name, round_.now), round_.now)
-        # No status says since when: an earlier process may have seen chips alone be gone.
+        # The status does not contain this time, because an earlier process may have seen only chips missing.
         stopped = (known.stopped_since if known is not None else None) or round_.now
         lost[name] = Lost(since=since, stopped_since=None if runs else stopped)
     return lost
 
 
 def _with_limit(group: TpuNodeGroup, loss: Loss, since: datetime, round_: Round) -> Loss:
-    """Say when a slice is recreated."""
+    """Return the loss with the time at which the slice is recreated; the limit on recreations may delay it."""
     settings, counted = round_.settings, recreations(group, round_.now)
     if settings.repairs_per_day <= 0:
         return loss
@@ -143,33 +143,33 @@ def _with_limit(group: TpuNodeGroup, loss: Loss, since: datetime, round_: Round)
 
 
 def recreations(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
-    """Return when the slice was recreated, as far as it counts against the limit."""
+    """Return the times of the recreations that count against the limit."""
     reset = parse_timestamp(group.meta.annotations.get(names.RECREATIONS_RESET))
     return tuple(moment for moment in of_last_day(group, now) if reset is None or moment > reset)
 
 
 def of_last_day(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
-    """Return when the slice was recreated within a day, earliest first."""
+    """Return the times of the recreations within the last day, earliest first."""
     moments = sorted(group.status.recreated_at)
     return tuple(moment for moment in moments if (now - moment).total_seconds() < DAY_SECONDS)
 
 
 def recorded(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
-    """Return what the status says when the slice is recreated now."""
+    """Return the value of `recreated_at` if the slice is recreated now."""
     at = now.astimezone(UTC).replace(microsecond=0)
     return (*of_last_day(group, now), at)[-bounds.RECREATIONS :]
 
 
 def recreating(group: TpuNodeGroup) -> bool:
-    """Whether the status says that the slice is being recreated."""
+    """Return whether the status says that the slice is being recreated."""
     ready = condition_of(group.status.conditions, ConditionType.READY)
     return ready is not None and ready.reason == Reason.RECREATING
 
 
 def joins_until(group: TpuNodeGroup, member: Member, round_: Round) -> datetime | None:
-    """Return until when a machine that runs is waited for, to become a node that is ready; None: not known yet."""
+    """Return the deadline for a running machine to become a ready node, None if it is not known yet."""
     for machine in group.status.machines if member.machine.has_machine else ():
-        # The time of an earlier state does not count: it may have waited for capacity for days.
+        # The time of an earlier state does not count: the machine may have waited for capacity for days.
         same = (machine.name, machine.state) == (member.machine.name, member.machine.status)
         if same and machine.since is not None and not machine.ready:
             return waits.after(machine.since, round_.settings.join_seconds)
@@ -177,21 +177,21 @@ def joins_until(group: TpuNodeGroup, member: Member, round_: Round) -> datetime 
 
 
 def _why_lost(group: TpuNodeGroup, member: Member, round_: Round) -> str:
-    """Say why a machine counts as lost; empty where it does not.
+    """Return why a machine counts as lost, empty if it does not.
 
-    Without all nodes having been ready, one that is not is on its way, for a long while.
+    If the nodes have never all been ready, a machine without a ready node may still join until its deadline.
     """
     name = member.machine.name
     if member.stopped:
         return f"machine {name} is {member.machine.status}"
     if not (member.machine.has_machine or member.reports):
-        # One that is waited for has an action, or is PENDING.
+        # A machine that is still awaited has an action, or is PENDING.
         return f"machine {name} is gone" if member.machine.action == NO_ACTION and not member.machine.status else ""
     if member.ready:
         return ""
     if not was_whole(group):
         if not joining.may_join(group, member, round_):
-            # Another machine in its place could not either.
+            # Another machine in its place could not join either.
             return ""
         until = joins_until(group, member, round_)
         if until is None or until > round_.now:
@@ -203,5 +203,5 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round) -> str:
 
 
 def _works(running: Iterable[Node], round_: Round) -> bool:
-    """Whether pods with chips run on the machines: they may go on with the chips that they have."""
+    """Return whether pods with chips run on the machines. They may continue with the chips that remain."""
     return any(pod.keeps_machine(round_.now) for node in running for pod in round_.pods.get(node.name, ()))

@@ -1,6 +1,6 @@
-"""The resource that a child stands for: what Compute Engine is asked for, and in what one that is there differs.
+"""Converts a child to the resource that it represents, and compares it with the existing resource. Pure.
 
-None is changed once it is made. A template may also be one that a group's user names.
+Existing resources are never changed. This module also checks templates that users created.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from provisioner.nodegroups.planning.actions import Target
 from provisioner.nodegroups.planning.ownership import names_others
 from provisioner.nodegroups.planning.round import Round
 
-#: What Google does with a machine that it takes away, as the managed instance groups of TPUs want it.
+#: instanceTerminationAction that managed instance groups of TPUs need, by provisioning model.
 TERMINATION_ACTIONS = {
     ProvisioningModel.RESERVATION_BOUND: records.DELETE,
     ProvisioningModel.FLEX_START: records.DELETE,
     ProvisioningModel.SPOT: records.STOP,
     ProvisioningModel.STANDARD: "",
 }
-#: How the addresses of projects' default accounts of Compute Engine end.
+#: Suffix of the addresses of projects' default service accounts of Compute Engine.
 _DEFAULT_ACCOUNTS = "-compute@developer.gserviceaccount.com"
 
 
 def asked_for(child: Child, mark: str) -> records.Resource:
-    """Return what Compute Engine is asked for."""
+    """Return the resource of a child's insert."""
     match child:
         case WorkloadPolicy(spec=policy):
             return records.ResourcePolicy(
@@ -65,7 +65,7 @@ def asked_for(child: Child, mark: str) -> records.Resource:
 
 
 def difference(child: Child, found: records.Resource) -> str:
-    """Say in what the resource is not what the object asks for, as far as Google gives that back; empty where it is."""
+    """Describe how a resource differs from its object, in the fields that Google returns; empty if it does not."""
     match child, found:
         case WorkloadPolicy(spec=policy), records.ResourcePolicy():
             if (policy.type, policy.accelerator_topology) == (found.type, found.topology):
@@ -90,14 +90,14 @@ def difference(child: Child, found: records.Resource) -> str:
             }
             advice = "; delete this object to recreate it"
         case _:
-            # What is read for a child is of its sort.
+            # The resource that is read for a child always has the matching type.
             return ""
     differ = [name for name, equal in same.items() if not equal]
     return f"it has another {' and another '.join(differ)}{advice}" if differ else ""
 
 
 def not_to_be_used(child: InstanceTemplate, round_: Round) -> Condition | None:
-    """Say what a template names that its namespace may not use; what is made already stays."""
+    """Return a refusal if a new template would use resources that its namespace must not use."""
     for account in child.spec.config.service_accounts:
         if account.email.endswith(_DEFAULT_ACCOUNTS):
             message = (
@@ -109,7 +109,7 @@ def not_to_be_used(child: InstanceTemplate, round_: Round) -> Condition | None:
 
 
 def external_target(group: ObjectMeta, uri: str) -> Target | None:
-    """Return the template that a group's user names; None for a text that names none."""
+    """Return the target of the template that a group's user created, None if the URI is not that of a template."""
     link = records.parse_link(uri)
     if link is None or link.collection != "instanceTemplates" or link.scope.zone:
         return None
@@ -119,7 +119,7 @@ def external_target(group: ObjectMeta, uri: str) -> Target | None:
 
 
 def external_problem(template: records.Template) -> str:
-    """Say why a template that a user names cannot make TPU nodes; empty where it can."""
+    """Return why a user's template cannot create TPU nodes, empty if it can."""
     if not template.machine_type.startswith(MACHINE_TYPE_PREFIXES):
         return (
             f"its machine type {bounds.quoted(template.machine_type)} is not supported by TPUNodeGroups: "
@@ -146,7 +146,7 @@ def external_problem(template: records.Template) -> str:
 
 
 def _addresses(config: InstanceConfig) -> dict[str, str]:
-    """Return what may be of another project, by its field; accounts as an address of their project."""
+    """Return the addresses in a template that may be of another project, by field. Accounts become such addresses."""
     addresses = {
         "image": config.image,
         "diskType": config.disk_type,
@@ -155,7 +155,7 @@ def _addresses(config: InstanceConfig) -> dict[str, str]:
     }
     for account in config.service_accounts:
         if account.email != "default":
-            # That of another form tells no project that could be allowed.
+            # An account in another form has no project id, so it is not allowed.
             host = account.email.rpartition("@")[2]
             project = host.removesuffix(".iam.gserviceaccount.com")
             addresses["serviceAccounts"] = f"projects/{project}/serviceAccounts/{account.email}"

@@ -1,4 +1,4 @@
-"""What one decision goes by: Kubernetes, the settings and the memory, sorted once by what belongs together."""
+"""Input of a decision (snapshot, settings and memory, indexed), and the steps that it is composed of. Pure."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from provisioner.settings.nodegroups import NodeGroupSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node that is a machine of Compute Engine, or that carries a group's labels."""
+    """A node that is a machine of Compute Engine, or has the labels of a group."""
 
     name: str
     uid: str
     resource_version: str = ""
-    #: As gce://PROJECT/ZONE/INSTANCE.
+    #: gce://PROJECT/ZONE/INSTANCE.
     provider_id: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: It has the taint of TPU nodes. Others are not kept: the metadata of a machine may have 262,144 bytes of them.
+    #: Whether it has the taint of TPU nodes. Others are not stored: metadata may contain 262,144 bytes of them.
     tainted: bool = False
     unschedulable: bool = False
-    #: Its condition Ready is True.
+    #: Whether its condition Ready is True.
     ready: bool = False
-    #: Whether its kubelet had not reported for a long time when Kubernetes found it not ready (`silent_node`).
+    #: Whether its kubelet had not reported for 10 minutes when Kubernetes set it to not ready (`silent_node`).
     silent: bool = False
-    #: google.com/tpu in status.capacity and in status.allocatable.
+    #: google.com/tpu in status.capacity. The next field is the value in status.allocatable.
     capacity_chips: int = 0
     allocatable_chips: int = 0
 
     @property
     def is_named_as_its_machine(self) -> bool:
-        """Whether it has its machine's name, short or with a domain: a kubelet may give any provider id."""
+        """Whether the node has its machine's name, short or with a domain. A kubelet can claim any provider id."""
         machine = self.provider_id.rpartition("/")[2]
         return self.name == machine or self.name.startswith(f"{machine}.")
 
@@ -62,22 +62,23 @@ def zone_of(provider_id: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A pod that is bound to one of these nodes."""
+    """A pod that is bound to a node of the snapshot."""
 
     namespace: str
     name: str
     uid: str
     node: str
+    #: Chips that it requests; 1 if it has ResourceClaims only.
     chips: int
-    #: Succeeded or Failed: it needs its node no more.
+    #: Whether its phase is Succeeded or Failed: it no longer needs its node.
     finished: bool = False
-    #: metadata.deletionTimestamp: when its grace ends; None while nobody deletes it.
+    #: metadata.deletionTimestamp: end of its grace period. None if its deletion was not requested.
     deletion_deadline: datetime | None = None
-    #: Of a DaemonSet or a mirror of a static pod: it ends with its node, and cannot be evicted in a way that helps.
+    #: Whether it is a DaemonSet's or mirrors a static pod: it ends with its node, and is recreated if it is evicted.
     bound_to_node: bool = False
 
     def keeps_machine(self, now: datetime, deadline: datetime | None = None) -> bool:
-        """Whether it runs within its grace period and, if it has no chips, before the deadline."""
+        """Return whether the pod runs within its grace period and, if it has no chips, before the deadline."""
         over = self.deletion_deadline is not None and self.deletion_deadline <= now
         in_time = self.chips > 0 or (deadline is not None and now < deadline)
         return in_time and not (over or self.finished or self.bound_to_node)
@@ -88,25 +89,25 @@ class DevicePlugin:
     """The DaemonSet of the device plugin."""
 
     uid: str
-    #: Hash of the manifest that it was last applied from; empty for one that we did not make.
+    #: Hash of the manifest that it was last applied from; empty if this controller did not create it.
     version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What machines have to know of the cluster; a text that could not be found out is empty."""
+    """Data about the cluster that machines need to join. A text is empty if it is unknown."""
 
     uid: str
-    #: As "sha256:<hex>", of the CA that signs the API server's certificate.
+    #: "sha256:<hex>" of the CA that signs the API server's certificate.
     ca_hash: str = ""
-    #: HOST:PORT that machines reach the API server at.
+    #: HOST:PORT of the API server, as machines reach it.
     api_server: str = ""
     kubernetes_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The caches, as they were at one moment. Each may be older than the others, and than what was written last."""
+    """The caches at one moment. Each may be older than the others, and than the controller's last writes."""
 
     cluster: Cluster
     groups: tuple[TpuNodeGroup, ...] = ()
@@ -114,37 +115,38 @@ class Snapshot:
     templates: tuple[InstanceTemplate, ...] = ()
     managers: tuple[ManagedInstanceGroup, ...] = ()
     nodes: tuple[Node, ...] = ()
-    #: Those on these nodes that may need them: unfinished, and not such as end with their node.
+    #: Pods that may need these nodes: unfinished, and not such as end with their node.
     pods: tuple[Pod, ...] = ()
     tokens: tuple[Token, ...] = ()
-    #: Open requests of kubelets that came with one of these.
+    #: Open certificate requests of kubelets, sent with a bootstrap token of this controller.
     requests: tuple[Request, ...] = ()
     device_plugin: DevicePlugin | None = None
-    #: Keys of calls and writes that are being sent, or have been answered and the answer not read (`Call.key`).
+    #: Keys of calls and writes that are in progress, or whose answers the loop has not read (`Call.key`).
     live: frozenset[str] = frozenset()
-    #: Why nothing may be decided on this snapshot, such as a cache that is not synced; empty: it may.
+    #: Reasons why nothing may be decided on this snapshot, such as a cache that is not synced. Empty if it is usable.
     not_synced: tuple[str, ...] = ()
 
     @property
     def children(self) -> tuple[Child, ...]:
-        """All children of groups, and such as are nobody's."""
+        """All children, also those that belong to no group."""
         return (*self.policies, *self.templates, *self.managers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningSettings(NodeGroupSettings):
-    """What the administrator decides, and what follows from it."""
+    """The administrator's settings, and values derived from them."""
 
-    #: What machines that are to join the cluster run at each boot (`bootstrap.script`).
+    #: Script that machines which join the cluster run at each boot (`bootstrap.metadata.startup_script`).
     startup_script: str
-    #: Hash of the manifest that the device plugin is to be applied from; empty: it is not our job.
+    #: Hash of the device plugin's manifest; empty if the controller must not apply it.
     device_plugin_version: str = ""
-    #: So many seconds' worth of `calls_per_second` at once; and calls under way at once.
+    #: Maximum burst of calls of one bucket, in seconds of `calls_per_second`.
     burst_seconds: float = 10.0
+    #: Maximum number of calls in flight.
     most_calls: int = 64
 
 
-#: So many nodes may fail by themselves, whatever share of all nodes they are.
+#: Up to this number of nodes of a zone may fail independently, even if they are most of its nodes.
 _FEW_NODES = 3
 
 #: Namespace and name of a group.
@@ -153,7 +155,7 @@ GroupKey = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A call that a step wants made; the longer it has been due the sooner its turn comes."""
+    """A call that a step needs. Among calls of equal priority, the one that has been due for longest is first."""
 
     call: Call
     due_at: datetime
@@ -164,19 +166,19 @@ class Proposed:
     """A write that a step proposes."""
 
     write: Write
-    #: How the object looks that is written, as far as it tells whether a write has been seen.
+    #: State of the object that the write is based on, such as its resource version. Another state shows its effect.
     seen: str
-    #: What people are told if it is written.
+    #: Events to record if the write is made.
     events: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one step comes to. Of several writes to one object the first is made, and the others in later rounds."""
+    """Result of a step. If several writes are for one object, only the first is made in this round."""
 
     calls: tuple[Wanted, ...] = ()
     writes: tuple[Proposed, ...] = ()
-    #: When it has to be looked at again.
+    #: Times at which the next decision is due at the latest.
     moments: tuple[datetime, ...] = ()
 
     def __add__(self, other: Step) -> Step:
@@ -187,8 +189,8 @@ NOTHING = Step()
 
 
 def merged(steps: Iterable[Step]) -> Step:
-    """Put steps together, in their order."""
-    # Most steps have nothing to do.
+    """Return the concatenation of steps."""
+    # Most steps are NOTHING.
     every = [step for step in steps if step is not NOTHING]
     if not every:
         return NOTHING
@@ -200,50 +202,50 @@ def merged(steps: Iterable[Step]) -> Step:
 
 
 def to_write(what: Write, seen: str = "") -> Step:
-    """Propose one write; `seen` as `Proposed.seen`."""
+    """Return a step with one write; for `seen` see `Proposed.seen`."""
     return Step(writes=(Proposed(write=what, seen=seen),))
 
 
 def of_record(what: DeleteChild | SetFinalizers) -> Step:
-    """Propose one write of an object that may not have changed meanwhile."""
+    """Return a step with one write that is based on the object's resource version."""
     return to_write(what, what.record.meta.resource_version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round."""
+    """Input of one decision, with indexes."""
 
     snapshot: Snapshot
     settings: PlanningSettings
     now: datetime
     memory: Memory
-    #: By UID.
+    #: Groups by UID.
     groups: Mapping[str, TpuNodeGroup]
-    #: By kind and name of a child. The names have a hash of the group's UID, which nobody chooses.
+    #: Groups by kind and name of a child. The name contains a hash of the group's UID, which users cannot choose.
     parents: Mapping[tuple[Kind, str], TpuNodeGroup]
-    #: By kind, namespace and name.
+    #: Children by kind, namespace and name.
     children: Mapping[tuple[Kind, str, str], Child]
-    #: By provider id: the node that has the machine's name, not any that only says that it is the machine.
+    #: Nodes by provider id. Only nodes with their machine's name: a kubelet can claim any provider id.
     nodes: Mapping[str, Node]
-    #: Those that carry the labels of a group.
+    #: Nodes with the labels of a group.
     labelled: Mapping[GroupKey, Sequence[Node]]
-    #: By the name of their node.
+    #: Pods by the name of their node.
     pods: Mapping[str, Sequence[Pod]]
     tokens: Mapping[GroupKey, Sequence[Token]]
-    #: By the UID of a managed instance group: how many machines of its namespace have their turn before its own.
+    #: Machines of the same namespace that precede those of a ManagedInstanceGroup, by its UID (`machines_before`).
     machines_before: Mapping[str, int] = field(default_factory=dict)
-    #: By the UID of the object: calls that are not answered.
+    #: Calls without an answer, by the UID of the object.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
-    #: Where most nodes of all groups are not ready, and their machines run: more likely what they share is broken.
+    #: Zones in which most nodes of all groups are not ready although their machines run, probably for a common reason.
     doubtful_zones: frozenset[str] = frozenset()
 
     def parent_of(self, child: Child) -> TpuNodeGroup | None:
-        """Return the group of its namespace that a child belongs to by its name, whatever owner somebody wrote."""
+        """Return the group in the child's namespace that gives a child this name. Owner references are ignored."""
         group = self.parents.get((child.kind, child.meta.name))
         return group if group is not None and group.meta.namespace == child.meta.namespace else None
 
     def is_set(self, annotation: str, child: Child) -> bool:
-        """Whether a child that goes for good, or the group that it goes with, has an annotation that is "true"."""
+        """Return whether a child that is not recreated, or its deleted group, has this annotation, set to "true"."""
         group = self.parent_of(child)
         if group is not None and not group.meta.deleting:
             return False
@@ -251,36 +253,36 @@ class Round:
         return any(meta.annotations.get(annotation) == "true" for meta in metas)
 
     def child_of(self, group: TpuNodeGroup, kind: Kind) -> Child | None:
-        """Return the object that has the name of a group's child, whoever made it; None where there is none."""
+        """Return the object with the name of a group's child, regardless of its creator; None if it does not exist."""
         return self.children.get((kind, group.meta.namespace, names.child_name(group.meta, kind)))
 
     def known(self, record: Record) -> ResourceMemory:
-        """Return what is remembered of a child's resource, at first what its status says, or of a group's template."""
+        """Return the memory of a child's resource, initially from its status, or of a group's external template."""
         known = self.memory.resources.get(record.meta.uid)
         if known is not None or isinstance(record, TpuNodeGroup):
             return known or ResourceMemory()
         return ResourceMemory(operation=record.status.operation, attempts=record.status.attempts)
 
     def calling(self, uid: str, *kinds: type[Call]) -> bool:
-        """Whether a call of one of these kinds is under way for an object."""
+        """Return whether a call of one of these kinds is in flight for an object."""
         return any(isinstance(call, kinds) for call in self.calls.get(uid, ()))
 
     def refused(self, write: Write) -> str:
-        """Say why Kubernetes refuses a write; empty where it was not tried, or not refused."""
+        """Return why Kubernetes rejected a write, empty if it was not tried or not rejected."""
         known = self.memory.writes.get(write.key)
         return known.message if known is not None and known.failure is WriteFailure.REFUSED else ""
 
     @property
     def projects(self) -> tuple[str, ...]:
-        """The projects in which resources may be made."""
+        """The projects in which resources may be created."""
         return self.settings.projects or (self.settings.project_id,)
 
 
 def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Round:
-    """Sort what there is by what it belongs to."""
+    """Index a snapshot and the memory."""
     nodes: dict[str, Node] = {}
     named = [node for node in snapshot.nodes if node.is_named_as_its_machine]
-    # Of several the shortest: no domain follows it.
+    # The last node of a machine wins: that with the shortest name, which has no domain.
     for node in sorted(named, key=lambda each: (-len(each.name), each.ready, each.name)):
         nodes[node.provider_id] = node
     labelled: defaultdict[GroupKey, list[Node]] = defaultdict(list)
@@ -319,7 +321,7 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
 
 
 def was_whole(group: TpuNodeGroup) -> bool:
-    """Whether all nodes have been ready: else one that is not may never have been, or be about to go."""
+    """Return whether the status shows that all nodes have been ready. Otherwise they may still be joining."""
     ready = condition_of(group.status.conditions, ConditionType.READY)
     return is_true(ready) or (ready is not None and ready.reason == Reason.NODE_LOST)
 
@@ -342,7 +344,7 @@ def _doubtful_zones(
 
 
 def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, round_: Round) -> Step:
-    """Ask for a call that is due, unless it is under way or has to wait after a failure."""
+    """Return a step with a call, if it is due, not in flight, and not delayed by a back-off."""
     if call.key in round_.memory.calls:
         return NOTHING
     wait = known.backoffs.get(what)
@@ -354,5 +356,5 @@ def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, round_:
 
 
 def later(moment: datetime, seconds: float, key: str) -> datetime:
-    """Return a moment some time later, up to a tenth sooner by the key: what was read together is read apart again."""
+    """Return a time `seconds` later, up to a tenth earlier depending on `key`, so that reads spread out."""
     return moment + timedelta(seconds=seconds * (1 - 0.1 * waits.share_of(key)))

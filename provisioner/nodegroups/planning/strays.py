@@ -1,4 +1,4 @@
-"""Managed instance groups with a mark of this cluster and no object, as after a restore of an earlier etcd. Pure."""
+"""Finds managed instance groups with this cluster's mark but no object, as after a restore of etcd. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from provisioner.nodegroups.planning.round import Round, Step, later, merged, wa
 
 #: Interval in seconds between lists of a project.
 _INTERVAL_SECONDS = 3600.0
-#: Age in seconds of a list that counts: later, a listed group may have been deleted with its object.
+#: Maximum age in seconds of a list that is used. Later, a listed group may have been deleted with its object.
 _MAX_AGE_SECONDS = 60.0
 
 
 def known(round_: Round) -> Mapping[Target, ResourceMemory]:
-    """Return what is remembered of each project in which resources may be created."""
+    """Return the memory of each project in which resources may be created."""
     kind = Kind.MANAGED_INSTANCE_GROUP
     scopes = [Scope(project=project) for project in round_.projects]
     targets = [Target(uid=f"project {each.project}", namespace="", kind=kind, scope=each, name="") for each in scopes]
@@ -26,7 +26,7 @@ def known(round_: Round) -> Mapping[Target, ResourceMemory]:
 
 
 def look(projects: Mapping[Target, ResourceMemory], round_: Round) -> Step:
-    """List the managed instance groups of each project."""
+    """Return a step that lists the managed instance groups of each project when it is due."""
     began_at, steps = round_.memory.began_at, []
     for target, project in projects.items():
         reading = project.reading

@@ -326,7 +326,6 @@ def _use(
     The chips of such pods are not free yet.
     """
     workloads, now = round_.workloads, round_.now
-    pool_of_node = {node.name: node.pool_name for node in round_.snapshot.nodes}
     holders: dict[PoolName, frozenset[SliceId | None]] = {}
     lingering: dict[PoolName, frozenset[SliceId | None]] = {}
     held: dict[SliceId, frozenset[PoolName]] = {}
@@ -335,7 +334,7 @@ def _use(
         if not pod.node_name or pod.finished:
             continue
         slice_id = slice_id_of(pod, workloads)
-        name = pool_of_node.get(pod.node_name)
+        name = round_.memory.membership.seen.get(pod.node_name)
         if name is None:
             if slice_id is not None and pod.deletion_deadline is None:
                 elsewhere.add(slice_id)

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from provisioner.model.capacity import NodePoolRequest, OperationName, PoolName
+from provisioner.model.membership import Membership
 from provisioner.model.workloads import (
     GroupKey,
     ObjectRef,
@@ -74,6 +75,9 @@ class Delete:
     workload: ObjectRef | None
     #: A node of the pool, for Events after that.
     node: ObjectRef | None
+    #: Nodes that the pool has if all exist.
+    hosts: int = 0
+    membership: Membership = field(default_factory=Membership, repr=False, compare=False)
     #: The job whose own pods do not keep the pool: it is stuck.
     spared_group: GroupKey = GroupKey("")
     #: The scheduler may have chosen its nodes for pods that are not bound yet: it is cordoned for a while first.

@@ -13,6 +13,7 @@ from provisioner import constants, tpu
 from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, PoolStatus, expected_pool
 from provisioner.model.choices import LAST_OF_RESERVATION
 from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
+from provisioner.model.membership import Membership
 from provisioner.model.placement import MARKS, labels_of
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, Workloads, WorkloadUid
 from provisioner.settings import Settings
@@ -113,6 +114,8 @@ def begin_round(
     """Find out what there is and what it is for."""
     workloads = Workloads.of(snapshot.workloads)
     policy = policy_of(snapshot, settings)
+    membership = Membership.of(snapshot.pools, snapshot.nodes, memory.membership)
+    snapshot = replace(snapshot, nodes=membership.correct(snapshot.nodes))
     supply = find_supply(snapshot, memory, settings, rules, now, last.supply)
     found = find_by_workload(
         workloads,
@@ -131,7 +134,7 @@ def begin_round(
         settings=settings,
         rules=rules,
         now=now,
-        memory=memory,
+        memory=replace(memory, membership=membership),
         workloads=workloads,
         policy=policy,
         slices=slices,

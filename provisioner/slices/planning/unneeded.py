@@ -171,6 +171,8 @@ def _delete(each: Supply, stuck: SliceId | None, round_: Round, matching: Matchi
         workload_uid=uid,
         workload=workload_ref(workload) if workload is not None else None,
         node=next(refs, None),
+        hosts=each.pool.hosts,
+        membership=round_.memory.membership,
         spared_group=spared,
     )
 

@@ -51,7 +51,7 @@ class Charge(NamedTuple):
 
 def users_of(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]]:
     """Count by pool the nodes on which each workload has unfinished pods; the oldest pod of a node counts."""
-    pool_of_node = {node.name: node.pool_name for node in round_.snapshot.nodes}
+    pool_of_node = round_.memory.membership.seen
     first: dict[str, Pod] = {}
     for pod in round_.snapshot.pods:
         if pod.node_name in pool_of_node and not pod.finished and pod.requirements.chips:

@@ -28,7 +28,7 @@ from rehearsal.simulators.gke.capacity import reservation_of, reservation_parts
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.records import Pool, SimulatedNode
 from rehearsal.simulators.http import google
-from rehearsal.simulators.machines import Machine, allocatable
+from rehearsal.simulators.machines import Machine, resources_of
 
 _log = structlog.get_logger(__name__)
 
@@ -43,6 +43,8 @@ MARKER = "tpu-provisioner.cloud.google.com/simulated-by"
 """The annotation that tells a simulated Node, and which life of a simulator made it."""
 
 POOL_LABEL = "cloud.google.com/gke-nodepool"
+_APPLIED_LABELS = "node.gke.io/last-applied-node-labels"
+"""The annotation in which GKE records the labels that it applied; it applies them again only when a node boots."""
 _CHIPS = "google.com/tpu"
 _DRIVER_LABEL = "cloud.google.com/gke-tpu-dra-driver"
 _DRIVER = "tpu.google.com"
@@ -58,7 +60,7 @@ _DEFAULT_PODS = "110"
 def node_object(pool: Pool, node: SimulatedNode, *, version: str, life: str, ready: bool) -> dict[str, Any]:
     """Return the Node; `ready` adds the condition that a kubelet would report."""
     project = pool.cluster.project
-    status: dict[str, Any] = {**_resources(pool, node), "nodeInfo": _node_info(node, version)}
+    status: dict[str, Any] = {**_resources(pool, node, version), "nodeInfo": _node_info(node, version)}
     if ready:
         status["conditions"] = [
             {
@@ -77,6 +79,7 @@ def node_object(pool: Pool, node: SimulatedNode, *, version: str, life: str, rea
             "annotations": {
                 MARKER: life,
                 "container.googleapis.com/instance_id": str(google.number_of(node.name)),
+                _APPLIED_LABELS: _applied_labels(pool, node),
             },
         },
         "spec": {
@@ -119,6 +122,14 @@ def node_labels(pool: Pool, node: SimulatedNode) -> dict[str, str]:
     if policy:
         labels["cloud.google.com/placement-policy-name"] = policy.rpartition("/")[2]
     return labels
+
+
+def _applied_labels(pool: Pool, node: SimulatedNode) -> str:
+    """Return the labels that GKE's controller applies; the others come from the kubelet and other controllers."""
+    asked_for = pool.body.get("config", {}).get("labels", {})
+    labels = node_labels(pool, node).items()
+    applied = (f"{key}={value}" for key, value in labels if key in asked_for or key.startswith("cloud.google.com/"))
+    return ",".join(sorted(applied))
 
 
 def _tpu_labels(pool: Pool, machine: Machine) -> dict[str, str]:
@@ -171,24 +182,24 @@ def _max_pods(pool: Pool) -> str:
     return pods
 
 
-def _resources(pool: Pool, node: SimulatedNode) -> dict[str, Any]:
+def _resources(pool: Pool, node: SimulatedNode, version: str) -> dict[str, Any]:
     machine = pool.plan.machine
-    milli_cpu, kib = allocatable(machine)
     disk_gib = pool.body.get("config", {}).get("diskSizeGb") or 100
+    found = resources_of(machine, version=version, max_pods=int(_max_pods(pool)), disk_gib=disk_gib)
     shared = {"pods": _max_pods(pool), "hugepages-1Gi": "0", "hugepages-2Mi": "0"}
     if node.chips and not _by_driver(pool):
         shared[_CHIPS] = str(node.chips)
     return {
         "capacity": {
             "cpu": str(machine.vcpus),
-            "memory": f"{int(machine.memory_gib * 1024 * 1024)}Ki",
-            "ephemeral-storage": f"{disk_gib}Gi",
+            "memory": f"{found.memory_capacity_kib}Ki",
+            "ephemeral-storage": f"{found.disk_capacity_kib}Ki",
             **shared,
         },
         "allocatable": {
-            "cpu": f"{milli_cpu}m",
-            "memory": f"{kib}Ki",
-            "ephemeral-storage": f"{int(disk_gib * 0.9) - 6}Gi",
+            "cpu": f"{found.milli_cpu}m",
+            "memory": f"{found.memory_kib}Ki",
+            "ephemeral-storage": str(found.disk_bytes),
             **shared,
         },
     }

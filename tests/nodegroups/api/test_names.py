@@ -1,4 +1,4 @@
-"""Names of children fit Compute Engine, and a mark says whose a resource is to its own reader alone."""
+"""Names of children are valid in Compute Engine, and a mark is parsed only in its exact form."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ OBJECT_NAMES = st.from_regex(r"[a-z0-9](?:[-.a-z0-9]{0,80}[a-z0-9])?", fullmatch
         (Kind.MANAGED_INSTANCE_GROUP, "slice-mig-a618e442"),
     ],
 )
-def test_a_child_is_called_as_the_operator_of_before_called_it(kind: Kind, want: str) -> None:
+def test_name_of_a_child_is_that_of_tpu_operator(kind: Kind, want: str) -> None:
     # printf 0b5c9f0e-6f63-4c2b-9b6e-6d7f9a3d1c11 | sha256sum | cut -c-8
     assert names.child_name(GROUP, kind) == want
 
 
-def test_the_budget_of_names_is_that_of_the_longest_child() -> None:
+def test_name_budget_of_groups_fits_the_longest_name_of_a_child() -> None:
     assert names.NAME_BUDGET == 45
     longest = ObjectMeta(namespace="n", name="a" * 45, uid=UID)
     assert max(len(names.child_name(longest, kind)) for kind in CHILDREN) == 63
@@ -45,7 +45,7 @@ def test_the_budget_of_names_is_that_of_the_longest_child() -> None:
 
 
 @given(GROUP_NAMES, UIDS)
-def test_names_within_the_budget_give_names_of_resources(name: str, uid: str) -> None:
+def test_children_of_a_group_with_a_valid_name_have_valid_names(name: str, uid: str) -> None:
     assert names.group_name_problem(name) == ""
     group = ObjectMeta(namespace="n", name=name, uid=uid)
     of_children = [names.child_name(group, kind) for kind in CHILDREN]
@@ -66,7 +66,7 @@ def test_names_within_the_budget_give_names_of_resources(name: str, uid: str) ->
         pytest.param("slice-", "no hyphen last", id="a hyphen last"),
     ],
 )
-def test_names_of_groups(name: str, want: str) -> None:
+def test_name_of_a_group_that_compute_engine_rejects_is_reported(name: str, want: str) -> None:
     problem = names.group_name_problem(name)
     assert want in problem
     assert bool(problem) == bool(want)
@@ -85,12 +85,12 @@ def test_names_of_groups(name: str, want: str) -> None:
         pytest.param(("research", "s" * 254, UID), False, id="a name that is too long"),
     ],
 )
-def test_identities(identity: tuple[str, str, str], good: bool) -> None:
+def test_identity_is_valid_only_if_the_api_server_accepts_it(identity: tuple[str, str, str], good: bool) -> None:
     assert names.is_identity(*identity) is good
 
 
 @given(st.sampled_from(list(Kind)), NAMESPACES, OBJECT_NAMES, UIDS, UIDS)
-def test_a_mark_is_one_line_that_is_read_back(
+def test_mark_is_one_line_and_is_parsed_unchanged(
     kind: Kind, namespace: str, name: str, uid: str, cluster_uid: str
 ) -> None:
     mark = names.mark_of(ObjectMeta(namespace=namespace, name=name, uid=uid), kind, cluster_uid)
@@ -100,7 +100,7 @@ def test_a_mark_is_one_line_that_is_read_back(
     assert names.parse_mark(text) == mark
 
 
-def test_what_a_mark_says() -> None:
+def test_mark_contains_kind_name_uid_and_cluster() -> None:
     assert str(names.mark_of(GROUP, Kind.TPU_NODE_GROUP, CLUSTER_UID)) == MARK
 
     child = ObjectMeta(namespace="research", name="t", uid=UID)
@@ -129,18 +129,18 @@ def test_what_a_mark_says() -> None:
         pytest.param(f"{MARK}{'x' * 5000}", id="far too long"),
     ],
 )
-def test_what_is_no_mark(description: str) -> None:
+def test_description_that_is_not_exactly_a_mark_is_rejected(description: str) -> None:
     assert names.parse_mark(description) is None
 
 
 @given(st.text())
-def test_any_text_is_a_mark_only_if_it_is_written_so(description: str) -> None:
+def test_text_is_a_mark_only_if_formatting_gives_the_same_text(description: str) -> None:
     mark = names.parse_mark(description)
     assert mark is None or str(mark) == description
 
 
 @given(UIDS, UIDS, st.integers(1, 99), st.integers(1, 99))
-def test_a_request_id_is_that_of_its_attempt_alone(one: str, other: str, first: int, second: int) -> None:
+def test_request_id_differs_by_object_operation_and_attempt(one: str, other: str, first: int, second: int) -> None:
     create = names.request_id(one, OperationType.CREATE, first)
     assert create == names.request_id(one, OperationType.CREATE, first)
     assert create != names.request_id(one, OperationType.DELETE, first)
@@ -148,12 +148,12 @@ def test_a_request_id_is_that_of_its_attempt_alone(one: str, other: str, first: 
     assert (create == names.request_id(other, OperationType.CREATE, first)) is (one == other)
 
 
-def test_a_request_id_stays_the_same_from_release_to_release() -> None:
+def test_request_id_of_an_attempt_is_the_same_in_all_releases() -> None:
     assert names.request_id(UID, OperationType.CREATE, 1) == "e0df9d5e-d62b-577c-b78d-468f2ace8053"
 
 
-def test_finalizers_are_those_of_the_operator_of_before() -> None:
-    # Objects that it made carry them, and only who knows them can let the objects go.
+def test_finalizers_are_those_of_tpu_operator() -> None:
+    # Objects that tpu-operator created have these, and can be deleted only after they are removed.
     assert names.GROUP_FINALIZERS == (
         "tpu.google.com/cleanup-mig",
         "tpu.google.com/cleanup-template",
@@ -176,20 +176,20 @@ _EFFECTS = st.sampled_from(["NoSchedule", "PreferNoSchedule", "NoExecute"])
 
 
 @given(st.dictionaries(_KEYS, _VALUES))
-def test_labels_are_read_as_they_were_written(labels: dict[str, str]) -> None:
+def test_labels_are_parsed_unchanged(labels: dict[str, str]) -> None:
     assert names.parse_labels(names.labels_text(labels)) == labels
 
 
 @given(st.lists(st.builds(Taint, key=_KEYS, value=_VALUES, effect=_EFFECTS)).map(tuple))
-def test_taints_are_read_as_they_were_written(taints: tuple[Taint, ...]) -> None:
+def test_taints_are_parsed_unchanged(taints: tuple[Taint, ...]) -> None:
     assert names.parse_taints(names.taints_text(taints)) == taints
 
 
 @pytest.mark.parametrize("text", ["", ",", "a", "=b", " , a"])
-def test_what_is_no_label_is_left_out(text: str) -> None:
+def test_malformed_label_is_left_out(text: str) -> None:
     assert names.parse_labels(text) == {}
 
 
 @pytest.mark.parametrize("text", ["", ",", "a=b", ":NoSchedule", "=b:NoSchedule", "a=b:"])
-def test_what_is_no_taint_is_left_out(text: str) -> None:
+def test_malformed_taint_is_left_out(text: str) -> None:
     assert names.parse_taints(text) == ()

@@ -1,4 +1,4 @@
-"""Objects become records: by example, and anything at all by property; what is written is read back as it was."""
+"""Objects are read as records, by examples; any JSON is read or malformed, and records are written unchanged."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from provisioner.nodegroups.api.types import (
 from tests.support.nodegroups import IMAGE, UID, raw_object, valid, without
 from tests.support.nodegroups import SPECS as EXAMPLES
 
-#: Values drawn from the forms of all fields take their time.
+#: Generating values for all fields takes several seconds.
 pytestmark = pytest.mark.timeout(20)
 
 GROUP = EXAMPLES[Kind.TPU_NODE_GROUP]
@@ -98,7 +98,7 @@ def test_object_is_read_only_if_its_finalizers_are_within_their_bound() -> None:
         parse(TpuNodeGroup, raw)
 
 
-def test_a_group_is_read_in_full() -> None:
+def test_spec_of_a_group_is_read_with_all_fields() -> None:
     group = parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, GROUP))
     assert group.meta == ObjectMeta(namespace="research", name="slice", uid=UID)
     assert group.status == TpuNodeGroupStatus()
@@ -113,7 +113,7 @@ def test_a_group_is_read_in_full() -> None:
     )
 
 
-def test_metadata_is_read() -> None:
+def test_metadata_is_read_with_known_annotations_only() -> None:
     raw = raw_object(
         Kind.MANAGED_INSTANCE_GROUP,
         EXAMPLES[Kind.MANAGED_INSTANCE_GROUP],
@@ -156,7 +156,7 @@ def test_metadata_is_read() -> None:
         ),
     ],
 )
-def test_objects_that_nothing_can_be_done_for(raw: object, want: str) -> None:
+def test_object_with_an_invalid_identity_or_deletion_time_is_malformed(raw: object, want: str) -> None:
     with pytest.raises(MalformedObject, match=want):
         parse(TpuNodeGroup, raw)
 
@@ -214,7 +214,7 @@ RESOURCE_STATUS = ResourceStatus(
 )
 
 
-def test_the_status_of_a_group_is_read_and_written() -> None:
+def test_status_of_a_group_is_read_and_written_unchanged() -> None:
     assert parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, GROUP, status=STATUS)).status == GROUP_STATUS
     assert documents.status_document(Kind.TPU_NODE_GROUP, GROUP_STATUS) == STATUS
 
@@ -223,7 +223,7 @@ def test_the_status_of_a_group_is_read_and_written() -> None:
     ("kind", "address"),
     [(Kind.WORKLOAD_POLICY, "uri"), (Kind.INSTANCE_TEMPLATE, "uri"), (Kind.MANAGED_INSTANCE_GROUP, "url")],
 )
-def test_the_status_of_a_child_is_read_and_written(kind: Kind, address: str) -> None:
+def test_status_of_a_child_is_read_and_written_unchanged(kind: Kind, address: str) -> None:
     status = {
         address: "projects/p/global/instanceTemplates/t",
         "operationName": "operation-1",
@@ -234,8 +234,8 @@ def test_the_status_of_a_child_is_read_and_written(kind: Kind, address: str) -> 
     assert documents.status_document(kind, RESOURCE_STATUS) == status
 
 
-def test_a_status_that_the_operator_of_before_wrote() -> None:
-    """It has no attempts and no generations, and an operation whose type it did not always write."""
+def test_status_written_by_tpu_operator_is_read() -> None:
+    """Such a status has no attempts and no generations, and not always the type of an operation."""
     status = {"operationName": "operation-1", "operationType": "DELETE"}
     read = parse(WorkloadPolicy, raw_object(Kind.WORKLOAD_POLICY, EXAMPLES[Kind.WORKLOAD_POLICY], status=status)).status
     assert read.operation == OperationRef(name="operation-1", type=OperationType.DELETE, attempt=0)
@@ -244,25 +244,25 @@ def test_a_status_that_the_operator_of_before_wrote() -> None:
     assert read.operation is None
 
 
-def test_a_status_that_nobody_can_have_written_says_nothing_and_harms_nothing() -> None:
+def test_malformed_status_is_read_as_an_empty_one() -> None:
     status = {"conditions": [{"type": "Ready"}, 5], "machines": [{"state": "RUNNING"}], "nodeCount": "two"}
     group = parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, GROUP, status=status))
     assert group.status == TpuNodeGroupStatus()
 
 
 @pytest.mark.parametrize("changes", [{"nodeCount": 2**63}, {"instanceConfig": 5}, {"targetSizePolicyMode": "ODD"}])
-def test_a_spec_that_no_definition_allows_is_not_read(changes: dict[str, Any]) -> None:
+def test_spec_that_violates_the_schema_is_malformed(changes: dict[str, Any]) -> None:
     with pytest.raises(MalformedObject, match="TPUNodeGroup research/slice: spec: "):
         parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, without(GROUP, **changes)))
 
 
-def test_what_an_object_of_an_earlier_definition_lacks_is_empty() -> None:
-    """Decisions refuse it in words, and it can go."""
+def test_missing_fields_of_an_object_of_an_earlier_crd_are_empty() -> None:
+    """The group is refused with a message, and can be deleted."""
     group = parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, None))
     assert group.spec == TpuNodeGroupSpec(project="", node_location="")
 
 
-# --- totality ---
+# --- any JSON ---
 
 _LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10) | st.just("2026-01-01T00:00:00Z")
@@ -279,7 +279,7 @@ _JSON = st.recursive(
 
 
 @given(st.sampled_from(Kind), _JSON)
-def test_any_json_becomes_a_record_or_a_malformed_object(kind: Kind, raw: object) -> None:
+def test_any_json_is_read_or_malformed(kind: Kind, raw: object) -> None:
     with contextlib.suppress(MalformedObject):
         parse(RECORDS[kind], raw)
 
@@ -312,7 +312,7 @@ def _without_empty(value: Any) -> Any:
 
 
 def _with_defaults(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a spec with those of its parts; the API server adds them."""
+    """Return a spec with the defaults that the API server adds to its parts."""
     config, disk = spec.get("instanceConfig"), spec.get("bootDisk")
     return {
         **spec,
@@ -322,30 +322,30 @@ def _with_defaults(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(st.sampled_from(Kind), st.data())
-def test_every_field_of_a_spec_is_read_and_written(kind: Kind, data: st.DataObject) -> None:
+def test_spec_is_read_and_written_without_losing_a_field(kind: Kind, data: st.DataObject) -> None:
     spec = data.draw(valid(SPECS[kind]))
     record = parse(RECORDS[kind], raw_object(kind, spec))
     written = _without_empty(codec.write(record.spec))
-    # Beside what was given there are defaults alone.
+    # All other fields that were written have their defaults.
     assert written == _without_empty({**written, **_with_defaults(spec)})
     again = parse(RECORDS[kind], raw_object(kind, codec.write(record.spec)))
     assert again.spec == record.spec
 
 
 @given(st.sampled_from(Kind), st.data())
-def test_every_field_of_a_status_is_read_and_written(kind: Kind, data: st.DataObject) -> None:
+def test_status_is_read_and_written_without_losing_a_field(kind: Kind, data: st.DataObject) -> None:
     raw = data.draw(valid(STATUSES[kind]))
     status = parse(RECORDS[kind], raw_object(kind, EXAMPLES[kind], status=raw)).status
     written = documents.status_document(kind, status)
     assert parse(RECORDS[kind], raw_object(kind, EXAMPLES[kind], status=written)).status == status
-    # `nodes` follows from others; an operation has a name and a type, or is none.
+    # `nodes` is derived; an operation without a name or a type is dropped.
     loose = {"nodes", "operationName", "operationType"}
     lost = {key for key in raw if key not in written and key not in loose and raw[key] not in ("", [], 0)}
     assert lost == set()
 
 
 @given(st.sampled_from(Kind), st.data())
-def test_a_patch_of_status_makes_one_status_the_other(kind: Kind, data: st.DataObject) -> None:
+def test_patch_changes_one_status_into_the_other(kind: Kind, data: st.DataObject) -> None:
     records = valid(STATUSES[kind]).map(lambda raw: parse(RECORDS[kind], raw_object(kind, {}, status=raw)))
     record, new = data.draw(records), data.draw(records).status
     patch = documents.status_patch(record, new)
@@ -403,8 +403,8 @@ def _meta(kind: Kind) -> ObjectMeta:
         ),
     ],
 )
-def test_a_child_that_the_api_server_took_reads_as_what_was_wanted(wanted: Child) -> None:
-    """Otherwise it would be taken for one that is out of date, again and again."""
+def test_created_child_is_read_equal_to_the_wanted_record(wanted: Child) -> None:
+    """Otherwise the child would count as outdated and would be recreated repeatedly."""
     kind = wanted.kind
     raw = documents.child(wanted)
     uid = "6f3b8d55-7a0b-4f61-8a5e-2f9d0c7b6a54"

@@ -1,4 +1,4 @@
-"""The definitions that are generated, and the examples of what they take."""
+"""The generated CustomResourceDefinitions, and the examples of their kinds."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ def _parts(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[s
             yield from _parts(schema[key], f"{path}[]")
 
 
-def test_the_files_are_generated() -> None:
+def test_files_of_the_crds_are_current() -> None:
     assert {*crds.FOLDER.iterdir(), *crds.CHART_FOLDER.iterdir()} == set(crds.files())
     for path, content in crds.files().items():
         assert path.read_text(encoding="utf-8") == content, f"{path.name} is not current: make crds"
 
 
-def test_kustomize_lists_all_of_them() -> None:
+def test_kustomization_lists_the_crds_of_all_kinds() -> None:
     listed = yaml.safe_load((crds.FOLDER / "kustomization.yaml").read_text(encoding="utf-8"))["resources"]
     assert listed == [f"tpu.google.com_{kind.plural}.yaml" for kind in Kind]
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_every_field_has_a_sentence(kind: Kind) -> None:
+def test_every_field_is_described_by_a_sentence(kind: Kind) -> None:
     for path, part in _parts(_schema(kind)):
         if path != ".metadata":
             assert re.fullmatch(r"[A-Z'].*\.", part["description"].partition("\n")[0]), path
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_everything_has_a_bound(kind: Kind) -> None:
+def test_every_field_has_a_bound(kind: Kind) -> None:
     wanted = {"string": {"maxLength"}, "integer": {"minimum", "maximum"}, "array": {"maxItems"}}
     for path, part in _parts(_schema(kind)):
         if path in (".apiVersion", ".kind", ".metadata") or "enum" in part or part.get("format") == "date-time":
             continue
         bounds = {"maxProperties"} if "additionalProperties" in part else wanted.get(part["type"], set())
         assert bounds <= part.keys(), path
-        # The API server reads bounds as floating-point numbers, and refuses whole numbers that are none of them.
+        # The API server reads bounds as floating-point numbers, and rejects integers that these cannot represent.
         assert part.get("maximum", 0) < 2**53, path
 
 
@@ -77,7 +77,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "nodegroups"
         ("own-template", (4, SizePolicyMode.BULK)),
     ],
 )
-def test_an_example_comes_to_what_its_comment_says(name: str, want: tuple[int, SizePolicyMode]) -> None:
+def test_example_has_the_machines_and_mode_that_its_comment_says(name: str, want: tuple[int, SizePolicyMode]) -> None:
     raw = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8"))
     raw["metadata"]["uid"] = UID
     group = parse(TpuNodeGroup, raw)
@@ -87,12 +87,12 @@ def test_an_example_comes_to_what_its_comment_says(name: str, want: tuple[int, S
     assert (found.node_count, found.mode) == want
 
 
-def test_every_example_is_looked_at() -> None:
+def test_all_examples_are_tested() -> None:
     names = {"slice", "single-hosts-spot", "slice-flex-start", "own-template", "jobset-on-slice"}
     assert {path.stem for path in EXAMPLES.iterdir()} == names
 
 
-def test_the_pods_of_the_jobset_fill_the_slice_and_go_nowhere_else() -> None:
+def test_pods_of_the_example_jobset_fill_the_slice_and_select_only_its_nodes() -> None:
     raw = yaml.safe_load((EXAMPLES / "slice.yaml").read_text(encoding="utf-8"))
     group = parse(TpuNodeGroup, {**raw, "metadata": {**raw["metadata"], "uid": UID}})
     found = shape.resolve(group.spec, "tpu7x-standard-4t")

@@ -1,4 +1,4 @@
-"""Topology, machine type, count and mode go together, or a sentence says why not and what would."""
+"""Topology, machine type, count and mode are consistent, or the message names the contradiction and valid values."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _spec(topology: str = "", count: int | None = None, mode: SizePolicyMode | N
         ),
     ],
 )
-def test_what_a_group_comes_to(
+def test_shape_is_derived_from_a_valid_spec(
     spec: TpuNodeGroupSpec, machine_type: str, want: tuple[str, str, int, int, SizePolicyMode]
 ) -> None:
     accelerator, topology, chips, count, mode = want
@@ -154,13 +154,13 @@ def test_what_a_group_comes_to(
         ),
     ],
 )
-def test_what_does_not_go_together(spec: TpuNodeGroupSpec, machine_type: str, want: str) -> None:
+def test_contradictory_spec_is_refused_with_valid_values(spec: TpuNodeGroupSpec, machine_type: str, want: str) -> None:
     with pytest.raises(tpu.ShapeError) as refused:
         shape.resolve(spec, machine_type)
     assert str(refused.value) == want
 
 
-def test_a_topology_that_only_follows_the_rule_brings_a_warning() -> None:
+def test_undocumented_topology_that_follows_the_rule_is_valid_with_a_warning() -> None:
     assert shape.resolve(_spec("2x2x2"), V7X).warning == ""
     assert shape.resolve(_spec("4x4x256"), V7X).warning == (
         "topology 4x4x256 for tpu7x is not on Google's lists; it follows the rule for slices of whole 4x4x4 cubes, and "
@@ -183,7 +183,7 @@ TOPOLOGIES = ("", "1x1", "2x2", "2x4", "4x4", "8x8", "1x1x1", "2x2x1", "2x2x2", 
     st.none() | st.sampled_from(SizePolicyMode),
     st.sampled_from(MACHINES),
 )
-def test_machines_have_the_chips_of_their_slices_and_what_is_derived_is_valid(
+def test_derived_shape_is_consistent_and_is_valid_as_a_spec(
     topology: str, count: int | None, mode: SizePolicyMode | None, machine_type: str
 ) -> None:
     spec = _spec(topology, count, mode)
@@ -202,12 +202,12 @@ def test_machines_have_the_chips_of_their_slices_and_what_is_derived_is_valid(
     )
     written = replace(spec, topology=found.topology, node_count=found.node_count, target_size_policy_mode=found.mode)
     assert shape.resolve(written, machine_type) == found
-    # The rule of the API: one machine is never made in bulk.
+    # As in the API's rules, a single machine is never created in bulk.
     assert found.node_count > 1 or found.mode is INDIVIDUAL
 
 
 @given(st.text(max_size=20), st.text(max_size=80), st.none() | st.integers())
-def test_anything_at_all_is_resolved_or_refused_in_a_sentence(
+def test_any_spec_is_resolved_or_refused_with_a_short_message(
     topology: str, machine_type: str, count: int | None
 ) -> None:
     words = "resolved"

@@ -1,4 +1,4 @@
-"""Conditions keep the time of their transition, and attempts are never used twice."""
+"""Transition times of conditions, and values that follow from other fields."""
 
 from __future__ import annotations
 
@@ -52,29 +52,29 @@ BEFORE = with_condition(with_condition((), WAITING, NOW), POLICY, NOW)
         ),
     ],
 )
-def test_the_time_of_the_last_transition(new: Condition, want: datetime) -> None:
+def test_transition_time_changes_only_if_the_status_does(new: Condition, want: datetime) -> None:
     after = with_condition(BEFORE, new, LATER)
     assert after == (replace(new, last_transition_time=want), BEFORE[1])
 
 
-def test_a_condition_of_a_new_type_goes_behind_the_others() -> None:
+def test_condition_of_a_new_type_is_appended() -> None:
     assert [condition.type for condition in BEFORE] == ["Ready", "WorkloadPolicyReady"]
     assert condition_of(BEFORE, "WorkloadPolicyReady") == replace(POLICY, last_transition_time=THEN)
     assert condition_of(BEFORE, "ManagedInstanceGroupReady") is None
 
 
-def test_a_condition_that_has_no_time_yet_gets_one() -> None:
+def test_condition_without_a_transition_time_gets_one() -> None:
     (after,) = with_condition((WAITING,), WAITING, NOW)
     assert after.last_transition_time == THEN
 
 
-def test_a_message_that_is_too_long_is_cut() -> None:
+def test_message_that_exceeds_the_bound_is_cut() -> None:
     (after,) = with_condition((), replace(WAITING, message="x" * 100_000), NOW)
     assert len(after.message) == bounds.CONDITION_MESSAGE
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(ConditionType)), st.sampled_from(list(ConditionStatus)))))
-def test_each_type_has_one_condition_and_its_time_is_that_of_its_last_change(
+def test_each_type_has_one_condition_with_the_time_of_its_last_change(
     changes: list[tuple[ConditionType, ConditionStatus]],
 ) -> None:
     conditions: tuple[Condition, ...] = ()
@@ -96,7 +96,9 @@ def test_each_type_has_one_condition_and_its_time_is_that_of_its_last_change(
         pytest.param(ProvisioningModel.SPOT, "", ProvisioningModel.SPOT, id="a model that is given counts"),
     ],
 )
-def test_the_provisioning_model(model: ProvisioningModel | None, reservation: str, want: ProvisioningModel) -> None:
+def test_provisioning_model_that_is_not_set_follows_from_the_reservation(
+    model: ProvisioningModel | None, reservation: str, want: ProvisioningModel
+) -> None:
     config = InstanceConfig(machine_type="tpu7x-standard-4t", provisioning_model=model, reservation=reservation)
     assert config.effective_provisioning_model is want
 
@@ -109,7 +111,9 @@ def test_the_provisioning_model(model: ProvisioningModel | None, reservation: st
         pytest.param(SizePolicyMode.INDIVIDUAL, "p", SizePolicyMode.INDIVIDUAL, id="a mode that is given counts"),
     ],
 )
-def test_the_mode_of_a_managed_instance_group(mode: SizePolicyMode | None, policy: str, want: SizePolicyMode) -> None:
+def test_mode_that_is_not_set_follows_from_the_workload_policy(
+    mode: SizePolicyMode | None, policy: str, want: SizePolicyMode
+) -> None:
     spec = ManagedInstanceGroupSpec(
         project="my-project",
         location="us-central1-c",
@@ -129,5 +133,5 @@ def test_the_mode_of_a_managed_instance_group(mode: SizePolicyMode | None, polic
         pytest.param(TpuNodeGroupStatus(node_count=4, node_summary=NodeSummary(ready=3)), "3/4", id="three of four"),
     ],
 )
-def test_the_column_of_nodes(status: TpuNodeGroupStatus, want: str) -> None:
+def test_column_nodes_is_empty_until_the_count_is_known(status: TpuNodeGroupStatus, want: str) -> None:
     assert status.nodes == want

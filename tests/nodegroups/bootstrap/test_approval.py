@@ -1,4 +1,4 @@
-"""Which certificates of kubelets are approved: a machine's own, with its own token, while that counts."""
+"""A certificate is approved only if a machine requested it for its own node with its own valid token."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ TOKEN = Token(
 )
 
 
-def test_a_request_as_a_kubelet_makes_it_is_read() -> None:
-    """By the API server's word on who made it."""
+def test_request_of_a_kubelet_is_read() -> None:
+    """The API server sets the user name, which contains the id of the token."""
     assert parse_request(raw_request("m-0")) == REQUEST
 
 
@@ -58,7 +58,7 @@ _TWO = x509.UnrecognizedExtension(x509.ObjectIdentifier("2.5.29.18"), b"\x30\x00
 
 
 def _changed(old: bytes, new: bytes, *extensions: x509.ExtensionType) -> bytes:
-    """Return a request whose bytes were changed after it was signed: cryptography makes none such."""
+    """Return a request whose bytes were changed after it was signed, as cryptography cannot create it."""
     subject = x509.Name([x509.NameAttribute(oid, value) for oid, value in ((_O, "system:nodes"), _NODE)])
     builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
     for extension in extensions:
@@ -90,8 +90,8 @@ def _changed(old: bytes, new: bytes, *extensions: x509.ExtensionType) -> bytes:
         pytest.param(b"", id="nothing"),
     ],
 )
-def test_what_no_kubelet_asks_for_is_never_approved(pem: bytes) -> None:
-    """Kubernetes' signer would refuse some of these, too."""
+def test_request_with_other_content_than_a_kubelets_is_never_approved(pem: bytes) -> None:
+    """Kubernetes' signer would reject some of these as well."""
     assert parse_request(raw_request("m-0", spec={"request": base64.b64encode(pem).decode()})) is None
 
 
@@ -111,8 +111,8 @@ def test_what_no_kubelet_asks_for_is_never_approved(pem: bytes) -> None:
     ],
     ids=str,
 )
-def test_a_request_of_another_sort_is_left_to_others(changes: dict[str, Any]) -> None:
-    """Decided on, of another signer, for another use, by somebody else."""
+def test_request_of_another_kind_is_ignored(changes: dict[str, Any]) -> None:
+    """The request is decided already, or has another signer, use or sender."""
     assert parse_request(raw_request("m-0", **changes)) is None
 
 
@@ -129,20 +129,19 @@ def test_request_with_the_largest_key_leaves_room_for_the_longest_node_name() ->
     names = x509.Name([x509.NameAttribute(_O, "system:nodes"), x509.NameAttribute(*_NODE)])
     signed = x509.CertificateSigningRequestBuilder().subject_name(names).sign(key, hashes.SHA256())
     request = base64.b64encode(signed.public_bytes(serialization.Encoding.PEM)).decode()
-    # PEM in base64 takes 16 characters for 9 bytes.
+    # PEM in base64 has 16 characters for 9 bytes.
     assert len(request) + 2 * bounds.OBJECT_NAME <= bounds.CERTIFICATE_REQUEST
     assert parse_request(raw_request("m-0", spec={"request": request})) == REQUEST
 
 
 @given(raw=st.recursive(st.none() | st.text() | st.integers(), lambda inner: st.dictionaries(st.text(), inner)))
-def test_anything_else_is_no_request(raw: object) -> None:
-    """Reading never fails."""
+def test_any_other_json_is_read_as_no_request(raw: object) -> None:
     assert parse_request(raw) is None
     assert parse_request({**raw_request("m-0"), "spec": raw}) is None
     assert parse_request(raw_request("m-0", spec={"request": raw})) is None
 
 
-def test_the_request_of_a_machine_with_its_own_token_is_its_own() -> None:
+def test_request_with_the_token_of_the_same_machine_is_approved() -> None:
     assert tokens.is_own(REQUEST, TOKEN, NOW)
 
 
@@ -151,5 +150,5 @@ def test_the_request_of_a_machine_with_its_own_token_is_its_own() -> None:
     [{"machine": "m-1"}, {"name": "bootstrap-token-ghijkl"}, {"value": ""}, {"expires_at": NOW}, {"expires_at": None}],
     ids=["of another machine", "another token", "cannot be used", "expired", "never counts"],
 )
-def test_a_token_approves_nothing_else(changes: dict[str, Any]) -> None:
+def test_request_with_another_or_an_invalid_token_is_not_approved(changes: dict[str, Any]) -> None:
     assert not tokens.is_own(REQUEST, replace(TOKEN, **changes), NOW)

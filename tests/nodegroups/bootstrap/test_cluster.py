@@ -1,4 +1,4 @@
-"""What a cluster says of itself to machines that want to join."""
+"""Facts about the cluster that machines need to join."""
 
 import datetime as dt
 
@@ -10,7 +10,7 @@ from provisioner.nodegroups.bootstrap.metadata import api_server
 from provisioner.nodegroups.observe import api_server_of, ca_hash_of, kubernetes_version_of
 from provisioner.runtime.authority import Authority
 
-#: Of openssl, and the hash that it makes in the way that kubeadm's documentation tells.
+#: A CA's certificate. The hash below was computed by openssl as in kubeadm's documentation.
 PEM = """\
 -----BEGIN CERTIFICATE-----
 MIIBgTCCASegAwIBAgIUTP3m+cInvj5issegNoLrF7/u1mQwCgYIKoZIzj0EAwIw
@@ -28,7 +28,7 @@ HASH = "sha256:41c13bd1f40ba28e07edc7efe3836bc625ec5542ef70d13efd4cbe0baa513e7a"
 
 
 def authority() -> str:
-    """Return another authority's certificate."""
+    """Return the certificate of another CA."""
     made = Authority("other", now=dt.datetime(2026, 11, 23, tzinfo=dt.UTC), valid=dt.timedelta(days=1))
     return made.certificate_pem.decode()
 
@@ -37,18 +37,18 @@ def root_ca(text: object) -> dict[str, object]:
     return {"kind": "ConfigMap", "data": {"ca.crt": text}}
 
 
-def test_the_hash_is_that_of_kubeadms_documentation() -> None:
+def test_hash_of_the_ca_is_that_of_kubeadms_documentation() -> None:
     assert ca_hash_of(root_ca(PEM)) == HASH
 
 
-def test_both_authorities_of_a_rotation_are_told() -> None:
+def test_hashes_of_both_cas_are_given_during_a_rotation() -> None:
     other = authority()
 
     assert ca_hash_of(root_ca(PEM + other + PEM)) == f"{HASH},{ca_hash_of(root_ca(other))}"
 
 
 @pytest.mark.parametrize("text", ["", "no PEM", None, 7, PEM.replace("M", "N"), "ü"])
-def test_without_a_certificate_there_is_no_hash(text: object) -> None:
+def test_hash_is_empty_without_a_valid_certificate(text: object) -> None:
     assert ca_hash_of(root_ca(text)) == ""
 
 
@@ -70,14 +70,14 @@ def info(server: object) -> dict[str, object]:
         ("", ""),
     ],
 )
-def test_the_address_is_that_of_cluster_info(server: str, want: str) -> None:
+def test_address_of_cluster_info_is_used_if_machines_can_reach_it(server: str, want: str) -> None:
     assert api_server_of(info(server)) == want
 
 
 @pytest.mark.parametrize(
     "text", ["", "a: [", "- 1", "clusters: 7", "clusters: [7]", "clusters:\n- cluster: 7", "[" * 9999]
 )
-def test_without_a_kubeconfig_there_is_no_address(text: str) -> None:
+def test_address_is_empty_without_a_valid_kubeconfig(text: str) -> None:
     assert api_server_of({"data": {"kubeconfig": text}}) == ""
 
 
@@ -95,7 +95,7 @@ def test_without_a_kubeconfig_there_is_no_address(text: str) -> None:
         ("10.0.0.2:443", None, ""),
     ],
 )
-def test_the_address_that_a_user_gives(host: str, port: int | None, want: str) -> None:
+def test_address_set_by_a_user_is_used_if_it_is_a_name_or_ipv4(host: str, port: int | None, want: str) -> None:
     assert api_server(host, port) == want
 
 
@@ -110,7 +110,7 @@ def test_the_address_that_a_user_gives(host: str, port: int | None, want: str) -
         (None, ""),
     ],
 )
-def test_the_version_is_the_api_servers(version: object, want: str) -> None:
+def test_version_is_the_api_servers_minor_version(version: object, want: str) -> None:
     assert kubernetes_version_of(version) == want
 
 
@@ -124,12 +124,12 @@ _JSON = st.recursive(
 
 
 @given(_JSON)
-def test_whatever_json_comes_it_is_read(raw: object) -> None:
+def test_any_json_is_read_without_an_exception(raw: object) -> None:
     for read in (ca_hash_of, api_server_of, kubernetes_version_of):
         assert isinstance(read(raw), str)
     assert api_server_of({"data": {"kubeconfig": str(raw)}}) == ""
 
 
 @given(st.text(alphabet="htps:/[]0123456789abc.@?#%", max_size=30))
-def test_whatever_address_comes_it_is_read(server: str) -> None:
+def test_any_address_is_read_without_an_exception(server: str) -> None:
     assert isinstance(api_server_of(info(repr(server))), str)

@@ -1,4 +1,4 @@
-"""The startup script, run in bash against commands that pretend."""
+"""The startup script, run by bash with fake commands."""
 
 import fcntl
 import os
@@ -40,12 +40,12 @@ def machine(tmp_path: Path) -> Machine:
     return made
 
 
-def test_it_passes_shellcheck(tmp_path: Path) -> None:
+def test_script_passes_shellcheck(tmp_path: Path) -> None:
     check(tmp_path, startup_script("https://mirror.example.com/it's"))
 
 
 def check(tmp_path: Path, text: str) -> None:
-    """Let shellcheck read a script."""
+    """Check a script with shellcheck."""
     shellcheck = shutil.which("shellcheck")
     if shellcheck is None:
         missing = "shellcheck is needed: apt-get install shellcheck"
@@ -69,7 +69,7 @@ def check(tmp_path: Path, text: str) -> None:
         pytest.param('#!/bin/bash\ncat; rm "$0"\nset -eu\ncd /\n', "has joined", id="one that reads, goes and sets"),
     ],
 )
-def test_the_users_script_runs_first_at_each_boot_whatever_becomes_of_it(
+def test_users_script_runs_first_at_each_boot_and_the_machine_joins_anyway(
     machine: Machine, users: str, said: str
 ) -> None:
     machine.script = with_users_script(startup_script(), users)
@@ -80,19 +80,19 @@ def test_the_users_script_runs_first_at_each_boot_whatever_becomes_of_it(
     assert len(machine.joins) == 1
 
 
-def test_it_passes_shellcheck_with_a_users_script_too(tmp_path: Path) -> None:
+def test_script_with_a_users_script_passes_shellcheck(tmp_path: Path) -> None:
     check(tmp_path, with_users_script(startup_script(), "#!/bin/bash\necho it's $1\n"))
 
 
-def test_without_a_script_of_the_users_it_stays_what_it_is() -> None:
+def test_script_without_a_users_script_is_unchanged() -> None:
     assert with_users_script("#!/bin/bash\n", "") == "#!/bin/bash\n"
 
 
-def test_it_fits_into_the_metadata_of_a_template() -> None:
+def test_script_fits_into_the_metadata_of_a_template() -> None:
     assert len(startup_script().encode()) < 256 * 1024
 
 
-def test_the_first_boot_installs_configures_and_joins(machine: Machine) -> None:
+def test_first_boot_installs_configures_and_joins(machine: Machine) -> None:
     machine.boot()
     assert machine.has_joined
     assert machine.slept_seconds == []
@@ -158,7 +158,7 @@ def test_the_first_boot_installs_configures_and_joins(machine: Machine) -> None:
     ],
 )
 def test_containerd_uses_systemd_cgroups_with_any_default(machine: Machine, lines: str) -> None:
-    """The replacement of a text that was missing had been taken for a success."""
+    """An earlier version took the failed replacement of a missing text for a success."""
     machine.containerd_options(lines)
     machine.boot()
     options = [
@@ -181,7 +181,7 @@ def test_containerd_without_options_of_runc_is_not_configured(machine: Machine) 
     assert len(machine.slept_seconds) == 2
 
 
-def test_kubeadm_of_the_image_that_hides_the_installed_one_is_named(machine: Machine) -> None:
+def test_kubeadm_of_the_image_that_shadows_the_installed_one_is_reported(machine: Machine) -> None:
     machine.installed("1.33")
     kubeadm = machine.path / "bin/kubeadm"
     kubeadm.write_text(kubeadm.read_text().replace('v$(cat "$FAKE/version").4', "v1.33.4"))
@@ -191,7 +191,7 @@ def test_kubeadm_of_the_image_that_hides_the_installed_one_is_named(machine: Mac
     assert machine.has_joined
 
 
-def test_kubeadm_before_1_31_gets_the_form_that_it_has(machine: Machine) -> None:
+def test_kubeadm_before_1_31_gets_a_v1beta3_configuration(machine: Machine) -> None:
     machine.attributes(items(version="1.30"))
     machine.boot()
     (join,) = machine.joins
@@ -206,14 +206,14 @@ def test_kubeadm_before_1_31_gets_the_form_that_it_has(machine: Machine) -> None
 
 
 @pytest.mark.parametrize("api_server", ["api.example.com:443", "10.0.0.2:8443"])
-def test_the_address_that_the_user_gives_is_joined(machine: Machine, api_server: str) -> None:
+def test_machine_joins_at_the_address_in_its_metadata(machine: Machine, api_server: str) -> None:
     machine.attributes(items(api_server=api_server))
     machine.boot()
     (join,) = machine.joins
     assert join["discovery"]["bootstrapToken"]["apiServerEndpoint"] == api_server
 
 
-def test_both_authorities_of_a_cluster_that_changes_them_are_taken(machine: Machine) -> None:
+def test_machine_accepts_both_cas_during_a_rotation(machine: Machine) -> None:
     other = "sha256:" + "0b" * 32
     machine.attributes(items(ca_hash=f"{HASH},{other}"))
     machine.boot()
@@ -221,21 +221,21 @@ def test_both_authorities_of_a_cluster_that_changes_them_are_taken(machine: Mach
     assert join["discovery"]["bootstrapToken"]["caCertHashes"] == [HASH, other]
 
 
-def test_packages_come_from_the_mirror_that_is_given(machine: Machine) -> None:
+def test_packages_are_installed_from_the_mirror(machine: Machine) -> None:
     machine.script = startup_script("https://mirror.example.com/it's/")
     machine.boot()
     sources = (machine.root / "etc/apt/sources.list.d/kubernetes.list").read_text()
     assert sources.endswith(" https://mirror.example.com/it's/core:/stable:/v1.34/deb/ /\n")
 
 
-def test_an_image_that_brings_everything_installs_nothing(machine: Machine) -> None:
+def test_image_with_all_packages_installs_nothing(machine: Machine) -> None:
     machine.installed("1.34")
     machine.boot()
     assert machine.has_joined
     assert not [call for call in machine.calls if call.startswith("apt")]
 
 
-def test_an_image_with_another_version_of_kubernetes_gets_the_clusters(machine: Machine) -> None:
+def test_image_with_another_kubernetes_version_gets_the_clusters_version(machine: Machine) -> None:
     machine.installed("1.33")
     machine.boot()
     installs = [call for call in machine.calls if call.startswith("apt-get") and " install " in call]
@@ -243,7 +243,7 @@ def test_an_image_with_another_version_of_kubernetes_gets_the_clusters(machine: 
     assert machine.has_joined
 
 
-def test_labels_that_a_kubelet_would_not_start_with_are_left_out(machine: Machine) -> None:
+def test_labels_that_a_kubelet_rejects_are_left_out(machine: Machine) -> None:
     good = (
         "a=b",
         "example.com/a.b_c=",
@@ -273,7 +273,7 @@ def test_labels_that_a_kubelet_would_not_start_with_are_left_out(machine: Machin
     "labels",
     [pytest.param(None, id="none"), pytest.param('a="b": c', id="none that could be labels")],
 )
-def test_without_labels_it_joins_all_the_same(machine: Machine, labels: str | None) -> None:
+def test_machine_without_valid_labels_joins(machine: Machine, labels: str | None) -> None:
     given = {key: value for key, value in items().items() if key != names.KUBE_LABELS}
     machine.attributes(given if labels is None else {**given, names.KUBE_LABELS: labels})
     machine.boot()
@@ -282,7 +282,7 @@ def test_without_labels_it_joins_all_the_same(machine: Machine, labels: str | No
     assert [each["name"] for each in arguments] == ["provider-id", "register-with-taints"]
 
 
-def test_a_node_has_the_taints_of_its_metadata_from_the_start(machine: Machine) -> None:
+def test_node_registers_with_the_valid_taints_of_its_metadata(machine: Machine) -> None:
     good = ("tpu-provisioner.cloud.google.com/held=true:NoSchedule", "a:NoExecute", "b=:PreferNoSchedule")
     bad = (
         "c=d",
@@ -301,8 +301,8 @@ def test_a_node_has_the_taints_of_its_metadata_from_the_start(machine: Machine) 
     assert [taint for taint in bad if f" {taint} is no taint" not in said] == []
 
 
-def test_a_taint_that_comes_twice_is_given_to_the_kubelet_once(machine: Machine) -> None:
-    """It does not start with two of one key and effect; the first is on every node anyway."""
+def test_duplicate_taint_is_passed_to_the_kubelet_once(machine: Machine) -> None:
+    """The kubelet does not start with two taints of one key and effect; the first one is on every node."""
     given = "google.com/tpu=present:NoSchedule,google.com/tpu=x:NoSchedule,a=b:NoSchedule,a:NoSchedule,a=b:NoExecute"
     machine.attributes({**items(), names.KUBE_TAINTS: given})
     said = machine.boot()
@@ -312,8 +312,8 @@ def test_a_taint_that_comes_twice_is_given_to_the_kubelet_once(machine: Machine)
     assert "there is a taint a:NoSchedule already" in said
 
 
-def test_taints_that_cannot_be_told_are_waited_for(machine: Machine) -> None:
-    """A node that registered without them would get pods too early, and no label would say whose it is."""
+def test_machine_joins_only_after_its_taints_could_be_read(machine: Machine) -> None:
+    """A node that registered without its taints would get pods too early."""
     machine.attributes({**items(), names.KUBE_TAINTS: "a=b:NoSchedule"})
     machine.hide_list()
     machine.at_sleep(2, 'rm "$FAKE/no-list"')
@@ -322,7 +322,7 @@ def test_taints_that_cannot_be_told_are_waited_for(machine: Machine) -> None:
     assert join["nodeRegistration"]["kubeletExtraArgs"][-1]["value"].endswith(",a=b:NoSchedule")
 
 
-def test_a_reboot_after_the_join_only_starts_the_kubelet_again(machine: Machine) -> None:
+def test_reboot_after_the_join_only_starts_the_kubelet(machine: Machine) -> None:
     machine.boot()
     machine.attributes({key: value for key, value in items().items() if key != metadata.TOKEN})
     machine.boot()
@@ -333,7 +333,7 @@ def test_a_reboot_after_the_join_only_starts_the_kubelet_again(machine: Machine)
 
 
 @pytest.mark.parametrize("key", [metadata.TOKEN, metadata.ADDRESS, metadata.CA_HASH, metadata.VERSION])
-def test_fault_7_what_comes_later_than_150_seconds_is_waited_for(machine: Machine, key: str) -> None:
+def test_fault_7_script_waits_longer_than_150_seconds_for_metadata(machine: Machine, key: str) -> None:
     machine.attributes({name: value for name, value in items().items() if name != key})
     machine.at_sleep(9, f"echo '{items()[key]}' > \"$FAKE/metadata/instance/attributes/{key}\"")
     machine.boot()
@@ -342,7 +342,7 @@ def test_fault_7_what_comes_later_than_150_seconds_is_waited_for(machine: Machin
     assert len(machine.joins) == 1
 
 
-def test_fault_7_a_token_that_expired_is_replaced_and_the_new_one_used(machine: Machine) -> None:
+def test_fault_7_join_uses_the_new_token_after_the_old_one_expired(machine: Machine) -> None:
     machine.tokens(OTHER)
     machine.at_sleep(3, f'echo {OTHER} > "$FAKE/metadata/instance/attributes/{metadata.TOKEN}"')
     machine.boot()
@@ -351,8 +351,8 @@ def test_fault_7_a_token_that_expired_is_replaced_and_the_new_one_used(machine: 
     assert tokens == [TOKEN, TOKEN, TOKEN, OTHER]
 
 
-def test_fault_7_a_reboot_before_the_join_begins_anew(machine: Machine) -> None:
-    """A keyring, sources and the files of a join that was cut off are there; nothing of them is in the way."""
+def test_fault_7_reboot_before_the_join_starts_from_the_beginning(machine: Machine) -> None:
+    """Keyring, sources and files of an interrupted join exist, and do not prevent the next join."""
     for path, content in {
         "etc/apt/keyrings/kubernetes-apt-keyring.asc": "half a k",
         "etc/apt/sources.list.d/kubernetes.list": "deb of another version",
@@ -366,7 +366,7 @@ def test_fault_7_a_reboot_before_the_join_begins_anew(machine: Machine) -> None:
     assert len(machine.joins) == 2
 
 
-def test_a_join_that_fails_twice_is_tried_a_third_time(machine: Machine) -> None:
+def test_join_that_failed_twice_is_tried_a_third_time(machine: Machine) -> None:
     machine.fail_joins(2)
     machine.boot()
     assert machine.has_joined
@@ -375,14 +375,14 @@ def test_a_join_that_fails_twice_is_tried_a_third_time(machine: Machine) -> None
     assert resets == ["kubeadm reset --force --cri-socket unix:///run/containerd/containerd.sock"] * 2
 
 
-def test_a_lock_that_apt_has_is_waited_for(machine: Machine) -> None:
+def test_installation_waits_for_a_lock_of_apt(machine: Machine) -> None:
     machine.lock_apt(5)
     machine.boot()
     assert machine.has_joined
     assert machine.slept_seconds == [2, 4, 8, 16, 32]
 
 
-def test_a_repository_that_does_not_answer_leaves_the_keyring_as_it_is(machine: Machine) -> None:
+def test_keyring_is_unchanged_if_the_repository_fails(machine: Machine) -> None:
     keyring = machine.root / "etc/apt/keyrings/kubernetes-apt-keyring.asc"
     keyring.parent.mkdir(parents=True)
     keyring.write_text("a good one")
@@ -404,7 +404,7 @@ def test_a_repository_that_does_not_answer_leaves_the_keyring_as_it_is(machine: 
         (metadata.VERSION, "1.34/../../x"),
     ],
 )
-def test_what_is_not_of_its_form_goes_nowhere(machine: Machine, key: str, value: str) -> None:
+def test_malformed_metadata_is_not_used(machine: Machine, key: str, value: str) -> None:
     machine.attributes({**items(), key: value})
     machine.at_sleep(2, f"echo '{items()[key]}' > \"$FAKE/metadata/instance/attributes/{key}\"")
     said = machine.boot()
@@ -413,7 +413,7 @@ def test_what_is_not_of_its_form_goes_nowhere(machine: Machine, key: str, value:
     assert len(machine.joins) == 1
 
 
-def test_the_token_is_left_on_no_disk_and_said_nowhere(machine: Machine) -> None:
+def test_token_is_not_stored_on_a_disk_or_logged(machine: Machine) -> None:
     machine.fail_joins(1)
     said = machine.boot()
     secret = TOKEN.partition(".")[2]
@@ -424,7 +424,7 @@ def test_the_token_is_left_on_no_disk_and_said_nowhere(machine: Machine) -> None
     assert (machine.root / "run/tpu-provisioner").stat().st_mode & 0o077 == 0
 
 
-def test_a_second_run_beside_the_first_does_nothing(machine: Machine) -> None:
+def test_second_run_during_the_first_does_nothing(machine: Machine) -> None:
     work = machine.root / "run/tpu-provisioner"
     work.mkdir(parents=True)
     with (work / "lock").open("w") as lock:

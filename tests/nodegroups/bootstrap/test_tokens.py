@@ -1,4 +1,4 @@
-"""Tokens of machines: which are there, and how machines are told theirs."""
+"""Bootstrap tokens of machines, and the metadata with which machines get them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def machine(name: str = "a", *, number: str = "7") -> tuple[str, str]:
         ),
     ],
 )
-def test_tokens_of_a_group(have: list[Token], machines: list[tuple[str, str]], want: TokenPlan) -> None:
+def test_each_machine_that_has_not_joined_has_one_valid_token(
+    have: list[Token], machines: list[tuple[str, str]], want: TokenPlan
+) -> None:
     assert plan_tokens(have, machines, NOW) == want
 
 
@@ -119,9 +121,7 @@ _TOKENS = st.lists(
 
 
 @given(_TOKENS, _MACHINES)
-def test_every_machine_that_has_not_joined_has_a_token_that_lasts_or_gets_one(
-    have: list[Token], machines: list[tuple[str, str]]
-) -> None:
+def test_machine_without_a_token_that_lasts_gets_one(have: list[Token], machines: list[tuple[str, str]]) -> None:
     plan = plan_tokens(have, machines, NOW)
     for each in machines:
         held = plan.current.get(each[0])
@@ -132,7 +132,7 @@ def test_every_machine_that_has_not_joined_has_a_token_that_lasts_or_gets_one(
 
 
 @given(_TOKENS, _MACHINES)
-def test_what_was_decided_settles(have: list[Token], machines: list[tuple[str, str]]) -> None:
+def test_plan_is_empty_after_it_was_executed(have: list[Token], machines: list[tuple[str, str]]) -> None:
     plan = plan_tokens(have, machines, NOW)
     made = [token(name, 30, machine_id=number, name=f"new-{name}") for name, number in plan.create]
     left = [each for each in have if each not in plan.delete]
@@ -140,7 +140,7 @@ def test_what_was_decided_settles(have: list[Token], machines: list[tuple[str, s
     assert (again.create, again.delete) == ((), ())
 
 
-def test_fault_8_tokens_are_drawn_from_the_source_for_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_8_tokens_are_drawn_from_the_secure_random_source(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
 
     def choice(symbols: str) -> str:
@@ -152,7 +152,7 @@ def test_fault_8_tokens_are_drawn_from_the_source_for_keys(monkeypatch: pytest.M
     assert set(drawn) == {"abcdefghijklmnopqrstuvwxyz0123456789"}
 
 
-def test_the_secret_is_what_kubernetes_takes_for_a_token() -> None:
+def test_secret_is_a_bootstrap_token_of_kubernetes() -> None:
     secret = tokens.secret_of(
         "abcdef.0123456789abcdef", group=GROUP, machine="g-mig-x1b2", machine_id="7", expires_at=NOW + tokens.LIFE
     )
@@ -189,13 +189,13 @@ def test_fault_9_labels_of_the_longest_names_fit() -> None:
 
 
 def stored(secret: dict[str, object], **metadata: str) -> dict[str, object]:
-    """Return a Secret as the API server has it."""
+    """Return a Secret as the API server stores it."""
     data = {key: base64.b64encode(value.encode()).decode() for key, value in secret["stringData"].items()}
     rest = {key: value for key, value in secret.items() if key != "stringData"}
     return {**rest, "metadata": {**secret["metadata"], "uid": "u-1", **metadata}, "data": data}
 
 
-def test_a_token_that_was_made_is_read_back() -> None:
+def test_created_token_is_parsed_unchanged() -> None:
     made = tokens.secret_of("abcdef.0123456789abcdef", group=GROUP, machine="m", machine_id="7", expires_at=NOW)
     assert parse_secret(stored(made)) == Token(
         name="bootstrap-token-abcdef",
@@ -216,7 +216,7 @@ def test_a_token_that_was_made_is_read_back() -> None:
         pytest.param({"metadata": {"name": "bootstrap-token-x", "namespace": "kube-system"}}, id="of nobody"),
     ],
 )
-def test_a_secret_that_is_none_of_ours_is_none(change: dict[str, object]) -> None:
+def test_secret_that_this_controller_did_not_create_is_ignored(change: dict[str, object]) -> None:
     made = tokens.secret_of("abcdef.0123456789abcdef", group=GROUP, machine="m", machine_id="7", expires_at=NOW)
     assert parse_secret({**stored(made), **change}) is None
     assert parse_secret(stored(made, namespace="default")) is None
@@ -233,7 +233,7 @@ def test_a_secret_that_is_none_of_ours_is_none(change: dict[str, object]) -> Non
         pytest.param({"token-id": 7, "expiration": None}, id="other types"),
     ],
 )
-def test_a_secret_that_cannot_be_used_is_known_for_its_deletion(data: dict[str, object]) -> None:
+def test_malformed_token_is_read_so_that_it_can_be_deleted(data: dict[str, object]) -> None:
     made = tokens.secret_of("abcdef.0123456789abcdef", group=GROUP, machine="m", machine_id="7", expires_at=NOW)
     found = parse_secret({**stored(made), "data": data})
     assert found is not None
@@ -241,12 +241,12 @@ def test_a_secret_that_cannot_be_used_is_known_for_its_deletion(data: dict[str, 
 
 
 @given(st.recursive(st.none() | st.text() | st.integers(), lambda inner: st.dictionaries(st.text(), inner)))
-def test_whatever_json_comes_it_is_read(raw: object) -> None:
+def test_any_json_is_read_without_an_exception(raw: object) -> None:
     assert parse_secret(raw) is None
     assert parse_secret({"metadata": raw, "data": raw, "type": tokens.SECRET_TYPE}) is None
 
 
-def test_a_token_shows_no_secret() -> None:
+def test_repr_of_a_token_does_not_contain_its_secret() -> None:
     assert "0123456789abcdef" not in repr(token())
 
 
@@ -298,7 +298,9 @@ WRITTEN = {
         ),
     ],
 )
-def test_items(have: dict[str, str], given_join: Join | None, want: dict[str, str] | None) -> None:
+def test_metadata_of_a_machine_is_changed_only_if_it_differs(
+    have: dict[str, str], given_join: Join | None, want: dict[str, str] | None
+) -> None:
     assert changed_items(have, labels=LABELS, join=given_join) == want
 
 
@@ -310,7 +312,7 @@ _WORDS = st.text(st.characters(codec="ascii", exclude_characters=","), min_size=
     st.dictionaries(_WORDS.filter(lambda key: key.strip() == key and "=" not in key), _WORDS, max_size=3),
     st.none() | st.just(join()) | st.just(join(api_server="a:1")),
 )
-def test_fault_3_what_was_written_once_is_never_written_again(
+def test_fault_3_metadata_is_not_written_twice(
     have: dict[str, str], labels: dict[str, str], given_join: Join | None
 ) -> None:
     written = changed_items(have, labels=labels, join=given_join)
@@ -320,5 +322,5 @@ def test_fault_3_what_was_written_once_is_never_written_again(
     assert now.get("mine") == have.get("mine")
 
 
-def test_what_is_needed_shows_no_secret() -> None:
+def test_repr_of_the_join_data_does_not_contain_the_token() -> None:
     assert TOKEN not in repr(join())

@@ -1,4 +1,4 @@
-"""What the client sends, and what it makes of answers, over a real socket."""
+"""Requests of the client, and its results from responses, over a real socket."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ POLICY = ResourcePolicy(name="a", topology="2x2x2")
 TEMPLATE = Template(name="a", machine_type="ct6e-standard-4t", metadata={"b": "2", "a": "1"})
 MANAGER = Manager(name="a", template="projects/p/global/instanceTemplates/a", target_size=2)
 
-#: Each sort of resources: its record, where it is, one to insert, its body, and its address.
+#: Record, scope, resource to insert, request body and path, by resource type.
 SORTS: dict[str, tuple[Any, Scope, Any, object, str]] = {
     "policy": (ResourcePolicy, REGION, POLICY, resources.policy_body(POLICY), f"{REGION.path}/resourcePolicies"),
     "template": (Template, GLOBAL, TEMPLATE, resources.template_body(TEMPLATE), f"{GLOBAL.path}/instanceTemplates"),
@@ -46,7 +46,7 @@ SORTS: dict[str, tuple[Any, Scope, Any, object, str]] = {
 
 
 def of_sort(name: str) -> dict[str, Any]:
-    """Return the three calls of a sort; where they go is looked up when they are made."""
+    """Return the three calls of a resource type. The scopes are looked up at the time of the call."""
     sort, scope, resource, body, path = SORTS[name]
     place = {REGION: "REGION", GLOBAL: "GLOBAL", ZONE: "ZONE"}[scope]
     return {
@@ -61,7 +61,7 @@ def of_sort(name: str) -> dict[str, Any]:
     }
 
 
-#: Each method: the call, and what is sent.
+#: Call, and HTTP method, path and body of its request, by method of the protocol.
 CALLS: dict[str, tuple[Callable[[Compute], object], str, str, object]] = {
     **of_sort("policy"),
     **of_sort("template"),
@@ -125,13 +125,13 @@ def failure_of(client: Compute, name: str) -> ComputeError:
     return caught.value
 
 
-def test_all_methods_of_the_protocol_are_tried_here() -> None:
+def test_all_methods_of_the_protocol_are_tested() -> None:
     tried = {name.partition("_")[0] if name.rpartition("_")[2] in SORTS else name for name in CALLS}
     assert tried == {name for name in vars(Compute) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_is_sent(server: RecordingServer, client: ComputeClient, name: str) -> None:
+def test_method_sends_its_request(server: RecordingServer, client: ComputeClient, name: str) -> None:
     _, method, path, body = CALLS[name]
     call(client, name)
     (sent,) = server.requests
@@ -153,7 +153,7 @@ def test_equal_requests_are_equal_bytes(server: RecordingServer, client: Compute
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_a_change_returns_its_operation_where_it_is_polled(
+def test_change_returns_its_operation_with_the_scope_for_polls(
     server: RecordingServer, client: ComputeClient, name: str
 ) -> None:
     server.answer = Answer(body={"name": "operation-1", "status": "PENDING"})
@@ -161,7 +161,7 @@ def test_a_change_returns_its_operation_where_it_is_polled(
     assert call(client, name) == Operation(name=OperationName("operation-1"), scope=scope, done=False)
 
 
-def test_pages_are_put_together_by_name(server: RecordingServer, client: ComputeClient) -> None:
+def test_entries_of_all_pages_are_returned_once_by_name(server: RecordingServer, client: ComputeClient) -> None:
     pages = {
         "": {"managedInstances": [{"name": "b"}], "nextPageToken": "t1"},
         "t1": {"nextPageToken": "t2"},
@@ -177,7 +177,7 @@ def test_pages_are_put_together_by_name(server: RecordingServer, client: Compute
     assert len(server.requests) == 3
 
 
-def test_a_list_that_never_ends_is_none(
+def test_list_with_too_many_pages_is_an_error(
     server: RecordingServer, client: ComputeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("provisioner.nodegroups.compute.client._MOST_PAGES", 3)
@@ -199,7 +199,7 @@ def test_managed_instance_groups_of_all_zones_are_listed(server: RecordingServer
 
 
 def test_machines_with_much_metadata_take_little_memory(server: RecordingServer, client: ComputeClient) -> None:
-    """32 machines with the most metadata, of which one rare character makes four bytes of each of the others."""
+    """32 machines with maximum metadata. One rare character makes Python use four bytes for each character."""
     value = "\N{GRINNING FACE}".ljust(bounds.METADATA_VALUE, "x")
     machine = {"name": "m", "id": "7", "metadata": {"items": [{"key": "a", "value": value}]}}
     entry = json.dumps(machine, ensure_ascii=False).encode()
@@ -228,7 +228,7 @@ def test_machines_with_much_metadata_take_little_memory(server: RecordingServer,
         pytest.param(["g-mig-1", 'x" or "', "..", "A"], "g-mig-1.*", id="names that nothing can have"),
     ],
 )
-def test_machines_are_asked_for_by_what_their_names_begin_with(
+def test_machines_are_requested_by_the_common_prefix_of_their_names(
     server: RecordingServer, client: ComputeClient, names: list[str], want: str
 ) -> None:
     server.answer = Answer(body={"items": [{"name": name, "id": "7"} for name in ("g-mig-1", "g-mig-13", "a")]})
@@ -238,7 +238,7 @@ def test_machines_are_asked_for_by_what_their_names_begin_with(
     assert dict(parse_qsl(urlsplit(sent.path).query))["filter"] == f'name eq "{want}"'
 
 
-def test_a_page_that_fails_fails_the_list(server: RecordingServer, client: ComputeClient) -> None:
+def test_list_fails_if_a_page_fails(server: RecordingServer, client: ComputeClient) -> None:
     answers = [Answer(body={"managedInstances": [{"name": "b"}], "nextPageToken": "t1"}), Answer(status=503)]
     server.answer = lambda _: answers.pop(0)
     assert failure_of(client, "list_managed_instances").failure.kind is K.UNAVAILABLE
@@ -258,7 +258,7 @@ def test_a_page_that_fails_fails_the_list(server: RecordingServer, client: Compu
         pytest.param(Answer(body=b""), id="nothing"),
     ],
 )
-def test_a_change_that_may_have_arrived_has_an_unknown_outcome(
+def test_change_without_a_valid_response_has_an_unknown_outcome(
     server: RecordingServer, client: ComputeClient, name: str, answer: Answer
 ) -> None:
     server.answer = answer
@@ -269,7 +269,7 @@ def test_a_change_that_may_have_arrived_has_an_unknown_outcome(
 
 @pytest.mark.parametrize("name", [each for each in READING if each.startswith("get")])
 @pytest.mark.parametrize("body", [{}, {"name": "b"}, {"name": 7}])
-def test_an_answer_about_something_else_is_none(
+def test_response_about_another_resource_is_an_error(
     server: RecordingServer, client: ComputeClient, name: str, body: dict[str, Any]
 ) -> None:
     server.answer = Answer(body=body)
@@ -277,7 +277,7 @@ def test_an_answer_about_something_else_is_none(
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_an_answer_that_is_no_operation_leaves_the_outcome_unknown(
+def test_change_whose_response_is_no_operation_has_an_unknown_outcome(
     server: RecordingServer, client: ComputeClient, name: str
 ) -> None:
     server.answer = Answer(body={})
@@ -285,7 +285,7 @@ def test_an_answer_that_is_no_operation_leaves_the_outcome_unknown(
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_missing_resource_is_not_found_except_for_an_insert(
+def test_missing_resource_is_not_found_except_for_an_insert(
     server: RecordingServer, client: ComputeClient, name: str
 ) -> None:
     server.answer = google_error(404, "", "The resource 'projects/p/x' was not found", reason="notFound")
@@ -295,14 +295,14 @@ def test_a_missing_resource_is_not_found_except_for_an_insert(
     assert ("'p'" if name == "list_managers" else "'a'") in str(found)
 
 
-def test_a_wish_for_patience_is_kept(server: RecordingServer, client: ComputeClient) -> None:
+def test_retry_after_of_a_response_is_in_the_error(server: RecordingServer, client: ComputeClient) -> None:
     server.answer = Answer(status=429, headers={"Retry-After": "7"}, body={"error": {"code": 429, "message": "m"}})
     found = failure_of(client, "get_manager")
     assert (found.failure.kind, found.retry_after_seconds) == (K.UNAVAILABLE, 7.0)
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_an_address_that_nothing_can_have_is_not_asked_for(
+def test_invalid_address_is_rejected_without_a_request(
     server: RecordingServer, client: ComputeClient, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     for scope in ("GLOBAL", "REGION", "ZONE"):
@@ -314,7 +314,7 @@ def test_an_address_that_nothing_can_have_is_not_asked_for(
 
 
 @pytest.mark.parametrize("name", ["insert_manager", "delete_policy", "set_metadata"])
-def test_a_change_does_not_outlast_its_limit(server: RecordingServer, name: str) -> None:
+def test_change_ends_with_its_time_out(server: RecordingServer, name: str) -> None:
     done = threading.Event()
     server.answer = Answer(body={"name": "operation-1"}, wait_for=done)
     client = ComputeClient(endpoint=server.url, change_seconds=0.1)
@@ -325,7 +325,7 @@ def test_a_change_does_not_outlast_its_limit(server: RecordingServer, name: str)
         client.close()
 
 
-def test_a_bad_address_names_the_setting() -> None:
+def test_invalid_endpoint_is_reported_with_the_setting() -> None:
     client = ComputeClient(endpoint="nonsense")
     found = failure_of(client, "get_manager").failure
     assert found.kind is K.INVALID
@@ -333,7 +333,7 @@ def test_a_bad_address_names_the_setting() -> None:
     client.close()
 
 
-def test_calls_carry_the_token_of_the_credentials(server: RecordingServer) -> None:
+def test_requests_contain_the_token_of_the_credentials(server: RecordingServer) -> None:
     client = ComputeClient(endpoint=server.url, credentials=Credentials(token="t-1"))
     client.get(Manager, ZONE, "a")
     assert server.requests[0].headers["authorization"] == "Bearer t-1"

@@ -1,4 +1,4 @@
-"""What each failure of Compute Engine means."""
+"""Classification of Compute Engine's failures."""
 
 import pytest
 from hypothesis import given
@@ -129,11 +129,11 @@ IN_USE = answer(
         ),
     ],
 )
-def test_what_an_answer_means(given: Answer, call: Call, want: FailureKind) -> None:
+def test_error_response_is_classified_by_text_reason_and_code(given: Answer, call: Call, want: FailureKind) -> None:
     assert kind_of_answer(given, call, ()) is want
 
 
-def test_names_of_users_do_not_decide() -> None:
+def test_names_that_users_chose_do_not_affect_the_kind_of_failure() -> None:
     name = "quota-exceeded-is-already-being-used-by"
     refused = answer(400, f"Invalid value for field 'resource.name': '{name}'.", "invalid")
     assert kind_of_answer(refused, CREATE, (name,)) is K.INVALID
@@ -160,7 +160,9 @@ def test_names_of_users_do_not_decide() -> None:
         ("", "", CREATE, K.UNAVAILABLE),
     ],
 )
-def test_what_a_code_of_failed_work_means(code: str, message: str, call: Call, want: FailureKind) -> None:
+def test_error_of_an_operation_is_classified_by_code_and_text(
+    code: str, message: str, call: Call, want: FailureKind
+) -> None:
     assert failure_of_work([WorkError(code, message)], call).kind is want
 
 
@@ -169,12 +171,12 @@ def test_what_a_code_of_failed_work_means(code: str, message: str, call: Call, w
     [(400, K.INVALID), (403, K.PERMISSION), (404, K.INVALID), (409, K.ALREADY_EXISTS), (408, K.UNAVAILABLE)]
     + [(code, K.UNAVAILABLE) for code in (0, 200, 500, 503)],
 )
-def test_the_http_code_decides_where_nothing_else_is_known(http_code: int, want: FailureKind) -> None:
-    """And work that is over has no unknown outcome."""
+def test_failed_operation_without_errors_is_classified_by_its_http_code(http_code: int, want: FailureKind) -> None:
+    """The outcome of a completed operation is always known."""
     assert failure_of_work([], CREATE, http_code=http_code).kind is want
 
 
-def test_the_first_known_error_decides_and_all_are_told() -> None:
+def test_first_known_error_decides_and_the_message_has_all() -> None:
     errors = [WorkError("SOMETHING_NEW", "hm"), WorkError("QUOTA_EXCEEDED", "Quota 'X' exceeded.")]
     found = failure_of_work(errors, CREATE)
     assert found.kind is K.QUOTA
@@ -192,11 +194,11 @@ def test_the_first_known_error_decides_and_all_are_told() -> None:
         ),
     ],
 )
-def test_a_refused_permission_says_what_to_grant(message: str, advice: str) -> None:
+def test_missing_permission_is_reported_with_the_role_to_grant(message: str, advice: str) -> None:
     assert advice in failure_of_work([WorkError("PERMISSIONS_ERROR", message)], CREATE).message
 
 
-def test_a_long_message_is_cut() -> None:
+def test_long_message_is_cut() -> None:
     assert len(failure_of_work([WorkError("INTERNAL_ERROR", "x" * 100_000)], CREATE).message) == 2000
 
 
@@ -215,14 +217,16 @@ _ANSWERS = st.builds(
 
 
 @given(_ANSWERS, st.sampled_from(Call), st.lists(_WORDS, max_size=2))
-def test_what_no_answer_can_mean(given_answer: Answer, call: Call, values: list[str]) -> None:
-    """A read changes nothing, so its outcome is never open; that of a change is, once the server broke."""
+def test_outcome_is_unknown_only_for_changes_that_the_server_may_have_made(
+    given_answer: Answer, call: Call, values: list[str]
+) -> None:
+    """The outcome of a read is never unknown. That of a change is if the server failed."""
     kind = kind_of_answer(given_answer, call, values)
     assert not (call is READ and kind is K.UNKNOWN_OUTCOME)
     if given_answer.code >= 500 and given_answer.code != 501 and call is not READ:
         assert kind is K.UNKNOWN_OUTCOME
     if not given_answer.from_google and given_answer.code < 500:
-        # A proxy: it knows nothing of what is there.
+        # A proxy does not know which resources exist.
         assert kind in (K.PERMISSION, K.UNAVAILABLE)
 
 
@@ -231,7 +235,9 @@ def test_what_no_answer_can_mean(given_answer: Answer, call: Call, values: list[
     st.sampled_from(Call),
     st.integers(0, 599),
 )
-def test_work_that_failed_always_says_something(errors: list[WorkError], call: Call, http_code: int) -> None:
+def test_failed_operation_always_has_a_message_and_a_known_outcome(
+    errors: list[WorkError], call: Call, http_code: int
+) -> None:
     found = failure_of_work(errors, call, http_code=http_code)
     assert found.kind is not K.UNKNOWN_OUTCOME
     assert 0 < len(found.message) <= 2000

@@ -1,4 +1,4 @@
-"""What requests say and what is read of answers; addresses of resources."""
+"""Request bodies, records from responses, and addresses of resources."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TEMPLATE = Template(
         service_accounts=(ServiceAccount(email="e@p.iam.gserviceaccount.com", scopes=("s",)),),
     ),
 )
-#: Without what is only asked for.
+#: Without the fields that are only in inserts.
 READ_TEMPLATE = replace(TEMPLATE, config=Template(name="", machine_type="").config)
 MANAGER = Manager(
     name="g-mig",
@@ -99,7 +99,7 @@ TEMPLATE_BODY = {
 }
 
 
-def test_the_body_of_a_policy_is_a_workload_policys() -> None:
+def test_body_of_a_policy_contains_a_workload_policy() -> None:
     assert resources.policy_body(POLICY) == {
         "name": "g-policy",
         "description": MARK,
@@ -107,11 +107,11 @@ def test_the_body_of_a_policy_is_a_workload_policys() -> None:
     }
 
 
-def test_the_body_of_a_template_has_all_that_is_asked_for() -> None:
+def test_body_of_a_template_has_all_fields_that_are_set() -> None:
     assert resources.template_body(TEMPLATE) == TEMPLATE_BODY
 
 
-def test_the_body_of_the_smallest_template_has_nothing_that_is_not() -> None:
+def test_body_of_a_template_has_no_fields_that_are_not_set() -> None:
     assert resources.template_body(Template(name="t", machine_type="ct6e-standard-1t")) == {
         "name": "t",
         "properties": {"machineType": "ct6e-standard-1t"},
@@ -130,7 +130,7 @@ def test_template_has_secure_boot_and_uses_no_reservation_if_its_user_says_so() 
     }
 
 
-def test_a_flex_start_template_is_asked_for_by_its_model_and_duration() -> None:
+def test_body_of_a_flex_start_template_has_its_duration() -> None:
     asked = Template(
         name="t",
         machine_type="ct6e-standard-4t",
@@ -149,7 +149,7 @@ def test_a_flex_start_template_is_asked_for_by_its_model_and_duration() -> None:
     }
 
 
-def test_the_body_of_a_manager_names_template_policy_mode_and_action() -> None:
+def test_body_of_a_manager_has_template_policy_mode_and_action() -> None:
     assert resources.manager_body(MANAGER) == {
         "name": "g-mig",
         "baseInstanceName": "g-mig",
@@ -162,13 +162,13 @@ def test_the_body_of_a_manager_names_template_policy_mode_and_action() -> None:
     }
 
 
-def test_the_body_of_a_manager_without_machines_says_so() -> None:
+def test_body_of_a_manager_without_machines_has_target_size_0() -> None:
     name = "m" * 57 + "-12345"
     body = resources.manager_body(Manager(name=name, template="t", target_size=0))
     assert body == {"name": name, "baseInstanceName": "m" * 57, "instanceTemplate": "t", "targetSize": 0}
 
 
-def test_items_are_sent_in_one_order_with_the_fingerprint() -> None:
+def test_metadata_items_are_sorted_and_sent_with_the_fingerprint() -> None:
     assert resources.metadata_body({"b": "", "a": "1"}, "f") == {
         "items": [{"key": "a", "value": "1"}, {"key": "b", "value": ""}],
         "fingerprint": "f",
@@ -188,16 +188,16 @@ def test_items_are_sent_in_one_order_with_the_fingerprint() -> None:
         ),
     ],
 )
-def test_what_decisions_need_is_read_back_as_it_was_asked_for(record: object, body: object, read: object) -> None:
+def test_inserted_resource_is_read_equal_to_its_record(record: object, body: object, read: object) -> None:
     assert read(json.loads(json.dumps(body))) == record
 
 
-def test_a_resource_policy_of_another_sort_has_no_type() -> None:
+def test_resource_policy_of_another_type_has_no_type() -> None:
     found = resources.policy_of({"name": "x", "status": "READY", "groupPlacementPolicy": {"collocation": "COLLOCATED"}})
     assert (found.type, found.topology, found.status) == ("", "", "READY")
 
 
-def test_a_users_template_that_says_nothing_of_scheduling_is_known_for_that() -> None:
+def test_template_without_scheduling_is_recognized() -> None:
     assert not resources.template_of({"name": "t", "properties": {"machineType": "m"}}).has_scheduling
 
 
@@ -205,11 +205,11 @@ def test_a_users_template_that_says_nothing_of_scheduling_is_known_for_that() ->
     ("raw", "want"),
     [(7, 7), ("7", 7), ("9" * 20, int("9" * 20)), ("9" * 21, 0), ("²", 0), ("seven", 0), ("", 0), (True, 0), (7.0, 0)],
 )
-def test_a_number_may_be_a_text(raw: object, want: int) -> None:
+def test_number_is_read_from_an_integer_or_a_string(raw: object, want: int) -> None:
     assert resources.manager_of({"targetSize": raw}).target_size == want
 
 
-def test_a_group_that_waits_for_capacity_tells_what_google_says() -> None:
+def test_group_that_waits_for_capacity_has_googles_failure() -> None:
     found = resources.manager_of(
         {
             "name": "m",
@@ -238,7 +238,7 @@ def test_a_group_that_waits_for_capacity_tells_what_google_says() -> None:
     assert not found.is_stable
 
 
-def test_machines_and_placeholders_are_told_apart() -> None:
+def test_machines_and_placeholders_are_distinguished() -> None:
     base = "https://www.googleapis.com/compute/v1/projects/p/zones/us-central1-a/instances"
     raw = {
         "managedInstances": [
@@ -267,7 +267,7 @@ def test_machines_and_placeholders_are_told_apart() -> None:
     )
 
 
-def test_a_machine_is_read_with_its_metadata() -> None:
+def test_machine_is_read_with_its_metadata() -> None:
     raw = {
         "name": "m-1",
         "id": 7,
@@ -280,8 +280,8 @@ def test_a_machine_is_read_with_its_metadata() -> None:
     assert found == (Instance(name="m-1", id="7", items={"a": "1", "b": ""}, fingerprint="f"),)
 
 
-def test_machines_with_the_same_script_hold_it_once() -> None:
-    """Thousands of machines would hold it thousands of times."""
+def test_script_of_several_machines_is_in_memory_once() -> None:
+    """Otherwise thousands of machines would hold thousands of copies."""
     page = {"items": [{"name": name, "metadata": {"items": [{"key": "s", "value": "x" * 9}]}} for name in "abc"]}
     shared: dict[str, str] = {}
     pages = [resources.instances_of(json.loads(json.dumps(page)), shared) for _ in range(2)]
@@ -326,13 +326,13 @@ def test_machines_with_the_same_script_hold_it_once() -> None:
         ),
     ],
 )
-def test_how_an_operation_ended(raw: dict[str, object], done: bool, kind: FailureKind | None) -> None:
+def test_operation_is_read_with_its_outcome(raw: dict[str, object], done: bool, kind: FailureKind | None) -> None:
     found = resources.operation_of({"name": "operation-1", **raw}, ZONE)
     assert found.done is done
     assert (found.failure.kind if found.failure else None) is kind
 
 
-def test_the_name_of_what_an_operation_is_about_does_not_decide() -> None:
+def test_name_of_the_target_does_not_affect_the_kind_of_failure() -> None:
     raw = {
         "name": "operation-1",
         "status": "DONE",
@@ -348,7 +348,7 @@ def test_the_name_of_what_an_operation_is_about_does_not_decide() -> None:
     )
 
 
-#: Every key that anything is read from, so that what is drawn gets past the outermost one.
+#: All keys that are read, so that generated values are not ignored at the top level.
 _KEYS = sorted(
     {
         "name", "description", "id", "status", "selfLink", "workloadPolicy", "type", "acceleratorTopology",
@@ -378,7 +378,7 @@ _JSON = st.recursive(
 
 
 @given(_JSON)
-def test_whatever_json_comes_it_is_read(raw: object) -> None:
+def test_any_json_is_read_without_an_exception(raw: object) -> None:
     for read in (resources.policy_of, resources.template_of, resources.manager_of):
         hash(str(read(raw)))
     instances, token = resources.instances_of(raw, {})
@@ -427,11 +427,11 @@ GLOBAL, REGION, ZONE = Scope(project="p"), Scope(project="p", region="r1"), Scop
         pytest.param("", None, id="nothing"),
     ],
 )
-def test_a_url_is_read(url: str, want: Link | None) -> None:
+def test_url_or_path_of_a_resource_is_parsed(url: str, want: Link | None) -> None:
     assert parse_link(url) == want
 
 
-def test_urls_of_one_resource_are_known_for_it() -> None:
+def test_urls_of_one_resource_are_equal() -> None:
     path = "projects/p/global/instanceTemplates/t"
 
     assert same_resource(path, f"https://www.googleapis.com/compute/v1/{path}")
@@ -440,7 +440,7 @@ def test_urls_of_one_resource_are_known_for_it() -> None:
 
 
 @given(st.text() | st.from_regex(r"projects/[^/]*/(global|zones/[^/]*)/[A-Za-z]*/[^/]*"))
-def test_whatever_is_read_has_the_path_that_it_was_read_from(url: str) -> None:
+def test_parsed_url_gives_a_path_that_is_parsed_equally(url: str) -> None:
     link = parse_link(url)
 
     assert link is None or parse_link(f"{link.scope.path}/{link.collection}/{link.name}") == link
@@ -461,12 +461,12 @@ def test_whatever_is_read_has_the_path_that_it_was_read_from(url: str) -> None:
         pytest.param(Scope(project="", zone="r1-a"), "a", id="no project"),
     ],
 )
-def test_what_can_be_no_address_is_known_without_asking(scope: Scope, name: str) -> None:
+def test_invalid_address_is_recognized(scope: Scope, name: str) -> None:
     assert address_problem(scope, name)
 
 
 @pytest.mark.parametrize("project", ["p", "example.com:my-project-1", "123456789012"])
-def test_what_can_be_an_address_is_asked_for(project: str) -> None:
+def test_valid_address_has_no_problem(project: str) -> None:
     scope = Scope(project=project, zone="us-central1-a")
 
     assert not address_problem(scope, "a-mig-0123abcd")

@@ -1,4 +1,4 @@
-"""What is sent, and asked for by field masks, is what Google's own library knows by these names."""
+"""Fields of requests and masks, and values, have the names that Google's library knows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from provisioner.nodegroups.api.specs import (
 from provisioner.nodegroups.compute import records, resources
 from provisioner.nodegroups.compute.records import DELETE, TERMINATE, Manager, ResourcePolicy, Template
 
-#: The library takes seconds to be imported.
+#: Importing the library takes several seconds.
 pytestmark = pytest.mark.timeout(60)
 
 TEMPLATE = Template(
@@ -73,8 +73,8 @@ MANAGER = Manager(
         pytest.param(resources.metadata_body({"a": "1"}, "f"), compute_v1.Metadata, id="metadata"),
     ],
 )
-def test_google_knows_every_field_that_is_sent(body: dict[str, Any], kind: Any) -> None:
-    """The library refuses a field or a choice that it does not know, and gives back what it has read."""
+def test_googles_library_knows_every_field_of_a_request(body: dict[str, Any], kind: Any) -> None:
+    """The library rejects unknown fields and values, and writes the fields that it has read."""
     read = kind.from_json(json.dumps(body))
 
     assert json.loads(kind.to_json(read, always_print_fields_with_no_presence=False)) == body
@@ -92,7 +92,7 @@ def test_google_knows_every_field_that_is_sent(body: dict[str, Any], kind: Any) 
         (resources.OPERATION_FIELDS, compute_v1.Operation),
     ],
 )
-def test_google_knows_every_field_that_is_asked_for(mask: str, kind: Any) -> None:
+def test_googles_library_knows_every_field_of_a_mask(mask: str, kind: Any) -> None:
     for path in mask.split(","):
         descriptor = kind.pb().DESCRIPTOR
         for name in path.split("/"):
@@ -128,5 +128,5 @@ def test_google_knows_every_field_that_is_asked_for(mask: str, kind: Any) -> Non
         pytest.param({"DONE"}, compute_v1.Operation.Status, id="statuses of operations"),
     ],
 )
-def test_google_knows_every_word_that_decides(words: set[str], choices: Any) -> None:
+def test_googles_library_knows_every_value_that_decisions_use(words: set[str], choices: Any) -> None:
     assert words <= {member.name for member in choices}

@@ -1,4 +1,4 @@
-"""An object that a mistake of ours keeps from being decided on costs no other its turn, and loses nothing."""
+"""An object whose decision raises an exception does not affect other objects, and loses no state."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready
 pytestmark = pytest.mark.timeout(40)
 
 
-def test_the_others_are_decided_on_as_ever() -> None:
-    """The condition says that it is a mistake; people are told once; when it is mended the group becomes ready."""
+def test_other_groups_are_served_if_a_decision_raises() -> None:
+    """The condition reports the exception, with one Event. The group becomes ready when the cause is removed."""
     world = World()
     world.kube.poisoned.add("bad")
     for name in ("bad", "good"):
@@ -36,8 +36,8 @@ def test_the_others_are_decided_on_as_ever() -> None:
     world.wait_until(lambda: world.is_ready("bad"), within_seconds=300.0)
 
 
-def test_what_is_known_of_it_is_kept() -> None:
-    """Neither reading nor listing is forgotten, nothing is made twice, and the other group is served on."""
+def test_memory_of_a_group_is_kept_if_its_decision_raises() -> None:
+    """Otherwise resources would be created twice after the failure."""
     world = ready_world("bad", "good", topology="2x4")
     before = dict(world.process.memory.resources)
     world.kube.poisoned.add("bad")
@@ -51,16 +51,16 @@ def test_what_is_known_of_it_is_kept() -> None:
     assert world.process.calls["Insert"] == 6
 
 
-def test_the_others_are_made_under_a_limit_of_machines() -> None:
-    """Whose turn it is depends on every managed instance group of the cluster, also on one of another namespace."""
+def test_other_groups_are_created_under_a_limit_if_a_decision_raises() -> None:
+    """The order of groups under the limit depends on every managed instance group of the cluster."""
     world = ready_world("bad", settings=replace(SETTINGS, machines_per_namespace=100), topology="2x4")
     world.kube.poisoned |= {key[2] for key in world.kube.cached if key[0] == Kind.MANAGED_INSTANCE_GROUP}
     world.kube.create_group(make_group("good", topology="2x4"))
     world.wait_until(lambda: world.is_ready("good"), within_seconds=300.0)
 
 
-def test_a_slice_that_is_being_made_anew_stays_one() -> None:
-    """The reason Recreating decides which machines are to go: it is kept."""
+def test_slice_is_recreated_after_its_decision_raised() -> None:
+    """The reason Recreating is kept, because it decides that the existing machines are deleted."""
     world = ready_world("bad", topology="2x4")
     old = {vm.name for vm in world.machines("bad")}
     world.cloud.lose(world.machines("bad")[0], Loss.PREEMPTED)
@@ -74,8 +74,8 @@ def test_a_slice_that_is_being_made_anew_stays_one() -> None:
     assert old.isdisjoint(vm.name for vm in world.machines("bad"))
 
 
-def test_a_child_of_nobody_is_set_apart_too() -> None:
-    """It says so in its own condition."""
+def test_child_without_a_group_is_reported_if_its_decision_raises() -> None:
+    """The child's own condition reports it."""
     world = ready_world("good", topology="2x4")
     key = (Kind.WORKLOAD_POLICY, "default", "bad")
     spec = WorkloadPolicySpec(project="project-1", region="us-central1", accelerator_topology="4x4")
@@ -89,8 +89,7 @@ def test_a_child_of_nobody_is_set_apart_too() -> None:
     assert world.is_ready("good")
 
 
-def test_where_not_even_the_condition_can_be_made_the_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the log alone tells."""
+def test_other_groups_are_served_if_reporting_an_exception_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.kube.create_group(make_group("bad"))
     world.wait(1.0)

@@ -1,4 +1,4 @@
-"""Faults of gke-labs/tpu-operator, named as the fact sheet numbers them; the simulation has others planted as bugs."""
+"""Faults of gke-labs/tpu-operator, numbered as in its fact sheet. The simulation plants others as bugs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready
 @pytest.mark.parametrize(
     "terms", [{}, {"provisioning_model": ProvisioningModel.FLEX_START, "max_run_duration_seconds": 604_800}]
 )
-def test_2_waiting_for_capacity_is_told_and_no_machine_is_called_that_is_not_there(terms: dict[str, Any]) -> None:
-    """Placeholders without a machine get no call and no token; the message has Google's words and since when."""
+def test_2_waiting_for_capacity_is_reported_without_calls_for_placeholders(terms: dict[str, Any]) -> None:
+    """Placeholders get no call and no token. The message has Google's text and the time since which the group waits."""
     world = World()
     world.cloud.limit(0)
     world.kube.create_group(make_group("train", **terms))
@@ -49,8 +49,8 @@ def test_2_waiting_for_capacity_is_told_and_no_machine_is_called_that_is_not_the
     assert not world.group().status.recreated_at
 
 
-def test_3_each_machine_gets_one_token_however_long_the_machines_take_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four machines are read together, which takes minutes in a large group. The Secrets are deleted at once."""
+def test_3_each_machine_gets_one_token_if_reading_takes_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four machines are read together, which takes minutes in a large group. The Secrets are deleted immediately."""
     arrive = Process._arrive
 
     def late(process: Process, call: Call, sent_at: object, fate: str) -> None:
@@ -66,8 +66,8 @@ def test_3_each_machine_gets_one_token_however_long_the_machines_take_to_read(mo
     world.check_tokens_gone()
 
 
-def test_6_machines_in_the_making_are_looked_at_within_a_minute_and_are_no_error() -> None:
-    """A group that waits is read at a pace that follows its age, at most once a minute and not less often."""
+def test_6_waiting_group_is_read_once_a_minute_without_an_error() -> None:
+    """The interval between reads grows with the age of the group, to 60 s."""
     world = World()
     world.cloud.limit(0)
     world.kube.create_group(make_group("train"))
@@ -79,8 +79,8 @@ def test_6_machines_in_the_making_are_looked_at_within_a_minute_and_are_no_error
     assert Reason.RECONCILE_ERROR not in {event.reason for event in world.process.events}
 
 
-def test_7_a_machine_that_boots_late_finds_a_token_that_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after an incomplete list; one that nobody could let join in JOIN_TIMEOUT has REPAIR_AFTER to do so."""
+def test_7_machine_that_boots_late_has_a_valid_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An incomplete list does not matter. A machine without a token until JOIN_TIMEOUT has REPAIR_AFTER to join."""
     world = World(settings=replace(SETTINGS, join_seconds=1e6))
     booted = []
     world.cloud.on_running = booted.append
@@ -102,8 +102,8 @@ def test_7_a_machine_that_boots_late_finds_a_token_that_is_good(monkeypatch: pyt
     assert not world.group().status.recreated_at
 
 
-def test_8_a_token_stays_until_its_node_has_the_number_of_its_machine() -> None:
-    """A node may register with the labels of its group; without the number nobody could tell whose it was."""
+def test_8_token_is_kept_until_its_node_has_the_machines_number() -> None:
+    """A node may register with the labels of its group; without the number its machine would be unknown."""
     world = World()
     world.kube.refused_nodes = True
     world.kube.create_group(make_group("train"))
@@ -117,8 +117,8 @@ def test_8_a_token_stays_until_its_node_has_the_number_of_its_machine() -> None:
     assert all(names.MACHINE_ID in node.labels for node in world.kube.all("Node"))
 
 
-def test_9_groups_whose_names_run_together_have_nodes_of_their_own() -> None:
-    """The nodes of namespace a, group b-c are not those of namespace a-b, group c."""
+def test_9_groups_with_ambiguous_names_have_separate_nodes() -> None:
+    """The nodes of group b-c in namespace a are not those of group c in namespace a-b."""
     world = ready_world("c")
     group = world.group("c")
     other = replace(group, meta=replace(group.meta, namespace="a", name="b-c", uid="another"))
@@ -128,8 +128,8 @@ def test_9_groups_whose_names_run_together_have_nodes_of_their_own() -> None:
     assert len(left_over(group, None, round_)) == 4
 
 
-def test_10_what_carries_our_mark_is_adopted() -> None:
-    """A crash between a create and its record ends in the same resource, whose operation Google has forgotten."""
+def test_10_resource_with_the_groups_mark_is_used_after_a_crash() -> None:
+    """A crash between a create and its record leads to the same resource, whose operation Google has forgotten."""
     world = World(3)
     world.cloud.forget_operations_after(0.1)
     inserted = []
@@ -150,8 +150,8 @@ def test_10_what_carries_our_mark_is_adopted() -> None:
 
 
 @pytest.mark.parametrize("adopt", [False, True])
-def test_10_what_does_not_carry_it_is_taken_only_where_the_user_says_so(*, adopt: bool) -> None:
-    """Else it keeps the group from being made, with words that say what to do, and is never deleted."""
+def test_10_resource_without_a_mark_is_used_only_with_the_annotation(*, adopt: bool) -> None:
+    """Otherwise the resource prevents the creation of the group, the message says what to do, and it is not deleted."""
     world = World()
     world.kube.create_group(make_group("train"))
     name = names.child_name(world.group("train").meta, Kind.WORKLOAD_POLICY)
@@ -166,8 +166,8 @@ def test_10_what_does_not_carry_it_is_taken_only_where_the_user_says_so(*, adopt
     assert [resource.name for resource in world.cloud.resources()] == ([] if adopt else [name])
 
 
-def test_12_children_with_defaults_filled_in_are_as_they_should_be() -> None:
-    """A child that the API server has completed differs in nothing from what is wanted."""
+def test_12_child_with_defaults_of_the_api_server_is_not_outdated() -> None:
+    """Defaults that the API server adds to a child are not a difference."""
     world = ready_world()
     group = world.group("train")
     assert group.spec.instance_config is not None
@@ -190,8 +190,8 @@ def test_12_children_with_defaults_filled_in_are_as_they_should_be() -> None:
     assert f"{manager.meta.name} differs from what this release creates" in world.message("train")
 
 
-def test_13_a_new_startup_script_is_told_and_comes_with_the_next_slice() -> None:
-    """An upgrade rolls nothing under work; the template is recreated when the slice is."""
+def test_13_new_startup_script_is_reported_and_used_for_the_next_slice() -> None:
+    """An upgrade does not replace machines in use: the template is recreated together with the slice."""
     world = ready_world()
     world.restart(startup_script="#!/bin/bash\necho new")
     world.wait(120.0)
@@ -205,8 +205,8 @@ def test_13_a_new_startup_script_is_told_and_comes_with_the_next_slice() -> None
     assert world.message("train") == ""
 
 
-def test_15_the_device_plugin_is_applied_once_for_all_groups_and_goes_with_the_last() -> None:
-    """Two groups need one DaemonSet; it is applied again when its manifest changes."""
+def test_15_device_plugin_is_applied_once_and_deleted_with_the_last_group() -> None:
+    """All groups share one DaemonSet, which is applied again when its manifest changes."""
     world = ready_world("one")
     world.make("two")
     assert world.process.writes["ApplyDevicePlugin"] == 1
@@ -227,8 +227,8 @@ def test_15_the_device_plugin_is_applied_once_for_all_groups_and_goes_with_the_l
     ],
     ids=["a project", "a namespace"],
 )
-def test_17_what_is_not_on_the_list_gets_no_call(settings: object, named: str) -> None:
-    """Neither project nor namespace that is not allowed costs anything, and the condition says so."""
+def test_17_project_or_namespace_that_is_not_allowed_gets_no_call(settings: object, named: str) -> None:
+    """A project or namespace that is not allowed causes no calls, and the condition reports it."""
     world = World(settings=settings)  # type: ignore[arg-type]
     world.kube.create_group(make_group("train"))
     world.wait_until(lambda: world.reason("train") == Reason.NOT_ALLOWED)
@@ -238,8 +238,8 @@ def test_17_what_is_not_on_the_list_gets_no_call(settings: object, named: str) -
     world.take_down("train")
 
 
-def test_no_machines_are_made_while_it_is_not_known_how_they_join(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would cost for as long as nobody looks. What is missing is told."""
+def test_no_machines_are_created_while_data_to_join_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines that cannot join would cost money. The message names the missing data."""
     world = World()
     with monkeypatch.context() as unknown:
         unknown.setattr(cluster, "FACTS", replace(cluster.FACTS, api_server=""))
@@ -255,8 +255,8 @@ def test_no_machines_are_made_while_it_is_not_known_how_they_join(monkeypatch: p
     [{"not_synced": ("the nodes are not listed yet",)}, {"cluster": Cluster(uid="")}],
     ids=["caches that are not synced", "a cluster whose UID is not known"],
 )
-def test_nothing_is_decided_on_what_is_not_known(change: dict[str, Any]) -> None:
-    """What cannot be marked or is not seen is neither made nor deleted, and nothing is forgotten."""
+def test_plan_is_empty_if_caches_or_the_cluster_are_unknown(change: dict[str, Any]) -> None:
+    """Resources without a mark, or outside the snapshot, could be created twice or deleted by mistake."""
     world = World()
     world.kube.create_group(make_group("train"))
     world.wait(10.0)

@@ -1,4 +1,4 @@
-"""What is remembered of answers of Compute Engine, and what is wrong with resources."""
+"""Changes of the memory by Compute Engine's answers, and problems of resources."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DELETE = actions.Delete(**OF, attempt=1, request_id="")
 
 
 def answered(memory: Memory, call: actions.Call, kind: FailureKind | None = None, **answer: Any) -> Memory:
-    """Return what is remembered after an answer, a failure of a kind or another one."""
+    """Return the memory after an answer: a failure if `kind` is given."""
     failure = Failure(kind=kind, message="no") if kind is not None else None
     return fold(memory, actions.CallAnswer(call=call, asked_at=ASKED, at=NOW, failure=failure, **answer))
 
@@ -49,14 +49,14 @@ def answered(memory: Memory, call: actions.Call, kind: FailureKind | None = None
         (DELETE, FailureKind.UNKNOWN_OUTCOME, NOW, None, None),
     ],
 )
-def test_a_change_that_is_no_operation(
+def test_change_without_an_operation_is_read_again_if_uncertain(
     call: actions.Call,
     kind: FailureKind | None,
     changed_at: datetime,
     unsure_at: datetime | None,
     reading: Reading | None,
 ) -> None:
-    """What may have changed is read again, and what is certain needs no reading."""
+    """A resource that may have changed is read again; after a certain outcome that is not needed."""
     known = answered(Memory(resources={"u": ResourceMemory()}), call, kind).resources["u"]
     assert (known.changed_at, known.unsure_at, known.reading) == (changed_at, unsure_at, reading)
     assert [wait.failures for wait in known.backoffs.values()] == ([1] if reading is None else [])
@@ -69,7 +69,7 @@ def test_a_change_that_is_no_operation(
     ("failure", "first", "longest"),
     [("conflict", 0.5, 10.0), ("not_now", 5.0, 30.0), ("refused", 10.0, 300.0), ("unavailable", 1.0, 60.0)],
 )
-def test_a_write_that_fails_is_repeated_after_longer_waits(failure: str, first: float, longest: float) -> None:
+def test_failed_write_is_repeated_after_increasing_waits(failure: str, first: float, longest: float) -> None:
     write = actions.DeleteNode(name="node", uid="u")
     memory, waits = Memory(writes={write.key: opened({}, write, "1", NOW)}), []
     for _ in range(12):
@@ -78,20 +78,20 @@ def test_a_write_that_fails_is_repeated_after_longer_waits(failure: str, first: 
     assert (waits[0], waits[-1]) == (pytest.approx(first, rel=0.2), pytest.approx(longest, rel=0.2))
 
 
-def test_a_write_whose_answer_is_late_counts_no_more_where_nobody_makes_it() -> None:
+def test_write_without_an_answer_is_forgotten_if_it_is_not_in_progress() -> None:
     write, late = actions.DeleteNode(name="node", uid="u"), NOW + timedelta(seconds=60)
     writes = {write.key: opened({}, write, "1", NOW)}
     assert [len(still_open(writes, frozenset(), NOW + timedelta(seconds=age))) for age in (59, 60)] == [1, 0]
     assert blocked_until(still_open(writes, frozenset(writes), late)[write.key], "1", late) is not None
 
 
-def test_a_delete_that_is_kept_waits() -> None:
+def test_delete_whose_proof_failed_waits() -> None:
     known = answered(Memory(resources={"u": ResourceMemory()}), DELETE, kept="a pod is there").resources["u"]
     assert known.kept is not None
     assert (known.kept.failure.message, known.kept.until > NOW, known.changed_at) == ("a pod is there", True, LONG_AGO)
 
 
-def test_what_was_asked_for_before_what_is_known_changes_nothing() -> None:
+def test_outdated_answer_changes_nothing() -> None:
     known = ResourceMemory(
         reading=replace(GONE, asked_at=NOW),
         operation=OperationRef(name="later", type=OperationType.CREATE, attempt=2),
@@ -103,7 +103,7 @@ def test_what_was_asked_for_before_what_is_known_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("found", [(), (Instance(name="m", id="8", items={"a": "b"}),)], ids=["gone", "another one"])
-def test_a_machine_that_is_another_one_has_no_metadata(found: tuple[Instance, ...]) -> None:
+def test_metadata_of_another_machine_under_the_same_name_is_dropped(found: tuple[Instance, ...]) -> None:
     read = actions.ReadMachines(**OF, machines=(MACHINE,))
     memory = answered(Memory(), read, result=(Instance(name="m", id="7", items={"a": "b"}, fingerprint="f"),))
     (known,) = memory.machines.values()
@@ -128,13 +128,13 @@ def test_a_machine_that_is_another_one_has_no_metadata(found: tuple[Instance, ..
         ({"provisioning_model": "SPOT"}, "its instanceTerminationAction is not set; with provisioningModel SPOT it"),
     ],
 )
-def test_a_template_that_makes_no_tpu_nodes(changes: dict[str, Any], words: str) -> None:
+def test_template_that_cannot_create_tpu_nodes_is_reported(changes: dict[str, Any], words: str) -> None:
     template = Template(name="t", machine_type="ct6e-standard-4t", on_host_maintenance="TERMINATE")
     found = external_problem(replace(template, **changes))
     assert (found.startswith(words), bool(found)) == (True, bool(words))
 
 
-def test_a_policy_that_is_another_one_is_told() -> None:
+def test_policy_that_differs_is_reported() -> None:
     spec = WorkloadPolicySpec(project="p", region="r", accelerator_topology="4x4")
     child = WorkloadPolicy(meta=ObjectMeta(namespace="n", name="policy", uid="u"), spec=spec)
     assert difference(child, replace(POLICY, type=spec.type)) == ""

@@ -1,4 +1,4 @@
-"""Each permission in Google Cloud is needed: without it the condition names it, with it again all goes on."""
+"""If a permission in Google Cloud is missing, the condition names it, and work continues when it is granted."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rehearsal.simulators.compute.api import PERMISSIONS
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 from tests.support.nodegroup_rights import ACT_AS, METHODS, NEEDED
 
-#: Until a condition has to name it: operations, which are asked for first, take up to half a minute.
+#: Time in seconds within which a condition must name the permission: operations, polled first, take up to 30 s.
 _TOLD_WITHIN_SECONDS = 300.0
-#: How long it stays away: long enough for the longest wait between two attempts.
+#: Time in seconds for which the permission is missing: longer than the longest wait between two attempts.
 _AWAY_SECONDS = 1200.0
 _DELETES = {
     "compute.instanceGroupManagers.delete": Reason.DELETING_MIG,
@@ -36,8 +36,8 @@ def _is_told(world: World, permission: str) -> bool:
     return f"Required '{permission}' permission" in world.message("train")
 
 
-def test_what_the_controller_calls() -> None:
-    """From a group's first call to its last these methods and no others are called."""
+def test_controller_calls_only_the_documented_methods() -> None:
+    """From the first call for a group to the last, only these methods are called."""
     world, called = World(), set()
     handle = world.cloud.api.handle
 
@@ -52,7 +52,7 @@ def test_what_the_controller_calls() -> None:
 
 
 def test_group_is_served_without_the_permission_to_list_managed_instance_groups() -> None:
-    """Only managed instance groups without an object are then unknown, and the log and a metric say why."""
+    """Then only managed instance groups without an object are unknown; a log line and a metric report the cause."""
     world = World()
     world.deny(_LIST)
     world.make("train", topology="2x4")
@@ -64,8 +64,8 @@ def test_group_is_served_without_the_permission_to_list_managed_instance_groups(
 
 
 @pytest.mark.parametrize("permission", sorted(NEEDED - _DELETES.keys() - {_LIST}))
-def test_without_a_permission_to_create(permission: str) -> None:
-    """The group says which is missing, and is ready soon after it is granted; nothing is given up or left behind."""
+def test_group_is_created_after_a_missing_permission_is_granted(permission: str) -> None:
+    """The group names the missing permission, and is ready soon after it is granted. No resource is left behind."""
     world = World()
     world.deny(permission)
     world.kube.create_group(make_group("train", topology="2x4"))
@@ -85,8 +85,8 @@ def test_without_a_permission_to_create(permission: str) -> None:
 
 
 @pytest.mark.parametrize(("permission", "reason"), _DELETES.items())
-def test_without_a_permission_to_delete(permission: str, reason: Reason) -> None:
-    """A group that goes says which is missing, and goes soon after it is granted."""
+def test_group_is_deleted_after_a_missing_permission_is_granted(permission: str, reason: Reason) -> None:
+    """A deleted group names the missing permission, and is deleted soon after it is granted."""
     world = World()
     world.deny(permission)
     world.make("train", topology="2x4")
@@ -101,8 +101,10 @@ def test_without_a_permission_to_delete(permission: str, reason: Reason) -> None
 
 
 @pytest.mark.parametrize("permission", [*PERMISSIONS["instances.setMetadata"], ""])
-def test_machines_that_may_be_made_and_not_told_how_to_join(permission: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For lack of a permission, or while Compute Engine fails: no slice is recreated for it."""
+def test_machines_without_tokens_are_not_recreated_and_join_later(
+    permission: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cause is a missing permission, or a failure of Compute Engine. The slice is not recreated."""
 
     def fail(*_: object, **__: object) -> None:
         raise ComputeError(Failure(kind=FailureKind.UNAVAILABLE, message="try again"))
@@ -116,7 +118,7 @@ def test_machines_that_may_be_made_and_not_told_how_to_join(permission: str, mon
         assert "cannot be given its join token" in world.message("train")
     else:
         monkeypatch.setattr(world.cloud.client, "set_metadata", fail)
-    # Longer than machines are waited for that say nothing.
+    # Longer than JOIN_TIMEOUT of this test.
     world.wait(1200.0)
     assert _is_told(world, permission) or not permission
     world.deny()

@@ -1,4 +1,4 @@
-"""How many calls are made at once, and which first."""
+"""Number and order of the calls that are sent in a round."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ ZONE = Scope(project="p", zone="us-central1-a")
 
 
 def target(name: str, scope: Scope = ZONE) -> Target:
-    """Return a group's machines as calls name them; its namespace is how the name begins."""
+    """Return the target of a group. Its namespace is the first three characters of its name."""
     return Target(uid=name, namespace=name[:3], kind=Kind.MANAGED_INSTANCE_GROUP, scope=scope, name=name)
 
 
 def insert(name: str, scope: Scope = ZONE) -> Insert:
-    """Return a create of a group."""
+    """Return a call that creates a group."""
     manager = Manager(name=name, template="t", target_size=1)
     return Insert(target=target(name, scope), resource=manager, attempt=1, request_id="r")
 
 
 def set_metadata(name: str) -> SetMetadata:
-    """Return a change of one machine."""
+    """Return a call that changes the metadata of one machine."""
     machine = ManagedInstance(name=name, scope=ZONE, status="RUNNING", id="7")
     return SetMetadata(target=target("g"), machine=machine, items={}, fingerprint="f", request_id="r")
 
 
 def wanted(*calls: Call, due_at: datetime = LONG_AGO) -> list[Wanted]:
-    """Return wishes for calls."""
+    """Return the calls as wanted since the same time."""
     return [Wanted(call=call, due_at=due_at) for call in calls]
 
 
 def names(calls: Iterable[Call]) -> list[str]:
-    """Name what was chosen, in order."""
+    """Return the names in calls, in order."""
     return [call.machine.name if isinstance(call, SetMetadata) else call.target.name for call in calls]
 
 
-def test_groups_go_before_single_machines() -> None:
-    """However long each has been due: a group that is asked for late has the longest way to go."""
+def test_changes_of_groups_precede_changes_of_machines() -> None:
+    """The time since which a call is due does not matter: a new group has more steps before it than a machine."""
     queue = [
         *wanted(set_metadata("joining")),
         *wanted(insert("late"), due_at=NOW),
@@ -67,8 +67,8 @@ def test_groups_go_before_single_machines() -> None:
     assert names(pace(queue, Memory(), SETTINGS, NOW).calls) == ["early", "late", "joining"]
 
 
-def test_no_more_is_called_at_once_than_there_are_places() -> None:
-    """Calls that are not answered count."""
+def test_number_of_calls_in_flight_is_limited() -> None:
+    """Calls without an answer count as well."""
     settings = replace(SETTINGS, most_calls=4)
     first = pace(wanted(*(insert(f"g{number}") for number in range(3))), Memory(), settings, NOW)
     second = pace(wanted(*(insert(f"h{number}") for number in range(3))), first.memory, settings, NOW)
@@ -76,8 +76,8 @@ def test_no_more_is_called_at_once_than_there_are_places() -> None:
     assert second.wake_at is not None
 
 
-def test_each_region_and_what_is_global_has_a_limit_of_its_own() -> None:
-    """As Compute Engine counts; two zones of a region share it, and so do two groups."""
+def test_each_region_and_global_resources_have_separate_limits() -> None:
+    """Compute Engine counts by region: zones of a region share the limit, and so do groups."""
     places = (
         ZONE,
         Scope(project="p", zone="us-central1-b"),
@@ -97,16 +97,16 @@ def test_each_region_and_what_is_global_has_a_limit_of_its_own() -> None:
     assert [count[index] for index in (3, 4, 5)] == [10, 10, 10]
 
 
-def test_sorts_of_calls_have_limits_of_their_own() -> None:
-    """Reads do not wait for changes, nor lists for reads."""
+def test_kinds_of_calls_have_separate_limits() -> None:
+    """Reads do not wait for changes, and lists do not wait for reads."""
     poll = Poll(target=target("g"), operation=OperationName("o"), type=OperationType.CREATE)
     first = pace(wanted(*(insert(f"g{number}") for number in range(10))), Memory(), SETTINGS, NOW)
     others: list[Call] = [poll, Read(target=target("g")), ReadMachines(target=target("g"), machines=())]
     assert len(pace(wanted(insert("h"), *others), first.memory, SETTINGS, NOW).calls) == 3
 
 
-def test_what_waits_has_its_turn_at_the_pace() -> None:
-    """Twice a second here, after what may be called at once; and full again after a while."""
+def test_calls_beyond_the_burst_are_sent_at_the_pace() -> None:
+    """The pace is 2 calls per second after the burst. An hour later, the full burst is available again."""
     queue = wanted(*(insert(f"g{number:02d}") for number in range(30)))
     plan = pace(queue, Memory(), SETTINGS, NOW)
     assert len(plan.calls) == 10
@@ -117,8 +117,8 @@ def test_what_waits_has_its_turn_at_the_pace() -> None:
     assert plan.memory.pace == {}
 
 
-def test_many_objects_of_one_namespace_delay_nobody_elses() -> None:
-    """The namespaces take turns, over rounds too, and so do groups whose machines are changed."""
+def test_many_objects_of_one_namespace_do_not_delay_other_namespaces() -> None:
+    """Namespaces take turns, also over several rounds."""
     many = wanted(*(insert(f"many{number:02d}") for number in range(50)))
     few = wanted(insert("few0"), insert("few1"), due_at=NOW)
     first = pace([*many, *few], Memory(), SETTINGS, NOW)
@@ -128,8 +128,8 @@ def test_many_objects_of_one_namespace_delay_nobody_elses() -> None:
     assert names(second.calls) == ["few2", "many10"]
 
 
-def test_the_machines_of_a_large_group_leave_a_small_one_its_turn() -> None:
-    """Also where the large one's calls are under way already."""
+def test_machines_of_a_large_group_do_not_delay_a_small_group() -> None:
+    """The calls of the large group are already in flight."""
     large = [Wanted(call=set_metadata(f"a{number}"), due_at=LONG_AGO) for number in range(30)]
     first = pace(large, Memory(), SETTINGS, NOW)
     assert len(first.calls) == 10
@@ -139,8 +139,8 @@ def test_the_machines_of_a_large_group_leave_a_small_one_its_turn() -> None:
     assert names(second.calls) == ["z"]
 
 
-def test_a_pause_that_google_wants_holds_its_project_alone() -> None:
-    """For as long as it says, and no longer than ten minutes."""
+def test_pause_that_google_asks_for_applies_to_its_project_only() -> None:
+    """The pause lasts as long as Google says, but at most 10 minutes."""
     call = insert("a", Scope(project="p", zone="us-central1-a"))
     other = insert("b", Scope(project="q", zone="us-central1-a"))
     failure = Failure(kind=FailureKind.UNAVAILABLE, message="later")

@@ -1,4 +1,4 @@
-"""What keeps machines, what ends that, and how often a slice is recreated."""
+"""Conditions that keep machines of a deleted group, how they end, and the limit on recreations of a slice."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.nodegroups.simulation.cloud import ZONE
 from tests.nodegroups.simulation.cluster import Kube
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready_world
 
-#: Some of these play hours.
+#: Some tests simulate several hours.
 pytestmark = pytest.mark.timeout(40)
 
 
-def test_pods_with_chips_keep_the_machines_past_every_deadline_until_somebody_forces_it() -> None:
-    """A disruption budget protects work for as long as its owner wants; the annotation ends that."""
+def test_pods_with_chips_keep_the_machines_until_the_annotation_force() -> None:
+    """A disruption budget protects work without a time limit; the annotation ends that."""
     world = ready_world(topology="2x4")
     world.kube.protected.update(world.run_pods("train"))
     world.delete_group("train")
@@ -45,7 +45,7 @@ def test_pods_with_chips_keep_the_machines_past_every_deadline_until_somebody_fo
 
 
 def test_pods_without_chips_keep_the_machines_until_the_deadline() -> None:
-    """They are asked to leave, and waited for as long as the setting says."""
+    """The pods are evicted, and keep the machines for at most DRAIN_TIMEOUT."""
     world = ready_world(topology="2x4")
     world.kube.protected.update(world.run_pods("train", chips=0))
     world.delete_group("train")
@@ -61,12 +61,12 @@ def test_pods_without_chips_keep_the_machines_until_the_deadline() -> None:
         pytest.param("default", True, 520.0, id="of the group's namespace on a broken slice"),
     ],
 )
-def test_pod_without_chips_keeps_machines_that_it_has_no_claim_to_for_a_minute(
+def test_pod_without_chips_keeps_foreign_or_broken_machines_for_a_minute(
     namespace: str,
     lost: bool,
     limit_seconds: float,
 ) -> None:
-    """A tenant's pod with a disruption budget kept the slice of another tenant for an hour."""
+    """A tenant's pod with a disruption budget had kept another tenant's slice for an hour."""
     world = ready_world(topology="2x4")
     first, second = world.machines("train")
     world.kube.add_pod(Pod(namespace=namespace, name="squatter", uid="s", node=second.name, chips=0))
@@ -81,7 +81,7 @@ def test_pod_without_chips_keeps_machines_that_it_has_no_claim_to_for_a_minute(
 
 
 def test_deleted_slice_with_a_lost_machine_is_kept_for_a_minute() -> None:
-    """Without the machine, pods of its own namespace can do no work either."""
+    """Without the machine, pods of the group's own namespace cannot work either."""
     world = ready_world(topology="2x4")
     world.kube.protected.update(world.run_pods("train", chips=0))
     world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
@@ -100,7 +100,7 @@ def test_deleted_slice_with_a_lost_machine_is_kept_for_a_minute() -> None:
 def test_managed_instance_group_that_was_resized_is_reported_until_that_is_undone(
     size: int, reason: Reason, advice: str
 ) -> None:
-    """The message had been "2 of 1 nodes are ready"."""
+    """Before, the message was "2 of 1 nodes are ready"."""
     world = ready_world(topology="2x2", node_count=2)
     (group,) = world.cloud.groups()
     world.cloud.resize(group, size)
@@ -116,8 +116,8 @@ def test_managed_instance_group_that_was_resized_is_reported_until_that_is_undon
     world.wait_until(lambda: world.is_ready("train"), within_seconds=1800.0)
 
 
-def test_a_child_that_shows_up_after_its_turn_goes_too() -> None:
-    """One that was being created when the group was deleted would keep the template, and so the group, for ever."""
+def test_child_that_appears_after_its_finalizer_was_removed_is_deleted() -> None:
+    """A child whose create was in flight when the group was deleted would keep the template, and so the group."""
     world = ready_world(topology="2x4")
     group = world.group("train")
     finalizers = tuple(each for each in group.meta.finalizers if each != names.CLEANUP_MIG)
@@ -126,8 +126,8 @@ def test_a_child_that_shows_up_after_its_turn_goes_too() -> None:
     world.check_nothing_left()
 
 
-def test_a_slice_is_not_made_anew_more_often_than_the_setting_says() -> None:
-    """The message names the moment of the next; the annotation lets it be made at once."""
+def test_slice_is_not_recreated_more_often_than_the_setting_allows() -> None:
+    """The message has the time of the next recreation; the annotation permits it immediately."""
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=1))
     world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
     world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
@@ -142,8 +142,8 @@ def test_a_slice_is_not_made_anew_more_often_than_the_setting_says() -> None:
     world.wait_until(lambda: world.is_ready("train"))
 
 
-def test_a_slice_is_not_made_anew_where_the_setting_says_never() -> None:
-    """A machine that has to join again, as after `kubeadm reset`, gets another token, however long that takes."""
+def test_slice_is_not_recreated_if_the_setting_is_zero() -> None:
+    """A machine that must join again, as after `kubeadm reset`, gets a new token at any time."""
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=0))
     name = world.machines("train")[0].name
     world.kube.drop_node(name)
@@ -153,8 +153,8 @@ def test_a_slice_is_not_made_anew_where_the_setting_says_never() -> None:
     world.wait_until(lambda: world.is_ready("train"))
 
 
-def test_the_status_has_as_many_moments_as_the_definition_takes() -> None:
-    """Else the API server would refuse it; the oldest count for nothing by then."""
+def test_status_has_only_the_latest_recreations_that_the_crd_allows() -> None:
+    """Otherwise the API server would reject the status. The oldest times no longer count."""
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=bounds.RECREATIONS))
     group = world.group()
     moments = tuple(world.stage.wall() - timedelta(minutes=minutes) for minutes in range(bounds.RECREATIONS, 0, -1))
@@ -167,8 +167,8 @@ def test_the_status_has_as_many_moments_as_the_definition_takes() -> None:
 
 
 @pytest.mark.parametrize("listed", [0, 1])
-def test_machines_that_are_not_listed_keep_work_and_nodes(listed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute Engine may list them late; in a group of some age it is not asked again within REPAIR_AFTER."""
+def test_machines_that_are_not_listed_keep_pods_and_nodes(listed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute Engine may list a machine late, and an old group is not listed again within REPAIR_AFTER."""
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repair_after_seconds=60.0))
     world.wait(3600.0)
     world.run_pods("train")
@@ -186,8 +186,8 @@ def test_machines_that_are_not_listed_keep_work_and_nodes(listed: int, monkeypat
     assert world.process.writes["EvictPod"] + world.process.writes["DeleteNode"] == 0
 
 
-def test_nodes_of_machines_that_are_not_listed_any_more_go_and_stop_no_repair(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their pods would never end, and most nodes would not be ready for as long as their group is there."""
+def test_nodes_of_missing_machines_are_deleted_and_do_not_block_repairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise pods on these nodes would not end, and most nodes of the zone would stay not ready."""
     world = ready_world(topology="2x4")
     world.make("each", topology="2x2", node_count=6)
     client, whole = world.cloud.client, world.cloud.client.list_managed_instances
@@ -201,8 +201,8 @@ def test_nodes_of_machines_that_are_not_listed_any_more_go_and_stop_no_repair(mo
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_a_machine_that_was_started_again_since_it_was_listed_keeps_its_work(*, deleted: bool) -> None:
-    """Its node reports: that is newer than the list, which may be minutes old, or cannot be had."""
+def test_machine_that_was_restarted_after_the_list_keeps_its_pods(*, deleted: bool) -> None:
+    """The ready node is newer information than the list, which may be minutes old or fail."""
     world = ready_world()
     world.kube.protected.update(world.run_pods("train"))
     listed = world.cloud.client.list_managed_instances
@@ -218,8 +218,8 @@ def test_a_machine_that_was_started_again_since_it_was_listed_keeps_its_work(*, 
     assert world.reason("train") == (Reason.DRAINING_NODES if deleted else Reason.READY)
 
 
-def test_outages_before_and_after_a_time_unseen_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when nodes cannot be listed for a while: the machine may have been well meanwhile."""
+def test_outages_before_and_after_an_unsynced_cache_are_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nodes cannot be listed, the machine may have been ready."""
     world = ready_world()
     name = world.machines("train")[0].name
     world.kube.change_node(name, ready=False)
@@ -240,8 +240,8 @@ def test_outages_before_and_after_a_time_unseen_do_not_add_up(monkeypatch: pytes
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["", "and the controller is restarted"])
 @pytest.mark.parametrize("same", [False, True], ids=["another machine", "the same machine"])
-def test_a_short_outage_beside_a_chip_that_is_gone_ends_no_work(*, same: bool, restarts: bool) -> None:
-    """The chip has been gone for an hour; the outage has its own time."""
+def test_short_outage_in_addition_to_a_missing_chip_evicts_no_pods(*, same: bool, restarts: bool) -> None:
+    """The chip has been missing for an hour; the outage has its own time."""
     world = ready_world(topology="2x4")
     pods = world.run_pods("train")
     name, other = (machine.name for machine in world.machines("train"))
@@ -261,8 +261,8 @@ def test_a_short_outage_beside_a_chip_that_is_gone_ends_no_work(*, same: bool, r
     assert SETTINGS.repair_after_seconds - 1 < took < SETTINGS.repair_after_seconds + 10
 
 
-def test_work_goes_on_while_most_nodes_are_not_ready() -> None:
-    """The network of the zone is broken for an hour; a node that is not ready after that has its time from then."""
+def test_slices_are_not_recreated_while_most_nodes_are_not_ready() -> None:
+    """The network of the zone fails for an hour. Nodes that are not ready then have their full time again."""
     world = World()
     elsewhere = make_group("elsewhere")
     world.kube.create_group(replace(elsewhere, spec=replace(elsewhere.spec, node_location="us-east5-a")))
@@ -288,8 +288,8 @@ def test_work_goes_on_while_most_nodes_are_not_ready() -> None:
     assert world.is_ready("elsewhere")
 
 
-def test_slices_whose_machines_have_stopped_are_made_anew_however_many() -> None:
-    """Their nodes are not ready either, which says nothing about the network."""
+def test_slices_are_recreated_even_if_most_machines_have_stopped() -> None:
+    """The nodes are not ready because their machines stopped, which says nothing about the network."""
     world = ready_world(topology="4x4")
     for machine in world.machines("train"):
         world.cloud.lose(machine, Loss.PREEMPTED)
@@ -297,8 +297,8 @@ def test_slices_whose_machines_have_stopped_are_made_anew_however_many() -> None
     world.wait_until(lambda: world.reason("train") == Reason.RECREATING, within_seconds=600.0)
 
 
-def test_a_group_is_ready_when_all_nodes_have_their_labels_and_the_taint() -> None:
-    """Also the worker index, and again when somebody takes it away; what refuses the write is told."""
+def test_group_is_ready_when_all_nodes_have_their_labels_and_the_taint() -> None:
+    """A label or taint that is removed is set again. The message has the reason of a rejected write."""
     world = World()
     world.kube.refused_nodes = True
     world.kube.create_group(make_group("train", topology="2x4"))
@@ -327,8 +327,8 @@ def _with_script(script: str) -> TpuNodeGroup:
     return replace(group, spec=replace(group.spec, instance_config=config))
 
 
-def test_a_startup_script_of_the_users_is_chained_and_that_is_told() -> None:
-    """It runs before the join; nothing that a user writes goes without a word."""
+def test_users_startup_script_runs_before_the_join_and_is_reported() -> None:
+    """The user's script runs before the join, and the message says so."""
     world = World()
     world.kube.create_group(_with_script("#!/bin/sh\nmount-my-disk\n"))
     world.wait_until(lambda: world.is_ready("train"))
@@ -339,8 +339,8 @@ def test_a_startup_script_of_the_users_is_chained_and_that_is_told() -> None:
         assert vm.metadata["own"] == "kept"
 
 
-def test_a_startup_script_that_leaves_no_room_for_the_join_is_refused() -> None:
-    """Before anything is made, with what would fit."""
+def test_users_startup_script_that_is_too_large_is_refused() -> None:
+    """The group is refused before any resource is created. The message has the maximum size."""
     world = World()
     world.kube.create_group(_with_script("#" * 262_144))
     world.wait_until(lambda: world.reason("train") == Reason.INVALID_SPEC)
@@ -352,8 +352,8 @@ def test_a_startup_script_that_leaves_no_room_for_the_join_is_refused() -> None:
 
 
 @pytest.mark.parametrize("meanwhile", ["", "the controller is restarted", "there is no capacity"])
-def test_a_machine_that_compute_engine_creates_again_joins_again(meanwhile: str) -> None:
-    """Its old node goes, also while there is no capacity: its pods would not end. It gets a token of its own."""
+def test_machine_that_compute_engine_recreates_joins_again(meanwhile: str) -> None:
+    """The old node is deleted, even without capacity: its pods would not end. The new machine gets a token."""
     world = ready_world(topology="2x2", node_count=4)
     lost = world.machines("train")[0]
     uid = world.kube.objects["Node", "", lost.name].uid
@@ -373,7 +373,7 @@ def test_a_machine_that_compute_engine_creates_again_joins_again(meanwhile: str)
 
 
 def test_machine_that_is_recreated_before_its_node_has_labels_joins_again() -> None:
-    """The node was taken for that of the new machine, which got no token."""
+    """Before, the node was attributed to the new machine, which then got no token."""
     world = World()
     world.kube.refused_nodes = True
     world.kube.create_group(make_group("train", topology="2x2", node_count=2))
@@ -386,8 +386,8 @@ def test_machine_that_is_recreated_before_its_node_has_labels_joins_again() -> N
     assert lost.number not in {machine.number for machine in world.machines("train")}
 
 
-def test_a_machine_that_is_created_again_while_its_group_is_deleted_holds_nothing_up() -> None:
-    """The node of the earlier machine of its name is cordoned as well, which the gate wants."""
+def test_machine_recreated_during_the_deletion_does_not_block_it() -> None:
+    """The node of the earlier machine with this name is cordoned as well, because the gate checks it."""
     world = ready_world(topology="2x2", node_count=2)
     world.cloud.world.change_settings({"group_repair_seconds": 120.0})
     world.kube.protected.update(world.run_pods("train"))
@@ -402,8 +402,8 @@ def test_a_machine_that_is_created_again_while_its_group_is_deleted_holds_nothin
     world.check_nothing_left()
 
 
-def test_a_node_that_is_not_ready_is_not_taken_for_that_of_the_machine_there_is() -> None:
-    """An earlier release wrote no number of the machine: nobody knows whose it is until it reports."""
+def test_node_that_is_not_ready_is_not_attributed_to_the_current_machine() -> None:
+    """An earlier release did not write the machine's number: the machine is unknown until the node is ready."""
     world = ready_world(topology="2x4")
     [node, *_] = world.kube.all("Node")
     labels = {key: value for key, value in node.labels.items() if key != names.MACHINE_ID}
@@ -414,8 +414,8 @@ def test_a_node_that_is_not_ready_is_not_taken_for_that_of_the_machine_there_is(
     world.wait_until(lambda: world.kube.objects["Node", "", node.name].labels == node.labels, within_seconds=60.0)
 
 
-def test_a_template_that_names_its_subnetwork_without_a_path_stays() -> None:
-    """tpu-operator wrote such ones; one of our own has the path, for Compute Engine takes no bare name."""
+def test_template_with_a_bare_subnetwork_is_not_outdated() -> None:
+    """tpu-operator wrote bare names; this controller writes the path, because Compute Engine accepts no bare name."""
     group = make_group("train")
     wanted = instance_template(group, group.spec.instance_config, "")
     assert wanted.spec.config.subnetwork == "regions/us-central1/subnetworks/default"
@@ -425,8 +425,8 @@ def test_a_template_that_names_its_subnetwork_without_a_path_stays() -> None:
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["machines run", "the project is gone"])
-def test_what_compute_engine_refuses_to_delete_can_be_abandoned(*, gone: bool) -> None:
-    """Where Compute Engine answers nothing but 403, because the project was deleted, nothing else ends it."""
+def test_group_is_abandoned_only_if_compute_engine_rejects_its_deletion(*, gone: bool) -> None:
+    """If Compute Engine answers 403 to all calls, because the project was deleted, only this ends the deletion."""
     world = ready_world("train", topology="2x4")
     machines = world.machines("train")
     if gone:
@@ -444,13 +444,13 @@ def test_what_compute_engine_refuses_to_delete_can_be_abandoned(*, gone: bool) -
     if gone:
         assert [key for key in world.kube.objects if key[0] != "DaemonSet"] == []
     else:
-        # Somebody would pay for them, beyond the limit of the namespace.
+        # Machines would cost money, and would not count against the limit of the namespace.
         assert world.kube.group("train") is not None
 
 
 @pytest.mark.parametrize("problem", ["see the setting ALLOWED_PROJECTS", "compute.instanceGroupManagers.delete"])
-def test_what_may_not_be_deleted_can_be_abandoned(problem: str) -> None:
-    """Of the one nothing is asked of Compute Engine; of the other it does not delete the template either."""
+def test_group_that_must_not_be_deleted_can_be_abandoned(problem: str) -> None:
+    """No call is sent in the first case. In the second, the remaining machines keep the template in use."""
     world = ready_world(topology="2x4")
     if "setting" in problem:
         world.restart(projects=frozenset({"another-1"}))
@@ -464,8 +464,8 @@ def test_what_may_not_be_deleted_can_be_abandoned(problem: str) -> None:
     assert len(world.cloud.resources()) == 3
 
 
-def test_what_was_being_created_when_its_namespace_was_excluded_is_not_forgotten() -> None:
-    """The process that sent the create ends before it has said so: the settings change by a restart."""
+def test_resource_in_creation_is_not_forgotten_if_its_namespace_is_excluded() -> None:
+    """The process that sent the create ends before it can report it, because new settings need a restart."""
     world = World()
     world.kube.create_group(make_group("train", topology="2x2"))
     world.wait_until(lambda: world.process.calls["Insert"] == 2, step_seconds=0.01)
@@ -478,8 +478,8 @@ def test_what_was_being_created_when_its_namespace_was_excluded_is_not_forgotten
     world.check_nothing_left()
 
 
-def test_the_device_plugin_stays_while_pods_with_chips_are_on_a_node() -> None:
-    """Their group is being deleted as well, and waits for them."""
+def test_device_plugin_is_kept_while_pods_with_chips_run_on_a_node() -> None:
+    """The other group is being deleted as well, and waits for these pods."""
     world = ready_world(topology="2x4")
     world.make("idle", topology="2x4")
     pods = world.run_pods("train")
@@ -494,8 +494,8 @@ def test_the_device_plugin_stays_while_pods_with_chips_are_on_a_node() -> None:
     assert not world.kube.all("DaemonSet")
 
 
-def test_what_was_refused_before_the_delete_abandons_nothing() -> None:
-    """Compute Engine obeys the delete, and the machines would cost money with nobody to delete them."""
+def test_group_is_not_abandoned_for_a_rejection_before_its_deletion() -> None:
+    """The delete succeeds now. Otherwise machines would cost money without an object that deletes them."""
     world = ready_world(topology="2x4")
     world.kube.annotate("train", names.ABANDON, "true")
     world.deny("compute.instanceGroupManagers.get")
@@ -505,8 +505,8 @@ def test_what_was_refused_before_the_delete_abandons_nothing() -> None:
     world.check_nothing_left()
 
 
-def test_what_is_refused_once_is_not_abandoned() -> None:
-    """As while permissions are being granted."""
+def test_group_with_abandon_is_deleted_completely_after_one_rejected_delete() -> None:
+    """A permission may be granted after the first attempt. Abandoning the group would leave its machines."""
     world = ready_world(topology="2x4")
     world.kube.annotate("train", names.ABANDON, "true")
     world.deny("compute.instanceGroupManagers.delete")
@@ -517,8 +517,8 @@ def test_what_is_refused_once_is_not_abandoned() -> None:
     assert not world.cloud.resources()
 
 
-def test_neither_force_nor_abandon_counts_for_a_group_that_nobody_deletes() -> None:
-    """Pods on the other machines of a slice that is recreated may save their work; a refused call is repeated."""
+def test_force_and_abandon_have_no_effect_without_a_deletion() -> None:
+    """Pods on the other machines of a recreated slice may save their work, and a rejected call is repeated."""
     world = ready_world(topology="2x4")
     pods = world.run_pods("train")
     world.kube.protected.update(pods)
@@ -538,8 +538,8 @@ def test_neither_force_nor_abandon_counts_for_a_group_that_nobody_deletes() -> N
 
 
 @pytest.mark.parametrize("reports", [False, True])
-def test_why_a_slice_cannot_be_made_anew_is_told(*, reports: bool) -> None:
-    """Also while a node of the machines that are gone still reports."""
+def test_reason_that_prevents_a_recreation_is_reported(*, reports: bool) -> None:
+    """The message is the same while a node of the deleted machines still reports."""
     world = ready_world(topology="2x4")
     world.restart(startup_script=f"{world.settings.startup_script}\n# new")
     world.wait(60.0)
@@ -553,8 +553,8 @@ def test_why_a_slice_cannot_be_made_anew_is_told(*, reports: bool) -> None:
     world.wait_until(lambda: permission in world.message("train") and world.reason("train") == reason)
 
 
-def test_a_token_that_is_refused_is_told() -> None:
-    """As where the controller's clock is far behind. Other machines in place of these could not join either."""
+def test_rejected_token_is_reported_and_recreates_no_machine() -> None:
+    """The controller's clock may be far behind. Other machines could not join either, so none is recreated."""
     world = World()
     world.kube.refused_tokens = "the clock of this controller is 40 minutes behind"
     world.kube.create_group(make_group("train", topology="2x4"))
@@ -607,7 +607,7 @@ def _world_with_a_template_of_the_users(topology: str = "2x4", model: str = "STA
     return world
 
 
-def test_a_template_of_the_users_that_is_mended_is_noticed_within_minutes() -> None:
+def test_corrected_template_of_a_user_is_noticed_within_minutes() -> None:
     world = _world_with_a_template_of_the_users(model="SPOT")
     assert not world.machines("train")
     scope, request_id = Scope(project="project-1"), str(uuid.uuid5(_REQUESTS, "delete"))
@@ -617,8 +617,8 @@ def test_a_template_of_the_users_that_is_mended_is_noticed_within_minutes() -> N
     world.wait_until(lambda: world.is_ready("train"), within_seconds=900.0)
 
 
-def test_a_restart_changes_nothing_about_a_group_with_a_template_of_its_users() -> None:
-    """What the template is has to be read again; until then it is as it was."""
+def test_restart_changes_nothing_about_a_group_with_a_users_template() -> None:
+    """The template must be read again; until then the status is unchanged."""
     world = _world_with_a_template_of_the_users()
     status = world.group().status
     world.restart()
@@ -634,8 +634,8 @@ def test_a_restart_changes_nothing_about_a_group_with_a_template_of_its_users() 
     assert len(world.group().status.recreated_at) == 1
 
 
-def test_a_template_of_the_users_that_cannot_be_read_is_told() -> None:
-    """By a process that has never read it, too; the group stays whole meanwhile, and a node that goes then is lost."""
+def test_users_template_that_cannot_be_read_is_reported() -> None:
+    """The process has never read the template. The group stays ready, and a node that fails then is lost."""
     world = _world_with_a_template_of_the_users()
     before = world.group().status
     permission = "compute.instanceTemplates.get"

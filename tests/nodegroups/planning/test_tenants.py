@@ -1,4 +1,4 @@
-"""People who may create objects in a namespace of their own, or who own a node, and want others' machines or turn."""
+"""Tenants who can create objects in their namespace, or control a node, cannot harm other tenants' machines."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def _owner(group: TpuNodeGroup) -> ObjectMeta:
 
 
 @pytest.mark.parametrize("namespace", ["evil", "default"])
-def test_a_child_that_names_a_group_its_owner_does_not_touch_the_groups_nodes(namespace: str) -> None:
-    """It gets machines of its own, and when it goes it takes these alone; nobody checks owners."""
+def test_child_with_a_forged_owner_does_not_affect_the_groups_nodes(namespace: str) -> None:
+    """The child gets its own machines, and its deletion deletes only these. Owner references are not trusted."""
     world = ready_world(topology="2x4")
     group = world.group()
     [template] = world.kube.all(Kind.INSTANCE_TEMPLATE)
@@ -74,8 +74,8 @@ def test_a_child_that_names_a_group_its_owner_does_not_touch_the_groups_nodes(na
     assert world.is_ready("train")
 
 
-def test_a_child_of_nobody_adopts_nothing() -> None:
-    """Its name may be that of anything in the project, which would go with the object."""
+def test_child_without_a_group_takes_over_no_resource() -> None:
+    """The child may have the name of any resource in the project, which would be deleted with it."""
     world = World()
     scope = Scope(project="project-1", region="us-central1")
     world.cloud.hold(Target(uid="", namespace="", kind=Kind.WORKLOAD_POLICY, scope=scope, name="production"))
@@ -89,8 +89,8 @@ def test_a_child_of_nobody_adopts_nothing() -> None:
     assert [resource.name for resource in world.cloud.resources()] == ["production"]
 
 
-def test_the_name_of_a_groups_child_is_nobody_elses() -> None:
-    """Whoever is first would keep the group from being made."""
+def test_name_of_a_groups_child_cannot_be_used_by_another_namespace() -> None:
+    """Otherwise the first tenant with this name would prevent the creation of the group."""
     world = World()
     world.kube.create_group(make_group("train", topology="2x4"))
     group = world.group()
@@ -102,8 +102,8 @@ def test_the_name_of_a_groups_child_is_nobody_elses() -> None:
     assert "TPUNodeGroup default/train" in _ready(world, key).message
 
 
-def test_a_managed_instance_group_of_another_namespace_holds_no_template() -> None:
-    """It says that it uses it, and has no machine."""
+def test_managed_instance_group_of_another_namespace_does_not_hold_a_template() -> None:
+    """The spec of that group claims to use the template, but it has no machine."""
     world = ready_world(topology="2x4")
     url = world.kube.all(Kind.INSTANCE_TEMPLATE)[0].status.url
     spec = ManagedInstanceGroupSpec(project="project-9", location=ZONE, instance_template=url, target_size=1)
@@ -115,8 +115,8 @@ def test_a_managed_instance_group_of_another_namespace_holds_no_template() -> No
 
 
 @pytest.mark.parametrize("own", ["a managed instance group", "a group"])
-def test_the_template_and_the_policy_of_a_group_of_another_namespace_are_not_used(own: str) -> None:
-    """Their names follow from those of nodes, and Compute Engine would delete neither while something uses it."""
+def test_template_and_policy_of_another_namespaces_group_are_not_used(own: str) -> None:
+    """The names follow from those of nodes, and Compute Engine deletes neither while another resource uses it."""
     world = ready_world(topology="2x4")
     [template], [policy] = world.kube.all(Kind.INSTANCE_TEMPLATE), world.kube.all(Kind.WORKLOAD_POLICY)
     meta = ObjectMeta(namespace="evil", name="hold", uid="hold")
@@ -143,14 +143,14 @@ def test_the_template_and_the_policy_of_a_group_of_another_namespace_are_not_use
 
 
 def _orphan(world: World) -> None:
-    """Take the owner off all children, as their users may."""
+    """Remove the owner from all children, as their users can."""
     for kind in (Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, _MIG):
         for child in world.kube.all(kind):
             _put(world, kind, replace(child, meta=replace(child.meta, owner=None)))
 
 
-def test_a_child_without_its_owner_counts_and_goes_with_its_group() -> None:
-    """As after kubectl delete --cascade=orphan: whose it is, its name and the mark of its resource say."""
+def test_child_without_owner_is_counted_and_deleted_with_its_group() -> None:
+    """As after kubectl delete --cascade=orphan. The child's name and the resource's mark identify the group."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=2))
     world.make("train", topology="2x4")
     _orphan(world)
@@ -162,7 +162,7 @@ def test_a_child_without_its_owner_counts_and_goes_with_its_group() -> None:
     world.wait_until(lambda: world.is_ready("more"))
 
 
-def test_a_child_without_its_owner_goes_where_its_group_is_gone() -> None:
+def test_child_without_owner_can_be_deleted_after_its_group() -> None:
     world = ready_world(topology="2x4")
     _orphan(world)
     group = world.group()
@@ -179,8 +179,8 @@ def test_a_child_without_its_owner_goes_where_its_group_is_gone() -> None:
     assert not world.kube.all(_MIG)
 
 
-def test_what_was_made_before_its_group_was_seen_is_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process takes over whose cache of groups lags behind that of children: the machines have the child's mark."""
+def test_resource_created_before_its_group_was_seen_belongs_to_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache of groups of a new process is older than that of children, so the machines have the child's mark."""
     world = World()
     world.kube.create_group(make_group("train", topology="2x4"))
     world.wait_until(lambda: bool(world.kube.all(_MIG)), step_seconds=0.01)
@@ -194,8 +194,8 @@ def test_what_was_made_before_its_group_was_seen_is_the_groups(monkeypatch: pyte
     world.check_nothing_left()
 
 
-def test_a_node_with_the_provider_id_of_anothers_machine_gets_nothing_of_it() -> None:
-    """The node that has the machine's name is the machine's."""
+def test_node_with_a_forged_provider_id_gets_no_labels() -> None:
+    """Only the node with the machine's name belongs to the machine."""
     world = ready_world(topology="2x4")
     genuine = world.kube.all("Node")[0]
     forged = Node(
@@ -208,8 +208,8 @@ def test_a_node_with_the_provider_id_of_anothers_machine_gets_nothing_of_it() ->
     assert not world.kube.objects["Node", "", "zzz"].labels
 
 
-def test_a_node_of_another_name_takes_no_machines_place() -> None:
-    """Also where the machine's own node has not registered: the slice waits for that one, and goes without it."""
+def test_node_with_another_name_does_not_replace_a_machines_node() -> None:
+    """The machine's own node has not registered. The slice waits for it, and is deleted without it."""
     world = ready_world(topology="2x4")
     told = {machine.metadata[TOKEN] for machine in world.machines("train")}
     genuine = world.kube.all("Node")[0]
@@ -218,7 +218,7 @@ def test_a_node_of_another_name_takes_no_machines_place() -> None:
     world.kube._put(("Node", "", "zzz"), forged)
     world.kube.add_pod(Pod(namespace="evil", name="zzz", uid="zzz", node="zzz", chips=4))
     world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST, within_seconds=60.0)
-    # The machine would use no other, but pods on it could read it, and become its node.
+    # The machine cannot use another token, but pods on it could read the token and register as its node.
     world.wait(60.0)
     assert {machine.metadata[TOKEN] for machine in world.machines("train")} == told
     world.take_down("train", within_seconds=600.0)
@@ -234,12 +234,12 @@ def test_a_node_of_another_name_takes_no_machines_place() -> None:
         "gce://project-2/us-central1-b/zzz",
         f"gce://project-1/{ZONE}/zzz",
         f"gce://project-1/{ZONE}/MACHINE",
-        # Of a group that is named as this one's managed instance group.
+        # A group that is named like this one's managed instance group.
         f"gce://project-1/{ZONE}/MANAGER-mig-d6b4ebca-70md",
     ],
 )
-def test_a_node_with_the_labels_of_a_group_elsewhere_does_not_keep_it(provider_id: str) -> None:
-    """A kubelet may set them on itself, and undo what is done to its node."""
+def test_node_with_forged_group_labels_does_not_keep_the_group(provider_id: str) -> None:
+    """A kubelet can set these labels on itself, and undo changes to its node."""
     world = ready_world(topology="2x4")
     labels = names.group_labels(world.group().meta)
     machine = world.machines("train")[0]
@@ -259,8 +259,8 @@ def _approved(world: World, own: Token, **changes: Any) -> int:
     return len(approvals(begin_round(snapshot, world.process.memory, SETTINGS, world.stage.wall())).writes)
 
 
-def test_a_machines_token_is_good_for_the_certificate_of_its_own_node_alone() -> None:
-    """Until its node is there: pods on it may read the token then."""
+def test_token_of_a_machine_is_valid_only_for_its_own_nodes_certificate() -> None:
+    """Approval ends when the node exists, because its pods may read the token then."""
     world = World()
     world.kube.create_group(make_group("train", topology="2x4"))
     world.wait_until(lambda: len(world.kube.all("Secret")) == 2, step_seconds=0.1)
@@ -269,7 +269,7 @@ def test_a_machines_token_is_good_for_the_certificate_of_its_own_node_alone() ->
     assert _approved(world, own, node=other.machine) == 0
     assert _approved(world, own, node="control-plane-1") == 0
     assert _approved(world, own, token="bootstrap-token-of-others") == 0
-    # Somebody with rights in the project has made a machine of this name in the managed instance group.
+    # A user with rights in the project may have created a machine of this name in the managed instance group.
     named = replace(own, machine="control-plane-1")
     world.kube._put(("Secret", "kube-system", own.name), named)
     world.kube.recache()
@@ -294,8 +294,8 @@ def test_a_machines_token_is_good_for_the_certificate_of_its_own_node_alone() ->
         ({"service_accounts": (ServiceAccount(email="12-compute@developer.gserviceaccount.com"),)}, 'use "default"'),
     ],
 )
-def test_what_is_of_a_project_that_is_not_allowed_is_not_used(changes: dict[str, Any], words: str) -> None:
-    """The controller may use more than whoever writes the object."""
+def test_resources_of_a_project_that_is_not_allowed_are_not_used(changes: dict[str, Any], words: str) -> None:
+    """The controller can use more projects than the user who writes the object."""
     world = World()
     group = make_group("train")
     assert group.spec.instance_config is not None
@@ -317,7 +317,7 @@ def test_what_is_of_a_project_that_is_not_allowed_is_not_used(changes: dict[str,
         {"service_accounts": (ServiceAccount(email="nodes@project-1.iam.gserviceaccount.com"),)},
     ],
 )
-def test_what_is_of_google_or_of_the_project_itself_may_be_used(config: dict[str, Any]) -> None:
+def test_resources_of_google_or_of_the_same_project_can_be_used(config: dict[str, Any]) -> None:
     world = World()
     group = make_group("train")
     assert group.spec.instance_config is not None
@@ -326,8 +326,8 @@ def test_what_is_of_google_or_of_the_project_itself_may_be_used(config: dict[str
     world.wait_until(lambda: world.is_ready("train"))
 
 
-def test_machines_of_a_namespace_are_limited_and_come_when_there_is_room() -> None:
-    """Also those of objects by hand; what is made stays, whatever the setting becomes."""
+def test_machines_beyond_the_limit_are_created_when_others_are_deleted() -> None:
+    """The limit includes handmade objects. Existing machines are kept if the limit is reduced."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=5))
     world.make("first", topology="4x4")
     world.kube.create_group(make_group("second", topology="4x4"))
@@ -341,8 +341,8 @@ def test_machines_of_a_namespace_are_limited_and_come_when_there_is_room() -> No
     assert world.is_ready("second")
 
 
-def test_a_status_that_says_that_it_is_made_goes_round_no_limit() -> None:
-    """Who may write an object may also write what it says of its resource."""
+def test_forged_status_does_not_circumvent_the_limit() -> None:
+    """A user who can write an object can also write its status."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=5))
     spec = ManagedInstanceGroupSpec(project="project-1", location=ZONE, instance_template="t", target_size=6)
     meta = ObjectMeta(namespace="evil", name="large", uid="evil")
@@ -357,8 +357,8 @@ def test_a_status_that_says_that_it_is_made_goes_round_no_limit() -> None:
     assert not world.cloud.resources()
 
 
-def test_a_slice_that_is_made_anew_keeps_its_room() -> None:
-    """Its managed instance group is away meanwhile, and then younger than those that wait."""
+def test_slice_that_is_recreated_keeps_its_share_of_the_limit() -> None:
+    """During the recreation, its managed instance group does not exist, and later it is younger than others."""
     world = ready_world("running", settings=replace(SETTINGS, machines_per_namespace=5))
     world.kube.create_group(make_group("waiting"))
     world.wait(60.0)
@@ -369,8 +369,8 @@ def test_a_slice_that_is_made_anew_keeps_its_room() -> None:
 
 
 @pytest.mark.parametrize("refused", ["its template", "itself"])
-def test_a_slice_that_cannot_be_made_anew_keeps_no_room(refused: str) -> None:
-    """What refuses it may do so for ever."""
+def test_slice_that_cannot_be_recreated_loses_its_share_of_the_limit(refused: str) -> None:
+    """The rejection may be permanent."""
     world = ready_world("running", settings=replace(SETTINGS, machines_per_namespace=5))
     world.kube.create_group(make_group("waiting"))
     # The template is recreated with the slice.
@@ -389,8 +389,8 @@ def test_a_slice_that_cannot_be_made_anew_keeps_no_room(refused: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_those_that_wait_keep_their_order_over_restarts(seed: int) -> None:
-    """A process that has just begun reads one before the other."""
+def test_waiting_groups_keep_their_order_over_restarts(seed: int) -> None:
+    """A new process reads the groups one after the other."""
     world = World(seed, settings=replace(SETTINGS, machines_per_namespace=5))
     for name, topology in (("first", "4x4"), ("second", "4x4"), ("small", "2x2")):
         world.kube.create_group(make_group(name, topology=topology))
@@ -401,8 +401,8 @@ def test_those_that_wait_keep_their_order_over_restarts(seed: int) -> None:
     assert [world.reason(name) for name in ("second", "small")] == [Reason.NOT_ALLOWED] * 2
 
 
-def test_what_can_never_be_made_takes_no_turn() -> None:
-    """Neither what is larger than the limit nor what names another project's."""
+def test_group_that_can_never_be_created_does_not_delay_others() -> None:
+    """Groups that are larger than the limit, or refer to another project's template, are not counted."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=5))
     world.kube.create_group(make_group("huge", topology="8x8"))
     template = "projects/secret/global/instanceTemplates/t"
@@ -414,8 +414,8 @@ def test_what_can_never_be_made_takes_no_turn() -> None:
     world.make("small", topology="2x4")
 
 
-def test_what_compute_engine_refuses_has_its_turn_after_those_of_others() -> None:
-    """It may do so for ever. Those that wait for capacity keep theirs."""
+def test_group_that_compute_engine_rejects_comes_after_other_groups() -> None:
+    """The rejection may be permanent. Groups that wait for capacity keep their turn."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=4))
     world.cloud.fail(_MIG, "INVALID_USAGE", "The topology is not offered in this zone.")
     world.kube.create_group(make_group("bad", topology="4x4"))
@@ -426,8 +426,8 @@ def test_what_compute_engine_refuses_has_its_turn_after_those_of_others() -> Non
     assert not world.machines("bad")
 
 
-def test_those_that_compute_engine_refuses_take_turns() -> None:
-    """One that it will take some day is not kept from it by one that it never takes."""
+def test_groups_that_compute_engine_rejects_take_turns() -> None:
+    """A group that will be accepted later must not wait for one that is never accepted."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=4))
     world.cloud.fail(_MIG, "INVALID_USAGE", "The topology is not offered in this zone.")
     names_ = ("one", "other")
@@ -441,8 +441,8 @@ def test_those_that_compute_engine_refuses_take_turns() -> None:
     assert failed == set(names_)
 
 
-def test_what_may_have_been_made_counts_until_it_is_read() -> None:
-    """The answer to its request was lost, and what is older has its turn only after a reading."""
+def test_group_that_may_have_been_created_is_counted_until_it_is_read() -> None:
+    """The answer to the create of "young" was lost. The older group has its turn only after a reading."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=4))
     for name in ("old", "young"):
         spec = ManagedInstanceGroupSpec(project="project-1", location=ZONE, instance_template="t", target_size=3)
@@ -456,8 +456,8 @@ def test_what_may_have_been_made_counts_until_it_is_read() -> None:
     assert machines_before(round_) == {"young": 0, "old": 3}
 
 
-def test_a_status_that_says_that_it_is_made_takes_no_turn_from_what_is() -> None:
-    """Machines that are there are counted by what was read of them."""
+def test_forged_status_does_not_displace_existing_machines() -> None:
+    """Existing machines are counted by readings, not by the status."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=5))
     world.make("train")
     url = world.kube.all(Kind.INSTANCE_TEMPLATE)[0].status.url
@@ -472,7 +472,7 @@ def test_a_status_that_says_that_it_is_made_takes_no_turn_from_what_is() -> None
     assert len(world.cloud.machines()) == 4
 
 
-def test_the_node_of_a_machine_that_is_no_more_goes_where_all_machines_are_listed() -> None:
+def test_node_of_a_deleted_machine_is_deleted_if_all_machines_are_listed() -> None:
     world = ready_world(topology="2x4")
     node = world.kube.all("Node")[0]
     name = f"{node.name[:-4]}0000"
@@ -482,8 +482,8 @@ def test_the_node_of_a_machine_that_is_no_more_goes_where_all_machines_are_liste
     assert name not in {each.name for each in world.kube.all("Node")}
 
 
-def test_a_status_makes_no_node_of_another_group_ones_own() -> None:
-    """Who may write a status could have the nodes of others deleted."""
+def test_node_of_another_group_is_not_deleted_because_of_a_status() -> None:
+    """A user who can write a status could have other groups' nodes deleted."""
     world = ready_world(topology="2x4")
     group = world.group()
     other = replace(group, meta=replace(group.meta, name="other", uid="another"))
@@ -492,8 +492,8 @@ def test_a_status_makes_no_node_of_another_group_ones_own() -> None:
     assert left_over(other, None, round_) == ()
 
 
-def test_a_group_that_is_deleted_while_it_waits_for_capacity_is_gone_at_once() -> None:
-    """Placeholders are no machines."""
+def test_group_that_waits_for_capacity_is_deleted_without_delay() -> None:
+    """Placeholders are not machines."""
     world = World()
     world.cloud.limit(0)
     world.kube.create_group(make_group("train"))
@@ -503,8 +503,8 @@ def test_a_group_that_is_deleted_while_it_waits_for_capacity_is_gone_at_once() -
     world.check_nothing_left()
 
 
-def test_what_was_listed_of_a_group_that_is_somebody_elses_by_now_is_nobodys() -> None:
-    """Its nodes are not marked, and the group says whose it is."""
+def test_machines_listed_for_a_resource_of_another_owner_are_ignored() -> None:
+    """The nodes get no labels, and the group reports the owner of the resource."""
     world = ready_world(topology="2x4")
     [manager] = world.kube.all(_MIG)
     memory = world.process.memory
@@ -519,12 +519,12 @@ def test_what_was_listed_of_a_group_that_is_somebody_elses_by_now_is_nobodys() -
     assert world.reason("train") == Reason.REQUEST_REJECTED
 
 
-def test_tokens_at_once_are_limited_and_every_machine_gets_one_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The groups take turns: one of many machines leaves others theirs."""
+def test_number_of_tokens_is_limited_and_every_machine_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups take turns, so a large group leaves tokens for others."""
     monkeypatch.setattr(tokens, "MOST", 2)
     world = World()
     write = world.process._write
-    # Others are decided on before a token is there.
+    # Other groups are decided on before the token exists.
     world.process._write = lambda what: world.stage.after(2.0, lambda: write(what))  # type: ignore[method-assign]
     for name, topology in (("large", "4x4"), ("small", "2x2")):
         world.kube.create_group(make_group(name, topology=topology))
@@ -542,8 +542,8 @@ def test_tokens_at_once_are_limited_and_every_machine_gets_one_in_its_turn(monke
     assert (most, first) == (2, {"large", "small"})
 
 
-def test_namespaces_and_then_groups_take_turns_at_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A namespace with many groups of one machine took all tokens before the namespaces that follow in the alphabet."""
+def test_namespaces_and_their_groups_take_turns_for_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace with many groups of one machine took all tokens before namespaces later in the alphabet."""
     monkeypatch.setattr(tokens, "MOST", 3)
     machines = [("a", "many", "m-0"), ("a", "many", "m-1"), ("a", "n", "n-0"), ("a", "o", "o-0"), ("z", "one", "z-0")]
     proposed = [
@@ -556,7 +556,7 @@ def test_namespaces_and_then_groups_take_turns_at_tokens(monkeypatch: pytest.Mon
     assert [each.write.machine for each in chosen] == ["m-0", "n-0", "z-0"]
 
 
-def test_the_tokens_of_all_groups_leave_room_in_the_configmap_that_is_signed_for_each() -> None:
+def test_maximum_number_of_tokens_uses_less_than_half_of_cluster_info() -> None:
     """Kubernetes writes jws-kubeconfig-ID, and a JWS without its payload, into cluster-info."""
     header = base64.urlsafe_b64encode(b'{"alg":"HS256","kid":"abcdef"}')
     signature = base64.urlsafe_b64encode(hashlib.sha256(b"").digest()).rstrip(b"=")
@@ -565,8 +565,8 @@ def test_the_tokens_of_all_groups_leave_room_in_the_configmap_that_is_signed_for
     assert tokens.MOST * each < 2**20 / 2
 
 
-def test_a_node_that_reports_without_its_machine_goes_by_force() -> None:
-    """Whoever has copied its kubelet's certificate can report for it from anywhere."""
+def test_ready_node_without_a_machine_is_deleted_by_force() -> None:
+    """A copy of the kubelet's certificate can report for the node from anywhere."""
     world = ready_world(topology="2x4")
     name = min(machine.name for machine in world.machines("train"))
     world.cloud.on_stopped = lambda _machine: None

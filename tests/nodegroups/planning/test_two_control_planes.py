@@ -1,4 +1,4 @@
-"""A control plane that was restored from a backup, beside the original: it must not delete the original's machines."""
+"""A control plane that was restored from a backup, next to the original, must not delete the original's machines."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ KEY = (Kind.TPU_NODE_GROUP, "default", "train")
 
 @dataclass(slots=True, kw_only=True)
 class Worlds:
-    """The original with work on its machines, and the copy."""
+    """The original control plane, with work on its machines, and its copy."""
 
     world: World
     copy: Kube
 
     @classmethod
     def begin(cls) -> Worlds:
-        """Restore a control plane ten minutes after its backup."""
+        """Restore a control plane from its backup."""
         world = ready_world(topology="2x4")
         world.run_pods("train")
         copy = Kube(stage=world.stage)
@@ -46,12 +46,12 @@ class Worlds:
         return made
 
     def change_nodes(self, **changes: Any) -> None:
-        """Change the nodes of the copy, as its controllers do."""
+        """Change all nodes of the copy, as its controllers do."""
         for node in self.copy.all("Node"):
             self.copy.change_node(node.name, **changes)
 
     def evict(self) -> None:
-        """Evict the pods of the copy, as Kubernetes does with pods on nodes that are not ready."""
+        """Evict all pods of the copy, as Kubernetes does with pods on nodes that are not ready."""
         for pod in self.copy.all("Pod"):
             self.copy.evict(pod, grace=timedelta(seconds=30))
 
@@ -65,12 +65,12 @@ class Worlds:
 
 @pytest.fixture
 def worlds() -> Worlds:
-    """Two control planes from one backup."""
+    """Return two control planes from one backup."""
     return Worlds.begin()
 
 
 def test_managed_instance_group_without_an_object_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restore of an earlier etcd forgets groups that were created since, whose machines cost money."""
+    """A restore of an earlier etcd forgets groups that were created since, and their machines cost money."""
     world = World()
     found: list[tuple[str, ...] | None] = []
     decide = deciding.decide
@@ -97,7 +97,7 @@ def test_managed_instance_group_without_an_object_is_found(monkeypatch: pytest.M
 
 
 def test_copy_recreates_no_slice_whose_nodes_report_to_the_original(worlds: Worlds) -> None:
-    """It deleted the machines under running pods after nine minutes."""
+    """Before, the copy deleted the machines under running pods after nine minutes."""
     machines = worlds.world.machines("train")
     worlds.world.wait(3 * 3600.0)
     assert worlds.world.machines("train") == machines
@@ -107,8 +107,8 @@ def test_copy_recreates_no_slice_whose_nodes_report_to_the_original(worlds: Worl
 
 
 @pytest.mark.parametrize("later_seconds", range(120, 180, 10))
-def test_copy_neither_deletes_nor_creates_a_slice_that_the_original_recreates(later_seconds: int) -> None:
-    """The copy has nodes of the old machines only, and may look while the original has no machines."""
+def test_copy_does_not_change_a_slice_that_the_original_recreates(later_seconds: int) -> None:
+    """The copy has only nodes of the old machines, and may read while the original has no machines."""
     worlds = Worlds.begin()
     worlds.world.wait(later_seconds)
     worlds.world.kube.finish_pods(*(pod.name for pod in worlds.world.kube.all("Pod")))
@@ -122,7 +122,7 @@ def test_copy_neither_deletes_nor_creates_a_slice_that_the_original_recreates(la
     assert worlds.world.is_ready("train")
 
 
-def test_group_that_is_deleted_in_the_copy_keeps_its_machines_until_that_is_forced(worlds: Worlds) -> None:
+def test_group_deleted_in_the_copy_keeps_its_machines_until_the_annotation_force(worlds: Worlds) -> None:
     worlds.world.wait(400.0)
     worlds.copy.delete(KEY)
     worlds.world.wait(7200.0)
@@ -133,7 +133,7 @@ def test_group_that_is_deleted_in_the_copy_keeps_its_machines_until_that_is_forc
     worlds.world.wait_until(lambda: not worlds.world.machines("train"))
 
 
-def test_copy_that_takes_over_the_machines_goes_on_with_them(worlds: Worlds) -> None:
+def test_copy_that_takes_over_the_machines_keeps_them(worlds: Worlds) -> None:
     worlds.world.process.kill()
     worlds.world.wait(3600.0)
     worlds.change_nodes(ready=True, silent=False)
@@ -143,7 +143,7 @@ def test_copy_that_takes_over_the_machines_goes_on_with_them(worlds: Worlds) -> 
 
 
 def test_slice_is_recreated_when_its_silent_nodes_have_been_deleted(worlds: Worlds) -> None:
-    """The message says so: only a user knows that no other control plane uses the machines."""
+    """The message asks for this: only a user knows that no other control plane uses the machines."""
     worlds.world.process.kill()
     worlds.world.kube.finish_pods(*(pod.name for pod in worlds.world.kube.all("Pod")))
     worlds.world.wait(3600.0)

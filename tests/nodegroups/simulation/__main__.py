@@ -1,4 +1,4 @@
-"""Play node groups: python -m tests.nodegroups.simulation [--seeds N] [--first N] | --seed N [--history]."""
+"""Simulate node groups: python -m tests.nodegroups.simulation [--seeds N] [--first N] | --seed N [--history]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated Compute Engine on virtual time, and the real client of it."""
+"""The simulated Compute Engine in virtual time, used through the real client."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _METHODS = {
 
 
 class Cloud:
-    """The simulated Compute Engine. Also the observer of its machines."""
+    """The simulated Compute Engine, and the observer of its machines."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -51,22 +51,23 @@ class Cloud:
         self.api = Api(self.world)
         self.client = ComputeClient(endpoint=_ADDRESS)
         self.client._session = Wire(self.api)  # type: ignore[assignment]
-        #: Machines by name, as they were last seen; one that is gone has no status.
+        #: Last state of machines by name. A deleted machine has no status.
         self._seen: dict[str, MachineView] = {}
         self._failing: dict[Kind, Fault] = {}
         self._foreign = 0
-        #: Probability that a list of machines lacks some.
+        #: Probability that a list of machines is incomplete.
         self.partial_chance = 0.0
-        #: Called with a machine that runs now, and with one that does no more.
+        #: Called with a machine that has started.
         self.on_running: Callable[[MachineView], None] = lambda _machine: None
+        #: Called with a machine that has stopped.
         self.on_stopped: Callable[[MachineView], None] = lambda _machine: None
-        #: Called with a resource that is about to be deleted for somebody.
+        #: Called with a resource before a client deletes it.
         self.on_delete: Callable[[Resource], None] = lambda _resource: None
         self.world.attach(self)
         stage.drive(self.world)
 
     def call(self, call: Call) -> Result:
-        """Carry a call out. Raises ComputeError."""
+        """Execute a call. Raises ComputeError."""
         if isinstance(call, Delete):
             self._tell_of_delete(call.target)
         result = act._exchange(self.client, call)[1]()
@@ -75,7 +76,7 @@ class Cloud:
             return tuple(each for each in result if self.stage.chance(0.5))
         return result
 
-    # --- what there is
+    # --- resources
 
     def resources(self) -> list[Resource]:
         """List all policies, templates and groups."""
@@ -90,15 +91,15 @@ class Cloud:
         found = self._seen.get(name)
         return found if found is not None and found.status else None
 
-    # --- what befalls it
+    # --- faults, and changes by users
 
     def limit(self, free: int | None) -> None:
-        """Let there be room for so many more machines; None: for any number."""
+        """Allow `free` more machines; None allows any number."""
         room = {} if free is None else {f"{ZONE}/ct6e-standard-4t": len(self.machines()) + free}
         self.world.change_settings({"capacity": room})
 
     def fail(self, kind: Kind, code: str, message: str) -> None:
-        """Let the creation of a kind of resources fail."""
+        """Make the creation of resources of a kind fail."""
         self.mend(kind)
         fault = Fault(
             kind=FaultKind.OPERATION_ERROR, method=f"{_METHODS[kind]}.insert", error_code=code, message=message
@@ -106,14 +107,14 @@ class Cloud:
         self._failing[kind] = self.world.faults.add(fault)
 
     def mend(self, kind: Kind) -> None:
-        """Let it work again."""
+        """Let the creation of resources of a kind succeed again."""
         fault = self._failing.pop(kind, None)
         if fault is not None:
             self.world.faults.remove(fault.fault_id)
             self.world.release()
 
     def lose(self, machine: MachineView, loss: Loss) -> None:
-        """Take a machine away."""
+        """Make a machine fail."""
         self.stage.fault(loss.value, machine.name)
         self.world.lose(machine.name, loss)
 
@@ -123,7 +124,7 @@ class Cloud:
         return [group for group in found if group.is_ready and group.deleting is None]
 
     def resize(self, group: Group, size: int, member: Member | None = None) -> None:
-        """Let a user resize a managed instance group; `member` is the first whose machine is deleted."""
+        """Resize a managed instance group, as a user may. `member` is the first whose machine is deleted."""
         self.stage.fault("resized", f"{group.name} from {group.size} to {size}")
         with self.world.moment() as now:
             group.size = size
@@ -134,13 +135,13 @@ class Cloud:
             self.world._life.fill(group, now)
 
     def recreate(self, group: Group, member: Member) -> None:
-        """Let a user recreate a machine under its name."""
+        """Recreate a machine under its name, as a user may."""
         self.stage.fault("recreated", member.name)
         with self.world.moment() as now:
             self.world._life.recreate(group, [member], now)
 
     def drop(self, group: Group) -> None:
-        """Let a user delete a managed instance group."""
+        """Delete a managed instance group, as a user may."""
         self.stage.fault("managed instance group deleted", group.name)
         self._foreign += 1
         scope = records.Scope(project=group.scope.project, zone=group.scope.location)
@@ -150,17 +151,17 @@ class Cloud:
             )
 
     def forget_operations_after(self, seconds: float) -> None:
-        """Forget operations so soon after their end."""
+        """Forget operations this many seconds after their end."""
         self.world.change_settings({"operations_kept_seconds": seconds})
 
     def hold(self, target: Target) -> None:
-        """Let somebody else have a workload policy of a name."""
+        """Create a workload policy of this name that belongs to another user."""
         self._foreign += 1
         policy = records.ResourcePolicy(name=target.name, topology="4x4")
         self.client.insert(target.scope, policy, request_id=f"00000000-0000-4000-8000-{self._foreign:012d}")
 
     def release(self, target: Target) -> None:
-        """Let them delete it."""
+        """Delete the workload policy of another user."""
         self._foreign += 1
         try:
             self.client.delete(
@@ -170,14 +171,14 @@ class Cloud:
                 request_id=f"00000000-0000-4000-8000-{self._foreign:012d}",
             )
         except ComputeError as error:
-            # Where creates failed just then it was never made. That nobody else deletes it is seen to elsewhere.
+            # The policy does not exist if creates failed at that time. `_check_delete` finds deletes by the controller.
             if error.failure.kind is not FailureKind.NOT_FOUND:
                 self.stage.after(30.0, lambda: self.release(target))
 
-    # --- inside
+    # --- internal
 
     def changed(self, machine: MachineView) -> None:
-        """Take note of a machine that has changed."""
+        """Record the new state of a machine."""
         last = self._seen.get(machine.name)
         before = last.status if last is not None and last.number == machine.number else ""
         self._seen[machine.name] = machine

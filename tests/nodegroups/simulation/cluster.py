@@ -1,4 +1,4 @@
-"""A small Kubernetes in memory: objects with resource versions and finalizers, nodes, pods, and caches that lag."""
+"""A small Kubernetes in memory: objects with resource versions and finalizers, nodes, pods, and delayed caches."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _RECORDS = (Kind.WORKLOAD_POLICY, Kind.INSTANCE_TEMPLATE, Kind.MANAGED_INSTANCE_
 Key = tuple[str, str, str]
 
 
-class Declined(Exception):  # noqa: N818 - what an answer says
-    """A write that the API server declines."""
+class Declined(Exception):  # noqa: N818 - a response
+    """The API server rejects a write."""
 
     def __init__(self, failure: WriteFailure, words: str = "not today") -> None:
         super().__init__(words)
@@ -53,42 +53,42 @@ class Declined(Exception):  # noqa: N818 - what an answer says
 
 @dataclass(slots=True)
 class Kube:
-    """The API server, the controllers that come with it, and caches of it."""
+    """The API server, the controllers of Kubernetes, and the caches of the tested controller."""
 
     stage: Stage
-    #: What there is, by kind, namespace and name.
+    #: Objects by kind, namespace and name.
     objects: dict[Key, Any] = field(default_factory=dict)
-    #: The same as the controller's caches have it.
+    #: The objects in the controller's caches.
     cached: dict[Key, Any] = field(default_factory=dict)
-    #: Caches lag by up to this.
+    #: Maximum delay of the caches in seconds.
     lag_seconds: float = 0.05
-    #: A machine by its name; None: there is none.
+    #: Returns the machine of a name, None if it does not exist.
     machine: Callable[[str], MachineView | None] = lambda _name: None
     on_change: Callable[[], None] = lambda: None
     #: Pods whose eviction a disruption budget forbids.
     protected: set[str] = field(default_factory=set)
     #: Names of caches that are not synced.
     not_synced: tuple[str, ...] = ()
-    #: Whether somebody forbids all changes of nodes.
+    #: Whether all changes of nodes are rejected.
     refused_nodes: bool = False
-    #: Why no token is made; empty: they are.
+    #: Reason why creates of tokens are rejected; empty if they are not.
     refused_tokens: str = ""
-    #: Names of objects of ours whose spec the controller cannot make anything of.
+    #: Names of objects that the caches show without a spec, so that decisions about them raise.
     poisoned: set[str] = field(default_factory=set)
-    #: How often each object was written.
+    #: Number of writes.
     writes: int = 0
     _numbers: Any = field(default_factory=lambda: itertools.count(1))
-    #: What was approved: the token's name, the node's, and the number of its machine.
+    #: Approved certificates: name of the token, name of the node, and number of the machine.
     approved: set[tuple[str, str, int]] = field(default_factory=set)
-    #: The number of the machine that registered each node.
+    #: Number of the machine that registered a node, by the node's name.
     _joined_as: dict[str, int] = field(default_factory=dict)
-    #: The machine that each token was created for, also after the token was deleted.
+    #: Machine that a token was created for, by the token's name; also of deleted tokens.
     _machines_of_tokens: dict[str, str] = field(default_factory=dict)
 
     # --- reading
 
     def snapshot(self, live: frozenset[str]) -> Snapshot:
-        """Return what the caches show."""
+        """Return the contents of the caches."""
         by_kind: defaultdict[str, list[Any]] = defaultdict(list)
         for key in sorted(self.cached):
             each = self.cached[key]
@@ -114,19 +114,19 @@ class Kube:
         )
 
     def all(self, kind: str) -> list[Any]:
-        """List the objects of a kind as they are."""
+        """List the current objects of a kind."""
         return [self.objects[key] for key in sorted(key for key in self.objects if key[0] == kind)]
 
     def group(self, name: str) -> TpuNodeGroup | None:
-        """Return a group as it is."""
+        """Return the current object of a group."""
         found: TpuNodeGroup | None = self.objects.get((Kind.TPU_NODE_GROUP, "default", name))
         return found
 
     def recache(self) -> None:
-        """Read everything anew, as a process does that starts."""
+        """Fill the caches with all objects, as a new process does."""
         self.cached = dict(self.objects)
 
-    # --- people
+    # --- users
 
     def create_group(self, group: TpuNodeGroup) -> None:
         """Create a group."""
@@ -142,7 +142,7 @@ class Kube:
             self._put((Kind.TPU_NODE_GROUP, "default", name), replace(group, meta=meta))
 
     def delete(self, key: Key) -> None:
-        """Ask for the deletion of an object of ours."""
+        """Request the deletion of an object of the four kinds."""
         found = self.objects.get(key)
         if found is None or found.meta.deleting:
             return
@@ -150,13 +150,13 @@ class Kube:
         self._collect(key)
 
     def add_pod(self, pod: Pod) -> None:
-        """Bind a pod to a node, unless that is cordoned or gone."""
+        """Bind a pod to a node, unless the node is cordoned, not ready or deleted."""
         node = self.objects.get(("Node", "", pod.node))
         if node is not None and not node.unschedulable and node.ready:
             self._put(("Pod", pod.namespace, pod.name), pod)
 
     def finish_pods(self, *names: str) -> None:
-        """Let pods end."""
+        """End pods."""
         for name in names:
             self._drop(("Pod", "default", name))
 
@@ -169,13 +169,13 @@ class Kube:
             return
         key = ("Node", "", name)
         if key in self.objects and self._joined_as.get(name) == machine.number:
-            # The same machine has been started again: its disk has what it joined with.
+            # The same machine was started again: its disk has the credentials of its node.
             self._put(key, replace(self.objects[key], ready=True, capacity_chips=4, allocatable_chips=4))
             return
         value = machine.metadata.get(metadata.TOKEN, "")
         token = self.objects.get(("Secret", "kube-system", f"bootstrap-token-{value.partition('.')[0]}"))
         good = token is not None and token.value == value and token.expires_at > self.stage.wall()
-        # kubeadm takes over the node of an earlier machine of that name only when it is not ready: here it never does.
+        # kubeadm takes over the node of an earlier machine of this name only if it is not ready; here it never does.
         if not good or metadata.ADDRESS not in machine.metadata or key in self.objects:
             self.stage.after(5.0, lambda: self.join(name))
             return
@@ -190,7 +190,7 @@ class Kube:
         self.stage.after(self.stage.rng.uniform(1.0, 10.0), lambda: self._ready(key))
 
     def ask(self, token: Token, node: str) -> None:
-        """Ask for the certificate of a node with a token, unless that is asked already."""
+        """Request the certificate of a node with a token, if there is no such request yet."""
         key = ("Request", "", f"{token.name}-{node}")
         if key not in self.objects:
             uid = f"uid-{next(self._numbers)}"
@@ -209,27 +209,27 @@ class Kube:
         self._drop(key)
 
     def stop(self, name: str) -> None:
-        """Notice after a while that a machine does not run any more."""
+        """Set the node of a stopped machine to not ready after a delay."""
         self.stage.after(_NOT_READY_SECONDS, lambda: self._not_ready(("Node", "", name)))
 
     def runs(self, name: str) -> bool:
-        """Whether the machine that registered a node runs; another one may have its name by now."""
+        """Return whether the machine that registered a node runs. Another machine may have its name now."""
         machine = self.machine(name)
         return machine is not None and machine.status == "RUNNING" and self._joined_as.get(name) == machine.number
 
     def has_joined(self, name: str) -> bool:
-        """Whether the machine of a name has registered a node."""
+        """Return whether the machine with this name has registered a node."""
         machine = self.machine(name)
         return machine is not None and self._joined_as.get(name) == machine.number
 
     def change_node(self, name: str, **changes: Any) -> None:
-        """Change a node, as whatever runs on it does."""
+        """Change a node, as its kubelet or a controller does."""
         key = ("Node", "", name)
         if key in self.objects:
             self._put(key, replace(self.objects[key], **changes))
 
     def forge_node(self, name: str, machine: MachineView) -> None:
-        """Let a kubelet say that its node is somebody's machine, with the labels of its group and work on it."""
+        """Create a node that claims to be a machine of a group, with the group's labels and a pod."""
         place = f"gce://{machine.scope.project}/{machine.scope.location}/{machine.name}"
         true = self.objects.get(("Node", "", machine.name))
         node = Node(name=name, uid=f"uid-{name}", provider_id=place, ready=True, capacity_chips=4, allocatable_chips=4)
@@ -237,15 +237,15 @@ class Kube:
         self.add_pod(Pod(namespace="evil", name=name, uid=name, node=name, chips=4))
 
     def drop_node(self, name: str) -> None:
-        """Let a user delete a node."""
+        """Delete a node, as a user may."""
         self._drop(("Node", "", name))
 
     def drop_token(self, name: str) -> None:
-        """Let a user delete a token."""
+        """Delete a token, as a user may."""
         self._drop(("Secret", "kube-system", name))
 
     def drop_finalizers(self, name: str) -> None:
-        """Let a user remove the finalizers of a group that is not being deleted."""
+        """Remove the finalizers of a group that is not being deleted, as a user may."""
         group = self.group(name)
         if group is not None and not group.meta.deleting:
             self._put(_key_of(group), replace(group, meta=replace(group.meta, finalizers=())))
@@ -259,7 +259,7 @@ class Kube:
     # --- writes of the controller
 
     def write(self, write: Write) -> None:
-        """Carry a write out, or decline it."""
+        """Execute a write, or reject it."""
         self.writes += 1
         self.stage.note("kube", "%s", _told(write))
         match write:
@@ -355,7 +355,7 @@ class Kube:
             self.stage.after(self.stage.rng.uniform(1.0, 30.0), lambda: self._end_pod(key))
 
     def evict(self, pod: Pod, *, grace: timedelta) -> None:
-        """Mark a pod as deleted."""
+        """Set the deletion time of a pod."""
         key = ("Pod", pod.namespace, pod.name)
         self._put(key, replace(pod, deletion_deadline=self.stage.wall() + grace))
 
@@ -383,7 +383,7 @@ class Kube:
         self._machines_of_tokens[name] = write.machine
         self._put(("Secret", "kube-system", name), token)
 
-    # --- inside
+    # --- internal
 
     def _ready(self, key: Key) -> None:
         if key in self.objects and self.runs(key[2]):
@@ -407,11 +407,11 @@ class Kube:
             self._show(key, None)
 
     def _show(self, key: Key, value: Any) -> None:
-        """Tell the caches, each kind in order."""
+        """Update the caches after a delay. The changes of one object arrive in order."""
         lag = self.stage.rng.uniform(0.001, self.lag_seconds)
 
         def shown() -> None:
-            # The latest counts: events of one object do not overtake each other.
+            # Only the latest value is shown: events of one object do not overtake each other.
             latest = self.objects.get(key)
             if latest is None:
                 self.cached.pop(key, None)
@@ -422,7 +422,7 @@ class Kube:
         self.stage.after(lag, shown)
 
     def _collect(self, key: Key) -> None:
-        """Remove what is deleted and has no finalizers, and ask for the deletion of what it owned."""
+        """Remove a deleted object without finalizers, and request the deletion of the objects that it owned."""
         found = self.objects.get(key)
         if found is None or not found.meta.deleting or found.meta.finalizers:
             return

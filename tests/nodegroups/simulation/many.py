@@ -1,11 +1,11 @@
-"""Many groups at once in virtual time: python -m tests.nodegroups.simulation.many GROUPS [FILE]; prints JSON.
+"""Simulates many groups at the same time: python -m tests.nodegroups.simulation.many GROUPS [FILE]. Prints JSON.
 
-What the controller has in memory when all are ready goes to the file, if there is one.
+FILE, if given, gets the controller's memory at the time when all groups are ready.
 
-The real client and decision, and the simulated Compute Engine with times as those of real machines: an operation takes
-5 s; a machine is PROVISIONING for a minute and STAGING for 20 s, each up to 20 s longer; its startup script looks for
-what it needs to join a minute after that, and again after waits that double from 2 s to a minute; then it installs the
-packages of Kubernetes for 40 s. The node is ready up to 10 s after it has joined. Each call takes up to 0.6 s.
+The client and the decisions are real. The simulated Compute Engine has the times of real machines: an operation takes 5
+s; a machine is PROVISIONING for 60 s and STAGING for 20 s, each up to 20 s longer. Its startup script looks for the
+data to join 60 s after that, and again after waits that double from 2 s to 60 s; then it installs the packages of
+Kubernetes for 40 s. The node is ready up to 10 s after it has joined. Each call takes up to 0.6 s.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from provisioner.nodegroups.planning.actions import Call
 from rehearsal.simulators.compute.records import MachineView
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 
-#: Of 16 machines of four chips each.
+#: Slice of 16 machines with four chips each.
 _TOPOLOGY = "8x8"
 _MACHINES = 16
 _LATENCIES = {
@@ -48,25 +48,26 @@ _MOST_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What came of it. Seconds are virtual, from the creation of all groups."""
+    """Results. Seconds are virtual, since the creation of all groups."""
 
     groups: int
     first_ready_seconds: float
     all_ready_seconds: float
-    #: Until no Secret of a token is left.
+    #: Time until all Secrets of tokens are deleted.
     settled_seconds: float
-    #: Most calls of one sort in one minute, in a region or globally; Compute Engine allows 1,500.
+    #: Maximum number of calls of one kind in a minute, in a region or globally. Compute Engine allows 1,500.
     most_calls_a_minute: int
-    #: By method: until all was settled, and from the deletes of all groups until nothing was left.
+    #: Calls by method, until all Secrets of tokens are deleted.
     calls: dict[str, int]
+    #: Calls by method, from the deletes of all groups until no resource is left.
     calls_to_delete: dict[str, int]
-    #: Most for one group, until all was settled.
+    #: Maximum number of calls for one group, until all Secrets of tokens are deleted.
     most_calls_of_a_group: int
     gone_seconds: float
 
 
 class Many:
-    """One world with many groups."""
+    """A world with many groups."""
 
     def __init__(self, count: int, *, on_ready: Callable[[World], None] = lambda _world: None) -> None:
         settings = replace(SETTINGS, startup_script=startup_script("https://pkgs.k8s.io"))
@@ -75,7 +76,7 @@ class Many:
         world.cloud.on_running = lambda machine: world.stage.after(_BOOT_SECONDS, lambda: self._look(machine, 0.0))
         world.process.on_call = self._count
         self.on_ready = on_ready
-        # Both with one group and with many.
+        # Fixed, so that runs with one group and with many are comparable.
         world.process.round_gap_seconds = 0.25
         self.names = [f"g{number:03d}" for number in range(count)]
         self.calls: Counter[str] = Counter()
@@ -114,7 +115,7 @@ class Many:
         return self.world.stage.agenda.now
 
     def _look(self, machine: MachineView, waited: float) -> None:
-        """Look for what the startup script needs first, as it does."""
+        """Look for the data to join, as the startup script does."""
         world = self.world
         now = world.cloud.machine(machine.name)
         if now is None or now.number != machine.number or now.status != "RUNNING":
@@ -136,13 +137,13 @@ class Many:
 
 
 def _keep(world: World, path: Path) -> None:
-    """Write down what the caches and the decision hold, each for itself: they share no texts in reality either."""
+    """Write caches, memory and settings to a file, pickled separately: in reality they share no strings."""
     parts = (world.kube.snapshot(frozenset()), world.process.memory, world.settings)
     path.write_bytes(pickle.dumps([pickle.dumps(part) for part in parts]))
 
 
 def main() -> int:
-    """Play one world."""
+    """Simulate one world."""
     count, path = int(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None
     played = Many(count, on_ready=lambda world: _keep(world, path) if path is not None else None)
     sys.stdout.write(json.dumps(asdict(played.run())) + "\n")

@@ -1,6 +1,6 @@
-"""Bugs planted on purpose, each a small mutation of the real code: every one must be found, or the checks are blind.
+"""Planted bugs, each a small mutation of the real code. The simulation must find every one.
 
-Some are faults of gke-labs/tpu-operator, some are what this simulation found, some are what a tired person would write.
+Some are faults of gke-labs/tpu-operator, some were found by this simulation, and some are plausible mistakes.
 """
 
 from __future__ import annotations

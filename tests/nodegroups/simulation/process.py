@@ -1,4 +1,4 @@
-"""One controller process: the loop around `decide`, its calls and writes, and what befalls them on their way."""
+"""A controller process: the loop around `decide`, its calls and writes, and faults of these."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from tests.nodegroups.simulation.cloud import Cloud
 from tests.nodegroups.simulation.cluster import Declined, Kube
 from tests.support.simulations.stage import Stage
 
-#: Without any event, a round at least this often. The real loop makes four of them: what no step asks for in time shows
-#: sooner here.
+#: Maximum time between two rounds. The real loop makes four rounds in this time; a step that requests no round in time
+#: is noticed earlier here.
 _LONGEST_PAUSE_SECONDS = 60.0
-#: More rounds in a minute are made by a controller that never comes to rest.
+#: Maximum number of rounds in a minute. A controller that makes more never comes to rest.
 _MOST_ROUNDS_A_MINUTE = 600
 _BAD_ANSWERS = (
     FailureKind.UNAVAILABLE,
@@ -47,7 +47,7 @@ _BAD_ANSWERS = (
 
 
 class Process:
-    """Runs until it is killed; another one takes over with nothing in its memory."""
+    """A process that runs until it is killed. The next one starts with an empty memory."""
 
     def __init__(self, stage: Stage, kube: Kube, cloud: Cloud, settings: PlanningSettings) -> None:
         self.stage, self.kube, self.cloud, self.settings = stage, kube, cloud, settings
@@ -62,22 +62,22 @@ class Process:
         self._rounds: Counter[int] = Counter()
         self.on_call: Callable[[Call], None] = lambda _call: None
         self._next_round = float("inf")
-        #: What happens within this time is decided on together: some hosts are busy.
+        #: Events within this time are decided on together, as on busy hosts.
         self.round_gap_seconds = stage.rng.choice((0.05, 0.25, 1.0))
         self.fault_chance = 0.0
         self.loss_chance = 0.0
-        #: For how many more rounds it lives; then it dies, and says so.
+        #: Number of rounds until the process dies and calls `on_death`.
         self.rounds_left = float("inf")
         self.on_death: Callable[[], None] = lambda: None
         kube.recache()
         self.wake()
 
     def kill(self) -> None:
-        """End at once: what was sent takes effect, and what was remembered is lost."""
+        """End immediately: requests that were sent take effect, and the memory is lost."""
         self.alive = False
 
     def wake(self) -> None:
-        """Ask for a round soon."""
+        """Request a round."""
         self._plan_round(self.round_gap_seconds)
 
     def _plan_round(self, seconds: float) -> None:
@@ -115,7 +115,7 @@ class Process:
         self._plan_round(pause)
         self.rounds_left -= 1
         if self.rounds_left == 0:
-            # Some of it is sent by then.
+            # Some of the calls are sent until then.
             self.stage.after(self.stage.rng.uniform(0.0, 0.2), self._die)
 
     def _die(self) -> None:
@@ -131,7 +131,7 @@ class Process:
 
     def _begin(self, key: str, run: Callable[[], None]) -> None:
         if self.stage.stormy and self.stage.chance(self.loss_chance):
-            # Something breaks inside the process: nobody makes it, and nobody answers.
+            # A failure inside the process: the call is never made and never answered.
             self.stage.fault("call lost inside", key)
             return
         self.live.add(key)
@@ -152,7 +152,7 @@ class Process:
         self.stage.after(self._latency(), lambda: self._arrive(call, sent_at, fate))
 
     def _arrive(self, call: Call, sent_at: Any, fate: str) -> None:
-        """The request arrives, even where its process is dead by now."""
+        """Execute a request, even if its process is dead."""
         result, failure, kept = None, None, ""
         if fate == "before":
             failure = self._lost(call)
@@ -188,7 +188,7 @@ class Process:
             self.wake()
 
     def _prove(self, proof: Proof) -> str:
-        """Say why a delete must not be sent, from what there is and not from caches."""
+        """Return why a delete must not be sent, from the current objects instead of caches."""
         found = next((each for each in self.kube.all("ManagedInstanceGroup") if each.meta.uid == proof.uid), None)
         if found is None or not found.meta.deleting:
             return "it is not being deleted"

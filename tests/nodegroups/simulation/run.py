@@ -1,4 +1,4 @@
-"""One run: from a seed to a settled world, and to nothing left; or to a violation."""
+"""One run: from a seed to a settled world, and then to an empty one; or to a violation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.compute import broken_invariants
 from tests.support.simulations.bugs import planted
 from tests.support.simulations.runs import Outcome, outcome_of
 
-#: The stated bound: this long after the last fault every group is ready.
+#: Bound in seconds after the last fault within which every group must be ready.
 READY_WITHIN_SECONDS = 4200.0
 GONE_WITHIN_SECONDS = 7200.0
 _HOUR = 3600.0
-#: A run that computes for longer goes round in circles; the others take a second or two, some bugs a few.
+#: Maximum CPU time in seconds of a run. Others take 1 to 2 s, some with a bug several.
 _CPU_SECONDS = 12.0
 _MOST_READS_PER_HOUR = 12
 _BY_HAND = (
@@ -35,12 +35,12 @@ _FOREIGN = Target(
 
 
 def _is_at_rest(member: Member) -> bool:
-    """Whether a machine exists that its group leaves alone."""
+    """Return whether a member has a machine that its group is not changing."""
     return member.machine is not None and member.action is Action.NONE
 
 
 class Run:
-    """One world under a storm."""
+    """A world with random faults for some time (`storm_seconds`)."""
 
     def __init__(self, seed: int, *, recording: bool = False) -> None:
         self.world = world = World(seed, recording=recording)
@@ -55,12 +55,12 @@ class Run:
         self.storm_seconds = rng.uniform(60.0, 900.0)
         self.wanted: set[str] = set()
         self.count = 0
-        #: Names of resources that somebody else has.
+        #: Resources of other users with names that groups need.
         self.taken: list[Target] = []
         world.cloud.hold(_FOREIGN)
 
     def run(self) -> dict[str, float]:
-        """Run; return how long after the storm all groups were ready. Raises Violated."""
+        """Run; return the time from the last fault until all groups were ready. Raises Violated."""
         world, stage = self.world, self.stage
         stage.often(self.storm_seconds / 6, self._somebody)
         stage.often(self.storm_seconds / 8, self._something)
@@ -82,7 +82,7 @@ class Run:
         for name in self.wanted:
             world.kube.annotate(name, names.RECREATIONS_RESET, world.stage.wall().isoformat().replace("+00:00", "Z"))
         began = stage.agenda.now
-        # What happened last is noticed.
+        # The controller notices the last fault.
         world.wait(120.0)
         self._repair_by_hand()
         world.wait_until(self._all_ready, within_seconds=READY_WITHIN_SECONDS, step_seconds=10.0)
@@ -109,7 +109,7 @@ class Run:
         ) == len(self.wanted)
 
     def _check_silence(self) -> None:
-        """Make sure that a settled world is one: few reads, and no write at all."""
+        """Check that a settled world has few reads and no writes."""
         process = self.world.process
         calls, writes = Counter(process.calls), Counter(process.writes)
         self.world.wait(_HOUR)
@@ -122,7 +122,7 @@ class Run:
         if changes or reads > _MOST_READS_PER_HOUR * max(1, len(self.wanted)):
             self.stage.violate(f"in an hour without events {len(self.wanted)} groups were called {dict(made)}")
 
-    # --- who and what comes along
+    # --- users and faults
 
     def _somebody(self) -> None:
         rng = self.stage.rng
@@ -145,7 +145,7 @@ class Run:
             self._occupy(name)
 
     def _occupy(self, name: str) -> None:
-        """Let somebody else have the name of a group's workload policy, until the storm is over."""
+        """Occupy the name of a group's workload policy with another user's, until the faults end."""
         group = self.world.kube.group(name)
         if group is None:
             return
@@ -207,7 +207,7 @@ class Run:
             world.kube.forge_node(name, vm)
 
     def _by_hand(self) -> None:
-        """Let a user, or another controller, change what belongs to groups, or let lists and caches be incomplete."""
+        """Change resources of groups, as a user or another controller may, or make lists and caches incomplete."""
         rng, cloud, kube = self.stage.rng, self.world.cloud, self.world.kube
         groups = [(group, [each for each in group.members if _is_at_rest(each)]) for group in cloud.groups()]
         groups = [(group, members) for group, members in groups if members]
@@ -252,7 +252,7 @@ class Run:
         self.world.kube.on_change()
 
     def _repair_by_hand(self) -> None:
-        """Let users do what the controller leaves to them: undo sizes, and repair machines that are a slice each."""
+        """Undo changes of sizes, and repair machines that are a slice each: the controller leaves both to users."""
         kube, cloud = self.world.kube, self.world.cloud
         sizes = {child.meta.name: child.spec for child in kube.all(Kind.MANAGED_INSTANCE_GROUP)}
         for group in cloud.groups():
@@ -279,7 +279,7 @@ class Run:
 
 
 def run_seed(seed: int, *, bug: str = "", recording: bool = False) -> Outcome:
-    """Run one seed to its end, whatever that is; with a bug planted."""
+    """Run one seed to its end or to a violation; with a planted bug if `bug` is set."""
     run = Run(seed, recording=recording)
     with planted(BUGS, bug):
         return outcome_of(run.run, run.stage, cpu_seconds=_CPU_SECONDS)

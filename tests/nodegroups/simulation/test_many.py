@@ -1,4 +1,4 @@
-"""Several groups at once take no longer than one alone, and a bounded number of calls each; the bench plays 200."""
+"""Several groups take as long as one, with a bounded number of calls for each. The benchmark simulates 200."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import pytest
 
 from tests.nodegroups.simulation.many import Many
 
-#: For a group of 16 machines, from its creation until no token is left: three creates with their operations, one
-#: change of each machine, and looks at what is being created every ten seconds.
+#: Maximum number of calls for a group of 16 machines, until its tokens are deleted: three creates with their
+#: operations, one change for each machine, and reads every 10 s while resources are being created.
 MOST_CALLS = 70
 
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_eight_groups_of_sixteen_machines() -> None:
-    """Ready within 1.2 times the time of one alone; no call is made twice that need not be."""
+def test_eight_groups_are_ready_as_soon_as_one_with_as_few_calls_each() -> None:
+    """Both are ready in nearly the same time (factor 1.2), and no call is made more often than needed."""
     alone, together = Many(1).run(), Many(8).run()
     assert together.all_ready_seconds < 1.2 * alone.all_ready_seconds
     assert together.most_calls_of_a_group <= MOST_CALLS

@@ -1,4 +1,4 @@
-"""Node groups under faults, crashes and people; `python -m tests.nodegroups.simulation` plays more."""
+"""Node groups under faults, crashes and changes by users; `python -m tests.nodegroups.simulation` runs more seeds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.support.simulations.contract import SimulationContract
 
 
 class TestSimulation(SimulationContract):
-    """Groups become ready, settled ones are silent, and nothing is left of those that go, whatever befalls them."""
+    """Groups become ready, settled groups cause no writes, and deleted groups leave nothing, regardless of faults."""
 
     module = "tests.nodegroups.simulation"
     name = "nodegroups"

@@ -1,4 +1,4 @@
-"""A cluster, a cloud and a controller, played in virtual time; and what must hold in every such world."""
+"""A cluster, a cloud and a controller in virtual time, and the invariants of every such world."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROUNDS_OF_A_CRASHING_PROCESS = (2, 5)
 
 
 def make_group(name: str, *, topology: str = "4x4", node_count: int | None = None, **terms: Any) -> TpuNodeGroup:
-    """Return a group as its user writes it."""
+    """Return a group as a user writes it."""
     return TpuNodeGroup(
         meta=ObjectMeta(namespace="default", name=name, uid=""),
         spec=TpuNodeGroupSpec(
@@ -40,7 +40,7 @@ def make_group(name: str, *, topology: str = "4x4", node_count: int | None = Non
 
 
 class World:
-    """One run's world."""
+    """The world of one run."""
 
     def __init__(self, seed: int = 0, *, settings: PlanningSettings = SETTINGS, recording: bool = False) -> None:
         self.stage = Stage(seed, recording=recording)
@@ -53,7 +53,7 @@ class World:
         self.cloud.on_stopped = lambda machine: self.kube.stop(machine.name)
         self.cloud.on_delete = self._check_delete
         self.fault_chance = self.loss_chance = 0.0
-        #: Whether the process dies after a few rounds, each time.
+        #: Whether each process dies after 2 to 5 rounds.
         self.crash_looping = False
         self.process = self._start()
         self._expire_tokens()
@@ -67,7 +67,7 @@ class World:
     def wait_until(
         self, condition: Callable[[], bool], *, within_seconds: float = 1800.0, step_seconds: float = 1.0
     ) -> float:
-        """Let time pass until a condition holds; return how long that took."""
+        """Let time pass until a condition holds. Return the duration in seconds."""
         began = self.stage.agenda.now
         while not condition():
             if self.stage.agenda.now - began > within_seconds:
@@ -78,7 +78,7 @@ class World:
     # --- the process
 
     def restart(self, **settings: Any) -> None:
-        """Kill the process, and start another, with these settings changed."""
+        """Kill the process and start another one, with these settings changed."""
         self.stage.note("world", "restarts the process")
         self.settings = replace(self.settings, **settings)
         self.process.kill()
@@ -101,31 +101,31 @@ class World:
         self.stage.note("world", "the process has died")
         self.stage.after(self.stage.rng.uniform(0.5, 5.0), start)
 
-    # --- what there is
+    # --- groups and machines
 
     def make(self, *names: str, **spec: Any) -> None:
-        """Create groups, and let time pass until they are ready."""
+        """Create groups, and wait until they are ready."""
         for name in names:
             self.kube.create_group(make_group(name, **spec))
         self.wait_until(lambda: all(self.is_ready(name) for name in names))
 
     def take_down(self, name: str, *, within_seconds: float = 1800.0) -> None:
-        """Ask for the deletion of a group, and let time pass until it is gone."""
+        """Delete a group, and wait until it does not exist any more."""
         self.delete_group(name)
         self.wait_until(lambda: self.kube.group(name) is None, within_seconds=within_seconds)
 
     def deny(self, *permissions: str) -> None:
-        """Let these permissions be missing, and no others."""
+        """Deny exactly these permissions."""
         self.cloud.world.change_settings({"denied_permissions": permissions})
 
     def group(self, name: str = "train") -> TpuNodeGroup:
-        """Return a group that is there."""
+        """Return an existing group."""
         group = self.kube.group(name)
         assert group is not None
         return group
 
     def is_ready(self, name: str) -> bool:
-        """Whether a group says that it is ready."""
+        """Return whether the condition Ready of a group is true."""
         ready = self._ready(name)
         return ready is not None and ready.status is ConditionStatus.TRUE
 
@@ -157,13 +157,13 @@ class World:
         return pods
 
     def delete_group(self, name: str) -> None:
-        """Ask for the deletion of a group."""
+        """Request the deletion of a group."""
         self.kube.delete((Kind.TPU_NODE_GROUP, "default", name))
 
-    # --- what must hold
+    # --- invariants
 
     def _check_delete(self, resource: Resource) -> None:
-        """Make sure that what Compute Engine is about to delete is ours, and that no work is on it."""
+        """Check that a deleted resource has the cluster's mark, and that no pods with chips run on its machines."""
         mark = names.parse_mark(resource.body.get("description", ""))
         groups = self.kube.all(Kind.TPU_NODE_GROUP)
         adopts = any(group.meta.annotations.get(names.ADOPT) for group in groups)
@@ -183,7 +183,7 @@ class World:
                 self.stage.violate(f"machine {pod.node} is deleted under pod {pod.name}")
 
     def check_nothing_left(self, *, foreign: int = 0) -> None:
-        """Make sure that nothing is left of anything of ours, anywhere."""
+        """Check that no resource and no object is left."""
         left = [resource.name for resource in self.cloud.resources()]
         if len(left) != foreign:
             self.stage.violate(f"left in Compute Engine: {left}")
@@ -194,13 +194,13 @@ class World:
                 self.stage.violate(f"left in Kubernetes: {kind} {', '.join(found)}")
 
     def check_tokens_gone(self) -> None:
-        """Make sure that the tokens of machines that have joined are worthless."""
+        """Check that machines that have joined have no tokens, and no entries in the memory."""
         if self.kube.all("Secret"):
             self.stage.violate("Secrets of tokens are left")
         if self.process.memory.machines:
             self.stage.violate("the metadata of machines that have joined is kept")
 
-    # --- inside
+    # --- internal
 
     def _boot(self, machine: MachineView) -> None:
         self.stage.after(self.stage.rng.uniform(1.0, 20.0), lambda: self.kube.join(machine.name))
@@ -211,7 +211,7 @@ class World:
 
 
 def ready_world(*names: str, settings: PlanningSettings = SETTINGS, **spec: Any) -> World:
-    """Return a world with groups that have been ready for a while."""
+    """Return a world with groups that have been ready for 60 s."""
     world = World(settings=settings)
     world.make(*(names or ("train",)), **spec)
     world.wait(60.0)

@@ -101,6 +101,9 @@ def test_a_node_of_a_slice(clock: FakeClock) -> None:
     for resources in (node["status"]["capacity"], node["status"]["allocatable"]):
         assert {"google.com/tpu": "4", "pods": "110"}.items() <= resources.items()
     assert "conditions" not in node["status"]
+    applied = node["metadata"]["annotations"]["node.gke.io/last-applied-node-labels"].split(",")
+    assert {"cloud.google.com/gke-nodepool=slice", "cloud.google.com/gke-accelerator-count=4", "team=x"} < {*applied}
+    assert not any(label.startswith("kubernetes.io/") for label in applied)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from provisioner.model.capacity import Failure, NodePoolRequest, OperationName, PoolName, PoolStatus
+from provisioner.model.membership import Membership
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.line import Stamps
@@ -228,3 +229,5 @@ class Memory:
     stamps: Stamps = field(default_factory=dict)
     claims: Mapping[SliceId, Claim] = field(default_factory=dict)
     operations: OperationLimit = field(default_factory=OperationLimit)
+    #: Node pools of the nodes that were seen: an edit of a label does not change them.
+    membership: Membership = field(default_factory=Membership)

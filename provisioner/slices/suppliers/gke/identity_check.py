@@ -19,7 +19,7 @@ from provisioner.kube.errors import ClusterError
 from provisioner.kube.live import list_provider_ids_without_tpus
 from provisioner.kube.protocol import Api
 from provisioner.slices.suppliers.gke.errors import GkeError
-from provisioner.slices.suppliers.gke.translate import Cluster
+from provisioner.slices.suppliers.gke.translate import INSTANCE_GROUP, Cluster
 
 _log = structlog.get_logger(__name__)
 
@@ -33,10 +33,6 @@ CHANNEL_CONSEQUENCE = (
     "version, so that GKE does not upgrade them earlier while their jobs run"
 )
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
-_GROUP = re.compile(
-    r"/projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+)/instanceGroup(Manager)?s/(?P<prefix>gke-[^/]+)-grp$"
-)
-_PROVIDER_ID = re.compile(r"gce://(?P<project>[^/]+)/(?P<zone>[^/]+)/(?P<prefix>gke-[^/]+)-[a-z0-9]{4}")
 _ADVICE = (
     "Check GCP_PROJECT_ID, GCP_CLUSTER_LOCATION and GCP_CLUSTER against the current context of the kubeconfig; if they "
     "name the same cluster, set ASSUME_SAME_CLUSTER=true."
@@ -60,11 +56,11 @@ def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: b
         doubt = f"The Kubernetes client does not trust the certificate authority of {name}."
     else:
         urls, nodes = cluster.instance_group_urls, 0
-        groups = {match.group("project", "zone", "prefix") for url in urls if (match := _GROUP.search(url))}
+        matches = filter(None, map(INSTANCE_GROUP.search, urls))
+        groups = {"gce://{}/{}/{}".format(*match.group("project", "zone", "prefix")) for match in matches}
         for node in list_provider_ids_without_tpus(api) if trusted_ca_pem is None else ():
             nodes += 1
-            found = _PROVIDER_ID.fullmatch(node)
-            if found and found.group("project", "zone", "prefix") in groups:
+            if node.rpartition("-")[0] in groups:
                 return True, f"Node {node} is in an instance group of {name}."
         doubt = (
             f"No certificate authority to compare with {name}, and none of the {nodes} nodes "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,7 +39,7 @@ NODE_POOL_FIELDS = (
     "name", "status", "statusMessage", "conditions", "config.labels", "config.taints", "config.machineType",
     "config.diskType", "config.spot", "config.flexStart", "config.reservationAffinity", "initialNodeCount",
     "autoscaling.enabled", "autoscaling.maxNodeCount", "locations", "placementPolicy", "config.serviceAccount",
-    "networkConfig.additionalNodeNetworkConfigs",
+    "networkConfig.additionalNodeNetworkConfigs", "instanceGroupUrls",
 )  # fmt: skip
 LIST_FIELDS = tuple(f"nodePools.{field}" for field in NODE_POOL_FIELDS)
 CLUSTER_FIELDS = (
@@ -52,6 +53,10 @@ Json = Mapping[str, Any]
 #: A raw message of protobuf; protobuf has no types for its fields.
 Message = Any
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
+#: Address of an instance group. Its machines have the prefix, TPU machines only the hash, and four more characters.
+INSTANCE_GROUP = re.compile(
+    r"/projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+)/instanceGroup(Manager)?s/(?P<prefix>gke-[^/]+-(?P<hash>\w+))-grp$"
+)
 _EFFECTS = {"NoSchedule": "NO_SCHEDULE", "PreferNoSchedule": "PREFER_NO_SCHEDULE", "NoExecute": "NO_EXECUTE"}
 _EFFECT_NAMES = {word: name for name, word in _EFFECTS.items()}
 _FAILED = frozenset({PoolStatus.ERROR, PoolStatus.RUNNING_WITH_ERROR})
@@ -140,7 +145,14 @@ def node_pool_of(pool: Message, body: Json) -> NodePool:
         reservation=reservation,
         policy_name=policy_name,
         disk_type=config.disk_type,
+        node_prefixes=tuple(chain.from_iterable(map(_node_prefixes, pool.instance_group_urls))),
     )
+
+
+def _node_prefixes(group_url: str) -> tuple[str, ...]:
+    """Return the prefixes that the names of nodes of an instance group may have."""
+    match = INSTANCE_GROUP.search(group_url)
+    return (match["prefix"], f"gke-tpu-{match['hash']}") if match is not None else ()
 
 
 def _capacity_kind(config: Message, reservation: str) -> CapacityKind:

@@ -298,6 +298,7 @@ def pool_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float)
         capacity=_KINDS[config.effective_provisioning_model],
         reservation=config.reservation,
         disk_type=config.disk_type,
+        node_prefixes=(names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP),),
     )
 
 

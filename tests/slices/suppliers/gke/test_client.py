@@ -363,6 +363,14 @@ def test_every_field_of_a_pool_is_read(server: RecordingServer, client: GkeClien
     assert read_everywhere(server, client, FULL_POOL) == FULL
 
 
+def test_names_of_nodes_are_read_from_the_instance_groups(server: RecordingServer, client: GkeClient) -> None:
+    """A TPU node has the hash of its group in its name, other nodes have the whole name."""
+    groups = "https://www.googleapis.com/compute/v1/projects/p/zones/us-east5-b/instanceGroupManagers"
+    urls = [f"{groups}/gke-c-a-0123456789-0a1b2c3d-grp", f"{groups}/odd", "odd"]
+    pool = read_everywhere(server, client, {**FULL_POOL, "instanceGroupUrls": urls})
+    assert pool.node_prefixes == ("gke-c-a-0123456789-0a1b2c3d", "gke-tpu-0a1b2c3d")
+
+
 @pytest.mark.parametrize(("body", "facts"), POOLS)
 def test_pools_are_read(
     server: RecordingServer, client: GkeClient, body: dict[str, Any], facts: dict[str, Any]

@@ -9,9 +9,10 @@ import pytest
 from provisioner import constants
 from provisioner.kube import errors
 from provisioner.kube.errors import ClusterError
-from provisioner.kube.live import list_nodes_of_pool
+from provisioner.kube.live import find_nodes_of_pool
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, OperationName, PoolName, PoolStatus
+from provisioner.model.membership import Membership
 from provisioner.slices.supplier import SupplierError
 from provisioner.slices.suppliers.nodegroup.supplier import API_ROOT, NodeGroupSupplier
 from tests.slices.suppliers.nodegroup.test_translate import REQUEST, SETTINGS
@@ -167,4 +168,5 @@ def test_a_node_that_says_it_is_of_the_pool_of_others_does_not_keep_that(ground:
     for name, namespace in (("own", "slices"), ("liar", "others")):
         labels = {constants.NODE_POOL: NAME, constants.TRUSTED_GROUP_NAMESPACE: namespace}
         ground.kube.put_object(object_path("nodes", name), {"metadata": {"labels": labels}})
-    assert [node.name for node in list_nodes_of_pool(ground.kube, NAME, selector)] == ["own"]
+    nodes, unknown = find_nodes_of_pool(ground.kube, PoolName(NAME), 2, Membership(), selector)
+    assert ([node.name for node in nodes], unknown) == (["own"], {"own"})

@@ -18,7 +18,7 @@ from provisioner.model.workloads import GroupKey, WorkloadUid
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.shape import resolve
-from provisioner.nodegroups.api.types import TpuNodeGroup
+from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.planning.nodes import labels_of
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.launch.specification import Candidates, Specification, pool_name, read_ownership
@@ -64,6 +64,12 @@ def made(request: NodePoolRequest) -> dict[str, Any]:
 
 def pool(raw: dict[str, Any]) -> NodePool:
     return pool_of(parse(TpuNodeGroup, raw), NOW, capacity_wait_seconds=600.0)
+
+
+def test_nodes_are_named_after_the_managed_instance_group() -> None:
+    group = parse(TpuNodeGroup, made(REQUEST))
+    manager = names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)
+    assert pool(made(REQUEST)).node_prefixes == (names.manager_of(f"{manager}-x1b2"),) == (manager,)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,59 @@
+"""Decides which node pool a node belongs to. Pure.
+
+Planning, the page, the gate before a delete, and `drain` use this module. The label `cloud.google.com/gke-nodepool`
+does not suffice, because users can edit it, and GKE restores it only when the node registers or boots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from provisioner import constants
+from provisioner.model import bounds
+from provisioner.model.capacity import Node, NodePool, PoolName
+
+
+def reported_pool(labels: Mapping[str, object], annotations: Mapping[str, object]) -> PoolName:
+    """Return the node pool in the metadata of a node: in GKE's annotation, otherwise in the label; empty if neither."""
+    label, applied = labels.get(constants.NODE_POOL), annotations.get(constants.APPLIED_LABELS)
+    entries = applied.split(",") if isinstance(applied, str) else ()
+    recorded = dict(entry.partition("=")[::2] for entry in entries).get(constants.NODE_POOL)
+    name = recorded or label
+    return PoolName(bounds.cut(name, bounds.OBJECT_NAME)) if isinstance(name, str) else PoolName("")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """The node pools by the names of their nodes."""
+
+    #: Node pools by the prefix that an instance group gives to the names of its machines.
+    by_prefix: Mapping[str, PoolName] = field(default_factory=dict)
+    #: Names of the listed node pools.
+    listed: Collection[PoolName] = frozenset()
+    #: Node pools of the nodes that this process has seen and that still exist, by node name.
+    seen: Mapping[str, PoolName] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, pools: Iterable[NodePool], nodes: Iterable[Node] = (), before: Membership | None = None) -> Membership:
+        """Return the membership of the nodes by a list of pools, and by the membership `before`."""
+        by_name = {pool.name: pool for pool in pools}
+        by_prefix = {prefix: pool.name for pool in by_name.values() for prefix in pool.node_prefixes}
+        known = cls(by_prefix=by_prefix, listed=by_name.keys(), seen=before.seen if before is not None else {})
+        pool_of = ((node.name, known.pool_of(node.name, node.pool_name)) for node in nodes)
+        return replace(known, seen={name: pool for name, pool in pool_of if pool})
+
+    def pool_of(self, node: str, reported: PoolName) -> PoolName:
+        """Return the node pool of a node, empty if it is unknown; `reported` is the result of `reported_pool`.
+
+        The name of a node cannot be edited. A reported pool that is not listed may come from an edited label.
+        """
+        by_name = self.by_prefix.get(node.rpartition("-")[0])
+        return by_name or (reported if reported in self.listed else self.seen.get(node) or reported)
+
+    def correct(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
+        """Return the seen nodes, each with the pool that it belongs to."""
+        pool_of = ((node, self.seen.get(node.name)) for node in nodes)
+        return tuple(
+            node if pool == node.pool_name else replace(node, pool_name=pool) for node, pool in pool_of if pool
+        )
