@@ -1,4 +1,4 @@
-"""Failures of GKE on demand: what to break, for which pools and calls."""
+"""Failures of GKE on demand, for selected pools and calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rehearsal.simulators.http import faults
 
 
 class FaultKind(StrEnum):
-    """Everything that can be made to go wrong."""
+    """Kinds of simulated failures."""
 
     STOCKOUT = "stockout"
     """The create ends with GCE_STOCKOUT, its pool in ERROR. A pool made empty runs, without nodes until the fault is
@@ -52,7 +52,7 @@ CREATE_FAULTS = (
     FaultKind.CREATE_ERROR,
     FaultKind.CREATE_NEVER_ENDS,
 )
-#: Of CREATE_FAULTS those that strike a pool made empty when it should get its nodes.
+#: Kinds of CREATE_FAULTS that affect a pool created empty when it should get its nodes.
 CAPACITY_FAULTS = (FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED)
 NODE_FAULTS = (FaultKind.NODES_NEVER_REGISTER, FaultKind.NODES_WITHOUT_CHIPS)
 DELETE_FAULTS = (FaultKind.DELETE_FAILS, FaultKind.DELETE_NEVER_ENDS)
@@ -60,9 +60,9 @@ DELETE_FAULTS = (FaultKind.DELETE_FAILS, FaultKind.DELETE_NEVER_ENDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a fault may strike: a call, the pool that it is about, or a pool; None and empty where it isn't known.
+    """Attributes of a call or pool that a fault can match; None or empty if unknown.
 
-    `reservation` is how a pool names its own, and the name alone.
+    `reservation` contains the reservation as the pool names it, and only its name.
     """
 
     method: str | None = None
@@ -76,11 +76,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault(faults.BaseFault):
-    """One thing to break; what is None matches everything.
+    """A fault. A field that is not set matches any target.
 
     `pool` is a regular expression for the whole name, `topology` such as 4x8, `capacity` one of Capacity's values,
-    `reservation` a name, or all of what pools send. `after_seconds` delays the end of a failed create or delete (None:
-    as long as a good one takes), which ends with `status`.
+    `reservation` a name, or the whole text that pools send. `after_seconds` is the time until a failed create or delete
+    ends with `status`; by default, the usual time.
     """
 
     kinds = FaultKind

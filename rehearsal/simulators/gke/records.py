@@ -1,4 +1,4 @@
-"""The things that the simulated GKE keeps: clusters, pools, operations, nodes. Mutable; only the model changes them."""
+"""The objects in the state of the simulated GKE. Mutable; only the model changes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rehearsal.simulators.gke.validation import Failure, PoolPlan
 
 
 class PoolStatus(StrEnum):
-    """NodePool.Status."""
+    """Values of NodePool.Status."""
 
     PROVISIONING = "PROVISIONING"
     RUNNING = "RUNNING"
@@ -26,14 +26,14 @@ class PoolStatus(StrEnum):
 
 
 class OperationType(StrEnum):
-    """The Operation.Type values that node pools lead to."""
+    """Values of Operation.Type that occur for node pools."""
 
     CREATE_NODE_POOL = "CREATE_NODE_POOL"
     DELETE_NODE_POOL = "DELETE_NODE_POOL"
 
 
 class OperationStatus(StrEnum):
-    """Operation.Status."""
+    """Values of Operation.Status."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -41,7 +41,7 @@ class OperationStatus(StrEnum):
 
 
 class NodeState(StrEnum):
-    """Where a node is on its way into the cluster and out of it."""
+    """State of a node on its way into the cluster and out of it."""
 
     WAITING = "waiting"
     """Its time to register has not come."""
@@ -64,7 +64,7 @@ class NodeState(StrEnum):
 
 @dataclass(kw_only=True, eq=False)
 class SimulatedNode:
-    """One VM of a pool."""
+    """A VM of a pool."""
 
     name: str
     zone: str
@@ -73,7 +73,7 @@ class SimulatedNode:
 
     @property
     def is_wanted(self) -> bool:
-        """Tell whether the cluster should have a Node object for it."""
+        """Whether the cluster should have a Node object for the VM."""
         return self.state in (NodeState.DUE, NodeState.REGISTERED)
 
 
@@ -96,13 +96,13 @@ class Operation:
 
     @property
     def is_done(self) -> bool:
-        """Tell whether it has ended, well or badly."""
+        """Whether the operation has ended, with or without an error."""
         return self.status is OperationStatus.DONE
 
 
 @dataclass(kw_only=True, eq=False)
 class Pool:
-    """A node pool; `body` is what its creator sent, in canonical JSON."""
+    """A node pool; `body` is the body of its create, in canonical JSON."""
 
     name: str
     cluster: ClusterName
@@ -124,7 +124,7 @@ class Pool:
 
     @property
     def target(self) -> Target:
-        """The pool as faults know it."""
+        """Attributes of the pool that faults can match."""
         plan = self.plan
         return Target(
             pool=self.name,
@@ -136,7 +136,7 @@ class Pool:
         )
 
     def touch(self, etag: str) -> None:
-        """Note a change."""
+        """Record a change."""
         self.etag = etag
         self.rendered.clear()
 
@@ -152,7 +152,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """What observers see of a node."""
+    """Snapshot of a node for observers."""
 
     name: str
     zone: str
@@ -162,7 +162,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """What observers see of a pool."""
+    """Snapshot of a pool for observers."""
 
     name: str
     cluster: ClusterName
@@ -181,7 +181,7 @@ class PoolView:
 
 
 def view_of(pool: Pool) -> PoolView:
-    """Return a frozen picture of a pool."""
+    """Return a frozen snapshot of a pool."""
     return PoolView(
         name=pool.name,
         cluster=pool.cluster,

@@ -1,4 +1,4 @@
-"""What a simulated GKE can be told about itself, at its start and while it runs. Times are in seconds."""
+"""Settings of a simulated GKE, for its start and while it runs. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rehearsal.simulators.http.google import GoogleSettings
 from rehearsal.simulators.machines import parse_topology
 
 CHANNELS = ("RAPID", "REGULAR", "STABLE", "EXTENDED")
-#: The permission without which a caller can give no node a service account.
+#: Permission that a caller needs to give nodes a service account.
 ACT_AS = "iam.serviceAccounts.actAs"
-#: A reservation that is READY, and all of it in use.
+#: State of a reservation that is READY and completely in use.
 FULL = "FULL"
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?(Z|[+-]\d\d:\d\d)")
 _RESERVATION_STATES = ("CREATING", "DELETING", "INVALID", "READY", "UPDATING", FULL)
@@ -22,7 +22,7 @@ _RESERVATION_STATES = ("CREATING", "DELETING", "INVALID", "READY", "UPDATING", F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatorSettings(GoogleSettings):
-    """Every option of the simulator."""
+    """Options of the simulator."""
 
     # These identify the cluster or its credentials.
     fixed = ("project", "location", "cluster")
@@ -96,7 +96,7 @@ class SimulatorSettings(GoogleSettings):
     """The GKE version that clusters, pools and nodes report."""
 
     def problems(self) -> list[str]:
-        """Return what is wrong with them."""
+        """Return the mistakes in the settings."""
         problems = [*_policy_problems(self.workload_policies), *_reservation_problems(self.reservations or {})]
         problems += _end_problems(self.reservation_ends)
         if self.operations_quota is not None and self.operations_quota < 1:
@@ -109,12 +109,12 @@ class SimulatorSettings(GoogleSettings):
         return problems
 
     def has_ended(self, zone: str, reservation: str, now: datetime) -> bool:
-        """Tell whether a reservation is gone."""
+        """Return whether a reservation has been deleted."""
         end = self.reservation_ends.get(f"{zone}/{reservation}")
         return end is not None and datetime.fromisoformat(end) <= now
 
     def state_of_account(self, account: str) -> str:
-        """Return what is wrong with a service account for nodes: "forbidden", "missing", or nothing."""
+        """Return the problem with a service account for nodes: "forbidden", "missing", or "" if usable."""
         denied = "forbidden" if ACT_AS in self.denied_permissions else ""
         return self.service_accounts.get(account, denied)
 
