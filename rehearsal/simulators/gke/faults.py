@@ -14,36 +14,28 @@ from rehearsal.simulators.http import faults
 class FaultKind(StrEnum):
     """Kinds of simulated failures."""
 
+    #: The create ends with GCE_STOCKOUT, and its pool is in ERROR. A pool that is created empty, as for flex-start,
+    #: becomes RUNNING and gets its nodes only when the fault is cleared.
     STOCKOUT = "stockout"
-    """The create ends with GCE_STOCKOUT, its pool in ERROR. A pool made empty runs, without nodes until the fault is
-    cleared: so flex-start waits for capacity."""
-
+    #: The create ends with GCE_QUOTA_EXCEEDED, and its pool is in ERROR. A pool that is created empty waits as in a
+    #: stockout.
     QUOTA_EXCEEDED = "quota_exceeded"
-    """The create ends with GCE_QUOTA_EXCEEDED, its pool in ERROR. A pool made empty waits as in a stockout."""
-
+    #: The create ends with the given status and message, and its pool is in ERROR.
     CREATE_ERROR = "create_error"
-    """The create ends with the given status and message, its pool in ERROR."""
-
+    #: The pool remains PROVISIONING until the fault is cleared.
     CREATE_NEVER_ENDS = "create_never_ends"
-    """The pool stays PROVISIONING until the fault is cleared."""
-
+    #: The pool becomes RUNNING while `hosts` (default: all) of its nodes never register.
     NODES_NEVER_REGISTER = "nodes_never_register"
-    """The pool gets RUNNING while `hosts` (default: all) of its nodes never register."""
-
+    #: `hosts` (default: all) of the nodes register without chips.
     NODES_WITHOUT_CHIPS = "nodes_without_chips"
-    """`hosts` (default: all) of the nodes register without chips."""
-
+    #: The delete ends with an error; the pool is RUNNING_WITH_ERROR with half of its nodes.
     DELETE_FAILS = "delete_fails"
-    """The delete ends with an error; the pool is RUNNING_WITH_ERROR with half of its nodes."""
-
+    #: The pool remains STOPPING until the fault is cleared.
     DELETE_NEVER_ENDS = "delete_never_ends"
-    """The pool stays STOPPING until the fault is cleared."""
-
+    #: A call gets the given HTTP status, or no response if the code is 0.
     HTTP_ERROR = faults.HTTP_ERROR
-    """A call is answered with the given HTTP code, or not at all with code 0."""
-
+    #: A call is answered only after `seconds`.
     HANG = faults.HANG
-    """A call is answered only after `seconds`."""
 
 
 CREATE_FAULTS = (

@@ -43,23 +43,18 @@ class OperationStatus(StrEnum):
 class NodeState(StrEnum):
     """State of a node on its way into the cluster and out of it."""
 
+    #: The time of its registration has not come.
     WAITING = "waiting"
-    """Its time to register has not come."""
-
+    #: The node must be registered, and is not known to be.
     DUE = "due"
-    """It should be registered and is not known to be."""
-
+    #: The cluster has the node.
     REGISTERED = "registered"
-    """The cluster has it."""
-
+    #: A fault prevents the registration of the node.
     NEVER = "never"
-    """A fault keeps it from registering."""
-
+    #: The node was preempted, or deleted by another client.
     LOST = "lost"
-    """It was preempted or deleted by somebody else."""
-
+    #: The pool has deleted the node.
     REMOVED = "removed"
-    """Its pool gave it up."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -89,10 +84,10 @@ class Operation:
     status: OperationStatus
     ended: datetime | None = None
     failure: Failure | None = None
+    #: Whether the operation's time is over; it ends unless a fault or a missing node delays it.
     due: bool = False
-    """Its time is over; it ends as soon as nothing else keeps it."""
+    #: ID of the fault that prevents the end of the operation; None if there is no such fault.
     held_by: str | None = None
-    """The fault that keeps it from ending."""
 
     @property
     def is_done(self) -> bool:
@@ -108,19 +103,19 @@ class Pool:
     cluster: ClusterName
     body: dict[str, Any]
     plan: PoolPlan
+    #: Prefix of the names of nodes and instance groups, by zone.
     groups: dict[str, str]
-    """The prefix of node and group names by zone."""
     status: PoolStatus
     created: datetime
+    #: The operation that began last on the pool.
     operation: Operation
-    """The operation that last began on it."""
     nodes: list[SimulatedNode] = field(default_factory=list)
+    #: ID of the fault that prevents a pool created empty from getting nodes; None if there is no such fault.
     short_of_capacity: str | None = None
-    """The fault that keeps a pool made empty from its nodes."""
     trouble: Failure | None = None
     etag: str = ""
+    #: Cached JSON bodies of the pool; cleared by every change.
     rendered: dict[object, Any] = field(default_factory=dict)
-    """What the wire form keeps of it; emptied by every change."""
 
     @property
     def target(self) -> Target:
@@ -172,8 +167,8 @@ class PoolView:
     machine_type: str
     topology: str | None
     capacity: str
+    #: Whether nodes can pull private images. Real nodes that cannot are Ready, but most pods do not start on them.
     pulls_images: bool
-    """Without it real nodes are Ready and start no pod whose image is private."""
     auto_upgrade: bool
     created: datetime
     operation: str

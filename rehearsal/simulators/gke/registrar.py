@@ -39,12 +39,12 @@ _REPAIR_LOOK_SECONDS = 1.0
 _NODES = "/api/v1/nodes"
 
 
+#: Annotation of simulated Nodes; the value identifies the process of the simulator that created the Node.
 MARKER = "tpu-provisioner.cloud.google.com/simulated-by"
-"""The annotation that tells a simulated Node, and which life of a simulator made it."""
 
 POOL_LABEL = "cloud.google.com/gke-nodepool"
+#: Annotation in which GKE records the labels that it applied; GKE applies them again only when a node boots.
 _APPLIED_LABELS = "node.gke.io/last-applied-node-labels"
-"""The annotation in which GKE records the labels that it applied; it applies them again only when a node boots."""
 _CHIPS = "google.com/tpu"
 _DRIVER_LABEL = "cloud.google.com/gke-tpu-dra-driver"
 _DRIVER = "tpu.google.com"
