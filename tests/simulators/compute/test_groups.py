@@ -1,4 +1,4 @@
-"""Managed instance groups: what is refused, bulk mode and its placeholders, single VMs, deletes, recreation, sizes."""
+"""Tests of managed instance groups: rejected inserts, bulk mode, single VMs, reservations and quotas."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ RESERVED = {"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}}
     ],
 )
 def test_a_group_is_refused(compute: Compute, body: Any, code: int, text: str) -> None:
-    """What is wrong is told at once, and nothing is made."""
+    """The error is in the response to the insert, not in its operation."""
     compute.do("POST", POLICIES, policy())
     compute.do("POST", POLICIES, policy("odd", "3x3"))
     compute.do("POST", TEMPLATES, template())
@@ -68,7 +68,7 @@ def test_a_group_is_refused(compute: Compute, body: Any, code: int, text: str) -
 
 
 def test_a_slice_runs(compute: Compute) -> None:
-    """The insert is done before the VMs run; then the group is stable, its topology active."""
+    """Once all VMs run, the group is stable and its topology is active."""
     compute.slice()
     assert compute.statuses() == ["PROVISIONING"] * 4
     status = compute.status()
@@ -97,7 +97,7 @@ def test_a_slice_runs(compute: Compute) -> None:
     ],
 )
 def test_bulk_mode_waits_with_placeholders(compute: Compute, fault: FaultKind, codes: set[str]) -> None:
-    """While there is no room, managed instances are there without VMs, and the group tells since when and why."""
+    """The group shows the time and the error of its last attempt."""
     compute.world.faults.add(Fault(kind=fault))
     compute.slice()
     compute.pass_seconds(600)
@@ -126,7 +126,7 @@ def test_bulk_mode_waits_with_placeholders(compute: Compute, fault: FaultKind, c
 
 
 def test_bulk_mode_takes_all_or_nothing(make_compute: MakeCompute) -> None:
-    """With room for three of four, a slice in bulk mode gets none and single VMs are made as far as there is room."""
+    """With room for three of four VMs, a group with single VMs creates three."""
     compute = make_compute(capacity={"us-east5-a/ct6e-standard-4t": 3})
     compute.slice()
     compute.pass_seconds(20)
@@ -172,7 +172,7 @@ def test_bulk_mode_takes_all_or_nothing(make_compute: MakeCompute) -> None:
     ],
 )
 def test_a_reservation_that_gives_nothing(make_compute: MakeCompute, reservations: Any, code: str, text: str) -> None:
-    """A reservation-bound slice waits, and the group tells why."""
+    """A reservation-bound slice waits until the reservation can be used."""
     compute = make_compute(reservations=reservations)
     compute.slice(model="RESERVATION_BOUND")
     compute.pass_seconds(20)
@@ -190,7 +190,7 @@ def test_a_reservation_that_gives_nothing(make_compute: MakeCompute, reservation
     ],
 )
 def test_chips_in_use_count_for_their_quota(make_compute: MakeCompute, model: str, runs: bool) -> None:
-    """Until a slice is deleted, its chips are missing to others of its region and model."""
+    """The quota is per region and provisioning model."""
     compute = make_compute(quotas={"TPUS": 16}, reservations=RESERVED)
     compute.slice()
     compute.do("POST", TEMPLATES, template("second", model=model))

@@ -1,4 +1,4 @@
-"""VMs: their states and metadata, how they are lost and come again, what observers are told."""
+"""Tests of VMs: statuses, metadata, losses and repairs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def first(compute: Compute) -> str:
 
 
 def test_metadata_is_what_a_vm_reads(compute: Compute) -> None:
-    """What the template gave, and then what setMetadata made of it, once its operation has taken effect."""
+    """A replacement takes effect with the end of its operation."""
     compute.slice()
     name = first(compute)
     assert compute.world.metadata(ZONE, name)["startup-script"] == "#!/bin/sh"
@@ -38,7 +38,7 @@ def test_metadata_is_what_a_vm_reads(compute: Compute) -> None:
 
 @pytest.mark.parametrize("fingerprint", [None, "", "stale"])
 def test_a_stale_fingerprint_is_refused(compute: Compute, fingerprint: str | None) -> None:
-    """412 conditionNotMet, and nothing changes; a change and back again is a change."""
+    """A fingerprint is outdated after any change, even one that sets the same content."""
     compute.slice()
     name = first(compute)
     found = compute.get(f"{INSTANCES}/{name}")["metadata"]
@@ -52,7 +52,7 @@ def test_a_stale_fingerprint_is_refused(compute: Compute, fingerprint: str | Non
 
 
 def test_metadata_of_what_is_not_there(compute: Compute) -> None:
-    """A VM that is gone is not found, one that stops takes no change, and an effect that comes too late fails."""
+    """If the VM is deleted before the change takes effect, the operation fails."""
     compute.slice()
     compute.pass_seconds(10)
     name, other = (member["name"] for member in compute.members()[:2])
@@ -82,7 +82,7 @@ def test_metadata_of_what_is_not_there(compute: Compute) -> None:
     ],
 )
 def test_a_lost_vm_stays_lost(make_compute: MakeCompute, model: str, loss: Loss, status: str) -> None:
-    """A group that does nothing is stable without the VM, and its topology is incomplete."""
+    """The group is stable without the VM, and its topology is incomplete."""
     compute = make_compute(reservations={"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}})
     compute.slice(model=model)
     compute.pass_seconds(10)
@@ -99,7 +99,7 @@ def test_a_lost_vm_stays_lost(make_compute: MakeCompute, model: str, loss: Loss,
 
 @pytest.mark.parametrize(("loss", "way"), [(Loss.HOST_ERROR, "REPAIRING"), (Loss.MAINTENANCE, "STOPPING")])
 def test_a_slice_restarts_after_a_host_error(compute: Compute, loss: Loss, way: str) -> None:
-    """All VMs of a slice start again, with the same ids and metadata, one boot more."""
+    """All VMs of a slice start again, with the same IDs, and one boot more."""
     compute.slice()
     compute.pass_seconds(10)
     before = [member["id"] for member in compute.members()]
@@ -112,7 +112,7 @@ def test_a_slice_restarts_after_a_host_error(compute: Compute, loss: Loss, way: 
 
 
 def test_a_slice_that_repairs_is_made_again_as_a_whole(compute: Compute) -> None:
-    """After a preemption all VMs go, and come again under the same names once there is room for all."""
+    """All VMs are deleted, and created again under the same names once there is room for all."""
     compute.slice(model="SPOT", **REPAIRS)
     compute.pass_seconds(10)
     before = compute.members()
@@ -130,7 +130,6 @@ def test_a_slice_that_repairs_is_made_again_as_a_whole(compute: Compute) -> None
 
 
 def test_a_group_of_single_vms_repairs_one(compute: Compute) -> None:
-    """Only the VM that was lost is made again."""
     compute.slice(mode="INDIVIDUAL", policy=None, **REPAIRS)
     compute.pass_seconds(10)
     before = [member["id"] for member in compute.members()]
@@ -142,7 +141,7 @@ def test_a_group_of_single_vms_repairs_one(compute: Compute) -> None:
 
 
 def test_flex_start_vms_have_an_end(compute: Compute) -> None:
-    """It can be read while they run; then they are deleted, and the group does nothing."""
+    """The time is visible while they run. The group does not recreate them."""
     compute.slice(model="FLEX_START")
     compute.pass_seconds(10)
     assert all("terminationTimestamp" in member["scheduling"] for member in compute.members())
@@ -154,7 +153,7 @@ def test_flex_start_vms_have_an_end(compute: Compute) -> None:
 
 
 def test_a_terminated_vm_gives_its_room_back(make_compute: MakeCompute) -> None:
-    """Another slice gets the room of one that was preempted whole, though its VMs are still there."""
+    """Another slice gets the capacity of a preempted slice whose VMs still exist."""
     compute = make_compute(capacity={"us-east5-a/ct6e-standard-4t": 4})
     compute.slice(model="SPOT")
     compute.do("POST", GROUPS, group("second"))
@@ -167,7 +166,7 @@ def test_a_terminated_vm_gives_its_room_back(make_compute: MakeCompute) -> None:
 
 
 def test_machines_are_listed_by_pages_and_by_the_start_of_their_names(compute: Compute) -> None:
-    """Whole, or the fields that are asked for."""
+    """With `fields`, only the requested fields are returned."""
     compute.slice()
     names = sorted(member["name"] for member in compute.members())
     page = compute.get(f"{INSTANCES}?maxResults=3")

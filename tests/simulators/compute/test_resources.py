@@ -1,4 +1,4 @@
-"""Policies and templates: what is refused of them, what is answered, who uses whom."""
+"""Tests of policies and templates: rejected inserts, responses, use by groups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from tests.support.compute import GROUPS, POLICIES, TEMPLATES, Compute, affinity
     ],
 )
 def test_a_policy_is_refused(compute: Compute, body: Any, text: str) -> None:
-    """What is wrong is told with 400, and nothing is made."""
     status, answer = compute("POST", POLICIES, body)
 
     assert status == 400
@@ -38,7 +37,7 @@ def test_a_policy_is_refused(compute: Compute, body: Any, text: str) -> None:
 
 
 def test_a_template_is_made_and_cannot_be_changed(compute: Compute) -> None:
-    """A template shows what was sent and what Compute Engine fills in."""
+    """The response contains the sent fields and the defaults of Compute Engine."""
     compute.do("POST", TEMPLATES, template(model="FLEX_START"))
     found = compute.get(f"{TEMPLATES}/template")
     assert found["properties"]["scheduling"] == {
@@ -116,7 +115,6 @@ def test_a_template_is_made_and_cannot_be_changed(compute: Compute) -> None:
     ],
 )
 def test_a_template_is_refused(compute: Compute, changes: dict[str, Any], text: str) -> None:
-    """What is wrong is told with 400, and nothing is made."""
     status, answer = compute("POST", TEMPLATES, template(**changes))
 
     assert status == 400
@@ -126,7 +124,7 @@ def test_a_template_is_refused(compute: Compute, changes: dict[str, Any], text: 
 
 @pytest.mark.parametrize("path", [f"{POLICIES}/policy", f"{TEMPLATES}/template"])
 def test_what_a_group_uses_is_not_deleted(compute: Compute, path: str) -> None:
-    """Template and policy go only once the group is gone, also while it is being deleted."""
+    """A group uses them until its own delete has ended."""
     compute.slice()
     status, answer = compute("DELETE", path)
     assert (status, answer["error"]["errors"][0]["reason"]) == (400, "resourceInUseByAnotherResource")
@@ -138,7 +136,7 @@ def test_what_a_group_uses_is_not_deleted(compute: Compute, path: str) -> None:
 
 
 def test_names_are_taken_once(compute: Compute) -> None:
-    """A name is taken from its insert until its delete is done; then it can be had again, with another id."""
+    """Afterwards the name can be used again, with another ID."""
     compute("POST", TEMPLATES, template())
     for _ in range(2):
         status, answer = compute("POST", TEMPLATES, template())
@@ -153,7 +151,7 @@ def test_names_are_taken_once(compute: Compute) -> None:
 
 
 def test_nothing_is_used_before_it_is_ready(compute: Compute) -> None:
-    """What is being created or deleted can't be deleted, and no group can use it."""
+    """A resource is not ready while it is being created or deleted."""
     compute("POST", TEMPLATES, template())
     compute("POST", POLICIES, policy())
     for path in (f"{TEMPLATES}/template", f"{POLICIES}/policy"):
@@ -168,7 +166,7 @@ def test_nothing_is_used_before_it_is_ready(compute: Compute) -> None:
 
 
 def test_what_is_being_made_can_be_hidden(make_compute: Callable[..., Compute]) -> None:
-    """With visible_while_inserted off, a get and a list find only what is done, and the name is taken all the same."""
+    """Its name is taken nevertheless."""
     compute = make_compute(visible_while_inserted=False)
     compute("POST", TEMPLATES, template())
     assert compute("GET", f"{TEMPLATES}/template")[0] == 404
@@ -194,7 +192,7 @@ def test_what_is_being_made_can_be_hidden(make_compute: Callable[..., Compute]) 
 def test_quotas_of_numbers(
     make_compute: Callable[..., Compute], metric: str, path: str, body: Any, where: str, elsewhere: list[str]
 ) -> None:
-    """One resource more than the quota is refused with 403 quotaExceeded, and one in another place is not."""
+    """Quotas are separate for each project and, if regional, each region."""
     compute = make_compute(quotas={metric: 1})
     compute.do("POST", path, body("a"))
     status, answer = compute("POST", path, body("b"))

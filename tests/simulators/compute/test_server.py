@@ -1,4 +1,4 @@
-"""The API over a socket, the simulator's own, and what limits all calls: rates, policies, service accounts."""
+"""Tests of the API over a socket, the simulator's own API, rate limits, organisation policies and service accounts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def compute() -> Iterator[ComputeSimulator]:
 
 @pytest.fixture
 def call(compute: ComputeSimulator) -> Iterator[Client]:
-    """A client of it."""
+    """A client of the simulator."""
     client = Client(compute.port)
     yield client
     client.close()
 
 
 def make(call: Client, path: str, body: Any) -> None:
-    """Make a resource and wait for it."""
+    """Create a resource, and wait for the end of its operation."""
     status, operation = call("POST", path, body)
     assert status == 200, operation
     link = operation["selfLink"].removeprefix("https://www.googleapis.com")
@@ -40,14 +40,14 @@ def make(call: Client, path: str, body: Any) -> None:
 
 
 def make_slice(call: Client) -> None:
-    """Make a slice and all that it needs."""
+    """Create a slice with its policy and template."""
     make(call, POLICIES, policy())
     make(call, TEMPLATES, template())
     make(call, GROUPS, group())
 
 
 def test_errors_in_computes_form(call: Client) -> None:
-    """A refusal has code, message, and reasons; what is no JSON, too."""
+    """A body that is not JSON is reported in the same format."""
     status, body = call("GET", f"{TEMPLATES}/x")
     text = "The resource 'projects/proj/global/instanceTemplates/x' was not found"
     entry = {"message": text, "domain": "global", "reason": "notFound"}
@@ -57,7 +57,6 @@ def test_errors_in_computes_form(call: Client) -> None:
 
 
 def test_the_simulators_own_api(compute: ComputeSimulator, call: Client) -> None:
-    """State, losses, settings, and the faults that only this one has."""
     make_slice(call)
     wait_for(lambda: call("GET", f"{GROUPS}/group")[1]["status"]["isStable"])
     state = call("GET", "/simulator/v1/state")[1]
@@ -78,7 +77,7 @@ MakeCompute = Callable[..., Compute]
 
 @pytest.mark.parametrize("code", [403, 429])
 def test_rates_are_limited(make_compute: MakeCompute, code: int) -> None:
-    """Reads and changes have limits of their own, each project too, and a minute later there is room again."""
+    """The limits are separate for reads and changes, and for each project."""
     compute = make_compute(reads_per_minute=3, changes_per_minute=1, rate_limit_code=code)
     for _ in range(3):
         compute.get(TEMPLATES)
@@ -98,7 +97,7 @@ def test_rates_are_limited(make_compute: MakeCompute, code: int) -> None:
 
 
 def test_organisation_policies(make_compute: MakeCompute) -> None:
-    """A call that one forbids is refused with 412; VMs that one forbids are not made, and the group tells."""
+    """A forbidden create of VMs is an error of the group."""
     images, addresses = "constraints/compute.trustedImageProjects", "constraints/compute.vmExternalIpAccess"
     compute = make_compute(violated_constraints={"instanceTemplates.insert": images})
     status, answer = compute("POST", TEMPLATES, template())
@@ -122,7 +121,6 @@ def test_organisation_policies(make_compute: MakeCompute) -> None:
     ],
 )
 def test_service_accounts(make_compute: MakeCompute, account: str, code: int, text: str) -> None:
-    """A group whose VMs could not have their service account is refused."""
     default = "349152590288-compute@developer.gserviceaccount.com"
     compute = make_compute(service_accounts={"forbidden@x": "forbidden", "missing@x": "missing", default: "forbidden"})
     compute.do("POST", POLICIES, policy())

@@ -1,4 +1,4 @@
-"""Google's unmodified client library against the simulated GKE; unlike gcloud, it requests enums as numbers."""
+"""Tests with Google's unmodified client library; unlike gcloud, it requests enums as numbers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_library_creates_lists_and_deletes_a_pool(library: container_v1.ClusterM
 
 
 def test_enums_are_numbers_if_a_client_requests_numbers(gke: Simulator) -> None:
-    """In every part of the response, also of a pool in a list; other fields are the same."""
+    """Also in lists of pools. Fields that are not enums are the same."""
     gke.inject(Fault(kind=FaultKind.STOCKOUT))
     client = Client(gke.port)
     config = {"machineType": "ct6e-standard-4t", "labels": {"status": "ERROR"}}

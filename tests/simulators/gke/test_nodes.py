@@ -1,4 +1,4 @@
-"""Node objects: what they carry, and that the cluster has them when it should."""
+"""Tests of Node objects: their content, and their registration and removal in the cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAST = SimulatorSettings(create_seconds=0.2, delete_seconds=0.1, node_stagger_se
 
 @pytest.fixture
 def kube(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
-    """The cluster that a kubeconfig leads to."""
+    """The cluster of the kubeconfig."""
     made = FakeKube()
     for name, value in {"ca_pem": None, "server": "https://10.0.0.1", "close": lambda: None}.items():
         monkeypatch.setattr(made, name, value, raising=False)
@@ -32,17 +32,17 @@ def kube(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
 
 
 def registering() -> Simulator:
-    """Return a fast simulator that registers its nodes there."""
+    """Return a fast simulator that registers its nodes in the fake cluster."""
     return Simulator(FAST, kubeconfig="config")
 
 
 def nodes(kube: FakeKube) -> set[str]:
-    """Name the nodes that are registered."""
+    """Return the names of the registered nodes."""
     return {raw["metadata"]["name"] for raw in kube.objects(NODES)}
 
 
 def registrations(kube: FakeKube) -> int:
-    """Count the tries to register a node."""
+    """Return the number of attempts to register a node."""
     return [call.method for call in kube.calls].count("POST")
 
 
@@ -63,7 +63,7 @@ def delete(gke: Simulator, name: str = "slice") -> None:
 
 
 def runs(gke: Simulator, name: str = "slice") -> bool:
-    """Tell whether a pool is RUNNING."""
+    """Return whether a pool is RUNNING."""
     view = gke.pool(name)
     return view is not None and view.status == "RUNNING"
 
@@ -77,7 +77,7 @@ def made(clock: FakeClock, *, ready: bool = False, **changes: Any) -> dict[str, 
 
 
 def test_a_node_of_a_slice(clock: FakeClock) -> None:
-    """A TPU node has GKE's name, labels, taint, resources and provider id."""
+    """Its provider ID is also that of GKE."""
     labels = {"team": "x", "cloud.google.com/gke-nodepool": "forged"}
     node = made(clock, config={"machineType": "ct5lp-hightpu-4t", "labels": labels})
     name = node["metadata"]["name"]
@@ -116,7 +116,7 @@ def test_a_node_of_a_slice(clock: FakeClock) -> None:
 def test_a_node_is_named_after_its_instance_group(
     clock: FakeClock, settings: dict[str, Any], body: dict[str, Any]
 ) -> None:
-    """And so after its cluster and pool."""
+    """The name of the instance group contains cluster and pool."""
     world = World(SimulatorSettings(**settings), clock=clock.now)
     world.create_pool(CLUSTER, {"initialNodeCount": 1, **body})
     pool = world.pool(CLUSTER, "slice")
@@ -139,7 +139,7 @@ def test_nodes_with_the_driver_of_dra_offer_their_chips_in_resource_slices(kube:
 
 
 def test_a_server_that_is_away_delays_the_pool(kube: FakeKube) -> None:
-    """Registration is retried until the server is back; until then the pool is PROVISIONING."""
+    """Registrations are retried until the server is available again."""
     with registering() as gke:
         kube.fail("*", "nodes", AWAY, times=10**6)
         create(gke)
@@ -151,7 +151,7 @@ def test_a_server_that_is_away_delays_the_pool(kube: FakeKube) -> None:
 
 
 def test_a_delete_ends_a_registration_that_is_retried(kube: FakeKube) -> None:
-    """No Node comes after its pool is gone."""
+    """No Node appears after the delete of its pool."""
     with registering() as gke:
         gke.set(delete_while_creating=True)
         kube.fail("*", "nodes", AWAY, times=10**6)
@@ -165,7 +165,7 @@ def test_a_delete_ends_a_registration_that_is_retried(kube: FakeKube) -> None:
 
 
 def test_preempted_and_deleted_nodes(kube: FakeKube) -> None:
-    """Lost nodes stay away without repair and come back with it, whoever took them."""
+    """For preempted nodes as well as for nodes that another client deleted."""
     with registering() as gke:
         create(gke)
         wait_for(lambda: runs(gke))
@@ -180,7 +180,6 @@ def test_preempted_and_deleted_nodes(kube: FakeKube) -> None:
 
 
 def test_leftovers_of_an_earlier_life_are_removed(kube: FakeKube) -> None:
-    """A start removes simulated Nodes, and only those."""
     labels = {"cloud.google.com/gke-nodepool": "old"}
     kube.put_object(f"{NODES}/mine", {"metadata": {"labels": labels, "annotations": {MARKER: "before"}}})
     kube.put_object(f"{NODES}/real", {"metadata": {"labels": labels}})

@@ -1,4 +1,4 @@
-"""What GKE refuses, in GKE's words."""
+"""Tests of the requests that GKE rejects, with GKE's messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pool(machine: str = "ct5lp-hightpu-4t", topology: str = "4x4", count: int = 
 
 
 def flex(**changes: Any) -> dict[str, Any]:
-    """Return a flex-start slice that GKE accepts, with changes to its config or itself."""
+    """Return a flex-start slice that GKE accepts, with changes of its config or its other fields."""
     config = {"flexStart": True, "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}}
     body = {"autoscaling": {"enabled": True, "maxNodeCount": 4, "locationPolicy": "ANY"}}
     return pool(count=0, config={**config, **changes.pop("config", {})}, **{**body, **changes})
@@ -155,7 +155,6 @@ def flex(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_refusals(body: dict[str, Any], text: str) -> None:
-    """A request that GKE doesn't take is an invalid argument with GKE's text."""
     with pytest.raises(ApiError) as caught:
         check_pool(body, ZONAL, SimulatorSettings(), POLICIES)
 
@@ -204,7 +203,6 @@ def test_refusals(body: dict[str, Any], text: str) -> None:
     ],
 )
 def test_accepted_pools(body: dict[str, Any], hosts: int, topology: str | None) -> None:
-    """A good request becomes a plan of hosts with a topology."""
     plan = check_pool(body, ZONAL, SimulatorSettings(), POLICIES)
 
     assert (hosts, topology, None) == (plan.hosts_per_zone, plan.topology, plan.failure)
@@ -234,7 +232,7 @@ EXCLUDED = {"exclusionUntilEndOfSupport": {"enabled": True}}
     ],
 )
 def test_auto_upgrade_and_the_release_channel(channel: str | None, body: dict[str, Any], text: str) -> None:
-    """On a channel pools are upgraded by GKE."""
+    """GKE upgrades the pools of clusters on a channel."""
     settings = SimulatorSettings(release_channel=channel)
     assert SimulatorSettings().release_channel == "REGULAR"
     if text:
@@ -245,7 +243,7 @@ def test_auto_upgrade_and_the_release_channel(channel: str | None, body: dict[st
 
 
 def test_a_regional_cluster_spreads_ordinary_pools() -> None:
-    """Without locations, a regional cluster's pool is in three zones; a slice must name one."""
+    """A slice must name one zone."""
     assert len(check_pool(pool("e2-medium", "", 1), REGIONAL, SimulatorSettings(), POLICIES).zones) == 3
     with pytest.raises(ApiError, match="exactly one zone"):
         check_pool(pool(), REGIONAL, SimulatorSettings(), POLICIES)

@@ -1,4 +1,4 @@
-"""The simulated `vipu` command and its server, over HTTP on a local port."""
+"""Tests of the simulated `vipu` command and its server, over HTTP on a local port."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USERS = {"alice": {"key": "sesame", "allocations": ["alloc-1"]}}
 
 @pytest.fixture
 def vipu() -> Iterator[VipuSimulator]:
-    """A server with 64 IPUs that takes no time for anything."""
+    """A server with 64 IPUs on which every change ends at once."""
     settings = VipuSettings(create_seconds=0, remove_seconds=0)
     with VipuSimulator(settings) as simulator:
         yield simulator
@@ -124,7 +124,7 @@ def test_a_create_is_answered_when_it_is_over(vipu: VipuSimulator, shell: Shell)
     assert [item.state for item in vipu.partitions] == ["ACTIVE", "PENDING"]
 
 
-@pytest.mark.timeout(30)  # Three processes start, and the machine may be busy.
+@pytest.mark.timeout(30)  # Starts three processes, and the machine may be busy.
 def test_server_and_command_are_programs_of_their_own(tmp_path: Path) -> None:
     module = [sys.executable, "-m", "rehearsal.simulators.vipu"]
     installed = subprocess.run(

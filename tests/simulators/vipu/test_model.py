@@ -1,4 +1,4 @@
-"""What the simulated V-IPU server makes, refuses, breaks and forgets."""
+"""Tests of the simulated V-IPU server: creates, errors, faults and restarts."""
 
 from __future__ import annotations
 

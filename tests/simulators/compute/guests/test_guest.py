@@ -1,4 +1,4 @@
-"""VMs' ways into a cluster and out of it, in virtual time: one against a cluster in memory, and all that there are."""
+"""Tests of guests in virtual time: joining and leaving a cluster in memory, one VM and all VMs of a Compute Engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHIPS = "google.com/tpu"
 
 
 class Machine:
-    """A VM with its guest, on a clock of its own."""
+    """A VM with its guest, on its own clock."""
 
     def __init__(self, **settings: Any) -> None:
         self.cluster = KubeadmCluster()
@@ -48,7 +48,7 @@ class Machine:
         self.guest = Guest(settings=lambda: self.settings, faults=self.faults, connect=self.cluster.connect)
 
     def live(self, seconds: float = 30) -> None:
-        """Let time pass; the guest has each of its turns."""
+        """Let time pass, and run the guest whenever it is due."""
         end = self.clock.seconds + seconds
         while (pause := self.guest.turn(self.view, self.clock.now())) is not None:
             if self.clock.seconds + pause > end:
@@ -57,7 +57,7 @@ class Machine:
         self.clock.advance(max(end - self.clock.seconds, 0))
 
     def become(self, status: str, **changes: Any) -> None:
-        """Change the VM; the guest is told."""
+        """Change the VM, and run its guest once."""
         self.view = replace(self.view, status=status, **changes)
         self.guest.turn(self.view, self.clock.now())
 
@@ -67,12 +67,12 @@ class Machine:
         return status["capacity"].get(CHIPS), status["allocatable"].get(CHIPS)
 
     def count(self, method: str, part: str) -> int:
-        """Return how many such calls there were."""
+        """Return the number of calls with this method and this part in their path."""
         return sum(called == method and part in path for _, called, path in self.cluster.calls)
 
 
 def test_a_machine_joins_as_kubeadm_does_and_is_a_ready_node_with_chips() -> None:
-    """Trust from whoever answers, a certificate by the token, and all else by the certificate."""
+    """Two anonymous reads establish trust, the token gets the certificate, and the certificate is used for the rest."""
     machine = Machine()
     machine.live(5)
     node = machine.cluster.node(NAME)
@@ -90,7 +90,7 @@ def test_a_machine_joins_as_kubeadm_does_and_is_a_ready_node_with_chips() -> Non
     assert users[:2] == [("anonymous", "GET")] * 2
     assert {user for user, _ in users[2:5]} == {f"bootstrap:{TOKEN[:6]}"}
     assert {user for user, _ in users[5:]} == {f"node:{NAME}"}
-    # The kubelet's connection stays.
+    # The kubelet keeps its connection open.
     assert machine.cluster.open_clients == 1
 
 
@@ -99,7 +99,7 @@ def test_a_machine_joins_as_kubeadm_does_and_is_a_ready_node_with_chips() -> Non
     [pytest.param("", id="without a startup script"), pytest.param("#!/bin/sh", id="with one of another kind")],
 )
 def test_a_machine_that_is_not_told_to_join_does_not(script: str) -> None:
-    """Its guest has nothing to do, ever."""
+    """Its guest returns None: it never becomes due again."""
     machine = Machine()
     machine.view = replace(machine.view, metadata=machine.cluster.metadata(startup_script=script))
     assert machine.guest.turn(machine.view, machine.clock.now()) is None
@@ -119,7 +119,7 @@ def test_a_machine_that_is_not_told_to_join_does_not(script: str) -> None:
     ],
 )
 def test_what_keeps_a_machine_out_is_tried_again(name: str, value: object) -> None:
-    """It does not join meanwhile, and joins once the obstacle is gone."""
+    """Before that, no Node is registered."""
     machine = Machine()
     good = getattr(machine.cluster, name)
     setattr(machine.cluster, name, value)
@@ -131,7 +131,7 @@ def test_what_keeps_a_machine_out_is_tried_again(name: str, value: object) -> No
 
 
 def test_nobody_takes_the_place_of_a_node_that_is_alive() -> None:
-    """As kubeadm refuses it; a node that is not ready is taken over, with what it has."""
+    """As with kubeadm. A Node that is not ready is taken over with its labels."""
     machine = Machine()
     other: dict[str, Any] = {
         "metadata": {"name": NAME, "uid": "of-another", "labels": {"kept": "yes"}},
@@ -147,7 +147,7 @@ def test_nobody_takes_the_place_of_a_node_that_is_alive() -> None:
 
 
 def test_chips_come_with_the_device_plugin_and_go_with_it() -> None:
-    """Capacity stays, as of a kubelet that has lost a device plugin."""
+    """A kubelet keeps the capacity of a device plugin that has failed."""
     machine = Machine()
     machine.cluster.device_plugin = False
     machine.live(60)
@@ -163,7 +163,7 @@ def test_chips_come_with_the_device_plugin_and_go_with_it() -> None:
 
 @pytest.mark.parametrize("status", ["STOPPING", "REPAIRING", "TERMINATED", ""])
 def test_a_machine_that_goes_falls_silent(status: str) -> None:
-    """What becomes of its node is the cluster's business."""
+    """The cluster has to notice by itself that the Node is no longer alive."""
     machine = Machine()
     machine.live(15)
     before = len(machine.cluster.calls)
@@ -175,7 +175,7 @@ def test_a_machine_that_goes_falls_silent(status: str) -> None:
 
 
 def test_a_kubelet_that_shuts_down_gracefully_says_so() -> None:
-    """A host error leaves it no time for that."""
+    """A host error leaves it no time to report."""
     machine = Machine(graceful_shutdown=True)
     machine.live(15)
     machine.become("STOPPING")
@@ -188,7 +188,7 @@ def test_a_kubelet_that_shuts_down_gracefully_says_so() -> None:
 
 
 def test_a_machine_that_starts_again_is_the_same_node() -> None:
-    """Its certificate is on its disk: it joins only once."""
+    """The certificate is on its disk, so it joins only once."""
     machine = Machine()
     machine.live(15)
     uid = machine.cluster.node(NAME)["metadata"]["uid"]
@@ -203,7 +203,7 @@ def test_a_machine_that_starts_again_is_the_same_node() -> None:
 
 
 def test_a_node_that_somebody_deletes_stays_away_until_the_machine_starts_again() -> None:
-    """A kubelet registers once."""
+    """A kubelet registers its Node only at its start."""
     machine = Machine()
     machine.live(15)
     machine.cluster.objects.clear()
@@ -217,7 +217,7 @@ def test_a_node_that_somebody_deletes_stays_away_until_the_machine_starts_again(
 
 
 def test_a_kubelet_can_be_made_silent_and_a_device_plugin_blind() -> None:
-    """One machine of several, until the fault is cleared."""
+    """A fault with count 1 affects one machine until then."""
     machine = Machine(graceful_shutdown=True)
     machine.live(15)
     blind = machine.faults.add(Fault(kind=FaultKind.CHIPS_MISSING, count=1))
@@ -239,7 +239,7 @@ def test_a_kubelet_can_be_made_silent_and_a_device_plugin_blind() -> None:
 
 
 def test_the_local_cluster_knows_nodes_with_a_kubelet_of_their_own() -> None:
-    """Neither side imports the other."""
+    """Neither imports the other, so both define it."""
     assert kubelet.OWN_KUBELET == localcluster.OWN_KUBELET
 
 
@@ -266,24 +266,24 @@ class Stage:
         self.crew.run_due()
 
     def make(self, **metadata: str) -> None:
-        """Make a slice whose VMs have such metadata from the beginning."""
+        """Create a slice whose VMs have the metadata of the cluster, with these changes."""
         items = [{"key": key, "value": value} for key, value in self.cluster.metadata(**metadata).items()]
         self.compute.do("POST", POLICIES, policy())
         self.compute.do("POST", TEMPLATES, template(metadata={"items": items}))
         self.compute.do("POST", GROUPS, group(instanceLifecyclePolicy={"defaultActionOnFailure": "REPAIR"}))
 
     def requests(self) -> int:
-        """Return how often a certificate was asked for."""
+        """Return the number of certificate requests."""
         asked = [path for _, method, path in self.cluster.calls if method == "POST"]
         return sum("/certificatesigningrequests" in path for path in asked)
 
     def ready(self) -> list[str]:
-        """Return the condition Ready of each node."""
+        """Return the status of the condition Ready of each node."""
         return [self.cluster.ready(raw["metadata"]["name"]) for raw in self.cluster.nodes()]
 
 
 def test_other_machines_of_the_same_names_join_anew(compute: Compute) -> None:
-    """Their disks are empty; machines that were only restarted keep what they have."""
+    """Recreated machines have empty disks although their names are the same."""
     stage = Stage(compute)
     stage.make()
     stage.live(15)
@@ -301,7 +301,7 @@ def test_other_machines_of_the_same_names_join_anew(compute: Compute) -> None:
 
 
 def test_what_happens_to_a_machine_during_its_turn_is_not_missed(compute: Compute) -> None:
-    """It goes while its guest makes a call: the guest's connection is closed once it is back."""
+    """The guest's connection is closed after the call."""
     stage = Stage(compute)
 
     def connect(access: Access) -> Client:
@@ -315,6 +315,6 @@ def test_what_happens_to_a_machine_during_its_turn_is_not_missed(compute: Comput
     stage.live(15)
     assert len(stage.cluster.nodes()) == 1
     assert stage.cluster.open_clients == 0
-    # Nor does one count that was never there.
+    # A deletion of an unknown machine is ignored.
     stage.crew.changed(replace(compute.world.machines()[0], status="", number=1))
     assert stage.crew.run_due() is None
