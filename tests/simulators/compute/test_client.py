@@ -116,7 +116,7 @@ def google() -> Iterator[Google]:
         yield Google(simulator)
 
 
-def test_resources_are_read_whole(google: Google) -> None:
+def test_library_reads_all_fields_of_resources(google: Google) -> None:
     """Policy, template, group and reservation, by get and by list."""
     google.slice(model="RESERVATION_BOUND")
     policies, templates = google(compute_v1.ResourcePoliciesClient), google(compute_v1.InstanceTemplatesClient)
@@ -143,7 +143,7 @@ def test_resources_are_read_whole(google: Google) -> None:
     google.assert_read_whole(reservation)
 
 
-def test_machines_and_their_metadata(google: Google) -> None:
+def test_library_reads_machines_and_replaces_metadata_with_a_current_fingerprint(google: Google) -> None:
     """An outdated fingerprint is rejected."""
     google.slice()
     groups, instances = google(compute_v1.InstanceGroupManagersClient), google(compute_v1.InstancesClient)
@@ -182,7 +182,7 @@ T = compute_v1.types
         ),
     ],
 )
-def test_states_are_googles(values: Iterable[str], known: type[Enum]) -> None:
+def test_states_are_values_of_googles_enums(values: Iterable[str], known: type[Enum]) -> None:
     """Otherwise Google's library would fail on them."""
     assert {str(value) for value in values} <= {item.name for item in known}
 
@@ -196,7 +196,7 @@ def test_states_are_googles(values: Iterable[str], known: type[Enum]) -> None:
         (schema.METADATA, T.Metadata),
     ],
 )
-def test_fields_are_googles(fields: Mapping[str, Any], kind: Any) -> None:
+def test_fields_are_fields_of_googles_messages(fields: Mapping[str, Any], kind: Any) -> None:
     """Every field that the simulator accepts exists in Google's message."""
     assert_fields(fields, kind.pb(kind()).DESCRIPTOR, kind.__name__)
 

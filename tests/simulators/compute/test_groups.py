@@ -50,7 +50,7 @@ RESERVED = {"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}}
         ),
     ],
 )
-def test_a_group_is_refused(compute: Compute, body: Any, code: int, text: str) -> None:
+def test_invalid_group_is_rejected_and_not_created(compute: Compute, body: Any, code: int, text: str) -> None:
     """The error is in the response to the insert, not in its operation."""
     compute.do("POST", POLICIES, policy())
     compute.do("POST", POLICIES, policy("odd", "3x3"))
@@ -67,7 +67,7 @@ def test_a_group_is_refused(compute: Compute, body: Any, code: int, text: str) -
     assert "items" not in compute.get(GROUPS)
 
 
-def test_a_slice_runs(compute: Compute) -> None:
+def test_slice_runs_after_its_insert_is_done(compute: Compute) -> None:
     """Once all VMs run, the group is stable and its topology is active."""
     compute.slice()
     assert compute.statuses() == ["PROVISIONING"] * 4
@@ -96,7 +96,9 @@ def test_a_slice_runs(compute: Compute) -> None:
         (FaultKind.QUOTA_EXCEEDED, {"QUOTA_EXCEEDED"}),
     ],
 )
-def test_bulk_mode_waits_with_placeholders(compute: Compute, fault: FaultKind, codes: set[str]) -> None:
+def test_group_in_bulk_mode_without_capacity_has_instances_without_vms(
+    compute: Compute, fault: FaultKind, codes: set[str]
+) -> None:
     """The group shows the time and the error of its last attempt."""
     compute.world.faults.add(Fault(kind=fault))
     compute.slice()
@@ -125,7 +127,7 @@ def test_bulk_mode_waits_with_placeholders(compute: Compute, fault: FaultKind, c
     assert [member["name"] for member in compute.members()] == [member["name"] for member in members]
 
 
-def test_bulk_mode_takes_all_or_nothing(make_compute: MakeCompute) -> None:
+def test_bulk_mode_creates_all_vms_or_none(make_compute: MakeCompute) -> None:
     """With room for three of four VMs, a group with single VMs creates three."""
     compute = make_compute(capacity={"us-east5-a/ct6e-standard-4t": 3})
     compute.slice()
@@ -171,7 +173,9 @@ def test_bulk_mode_takes_all_or_nothing(make_compute: MakeCompute) -> None:
         ),
     ],
 )
-def test_a_reservation_that_gives_nothing(make_compute: MakeCompute, reservations: Any, code: str, text: str) -> None:
+def test_unusable_reservation_is_the_error_of_a_waiting_slice(
+    make_compute: MakeCompute, reservations: Any, code: str, text: str
+) -> None:
     """A reservation-bound slice waits until the reservation can be used."""
     compute = make_compute(reservations=reservations)
     compute.slice(model="RESERVATION_BOUND")
@@ -189,7 +193,9 @@ def test_a_reservation_that_gives_nothing(make_compute: MakeCompute, reservation
         pytest.param("RESERVATION_BOUND", True, id="a reservation has been counted before"),
     ],
 )
-def test_chips_in_use_count_for_their_quota(make_compute: MakeCompute, model: str, runs: bool) -> None:
+def test_chips_of_a_slice_count_for_the_quota_of_its_model_until_its_delete(
+    make_compute: MakeCompute, model: str, runs: bool
+) -> None:
     """The quota is per region and provisioning model."""
     compute = make_compute(quotas={"TPUS": 16}, reservations=RESERVED)
     compute.slice()

@@ -21,7 +21,7 @@ def first(compute: Compute) -> str:
     return str(compute.members()[0]["name"])
 
 
-def test_metadata_is_what_a_vm_reads(compute: Compute) -> None:
+def test_metadata_is_that_of_the_template_until_it_is_replaced(compute: Compute) -> None:
     """A replacement takes effect with the end of its operation."""
     compute.slice()
     name = first(compute)
@@ -37,7 +37,7 @@ def test_metadata_is_what_a_vm_reads(compute: Compute) -> None:
 
 
 @pytest.mark.parametrize("fingerprint", [None, "", "stale"])
-def test_a_stale_fingerprint_is_refused(compute: Compute, fingerprint: str | None) -> None:
+def test_outdated_fingerprint_is_rejected_with_412(compute: Compute, fingerprint: str | None) -> None:
     """A fingerprint is outdated after any change, even one that sets the same content."""
     compute.slice()
     name = first(compute)
@@ -51,7 +51,7 @@ def test_a_stale_fingerprint_is_refused(compute: Compute, fingerprint: str | Non
     assert len(compute.get(f"{INSTANCES}/{name}")["metadata"]["items"]) == 3
 
 
-def test_metadata_of_what_is_not_there(compute: Compute) -> None:
+def test_metadata_of_a_deleted_or_stopping_vm_cannot_be_set(compute: Compute) -> None:
     """If the VM is deleted before the change takes effect, the operation fails."""
     compute.slice()
     compute.pass_seconds(10)
@@ -81,7 +81,9 @@ def test_metadata_of_what_is_not_there(compute: Compute) -> None:
         pytest.param("SPOT", Loss.MAINTENANCE, "TERMINATED", id="maintenance of a spot VM"),
     ],
 )
-def test_a_lost_vm_stays_lost(make_compute: MakeCompute, model: str, loss: Loss, status: str) -> None:
+def test_lost_vm_is_not_replaced_if_the_group_does_not_repair(
+    make_compute: MakeCompute, model: str, loss: Loss, status: str
+) -> None:
     """The group is stable without the VM, and its topology is incomplete."""
     compute = make_compute(reservations={"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}})
     compute.slice(model=model)
@@ -98,7 +100,7 @@ def test_a_lost_vm_stays_lost(make_compute: MakeCompute, model: str, loss: Loss,
 
 
 @pytest.mark.parametrize(("loss", "way"), [(Loss.HOST_ERROR, "REPAIRING"), (Loss.MAINTENANCE, "STOPPING")])
-def test_a_slice_restarts_after_a_host_error(compute: Compute, loss: Loss, way: str) -> None:
+def test_whole_slice_restarts_after_a_host_error_or_maintenance(compute: Compute, loss: Loss, way: str) -> None:
     """All VMs of a slice start again, with the same IDs, and one boot more."""
     compute.slice()
     compute.pass_seconds(10)
@@ -111,7 +113,7 @@ def test_a_slice_restarts_after_a_host_error(compute: Compute, loss: Loss, way: 
     assert {view.boots for view in compute.world.machines()} == {2}
 
 
-def test_a_slice_that_repairs_is_made_again_as_a_whole(compute: Compute) -> None:
+def test_preempted_slice_is_recreated_as_a_whole(compute: Compute) -> None:
     """All VMs are deleted, and created again under the same names once there is room for all."""
     compute.slice(model="SPOT", **REPAIRS)
     compute.pass_seconds(10)
@@ -129,7 +131,7 @@ def test_a_slice_that_repairs_is_made_again_as_a_whole(compute: Compute) -> None
     assert not {member["id"] for member in after} & {member["id"] for member in before}
 
 
-def test_a_group_of_single_vms_repairs_one(compute: Compute) -> None:
+def test_group_of_single_vms_recreates_only_the_lost_one(compute: Compute) -> None:
     compute.slice(mode="INDIVIDUAL", policy=None, **REPAIRS)
     compute.pass_seconds(10)
     before = [member["id"] for member in compute.members()]
@@ -140,7 +142,7 @@ def test_a_group_of_single_vms_repairs_one(compute: Compute) -> None:
     assert compute.statuses() == ["RUNNING"] * 4
 
 
-def test_flex_start_vms_have_an_end(compute: Compute) -> None:
+def test_flex_start_vms_are_deleted_at_their_termination_time(compute: Compute) -> None:
     """The time is visible while they run. The group does not recreate them."""
     compute.slice(model="FLEX_START")
     compute.pass_seconds(10)
@@ -152,7 +154,7 @@ def test_flex_start_vms_have_an_end(compute: Compute) -> None:
     assert compute.status()["isStable"]
 
 
-def test_a_terminated_vm_gives_its_room_back(make_compute: MakeCompute) -> None:
+def test_terminated_vms_use_no_capacity(make_compute: MakeCompute) -> None:
     """Another slice gets the capacity of a preempted slice whose VMs still exist."""
     compute = make_compute(capacity={"us-east5-a/ct6e-standard-4t": 4})
     compute.slice(model="SPOT")
@@ -165,7 +167,7 @@ def test_a_terminated_vm_gives_its_room_back(make_compute: MakeCompute) -> None:
     assert compute.statuses("second") == ["RUNNING"] * 4
 
 
-def test_machines_are_listed_by_pages_and_by_the_start_of_their_names(compute: Compute) -> None:
+def test_machines_are_listed_by_page_and_by_filter(compute: Compute) -> None:
     """With `fields`, only the requested fields are returned."""
     compute.slice()
     names = sorted(member["name"] for member in compute.members())
@@ -178,5 +180,5 @@ def test_machines_are_listed_by_pages_and_by_the_start_of_their_names(compute: C
 
 
 @pytest.mark.parametrize("query", ["filter=name", "maxResults=501", "pageToken=!", "fields=items(name)"])
-def test_queries_that_are_not_understood_are_refused(compute: Compute, query: str) -> None:
+def test_invalid_query_is_rejected(compute: Compute, query: str) -> None:
     assert compute("GET", f"{INSTANCES}?{query}")[0] == 400

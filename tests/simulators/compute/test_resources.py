@@ -28,7 +28,7 @@ from tests.support.compute import GROUPS, POLICIES, TEMPLATES, Compute, affinity
         pytest.param({**policy(), "name": 1}, "Invalid value at 'name': 1", id="a number for a name"),
     ],
 )
-def test_a_policy_is_refused(compute: Compute, body: Any, text: str) -> None:
+def test_invalid_policy_is_rejected_and_not_created(compute: Compute, body: Any, text: str) -> None:
     status, answer = compute("POST", POLICIES, body)
 
     assert status == 400
@@ -36,7 +36,7 @@ def test_a_policy_is_refused(compute: Compute, body: Any, text: str) -> None:
     assert "items" not in compute.get(POLICIES)
 
 
-def test_a_template_is_made_and_cannot_be_changed(compute: Compute) -> None:
+def test_template_shows_defaults_and_cannot_be_changed(compute: Compute) -> None:
     """The response contains the sent fields and the defaults of Compute Engine."""
     compute.do("POST", TEMPLATES, template(model="FLEX_START"))
     found = compute.get(f"{TEMPLATES}/template")
@@ -114,7 +114,7 @@ def test_a_template_is_made_and_cannot_be_changed(compute: Compute) -> None:
         pytest.param({"reservationAffinity": {"key": "k"}}, "SPECIFIC_RESERVATION only", id="a key alone"),
     ],
 )
-def test_a_template_is_refused(compute: Compute, changes: dict[str, Any], text: str) -> None:
+def test_invalid_template_is_rejected_and_not_created(compute: Compute, changes: dict[str, Any], text: str) -> None:
     status, answer = compute("POST", TEMPLATES, template(**changes))
 
     assert status == 400
@@ -123,7 +123,7 @@ def test_a_template_is_refused(compute: Compute, changes: dict[str, Any], text: 
 
 
 @pytest.mark.parametrize("path", [f"{POLICIES}/policy", f"{TEMPLATES}/template"])
-def test_what_a_group_uses_is_not_deleted(compute: Compute, path: str) -> None:
+def test_policy_or_template_used_by_a_group_is_not_deleted(compute: Compute, path: str) -> None:
     """A group uses them until its own delete has ended."""
     compute.slice()
     status, answer = compute("DELETE", path)
@@ -135,7 +135,7 @@ def test_what_a_group_uses_is_not_deleted(compute: Compute, path: str) -> None:
     assert compute("DELETE", path)[0] == 200
 
 
-def test_names_are_taken_once(compute: Compute) -> None:
+def test_name_is_taken_from_insert_to_the_end_of_its_delete(compute: Compute) -> None:
     """Afterwards the name can be used again, with another ID."""
     compute("POST", TEMPLATES, template())
     for _ in range(2):
@@ -150,7 +150,7 @@ def test_names_are_taken_once(compute: Compute) -> None:
     assert compute.get(f"{TEMPLATES}/template")["id"] != before
 
 
-def test_nothing_is_used_before_it_is_ready(compute: Compute) -> None:
+def test_use_or_delete_of_a_resource_that_is_not_ready_is_rejected(compute: Compute) -> None:
     """A resource is not ready while it is being created or deleted."""
     compute("POST", TEMPLATES, template())
     compute("POST", POLICIES, policy())
@@ -165,7 +165,9 @@ def test_nothing_is_used_before_it_is_ready(compute: Compute) -> None:
     assert compute("POST", GROUPS, group())[0] == 400
 
 
-def test_what_is_being_made_can_be_hidden(make_compute: Callable[..., Compute]) -> None:
+def test_resource_is_hidden_during_its_insert_without_visible_while_inserted(
+    make_compute: Callable[..., Compute],
+) -> None:
     """Its name is taken nevertheless."""
     compute = make_compute(visible_while_inserted=False)
     compute("POST", TEMPLATES, template())
@@ -189,7 +191,7 @@ def test_what_is_being_made_can_be_hidden(make_compute: Callable[..., Compute]) 
         ),
     ],
 )
-def test_quotas_of_numbers(
+def test_resource_beyond_a_quota_is_rejected_with_403(
     make_compute: Callable[..., Compute], metric: str, path: str, body: Any, where: str, elsewhere: list[str]
 ) -> None:
     """Quotas are separate for each project and, if regional, each region."""

@@ -46,7 +46,7 @@ def make_slice(call: Client) -> None:
     make(call, GROUPS, group())
 
 
-def test_errors_in_computes_form(call: Client) -> None:
+def test_errors_have_the_format_of_compute_engine(call: Client) -> None:
     """A body that is not JSON is reported in the same format."""
     status, body = call("GET", f"{TEMPLATES}/x")
     text = "The resource 'projects/proj/global/instanceTemplates/x' was not found"
@@ -56,7 +56,7 @@ def test_errors_in_computes_form(call: Client) -> None:
     assert (status, body["error"]["errors"][0]["reason"]) == (400, "badRequest")
 
 
-def test_the_simulators_own_api(compute: ComputeSimulator, call: Client) -> None:
+def test_own_api_shows_the_state_and_takes_losses_settings_and_faults(compute: ComputeSimulator, call: Client) -> None:
     make_slice(call)
     wait_for(lambda: call("GET", f"{GROUPS}/group")[1]["status"]["isStable"])
     state = call("GET", "/simulator/v1/state")[1]
@@ -76,7 +76,7 @@ MakeCompute = Callable[..., Compute]
 
 
 @pytest.mark.parametrize("code", [403, 429])
-def test_rates_are_limited(make_compute: MakeCompute, code: int) -> None:
+def test_calls_beyond_the_rate_limit_are_rejected_for_a_minute(make_compute: MakeCompute, code: int) -> None:
     """The limits are separate for reads and changes, and for each project."""
     compute = make_compute(reads_per_minute=3, changes_per_minute=1, rate_limit_code=code)
     for _ in range(3):
@@ -96,7 +96,7 @@ def test_rates_are_limited(make_compute: MakeCompute, code: int) -> None:
     assert compute("GET", TEMPLATES)[0] == code
 
 
-def test_organisation_policies(make_compute: MakeCompute) -> None:
+def test_organisation_policy_rejects_calls_and_creates_of_vms(make_compute: MakeCompute) -> None:
     """A forbidden create of VMs is an error of the group."""
     images, addresses = "constraints/compute.trustedImageProjects", "constraints/compute.vmExternalIpAccess"
     compute = make_compute(violated_constraints={"instanceTemplates.insert": images})
@@ -120,7 +120,9 @@ def test_organisation_policies(make_compute: MakeCompute) -> None:
         pytest.param("fine@x", 200, "", id="one that can be used"),
     ],
 )
-def test_service_accounts(make_compute: MakeCompute, account: str, code: int, text: str) -> None:
+def test_group_with_an_unusable_service_account_is_rejected(
+    make_compute: MakeCompute, account: str, code: int, text: str
+) -> None:
     default = "349152590288-compute@developer.gserviceaccount.com"
     compute = make_compute(service_accounts={"forbidden@x": "forbidden", "missing@x": "missing", default: "forbidden"})
     compute.do("POST", POLICIES, policy())

@@ -95,13 +95,13 @@ def gke() -> Iterator[Simulator]:
         yield simulator
 
 
-def test_every_generation_is_tried() -> None:
+def test_requests_cover_every_generation_of_the_catalogue() -> None:
     """A new generation must also be tested with gcloud."""
     assert {accelerator.generation for accelerator in ACCELERATORS.values()} == set(_SLICES)
 
 
 @_EACH_GENERATION
-def test_what_gcloud_sends(wanted: Slice, gke: Simulator) -> None:
+def test_recorded_requests_of_gcloud_create_show_and_delete_a_slice(wanted: Slice, gke: Simulator) -> None:
     """The requests use the paths that gcloud calls."""
     client = Client(gke.port)
     headers = {"X_Goog_User_Project": "somebody-elses", "Authorization": "Bearer token", "Accept": "application/json"}

@@ -82,7 +82,7 @@ def test_enums_are_numbers_if_a_client_requests_numbers(gke: Simulator) -> None:
     client.close()
 
 
-def test_other_forms_are_refused(gke: Simulator) -> None:
+def test_other_response_formats_are_rejected(gke: Simulator) -> None:
     client = Client(gke.port)
     for form in ("proto", "json;enum-encoding=text", "json;"):
         status, body = client("GET", f"{POOLS_PATH}?%24alt={quote(form)}")

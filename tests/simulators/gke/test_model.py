@@ -39,7 +39,7 @@ def status(world: World, pool: str = "slice") -> str:
     return next((view.status.value for view in world.views() if view.name == pool), "gone")
 
 
-def test_nodes_register_before_the_pool_runs(make_world: MakeWorld, clock: FakeClock) -> None:
+def test_pool_runs_only_when_all_its_nodes_are_registered(make_world: MakeWorld, clock: FakeClock) -> None:
     """The registrations are spread over the stagger time."""
     world, sink = make_world(create_seconds=20, node_stagger_seconds=4), RecordingSink()
     world.attach(sink)
@@ -69,7 +69,9 @@ def test_nodes_register_before_the_pool_runs(make_world: MakeWorld, clock: FakeC
         pytest.param({"count": 0}, id="used up"),
     ],
 )
-def test_a_fault_strikes_only_its_own(make_world: MakeWorld, clock: FakeClock, match: dict[str, Any]) -> None:
+def test_fault_does_not_affect_a_pool_that_does_not_match(
+    make_world: MakeWorld, clock: FakeClock, match: dict[str, Any]
+) -> None:
     world = make_world(create_seconds=1)
     world.faults.add(Fault(kind=FaultKind.STOCKOUT, **match))
     world.create_pool(CLUSTER, slice_pool())
@@ -78,7 +80,9 @@ def test_a_fault_strikes_only_its_own(make_world: MakeWorld, clock: FakeClock, m
     assert status(world) == "RUNNING"
 
 
-def test_a_create_that_never_ends(make_world: MakeWorld, clock: FakeClock) -> None:
+def test_create_that_never_ends_is_provisioning_until_its_fault_is_cleared(
+    make_world: MakeWorld, clock: FakeClock
+) -> None:
     """Even if the count of the fault is used up."""
     world = make_world()
     fault = world.faults.add(Fault(kind=FaultKind.CREATE_NEVER_ENDS, count=1))
@@ -92,7 +96,7 @@ def test_a_create_that_never_ends(make_world: MakeWorld, clock: FakeClock) -> No
     assert (status(world), operation.is_done) == ("RUNNING", True)
 
 
-def test_a_delete_that_never_ends(make_world: MakeWorld, clock: FakeClock) -> None:
+def test_delete_that_never_ends_is_stopping_until_its_fault_is_cleared(make_world: MakeWorld, clock: FakeClock) -> None:
     world = make_world(create_seconds=0)
     world.create_pool(CLUSTER, slice_pool())
     world.advance()
@@ -105,7 +109,7 @@ def test_a_delete_that_never_ends(make_world: MakeWorld, clock: FakeClock) -> No
     assert status(world) == "gone"
 
 
-def test_a_delete_may_end_a_create_where_allowed(make_world: MakeWorld, clock: FakeClock) -> None:
+def test_delete_cancels_a_running_create_with_delete_while_creating(make_world: MakeWorld, clock: FakeClock) -> None:
     world = make_world(delete_while_creating=True, delete_seconds=5)
     created = world.create_pool(CLUSTER, slice_pool())
     world.delete_pool(CLUSTER, "slice")
@@ -130,7 +134,7 @@ def test_a_delete_may_end_a_create_where_allowed(make_world: MakeWorld, clock: F
         ),
     ],
 )
-def test_the_autoscaler_looks_at_the_taints_of_a_pool(
+def test_autoscaler_adds_no_nodes_to_a_pool_with_a_taint_no_pod_tolerates(
     make_world: MakeWorld, clock: FakeClock, key: str, effect: str, nodes: int
 ) -> None:
     """New nodes would fit no pod, regardless of the time that pods wait."""
@@ -143,7 +147,9 @@ def test_the_autoscaler_looks_at_the_taints_of_a_pool(
 
 
 @pytest.mark.parametrize("kind", [FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED])
-def test_a_flex_start_pool_waits_for_capacity(make_world: MakeWorld, clock: FakeClock, kind: FaultKind) -> None:
+def test_empty_flex_start_pool_gets_nodes_when_all_capacity_faults_are_cleared(
+    make_world: MakeWorld, clock: FakeClock, kind: FaultKind
+) -> None:
     """Without capacity it is RUNNING without nodes, even if the count of the fault is used up."""
     world = make_world(create_seconds=1, scale_up_seconds=10)
     first = world.faults.add(Fault(kind=kind, capacity="flex-start", count=1))
@@ -157,7 +163,7 @@ def test_a_flex_start_pool_waits_for_capacity(make_world: MakeWorld, clock: Fake
         assert len(world.views()[0].nodes) == nodes
 
 
-def test_a_fixed_cluster_serves_no_other(make_world: MakeWorld) -> None:
+def test_world_with_a_fixed_cluster_rejects_other_clusters(make_world: MakeWorld) -> None:
     """Another project is forbidden; another location or cluster is not found."""
     world = make_world(project="proj", location="us-east5-a", cluster="main")
     world.cluster(CLUSTER)

@@ -76,7 +76,7 @@ def made(clock: FakeClock, *, ready: bool = False, **changes: Any) -> dict[str, 
     return node_object(pool, pool.nodes[0], version="1.2.3-gke.4", life="life", ready=ready)
 
 
-def test_a_node_of_a_slice(clock: FakeClock) -> None:
+def test_tpu_node_has_the_name_labels_taint_and_resources_of_gke(clock: FakeClock) -> None:
     """Its provider ID is also that of GKE."""
     labels = {"team": "x", "cloud.google.com/gke-nodepool": "forged"}
     node = made(clock, config={"machineType": "ct5lp-hightpu-4t", "labels": labels})
@@ -113,7 +113,7 @@ def test_a_node_of_a_slice(clock: FakeClock) -> None:
         pytest.param({"pool_in_node_names": True}, slice_pool(), id="where the settings say so"),
     ],
 )
-def test_a_node_is_named_after_its_instance_group(
+def test_node_without_tpus_or_with_the_setting_is_named_after_its_instance_group(
     clock: FakeClock, settings: dict[str, Any], body: dict[str, Any]
 ) -> None:
     """The name of the instance group contains cluster and pool."""
@@ -124,7 +124,7 @@ def test_a_node_is_named_after_its_instance_group(
     assert [node.name.rpartition("-")[0] for node in pool.nodes] == [pool.groups["us-east5-a"]] * len(pool.nodes)
 
 
-def test_nodes_with_the_driver_of_dra_offer_their_chips_in_resource_slices(kube: FakeKube) -> None:
+def test_nodes_with_the_dra_driver_offer_chips_in_resource_slices(kube: FakeKube) -> None:
     """They have no google.com/tpu."""
     config = {"machineType": "ct5lp-hightpu-4t", "labels": {"cloud.google.com/gke-tpu-dra-driver": "true"}}
     with registering() as gke:
@@ -138,7 +138,7 @@ def test_nodes_with_the_driver_of_dra_offer_their_chips_in_resource_slices(kube:
         assert (attributes["tpuGen"], attributes["topology"]) == ({"string": "v5litepod"}, {"string": "4x4"})
 
 
-def test_a_server_that_is_away_delays_the_pool(kube: FakeKube) -> None:
+def test_pool_is_provisioning_while_the_api_server_is_down(kube: FakeKube) -> None:
     """Registrations are retried until the server is available again."""
     with registering() as gke:
         kube.fail("*", "nodes", AWAY, times=10**6)
@@ -150,7 +150,7 @@ def test_a_server_that_is_away_delays_the_pool(kube: FakeKube) -> None:
         assert len(nodes(kube)) == 4
 
 
-def test_a_delete_ends_a_registration_that_is_retried(kube: FakeKube) -> None:
+def test_delete_of_a_pool_ends_the_retries_of_its_registrations(kube: FakeKube) -> None:
     """No Node appears after the delete of its pool."""
     with registering() as gke:
         gke.set(delete_while_creating=True)
@@ -164,7 +164,7 @@ def test_a_delete_ends_a_registration_that_is_retried(kube: FakeKube) -> None:
         assert nodes(kube) == set()
 
 
-def test_preempted_and_deleted_nodes(kube: FakeKube) -> None:
+def test_lost_nodes_are_registered_again_only_with_a_repair_time(kube: FakeKube) -> None:
     """For preempted nodes as well as for nodes that another client deleted."""
     with registering() as gke:
         create(gke)
@@ -179,7 +179,7 @@ def test_preempted_and_deleted_nodes(kube: FakeKube) -> None:
         assert preempted not in nodes(kube)
 
 
-def test_leftovers_of_an_earlier_life_are_removed(kube: FakeKube) -> None:
+def test_start_deletes_only_simulated_nodes_of_earlier_processes(kube: FakeKube) -> None:
     labels = {"cloud.google.com/gke-nodepool": "old"}
     kube.put_object(f"{NODES}/mine", {"metadata": {"labels": labels, "annotations": {MARKER: "before"}}})
     kube.put_object(f"{NODES}/real", {"metadata": {"labels": labels}})

@@ -154,7 +154,7 @@ def flex(**changes: Any) -> dict[str, Any]:
         pytest.param(pool(topology="", count=1001), "between 0 and 1000", id="too many nodes"),
     ],
 )
-def test_refusals(body: dict[str, Any], text: str) -> None:
+def test_invalid_pool_is_rejected_with_the_message_of_gke(body: dict[str, Any], text: str) -> None:
     with pytest.raises(ApiError) as caught:
         check_pool(body, ZONAL, SimulatorSettings(), POLICIES)
 
@@ -202,7 +202,7 @@ def test_refusals(body: dict[str, Any], text: str) -> None:
         pytest.param(pool("e2-medium", "", 2), 2, None, id="an ordinary pool"),
     ],
 )
-def test_accepted_pools(body: dict[str, Any], hosts: int, topology: str | None) -> None:
+def test_valid_pool_gets_a_plan_with_hosts_and_topology(body: dict[str, Any], hosts: int, topology: str | None) -> None:
     plan = check_pool(body, ZONAL, SimulatorSettings(), POLICIES)
 
     assert (hosts, topology, None) == (plan.hosts_per_zone, plan.topology, plan.failure)
@@ -231,7 +231,9 @@ EXCLUDED = {"exclusionUntilEndOfSupport": {"enabled": True}}
         ),
     ],
 )
-def test_auto_upgrade_and_the_release_channel(channel: str | None, body: dict[str, Any], text: str) -> None:
+def test_auto_upgrade_is_required_only_on_a_release_channel(
+    channel: str | None, body: dict[str, Any], text: str
+) -> None:
     """GKE upgrades the pools of clusters on a channel."""
     settings = SimulatorSettings(release_channel=channel)
     assert SimulatorSettings().release_channel == "REGULAR"
@@ -242,7 +244,7 @@ def test_auto_upgrade_and_the_release_channel(channel: str | None, body: dict[st
         assert check_pool(pool(**body), ZONAL, settings, {}).topology == "4x4"
 
 
-def test_a_regional_cluster_spreads_ordinary_pools() -> None:
+def test_pool_of_a_regional_cluster_has_three_zones_unless_it_is_a_slice() -> None:
     """A slice must name one zone."""
     assert len(check_pool(pool("e2-medium", "", 1), REGIONAL, SimulatorSettings(), POLICIES).zones) == 3
     with pytest.raises(ApiError, match="exactly one zone"):

@@ -71,7 +71,7 @@ class Machine:
         return sum(called == method and part in path for _, called, path in self.cluster.calls)
 
 
-def test_a_machine_joins_as_kubeadm_does_and_is_a_ready_node_with_chips() -> None:
+def test_machine_that_joins_becomes_a_ready_node_with_chips() -> None:
     """Two anonymous reads establish trust, the token gets the certificate, and the certificate is used for the rest."""
     machine = Machine()
     machine.live(5)
@@ -98,7 +98,7 @@ def test_a_machine_joins_as_kubeadm_does_and_is_a_ready_node_with_chips() -> Non
     "script",
     [pytest.param("", id="without a startup script"), pytest.param("#!/bin/sh", id="with one of another kind")],
 )
-def test_a_machine_that_is_not_told_to_join_does_not(script: str) -> None:
+def test_machine_without_a_script_that_joins_never_calls_the_api_server(script: str) -> None:
     """Its guest returns None: it never becomes due again."""
     machine = Machine()
     machine.view = replace(machine.view, metadata=machine.cluster.metadata(startup_script=script))
@@ -118,7 +118,7 @@ def test_a_machine_that_is_not_told_to_join_does_not(script: str) -> None:
         pytest.param("away", True, id="the API server is away"),
     ],
 )
-def test_what_keeps_a_machine_out_is_tried_again(name: str, value: object) -> None:
+def test_join_is_retried_until_the_obstacle_is_removed(name: str, value: object) -> None:
     """Before that, no Node is registered."""
     machine = Machine()
     good = getattr(machine.cluster, name)
@@ -130,7 +130,7 @@ def test_what_keeps_a_machine_out_is_tried_again(name: str, value: object) -> No
     assert machine.cluster.ready(NAME) == "True"
 
 
-def test_nobody_takes_the_place_of_a_node_that_is_alive() -> None:
+def test_name_of_a_ready_node_is_not_taken_over() -> None:
     """As with kubeadm. A Node that is not ready is taken over with its labels."""
     machine = Machine()
     other: dict[str, Any] = {
@@ -146,7 +146,7 @@ def test_nobody_takes_the_place_of_a_node_that_is_alive() -> None:
     assert machine.cluster.node(NAME)["metadata"]["labels"] == {"kept": "yes"}
 
 
-def test_chips_come_with_the_device_plugin_and_go_with_it() -> None:
+def test_allocatable_chips_follow_the_device_plugin_while_capacity_remains() -> None:
     """A kubelet keeps the capacity of a device plugin that has failed."""
     machine = Machine()
     machine.cluster.device_plugin = False
@@ -162,7 +162,7 @@ def test_chips_come_with_the_device_plugin_and_go_with_it() -> None:
 
 
 @pytest.mark.parametrize("status", ["STOPPING", "REPAIRING", "TERMINATED", ""])
-def test_a_machine_that_goes_falls_silent(status: str) -> None:
+def test_machine_that_stops_or_disappears_makes_no_more_calls(status: str) -> None:
     """The cluster has to notice by itself that the Node is no longer alive."""
     machine = Machine()
     machine.live(15)
@@ -174,7 +174,7 @@ def test_a_machine_that_goes_falls_silent(status: str) -> None:
     assert machine.cluster.open_clients == 0
 
 
-def test_a_kubelet_that_shuts_down_gracefully_says_so() -> None:
+def test_kubelet_reports_a_graceful_shutdown_but_not_a_host_error() -> None:
     """A host error leaves it no time to report."""
     machine = Machine(graceful_shutdown=True)
     machine.live(15)
@@ -187,7 +187,7 @@ def test_a_kubelet_that_shuts_down_gracefully_says_so() -> None:
     assert machine.cluster.ready(NAME) == "True"
 
 
-def test_a_machine_that_starts_again_is_the_same_node() -> None:
+def test_restarted_machine_keeps_its_node_and_certificate() -> None:
     """The certificate is on its disk, so it joins only once."""
     machine = Machine()
     machine.live(15)
@@ -202,7 +202,7 @@ def test_a_machine_that_starts_again_is_the_same_node() -> None:
     assert machine.count("POST", "certificatesigningrequests") == 1
 
 
-def test_a_node_that_somebody_deletes_stays_away_until_the_machine_starts_again() -> None:
+def test_deleted_node_is_registered_again_only_after_a_restart() -> None:
     """A kubelet registers its Node only at its start."""
     machine = Machine()
     machine.live(15)
@@ -216,7 +216,7 @@ def test_a_node_that_somebody_deletes_stays_away_until_the_machine_starts_again(
     assert machine.cluster.ready(NAME) == "True"
 
 
-def test_a_kubelet_can_be_made_silent_and_a_device_plugin_blind() -> None:
+def test_faults_of_kubelet_and_device_plugin_last_until_they_are_cleared() -> None:
     """A fault with count 1 affects one machine until then."""
     machine = Machine(graceful_shutdown=True)
     machine.live(15)
@@ -238,7 +238,7 @@ def test_a_kubelet_can_be_made_silent_and_a_device_plugin_blind() -> None:
     assert machine.cluster.ready(NAME) == "True"
 
 
-def test_the_local_cluster_knows_nodes_with_a_kubelet_of_their_own() -> None:
+def test_own_kubelet_annotation_is_the_same_in_simulator_and_local_cluster() -> None:
     """Neither imports the other, so both define it."""
     assert kubelet.OWN_KUBELET == localcluster.OWN_KUBELET
 
@@ -282,7 +282,7 @@ class Stage:
         return [self.cluster.ready(raw["metadata"]["name"]) for raw in self.cluster.nodes()]
 
 
-def test_other_machines_of_the_same_names_join_anew(compute: Compute) -> None:
+def test_recreated_machines_join_again_but_restarted_ones_do_not(compute: Compute) -> None:
     """Recreated machines have empty disks although their names are the same."""
     stage = Stage(compute)
     stage.make()
@@ -300,7 +300,7 @@ def test_other_machines_of_the_same_names_join_anew(compute: Compute) -> None:
     assert stage.ready() == ["True"] * 4
 
 
-def test_what_happens_to_a_machine_during_its_turn_is_not_missed(compute: Compute) -> None:
+def test_machine_deleted_while_its_guest_makes_a_call_is_noticed(compute: Compute) -> None:
     """The guest's connection is closed after the call."""
     stage = Stage(compute)
 

@@ -41,7 +41,7 @@ def machine(**changes: str) -> MachineView:
     )
 
 
-def test_an_invitation_has_all_that_the_metadata_says() -> None:
+def test_invitation_contains_all_values_of_the_metadata() -> None:
     """With the default port, and only labels that a kubelet may set."""
     found = read_invitation(machine(kube_taints="a=b:NoSchedule"))
     assert found.taints == (("a", "b", "NoSchedule"),)
@@ -65,7 +65,7 @@ def test_an_invitation_has_all_that_the_metadata_says() -> None:
         ),
     ],
 )
-def test_where_the_api_server_is(changes: dict[str, str], host: str, port: int) -> None:
+def test_invitation_has_the_address_and_port_of_the_api_server(changes: dict[str, str], host: str, port: int) -> None:
     """Brackets of an IPv6 address are removed."""
     found = read_invitation(machine(**changes))
     assert (found.host, found.port) == (host, port)
@@ -82,7 +82,7 @@ def test_where_the_api_server_is(changes: dict[str, str], host: str, port: int) 
         pytest.param({"kubeadm_control_plane_port": "https"}, "kubeadm-control-plane-port in", id="no port"),
     ],
 )
-def test_what_is_missing_is_named(changes: dict[str, str], problem: str) -> None:
+def test_missing_or_invalid_value_of_the_metadata_is_named(changes: dict[str, str], problem: str) -> None:
     """The machine then waits for other metadata."""
     with pytest.raises(JoinError, match=problem):
         read_invitation(machine(**changes))
@@ -107,7 +107,7 @@ def test_labels_that_a_kubelet_may_not_set_are_left_out(text: str, kept: dict[st
     assert allowed_labels(text) == kept
 
 
-def test_the_keys_are_those_of_the_startup_script_of_node_groups() -> None:
+def test_metadata_keys_are_those_of_the_startup_script_of_node_groups() -> None:
     """The simulator and the startup script define them independently, so this test detects differences."""
     script = startup_script()
     keys = [metadata.TOKEN, metadata.ADDRESS, metadata.PORT, metadata.CA_HASH, metadata.VERSION]
@@ -129,6 +129,6 @@ def test_the_keys_are_those_of_the_startup_script_of_node_groups() -> None:
         pytest.param("a=b,a=b:Never,-a=b:NoSchedule,a=b=c:NoSchedule", (), id="none that are taints"),
     ],
 )
-def test_what_is_no_taint_is_left_out(text: str, kept: tuple[tuple[str, str, str], ...]) -> None:
+def test_invalid_taints_are_left_out(text: str, kept: tuple[tuple[str, str, str], ...]) -> None:
     """A kubelet with such a taint would not start."""
     assert allowed_taints(text) == kept
