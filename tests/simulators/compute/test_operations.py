@@ -132,7 +132,7 @@ def test_second_metadata_change_with_the_same_fingerprint_fails_in_its_operation
 
 
 def test_creates_of_vms_by_groups_are_listed_as_operations(make_compute: MakeCompute) -> None:
-    """They belong to Google's service agent. Of those that fail for the same reason, one is listed."""
+    """The user of such an operation is Google's service agent. Failures with the same reason are listed once."""
     compute = make_compute(capacity={"us-east5-a/ct6e-standard-4t": 1})
     compute.slice()
     compute.do("POST", GROUPS, group("single", 2, "INDIVIDUAL", None))

@@ -168,7 +168,7 @@ def test_use_or_delete_of_a_resource_that_is_not_ready_is_rejected(compute: Comp
 def test_resource_is_hidden_during_its_insert_without_visible_while_inserted(
     make_compute: Callable[..., Compute],
 ) -> None:
-    """Its name is taken nevertheless."""
+    """The name is taken nevertheless."""
     compute = make_compute(visible_while_inserted=False)
     compute("POST", TEMPLATES, template())
     assert compute("GET", f"{TEMPLATES}/template")[0] == 404

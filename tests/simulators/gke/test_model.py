@@ -83,7 +83,7 @@ def test_fault_does_not_affect_a_pool_that_does_not_match(
 def test_create_that_never_ends_is_provisioning_until_its_fault_is_cleared(
     make_world: MakeWorld, clock: FakeClock
 ) -> None:
-    """Even if the count of the fault is used up."""
+    """The pool is held even if the count of the fault is used up."""
     world = make_world()
     fault = world.faults.add(Fault(kind=FaultKind.CREATE_NEVER_ENDS, count=1))
     operation = world.create_pool(CLUSTER, slice_pool())

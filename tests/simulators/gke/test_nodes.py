@@ -77,7 +77,7 @@ def made(clock: FakeClock, *, ready: bool = False, **changes: Any) -> dict[str, 
 
 
 def test_tpu_node_has_the_name_labels_taint_and_resources_of_gke(clock: FakeClock) -> None:
-    """Its provider ID is also that of GKE."""
+    """The provider ID also has the format of GKE."""
     labels = {"team": "x", "cloud.google.com/gke-nodepool": "forged"}
     node = made(clock, config={"machineType": "ct5lp-hightpu-4t", "labels": labels})
     name = node["metadata"]["name"]
@@ -125,7 +125,7 @@ def test_node_without_tpus_or_with_the_setting_is_named_after_its_instance_group
 
 
 def test_nodes_with_the_dra_driver_offer_chips_in_resource_slices(kube: FakeKube) -> None:
-    """They have no google.com/tpu."""
+    """Such nodes have no resource google.com/tpu."""
     config = {"machineType": "ct5lp-hightpu-4t", "labels": {"cloud.google.com/gke-tpu-dra-driver": "true"}}
     with registering() as gke:
         create(gke, config=config)

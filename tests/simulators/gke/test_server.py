@@ -171,7 +171,7 @@ def test_hanging_call_is_closed_when_the_simulator_stops(gke: Simulator) -> None
 
 
 def test_own_api_shows_the_state_and_changes_settings_faults_and_pools(gke: Simulator, call: Client) -> None:
-    """It also has a log of calls, and counters."""
+    """The API also has a log of calls, and counters."""
     create(call)
     wait_for(lambda: gke.pools[0].status == "RUNNING")
     state = call("GET", "/simulator/v1/state")[1]

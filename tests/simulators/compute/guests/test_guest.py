@@ -99,7 +99,7 @@ def test_machine_that_joins_becomes_a_ready_node_with_chips() -> None:
     [pytest.param("", id="without a startup script"), pytest.param("#!/bin/sh", id="with one of another kind")],
 )
 def test_machine_without_a_script_that_joins_never_calls_the_api_server(script: str) -> None:
-    """Its guest returns None: it never becomes due again."""
+    """The guest returns None and is never run again."""
     machine = Machine()
     machine.view = replace(machine.view, metadata=machine.cluster.metadata(startup_script=script))
     assert machine.guest.turn(machine.view, machine.clock.now()) is None
@@ -163,7 +163,7 @@ def test_allocatable_chips_follow_the_device_plugin_while_capacity_remains() -> 
 
 @pytest.mark.parametrize("status", ["STOPPING", "REPAIRING", "TERMINATED", ""])
 def test_machine_that_stops_or_disappears_makes_no_more_calls(status: str) -> None:
-    """The cluster has to notice by itself that the Node is no longer alive."""
+    """The cluster has to find out that the Node is no longer alive."""
     machine = Machine()
     machine.live(15)
     before = len(machine.cluster.calls)
@@ -239,7 +239,7 @@ def test_faults_of_kubelet_and_device_plugin_last_until_they_are_cleared() -> No
 
 
 def test_own_kubelet_annotation_is_the_same_in_simulator_and_local_cluster() -> None:
-    """Neither imports the other, so both define it."""
+    """The two packages do not import each other, so both define the annotation."""
     assert kubelet.OWN_KUBELET == localcluster.OWN_KUBELET
 
 
