@@ -1,6 +1,6 @@
-"""The definitions of the node groups on a real API server: every rule, bound and default, and manifests as they are.
+"""Tests of the CRDs of node groups on a real API server: every rule, bound and default, and the example manifests.
 
-Nothing else checks objects: what the API server takes has to be read.
+No webhook validates these objects, so the controller must be able to read all that the API server accepts.
 """
 
 from __future__ import annotations
@@ -66,24 +66,24 @@ _OWN = without(GROUP, "instanceConfig", "bootstrapKubernetes", instanceTemplateU
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """The API server with the definitions."""
+    """The API server with the CRDs."""
 
     kube: Kube
 
     def create(self, kind: Kind, spec: object, *, name: str = "tried", dry: bool = True) -> requests.Response:
-        """Create an object, or only try to."""
+        """Create an object, by default only as a dry run."""
         body = {"apiVersion": "tpu.google.com/v1alpha1", "kind": kind.value, "metadata": {"name": name}, "spec": spec}
         path = collection_path(kind.plural, namespace=_NAMESPACE, root=_ROOT)
         return self.kube.call("POST", f"{path}?fieldValidation=Ignore{'&dryRun=All' if dry else ''}", body)
 
     def path(self, kind: Kind, name: str) -> str:
-        """Return the address of an object."""
+        """Return the path of an object."""
         return object_path(kind.plural, name, namespace=_NAMESPACE, root=_ROOT)
 
 
 @pytest.fixture(scope="module")
 def server(rehearsal: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Give the API server, with what objects of before left behind: they were made when nothing was checked."""
+    """Yield the API server, with objects that were created when the CRDs had no rules."""
     kube = Kube(rehearsal.cluster.kubeconfig, tmp_path_factory.mktemp("credentials"))
     rehearsal.create_namespace(_NAMESPACE)
     server = Server(kube=kube)
@@ -111,7 +111,7 @@ def server(rehearsal: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> It
     remove_node_group_kinds(rehearsal)
 
 
-#: Objects that could be made before, and that nobody could serve.
+#: Objects that were created before the rules, and that no controller could serve.
 _OF_BEFORE: Mapping[str, dict[str, Any] | None] = {
     "a" * 60: dict(GROUP),
     "no.resource": dict(GROUP),
@@ -126,12 +126,12 @@ _OF_BEFORE: Mapping[str, dict[str, Any] | None] = {
 
 
 Json = dict[str, Any]
-#: By the rule's words: specs that break it and nothing else, each with the nearest spec that keeps it.
+#: For each rule, by its message: specs that break only this rule, each with a similar spec that satisfies it.
 Rules = Mapping[str, Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]]
 
 
 def _config_rules(kind: Kind) -> Rules:
-    """Return the rules of instanceConfig, which hold in a group and in a template."""
+    """Return the rules of instanceConfig, which apply to groups and templates."""
 
     def spec(*gone: str, **changes: Any) -> Json:
         if kind is Kind.INSTANCE_TEMPLATE:
@@ -229,7 +229,7 @@ RULES: Mapping[Kind, Rules] = {
     },
 }
 
-#: Changes of a group: what is there, what it is to become, and the words of the rule against that.
+#: Changes of a group: the old and the new spec, and the message of the rule that forbids the change.
 CHANGES = (
     *(
         (GROUP, without(GROUP, **{name: value}), f"{name} cannot be changed; create another object")
@@ -277,9 +277,9 @@ def _rules(schema: Mapping[str, Any]) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_no_rule_is_left_out(kind: Kind) -> None:
-    """Every rule of every kind is tried below, and every rule that is tried is there."""
+    """Every tested rule must also exist."""
     schema = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    # Patterns are tried with the bounds (`_values`).
+    # Patterns are tested with the bounds (`_values`).
     tried = {*RULES.get(kind, ()), "spec is missing", "Compute Engine accepts no other", "must be a", "must be the "}
     tried |= {words for _, _, words in CHANGES} if kind is Kind.TPU_NODE_GROUP else {"spec cannot be changed; create"}
     rules = list(_rules(schema))
@@ -290,7 +290,7 @@ def test_no_rule_is_left_out(kind: Kind) -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize(("kind", "words"), [(kind, words) for kind, rules in RULES.items() for words in rules])
 def test_a_rule(kind: Kind, words: str, server: Server) -> None:
-    """The broken spec is refused with the rule's words, and for nothing else; the kept one is taken."""
+    """The similar spec is accepted."""
     for broken, kept in RULES[kind][words]:
         answer = server.create(kind, broken)
         assert answer.status_code == 422, answer.text
@@ -302,7 +302,6 @@ def test_a_rule(kind: Kind, words: str, server: Server) -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", Kind)
 def test_an_object_without_a_spec(kind: Kind, server: Server) -> None:
-    """It says nothing, so it is refused."""
     answer = server.create(kind, None)
     assert answer.status_code == 422
     assert "spec is missing" in answer.text
@@ -324,7 +323,7 @@ def test_an_object_without_a_spec(kind: Kind, server: Server) -> None:
     ],
 )
 def test_names(name: str, kind: Kind, good: bool, server: Server) -> None:
-    """A name is taken if the resources that follow from it can have theirs."""
+    """The resources in Compute Engine get names that depend on it."""
     answer = server.create(kind, EXAMPLES[kind], name=name)
     assert answer.status_code == (201 if good else 422), answer.text
     assert ("Compute Engine accepts no other" in answer.text) is not good
@@ -334,7 +333,7 @@ def test_names(name: str, kind: Kind, good: bool, server: Server) -> None:
 
 @pytest.mark.e2e
 def test_nothing_of_a_group_changes(server: Server) -> None:
-    """Each field stays as it is, and absent where it is absent; what is no change is taken."""
+    """An update without a change is accepted."""
     for index, (old, new, words) in enumerate(CHANGES):
         name = f"change-{index}"
         made = server.create(Kind.TPU_NODE_GROUP, old, name=name, dry=False)
@@ -350,7 +349,7 @@ def test_nothing_of_a_group_changes(server: Server) -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", CHILD_CHANGES)
 def test_nothing_of_a_child_changes(kind: Kind, server: Server) -> None:
-    """Compute Engine changes none of these resources, so a change would say what is not so."""
+    """The controller does not change the resources in Compute Engine, so a changed spec would be wrong."""
     made = server.create(kind, EXAMPLES[kind], name="fixed", dry=False)
     assert made.status_code == 201, made.text
     path = f"{server.path(kind, 'fixed')}?dryRun=All"
@@ -364,7 +363,7 @@ def test_nothing_of_a_child_changes(kind: Kind, server: Server) -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize("name", _OF_BEFORE)
 def test_an_object_that_no_one_could_make_now_can_still_go(name: str, server: Server) -> None:
-    """It gets its status, and loses its finalizers: otherwise neither it nor its namespace would ever go."""
+    """Its status and finalizers can be written; otherwise its namespace could never be deleted."""
     path = server.path(Kind.TPU_NODE_GROUP, name)
     group = parse(TpuNodeGroup, server.kube.get(path))
     why = Condition(type="Ready", status=ConditionStatus.FALSE, reason=Reason.INVALID_SPEC, message="cannot be served")
@@ -383,7 +382,7 @@ def test_an_object_that_no_one_could_make_now_can_still_go(name: str, server: Se
 
 
 def _values(form: Form) -> Iterator[object]:
-    """Give values in and beyond the bounds of a form, and values of other forms."""
+    """Yield values within and beyond the bounds of a form, and values of other forms."""
     yield from (5, True, 1.5, "", "x", "A b", "x\n", [], {}, ["x"], {"a": "b"})
     match form:
         case Text():
@@ -415,7 +414,7 @@ def _trials(kind: Kind) -> Iterator[tuple[str, dict[str, Any]]]:
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", Kind)
 def test_what_the_api_server_takes_can_be_read(kind: Kind, server: Server) -> None:
-    """Each field in turn gets values in its bounds, beyond them, and of other types."""
+    """Each field gets values within its bounds, beyond them, and of other types."""
     taken = 0
     for _, spec in _trials(kind):
         answer = server.create(kind, spec)
@@ -430,7 +429,7 @@ def _of_size(field: str, value: object) -> Json:
     return without(GROUP, instanceConfig={**CONFIG, field: value})
 
 
-#: The bounds of docs/security.md: each with a spec that has this many.
+#: The bounds of docs/security.md, each with a function that returns a spec with this number.
 BOUNDS: Mapping[str, tuple[int, Callable[[int], Json]]] = {
     "machines": (
         bounds.GROUP_NODES,
@@ -534,7 +533,6 @@ def test_status_is_accepted_only_within_a_bound(bound: int, make: Callable[[int]
     ],
 )
 def test_defaults(kind: Kind, spec: dict[str, Any], added: dict[str, Any], server: Server) -> None:
-    """The API server adds these, and the reader of objects counts on the same."""
     answer = server.create(kind, spec)
     assert answer.status_code == 201, answer.text
     assert answer.json()["spec"] == {**spec, **added}
@@ -546,14 +544,14 @@ def test_defaults(kind: Kind, spec: dict[str, Any], added: dict[str, Any], serve
 
 @pytest.mark.e2e
 def test_the_examples_apply(rehearsal: Rehearsal, server: Server) -> None:
-    """Strictly: a field that the definitions do not know would fail."""
+    """Fields that the CRDs do not define are rejected."""
     said = rehearsal.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(_MANIFESTS))
     assert said.count("created") == len(list(_MANIFESTS.iterdir()))
 
 
 @pytest.mark.e2e
 def test_a_child_reads_as_what_it_was_made_from(server: Server) -> None:
-    """The API server adds nothing that would look like a difference: it would be recreated again and again."""
+    """A default that the API server adds would look like a difference, and the child would be recreated repeatedly."""
     made = server.create(Kind.TPU_NODE_GROUP, GROUP, name="parent", dry=False)
     group = parse(TpuNodeGroup, made.json()).meta
     for wanted in _children(group):
@@ -598,7 +596,7 @@ def _children(group: ObjectMeta) -> Iterator[Child]:
 
 @pytest.mark.e2e
 def test_what_people_see_of_a_group(rehearsal: Rehearsal, server: Server) -> None:
-    """A status that is written shows in the columns, by the short name, and among all kinds of TPUs."""
+    """Also with the short name of the kind, and in the category of all TPU kinds."""
     made = server.create(Kind.TPU_NODE_GROUP, GROUP, name="seen", dry=False)
     group = parse(TpuNodeGroup, made.json())
     waiting = Condition(
