@@ -53,7 +53,7 @@ def post_pod(ground: Ground, namespace: str, name: str, spec: Json, **metadata: 
 # --- Without the policies: this test is the first of the file, because the other tests share the policies ---
 
 
-def test_pods_from_before_the_policies_keep_their_pools(alone: Ground, rehearsal: Rehearsal) -> None:
+def test_slices_from_before_the_policies_keep_their_pools(alone: Ground, rehearsal: Rehearsal) -> None:
     """Without the policies, each slice also gets a pool. After their installation, a slice restarts on its pool."""
     alone.assign()
     alone.provisioner()
@@ -95,7 +95,7 @@ def test_equal_jobsets_that_start_together_never_share_a_pool(assigned: Ground) 
     assert len(assigned.pools()) == assigned.accepted("nodePools.create") == 6
 
 
-def test_jobsets_that_restart_keep_their_nodes_beside_a_rival(assigned: Ground) -> None:
+def test_jobsets_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground) -> None:
     """During a restart, the pools have no pods, and the rival would fit each of them."""
     assigned.provisioner(environment={"MAX_CHIPS": "32"})
     owners = {"exclusive": True, "spread": False}
@@ -119,7 +119,7 @@ def test_jobsets_that_restart_keep_their_nodes_beside_a_rival(assigned: Ground) 
 
 
 @pytest.mark.usefixtures("leaderworkersets")
-def test_groups_and_jobs_that_restart_keep_their_nodes_beside_a_rival(assigned: Ground) -> None:
+def test_groups_and_jobs_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground) -> None:
     """No annotation separates the groups of the LeaderWorkerSet."""
     assigned.provisioner(environment={"MAX_CHIPS": "24", "SERVE_JOBS": "true"})
     namespace, pod = assigned.namespace, pod_spec(terminationGracePeriodSeconds=1)
@@ -160,7 +160,7 @@ def test_groups_and_jobs_that_restart_keep_their_nodes_beside_a_rival(assigned: 
     assert assigned.accepted("nodePools.create") == 3
 
 
-def test_pods_that_start_together_are_bound_once_all_their_pools_are_ready(assigned: Ground) -> None:
+def test_pods_of_all_or_nothing_are_bound_only_when_all_pools_are_ready(assigned: Ground) -> None:
     """One of six nodes reports its chips late."""
     assigned.provisioner()
     assigned.gke.inject(Fault(kind=FaultKind.NODES_WITHOUT_CHIPS, hosts=1, count=1))

@@ -13,7 +13,7 @@ from tests.e2e.kit import Ground, ready
 pytestmark = pytest.mark.e2e
 
 
-def test_killed_in_every_phase(alone: Ground) -> None:
+def test_provisioner_killed_in_any_phase_continues_after_its_restart(alone: Ground) -> None:
     """It is killed while a pool is provisioning, in use, idle and deleting.
 
     tests/slices/suppliers/conformance.py has the case of a call whose response is lost.
@@ -40,7 +40,7 @@ def test_killed_in_every_phase(alone: Ground) -> None:
     assert (alone.accepted("nodePools.create"), alone.accepted("nodePools.delete")) == (1, 1)
 
 
-def test_the_api_server_restarts(alone: Ground) -> None:
+def test_no_pool_is_deleted_while_the_api_server_restarts(alone: Ground) -> None:
     """Afterwards, JobSets are served as before."""
     process = alone.provisioner()
     alone.apply("steady", run_for="10s")

@@ -26,7 +26,7 @@ def assert_tells(story: list[str], *arguments: str, **environment: str) -> None:
         place = found.start()
 
 
-def test_the_demo_shows_a_whole_life_and_ends_well() -> None:
+def test_demo_shows_a_jobset_until_its_pools_are_deleted() -> None:
     """The tables follow, and the exit code is 0."""
     story = [
         r"JobSet default/tpu-demo: created",
@@ -44,7 +44,7 @@ def test_the_demo_shows_a_whole_life_and_ends_well() -> None:
     assert_tells(story, "demo", "--create-seconds=2", "--delete-seconds=1", NODEPOOL_DELETION_DELAY="1s")
 
 
-def test_the_demo_of_node_groups_shows_machines_that_join_and_ends_well() -> None:
+def test_demo_of_node_groups_shows_joining_machines_until_all_are_deleted() -> None:
     """Nothing is left in the cluster and in Compute Engine, and the exit code is 0."""
     story = [
         r"requests instance template slice-template-\w+ from Compute Engine",
@@ -64,7 +64,7 @@ def test_the_demo_of_node_groups_shows_machines_that_join_and_ends_well() -> Non
     assert_tells(story, "demo-gce", "--create-seconds=1", "--boot-seconds=1")
 
 
-def test_the_demo_of_partitions_shows_pods_from_waiting_to_released_and_ends_well() -> None:
+def test_demo_of_partitions_shows_pods_until_all_partitions_are_removed() -> None:
     """Nothing is left on the V-IPU server and in the ledger, and the exit code is 0."""
     story = [
         r"the webhook server runs, and pods with IPUs are sent to it",

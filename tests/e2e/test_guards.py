@@ -26,7 +26,7 @@ def _api(simulator: Simulator) -> Api:
     return service._api
 
 
-def test_another_cluster_is_left_alone(alone: Ground) -> None:
+def test_provisioner_with_another_clusters_name_changes_nothing_and_is_not_ready(alone: Ground) -> None:
     """The certificate authority of GCP_CLUSTER is not that of the kubeconfig."""
     certificate = b"-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
     with Simulator(simulator_settings()) as other:
@@ -57,7 +57,7 @@ def test_another_cluster_is_left_alone(alone: Ground) -> None:
             process.kill()
 
 
-def test_the_jobset_kind_is_removed_and_put_back(alone: Ground) -> None:
+def test_no_pool_is_deleted_while_the_jobset_crd_is_missing(alone: Ground) -> None:
     """The readiness names the missing CRD; once it is installed again, JobSets are served."""
     running = alone.rehearsal.cluster
     process = alone.provisioner(environment={"NODEPOOL_DELETION_DELAY": "10s"})

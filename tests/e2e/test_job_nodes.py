@@ -13,7 +13,7 @@ pytestmark = pytest.mark.e2e
 _LABEL = "alpha.jobset.sigs.k8s.io/namespaced-job"
 
 
-def test_each_job_runs_on_the_pool_with_its_label_also_after_a_restart(
+def test_job_runs_on_the_pool_with_its_label_also_after_a_restart(
     ground: Ground, provisioner: ProvisionerProcess
 ) -> None:
     """Without the provisioner, an administrator would have to label the nodes of the child Jobs."""

@@ -64,7 +64,7 @@ def ended(ground: Ground, name: str) -> bool:
     return conditions.get("Complete") == "True"
 
 
-def test_jobs_that_ask_for_it_are_served(alone: Ground) -> None:
+def test_jobs_with_the_annotation_get_a_pool_until_they_end(alone: Ground) -> None:
     """Other Jobs get no pool, and JobSets are served as before."""
     alone.provisioner(environment=SERVING)
     alone.rehearsal.kubectl("apply", "--server-side", "--dry-run=server", f"--filename={EXAMPLE}")

@@ -139,7 +139,7 @@ class Ray:
         self.ground.wait(lambda: len(self.ground.nodes()) == 1, "no node is left but that of heads")
 
 
-def test_a_group_of_several_hosts_runs_on_one_pool(ground: Ground) -> None:
+def test_group_of_several_hosts_runs_on_one_pool_and_is_deleted_with_it(ground: Ground) -> None:
     """Each worker has its number, and the names of the others under KubeRay's Service."""
     ray = Ray(ground)
     ray.create()
@@ -159,7 +159,7 @@ def test_a_group_of_several_hosts_runs_on_one_pool(ground: Ground) -> None:
     ray.await_nothing()
 
 
-def test_replicas_come_and_go_with_their_pools(ground: Ground) -> None:
+def test_replicas_are_scaled_with_their_pools(ground: Ground) -> None:
     """From none to four, each on its own pool, to one, which keeps its pool."""
     ray = Ray(ground, replicas=0)
     ray.create()
@@ -177,7 +177,7 @@ def test_replicas_come_and_go_with_their_pools(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("lost", ["a pod", "a node"])
-def test_a_lost_host_costs_no_pool(ground: Ground, lost: str) -> None:
+def test_replica_that_lost_a_host_is_recreated_on_the_same_pool(ground: Ground, lost: str) -> None:
     """KubeRay recreates the whole replica under another name."""
     ground.gke.set(repair_seconds=1.0)
     ray = Ray(ground)
@@ -197,7 +197,7 @@ def test_a_lost_host_costs_no_pool(ground: Ground, lost: str) -> None:
     assert ground.accepted("nodePools.delete") == 0
 
 
-def test_a_rayjob_is_suspended_and_deleted(ground: Ground) -> None:
+def test_suspended_rayjob_loses_its_pool_until_it_is_resumed(ground: Ground) -> None:
     """Kueue suspends RayJobs in this way. After its delete, nothing is left."""
     ray = Ray(ground)
     ray.create_job()
@@ -210,7 +210,7 @@ def test_a_rayjob_is_suspended_and_deleted(ground: Ground) -> None:
     ray.await_nothing()
 
 
-def test_a_rayjob_that_is_over_leaves_nothing(ground: Ground) -> None:
+def test_ended_rayjob_leaves_no_pool(ground: Ground) -> None:
     """Its RayCluster is deleted with all its pods."""
     ray = Ray(ground)
     submitter = {"spec": {"restartPolicy": "Never", **_HEAD["spec"]}, "metadata": {"annotations": {FAIL_AFTER: "8s"}}}
@@ -220,7 +220,7 @@ def test_a_rayjob_that_is_over_leaves_nothing(ground: Ground) -> None:
     assert ground.rehearsal.objects(collection_path("rayclusters", namespace=ground.namespace, root=_ROOT)) == []
 
 
-def test_a_group_of_256_chips(ground: Ground) -> None:
+def test_group_of_256_chips_runs_on_one_pool(ground: Ground) -> None:
     """The pool has 64 hosts."""
     ray = Ray(ground, hosts=64, topology="16x16")
     ray.create()
@@ -234,7 +234,7 @@ def test_a_group_of_256_chips(ground: Ground) -> None:
 
 # The test includes ten restarts.
 @pytest.mark.timeout(300)
-def test_replicas_never_share_a_pool_and_keep_it_beside_a_rival(assigned: Ground) -> None:
+def test_replicas_never_share_a_pool_and_keep_it_despite_a_rival(assigned: Ground) -> None:
     """KubeRay recreates a replica under another name; its index, and so its pool, remains the same."""
     assigned.provisioner(environment={"MAX_CHIPS": "48"})
     ray, workers = Ray(assigned, replicas=3), {constants.RAY_GROUP: "tpus"}

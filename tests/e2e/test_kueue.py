@@ -187,7 +187,7 @@ def queue(ground: Ground) -> Iterator[Queue]:
 
 
 @pytest.mark.usefixtures("provisioner")
-def test_without_a_check_a_jobset_is_resumed_by_quota(queue: Queue) -> None:
+def test_jobset_without_an_admission_check_is_resumed_by_quota(queue: Queue) -> None:
     """It waits for earlier JobSets; its pods are ordinary demand."""
     queue.set_up(_V4, chips=4, check=False)
     queue.submit("first", run_for="2s")
@@ -197,7 +197,7 @@ def test_without_a_check_a_jobset_is_resumed_by_quota(queue: Queue) -> None:
     assert queue.requests() == []
 
 
-def test_a_jobset_starts_when_all_its_slices_are_ready_and_on_them(queue: Queue, alone: Ground) -> None:
+def test_jobset_is_resumed_when_all_its_slices_are_ready_and_runs_on_them(queue: Queue, alone: Ground) -> None:
     """Before that, its Workload shows the expected time. No pool is created twice."""
     # The expected time depends on earlier creates; messages are written every 15 s.
     alone.provisioner(environment=EAGER)
@@ -213,7 +213,7 @@ def test_a_jobset_starts_when_all_its_slices_are_ready_and_on_them(queue: Queue,
     alone.await_gone()
 
 
-def test_a_stockout_moves_a_jobset_to_the_next_choice_of_capacity(queue: Queue, alone: Ground) -> None:
+def test_stockout_moves_a_jobset_to_its_next_choice_of_capacity(queue: Queue, alone: Ground) -> None:
     """This takes one retry. Kueue itself uses another flavor only because of its quota."""
     # With its own provisioner, because a provisioner remembers stockouts.
     alone.provisioner(environment=EAGER)
@@ -226,7 +226,7 @@ def test_a_stockout_moves_a_jobset_to_the_next_choice_of_capacity(queue: Queue, 
 
 
 @pytest.mark.usefixtures("provisioner")
-def test_a_flavor_with_a_topology_is_admitted_onto_fresh_pools(queue: Queue) -> None:
+def test_jobset_of_a_flavor_with_a_topology_runs_on_its_new_pools(queue: Queue) -> None:
     """Kueue computes the topology after the check, on the new nodes, and binds each slice to a node pool."""
     queue.set_up_topology()
     queue.submit("train", topology="2x2x2", replicas=2, parallelism=2, exclusive=False, pod_annotations=_ON_ONE_POOL)
@@ -235,7 +235,7 @@ def test_a_flavor_with_a_topology_is_admitted_onto_fresh_pools(queue: Queue) -> 
 
 
 @pytest.mark.usefixtures("provisioner")
-def test_a_jobset_that_preempts_another_gets_its_pools(queue: Queue) -> None:
+def test_jobset_that_preempts_another_gets_its_pools(queue: Queue) -> None:
     """No pool is created for it."""
     ground = queue.ground
     queue.set_up(_V4, chips=8, preemption={"withinClusterQueue": "LowerPriority"})
@@ -248,7 +248,7 @@ def test_a_jobset_that_preempts_another_gets_its_pools(queue: Queue) -> None:
     assert ground.accepted("nodePools.create") == 2
 
 
-def test_no_jobset_is_resumed_in_part(queue: Queue, alone: Ground) -> None:
+def test_resumed_jobset_has_a_pool_for_each_of_its_pods(queue: Queue, alone: Ground) -> None:
     """Thirty JobSets, and stockouts in one of two flavors.
 
     Without the policies of placement, pods may be bound to a pool that another JobSet has left; then the pool of their
@@ -300,7 +300,7 @@ def _pools_of(raw: Mapping[str, Any], requests: Mapping[str, Mapping[str, Any]])
 
 
 @pytest.mark.usefixtures("provisioner")
-def test_a_job_starts_on_a_warm_slice_and_the_buffer_is_filled_again(queue: Queue) -> None:
+def test_job_starts_on_a_warm_slice_and_the_buffer_is_filled_again(queue: Queue) -> None:
     """The JobSet is not in a queue, and no pool is created for it."""
     ground = queue.ground
     template = {"metadata": {"name": "template"}, "template": {"spec": pod_spec(topology="2x2x1")}}
@@ -336,7 +336,7 @@ def _full(ground: Ground) -> bool:
 # The test includes ten restarts.
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("has_topology", [False, True], ids=["quota", "topology"])
-def test_jobset_of_a_queue_keeps_the_pools_of_its_request_beside_a_rival(
+def test_jobset_of_a_queue_keeps_the_pools_of_its_request_despite_a_rival(
     has_topology: bool, queue: Queue, assigned: Ground
 ) -> None:
     """The rival is in no queue. With a topology, Kueue chooses the pool of each slice, and the provisioner uses it."""

@@ -10,7 +10,7 @@ from tests.e2e.kit import Ground
 pytestmark = pytest.mark.e2e
 
 
-def test_pages_change_their_size_within_one_list(ground: Ground) -> None:
+def test_list_whose_page_size_changes_is_complete_and_consistent(ground: Ground) -> None:
     """Small, then large, then small objects are listed in pages of limited bytes, all from the same version.
 
     The API server accepts another limit with the same continue token.

@@ -25,7 +25,7 @@ def chip_seconds(process: ProvisionerProcess, ground: Ground) -> float:
     return sum(map(float, re.findall(of_namespace, metrics(process))))
 
 
-def test_two_replicas(alone: Ground) -> None:
+def test_follower_takes_over_from_a_stopped_or_killed_leader(alone: Ground) -> None:
     """After an orderly stop this takes seconds, after a kill until the Lease expires."""
     first = alone.provisioner(arguments=ELECT)
     second = alone.provisioner(arguments=ELECT, wait=False)

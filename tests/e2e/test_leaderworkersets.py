@@ -36,7 +36,9 @@ def running(ground: Ground) -> dict[str, str]:
     }
 
 
-def test_the_life_of_a_leaderworkerset(ground: Ground, provisioner: ProvisionerProcess) -> None:
+def test_leaderworkerset_is_served_through_restarts_and_scaling_to_its_delete(
+    ground: Ground, provisioner: ProvisionerProcess
+) -> None:
     """A restart reuses the pool; scaling creates and deletes one."""
     path = apply(ground, "serve")
     ground.wait(lambda: len(running(ground)) == 4, "all pods of both groups run")
@@ -68,7 +70,9 @@ def test_the_life_of_a_leaderworkerset(ground: Ground, provisioner: ProvisionerP
     ground.wait(lambda: not ground.nodes(), "all nodes are gone")
 
 
-def test_the_example(ground: Ground, provisioner: ProvisionerProcess) -> None:
+def test_example_of_a_leaderworkerset_gets_a_pool_for_each_replica(
+    ground: Ground, provisioner: ProvisionerProcess
+) -> None:
     """The example applies to a real API server; each pool has four hosts."""
     ground.rehearsal.kubectl("apply", "--server-side", "-n", ground.namespace, "-f", str(EXAMPLE))
     ground.wait(lambda: len(running(ground)) == 8, "all pods of both groups run")

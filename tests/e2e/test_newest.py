@@ -53,7 +53,7 @@ def _pools_of_jobs(ground: Ground) -> dict[str, set[str]]:
     return found
 
 
-def test_a_gang_of_four_slices_runs(ground: Ground) -> None:
+def test_gang_of_four_slices_runs_when_all_pools_exist(ground: Ground) -> None:
     """Affinity keeps the pods of each Job together, because a webhook must not hold back pods of a gang."""
     _needs(kubernetes="1.37", jobset="0.12")
     body, job = _body(ground, replicas=4, run_for="5s")
@@ -81,7 +81,7 @@ def test_a_gang_of_four_slices_runs(ground: Ground) -> None:
     assert ground.accepted("nodePools.create") == 4
 
 
-def test_a_gang_with_exclusive_placement_is_reported(ground: Ground) -> None:
+def test_gang_with_exclusive_placement_is_reported_on_the_jobset(ground: Ground) -> None:
     """JobSet creates no followers before the leaders are bound, so the gang never has all its pods."""
     _needs(kubernetes="1.37", jobset="0.12")
     body, job = _body(ground, replicas=2)
@@ -96,7 +96,7 @@ def test_a_gang_with_exclusive_placement_is_reported(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("lost", ["a node", "the pool"])
-def test_an_in_place_restart_gets_back_what_was_lost(ground: Ground, lost: str) -> None:
+def test_in_place_restart_gets_its_lost_node_or_pool_back(ground: Ground, lost: str) -> None:
     """A lost follower waits for the repair of its node. If the pool was deleted, the leader requests another one."""
     _needs(jobset="0.12")
     ground.gke.set(repair_seconds=3.0)
@@ -130,7 +130,7 @@ def test_an_in_place_restart_gets_back_what_was_lost(ground: Ground, lost: str) 
     assert [len(each) for each in _pools_of_jobs(ground).values()] == [1]
 
 
-def test_an_elastic_jobset_keeps_its_pool(ground: Ground, provisioner: ProvisionerProcess) -> None:
+def test_elastic_jobset_keeps_its_pool_when_it_is_resized(ground: Ground, provisioner: ProvisionerProcess) -> None:
     """Pods without a host in its topology wait, idle hosts are reported, and running pods continue."""
     _needs(jobset="0.12")
     body, job = _body(ground)

@@ -276,7 +276,7 @@ def _rules(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_no_rule_is_left_out(kind: Kind) -> None:
+def test_every_rule_of_the_crd_is_tested(kind: Kind) -> None:
     """Every tested rule must also exist."""
     schema = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     # Patterns are tested with the bounds (`_values`).
@@ -289,7 +289,7 @@ def test_no_rule_is_left_out(kind: Kind) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(("kind", "words"), [(kind, words) for kind, rules in RULES.items() for words in rules])
-def test_a_rule(kind: Kind, words: str, server: Server) -> None:
+def test_spec_that_breaks_a_rule_is_rejected_only_with_its_message(kind: Kind, words: str, server: Server) -> None:
     """The similar spec is accepted."""
     for broken, kept in RULES[kind][words]:
         answer = server.create(kind, broken)
@@ -301,7 +301,7 @@ def test_a_rule(kind: Kind, words: str, server: Server) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", Kind)
-def test_an_object_without_a_spec(kind: Kind, server: Server) -> None:
+def test_object_without_a_spec_is_rejected(kind: Kind, server: Server) -> None:
     answer = server.create(kind, None)
     assert answer.status_code == 422
     assert "spec is missing" in answer.text
@@ -322,7 +322,9 @@ def test_an_object_without_a_spec(kind: Kind, server: Server) -> None:
         pytest.param("a" * 64, Kind.MANAGED_INSTANCE_GROUP, False, id="a managed instance group's with one more"),
     ],
 )
-def test_names(name: str, kind: Kind, good: bool, server: Server) -> None:
+def test_name_is_accepted_if_the_names_derived_from_it_are_valid(
+    name: str, kind: Kind, good: bool, server: Server
+) -> None:
     """The resources in Compute Engine get names that depend on it."""
     answer = server.create(kind, EXAMPLES[kind], name=name)
     assert answer.status_code == (201 if good else 422), answer.text
@@ -332,7 +334,7 @@ def test_names(name: str, kind: Kind, good: bool, server: Server) -> None:
 
 
 @pytest.mark.e2e
-def test_nothing_of_a_group_changes(server: Server) -> None:
+def test_no_field_of_a_group_can_be_changed_added_or_removed(server: Server) -> None:
     """An update without a change is accepted."""
     for index, (old, new, words) in enumerate(CHANGES):
         name = f"change-{index}"
@@ -348,7 +350,7 @@ def test_nothing_of_a_group_changes(server: Server) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", CHILD_CHANGES)
-def test_nothing_of_a_child_changes(kind: Kind, server: Server) -> None:
+def test_no_field_of_a_child_can_be_changed(kind: Kind, server: Server) -> None:
     """The controller does not change the resources in Compute Engine, so a changed spec would be wrong."""
     made = server.create(kind, EXAMPLES[kind], name="fixed", dry=False)
     assert made.status_code == 201, made.text
@@ -362,7 +364,7 @@ def test_nothing_of_a_child_changes(kind: Kind, server: Server) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("name", _OF_BEFORE)
-def test_an_object_that_no_one_could_make_now_can_still_go(name: str, server: Server) -> None:
+def test_object_that_is_invalid_now_can_still_be_deleted(name: str, server: Server) -> None:
     """Its status and finalizers can be written; otherwise its namespace could never be deleted."""
     path = server.path(Kind.TPU_NODE_GROUP, name)
     group = parse(TpuNodeGroup, server.kube.get(path))
@@ -413,7 +415,7 @@ def _trials(kind: Kind) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", Kind)
-def test_what_the_api_server_takes_can_be_read(kind: Kind, server: Server) -> None:
+def test_object_that_the_api_server_accepts_can_be_parsed(kind: Kind, server: Server) -> None:
     """Each field gets values within its bounds, beyond them, and of other types."""
     taken = 0
     for _, spec in _trials(kind):
@@ -532,7 +534,9 @@ def test_status_is_accepted_only_within_a_bound(bound: int, make: Callable[[int]
         ),
     ],
 )
-def test_defaults(kind: Kind, spec: dict[str, Any], added: dict[str, Any], server: Server) -> None:
+def test_defaults_of_the_crd_equal_those_of_the_parser(
+    kind: Kind, spec: dict[str, Any], added: dict[str, Any], server: Server
+) -> None:
     answer = server.create(kind, spec)
     assert answer.status_code == 201, answer.text
     assert answer.json()["spec"] == {**spec, **added}
@@ -543,14 +547,14 @@ def test_defaults(kind: Kind, spec: dict[str, Any], added: dict[str, Any], serve
 
 
 @pytest.mark.e2e
-def test_the_examples_apply(rehearsal: Rehearsal, server: Server) -> None:
+def test_examples_apply_with_strict_validation(rehearsal: Rehearsal, server: Server) -> None:
     """Fields that the CRDs do not define are rejected."""
     said = rehearsal.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(_MANIFESTS))
     assert said.count("created") == len(list(_MANIFESTS.iterdir()))
 
 
 @pytest.mark.e2e
-def test_a_child_reads_as_what_it_was_made_from(server: Server) -> None:
+def test_created_child_is_parsed_without_differences(server: Server) -> None:
     """A default that the API server adds would look like a difference, and the child would be recreated repeatedly."""
     made = server.create(Kind.TPU_NODE_GROUP, GROUP, name="parent", dry=False)
     group = parse(TpuNodeGroup, made.json()).meta
@@ -595,7 +599,7 @@ def _children(group: ObjectMeta) -> Iterator[Child]:
 
 
 @pytest.mark.e2e
-def test_what_people_see_of_a_group(rehearsal: Rehearsal, server: Server) -> None:
+def test_columns_of_a_group_show_its_status(rehearsal: Rehearsal, server: Server) -> None:
     """Also with the short name of the kind, and in the category of all TPU kinds."""
     made = server.create(Kind.TPU_NODE_GROUP, GROUP, name="seen", dry=False)
     group = parse(TpuNodeGroup, made.json())

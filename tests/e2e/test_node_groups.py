@@ -133,7 +133,7 @@ def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.timeout(300)
-def test_from_nothing_to_nothing_left(world: World) -> None:
+def test_group_is_served_from_its_create_to_its_complete_delete(world: World) -> None:
     """The CRDs are installed late, a pod with chips is evicted, and the controller restarts in between.
 
     The rights of the manifests are sufficient, and the controller uses each of them.
@@ -230,7 +230,7 @@ class Intruder:
 
 
 @pytest.mark.timeout(300)
-def test_a_machines_token_makes_it_its_own_node_and_no_other(world: World) -> None:
+def test_token_of_a_machine_gets_a_certificate_only_for_its_own_node(world: World) -> None:
     """Requests for other nodes are not approved, and a Node with the provider ID of another machine gets no labels."""
     world.rehearsal.kubectl("apply", "--server-side", "-k", str(crds.FOLDER))
     definitions = [f"customresourcedefinitions/{kind.plural}.{GROUP}" for kind in Kind]

@@ -112,7 +112,7 @@ PODS = {
 }
 
 
-def test_what_is_injected_is_a_valid_pod(rehearsal: Rehearsal, port: int) -> None:
+def test_injected_pod_is_valid_in_every_mode(rehearsal: Rehearsal, port: int) -> None:
     """A second review adds no patch because of the API server's defaults."""
     for settings in (COMPATIBLE, LEAST, WITH_PLUGIN):
         with serving(rehearsal, port, settings):
@@ -138,7 +138,7 @@ _UNPRIVILEGED = {
 }
 
 
-def test_which_level_of_pod_security_each_mode_needs(rehearsal: Rehearsal, port: int) -> None:
+def test_each_mode_is_admitted_by_its_documented_levels_of_pod_security(rehearsal: Rehearsal, port: int) -> None:
     """For pods whose own fields need no privileges. Pod Security checks them after the webhook."""
     levels = ("privileged", "baseline", "restricted")
     for level in levels:
@@ -167,7 +167,7 @@ def _kept(made: Json) -> Json:
     return {key: made["metadata"][key] for key in ("annotations", "labels")}
 
 
-def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, port: int) -> None:
+def test_only_pods_with_ipus_are_sent_and_their_annotations_are_protected(rehearsal: Rehearsal, port: int) -> None:
     """Without the webhook server, pods with IPUs are rejected, and other pods are admitted without delay."""
     path = object_path("pods", "train", namespace=_NAMESPACE)
 
@@ -260,7 +260,7 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, port:
         tried(rehearsal, pod())
 
 
-def test_tokens_prove_pods_to_the_rest_api(rehearsal: Rehearsal) -> None:
+def test_token_bound_to_a_pod_authenticates_it_to_the_rest_api(rehearsal: Rehearsal) -> None:
     """The tokens are created and reviewed by the API server: for the audience, bound to a pod, while the pod exists."""
     api, namespace = rehearsal.api, "ipu-tokens"
     rehearsal.create_namespace(namespace)

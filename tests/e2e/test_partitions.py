@@ -149,7 +149,7 @@ def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
     rehearsal.api.delete(f"{collection_path('nodes')}?labelSelector={'%3D'.join(_LABEL)}")
 
 
-def test_however_a_pod_ends_its_partition_is_given_back_and_no_other(world: World) -> None:
+def test_partition_of_an_ended_pod_is_removed_and_no_other(world: World) -> None:
     """At the same time, pods fail, are deleted, are evicted, or lose their node; one that runs keeps its partition.
 
     The test acts as the pod garbage collector, which deletes the pods of a lost node only after a minute.

@@ -217,7 +217,7 @@ def test_pod_without_required_node_affinity_is_kept_off_slices(affinity: Json, a
     assert terms(admission.admit(_OPEN, pod_spec(affinity=affinity))) == [{"matchExpressions": [_KEPT_OFF]}]
 
 
-def test_affinity_without_terms_stays_invalid(admission: Admission) -> None:
+def test_affinity_without_terms_is_still_rejected(admission: Admission) -> None:
     """The API server rejects an empty list of terms; admission does not make it valid."""
     assert "must have at least one node selector term" in admission.refusal(_OPEN, _with_terms())
 
@@ -364,7 +364,7 @@ def test_selectors_of_gated_pods_cannot_be_extended_with_marks(admission: Admiss
             api.delete(object_path("pods", name, namespace=_ASSIGNED) + "?gracePeriodSeconds=0")
 
 
-def test_check_makes_a_trial_and_names_namespaces_without_the_label(assigned: Ground) -> None:
+def test_placement_check_tries_a_pod_and_names_namespaces_without_the_label(assigned: Ground) -> None:
     settings = make_settings(namespaces=(assigned.namespace,))
     assigned.post(jobset("train", assigned.namespace))
     finding = check_placement(assigned.api, settings)
@@ -448,7 +448,7 @@ def tpu_nodes(rehearsal: Rehearsal) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("admission", "tpu_nodes")
-def test_the_scheduler_binds_other_pods_only_to_open_pools(alone: Ground) -> None:
+def test_scheduler_binds_pods_without_marks_only_to_open_pools(alone: Ground) -> None:
     """Even a pod with every toleration, or with the labels of the group, gets no assigned and no free node."""
     spec = pod_spec(tolerations=[{"operator": "Exists"}])
     for name, labels in (("one", _GROUP), ("two", {constants.JOB_KEY: "a"})):

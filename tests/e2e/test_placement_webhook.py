@@ -53,7 +53,7 @@ def assigned(alone: Ground, server: Admission) -> Ground:
     return alone
 
 
-def test_a_namespace_chooses_by_its_label(server: Admission) -> None:
+def test_pods_are_marked_only_in_namespaces_with_the_label(server: Admission) -> None:
     marked = server.admit(_ASSIGNED, pod_spec(), labels=_GROUP)
     assert (marks(marked), terms(marked)) == (labels_of(slice_key(_GROUP), _ASSIGNED), [])
     for namespace in (_OPEN, _OFF, "kube-system"):

@@ -171,7 +171,7 @@ def _rights(rehearsal: Rehearsal, directory: Path) -> Iterator[Path]:
 
 
 @pytest.mark.timeout(300)
-def test_jobsets_get_slices_and_give_them_back(cluster: Cluster) -> None:
+def test_jobsets_get_slices_that_are_deleted_after_their_end(cluster: Cluster) -> None:
     """A slice whose first choice is out of stock gets the second choice; nothing is left of the slices.
 
     A group that a user created is not changed.
