@@ -161,7 +161,7 @@ def test_groups_and_jobs_keep_their_nodes_in_restarts_despite_a_rival(assigned: 
 
 
 def test_pods_of_all_or_nothing_are_bound_only_when_all_pools_are_ready(assigned: Ground) -> None:
-    """One of six nodes reports its chips late."""
+    """The chips of one of six nodes are reported late."""
     assigned.provisioner()
     assigned.gke.inject(Fault(kind=FaultKind.NODES_WITHOUT_CHIPS, hosts=1, count=1))
     annotations = {constants.ALL_OR_NOTHING: "true"}

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.e2e
 
 
 def test_provisioner_killed_in_any_phase_continues_after_its_restart(alone: Ground) -> None:
-    """It is killed while a pool is provisioning, in use, idle and deleting.
+    """The process is killed while a pool is provisioning, in use, idle and deleting.
 
     tests/slices/suppliers/conformance.py has the case of a call whose response is lost.
     """

@@ -48,7 +48,7 @@ def test_pool_under_work_is_kept_while_the_label_of_its_nodes_is_edited(alone: G
             process = alone.provisioner(environment=_SHORT)
     assert {pod["metadata"]["uid"] for pod in running(alone)} == uids
     assert alone.accepted("nodePools.create") == 2
-    # Other than the plan, the gate looks for the nodes of a pool among all nodes of the cluster.
+    # The gate does not use the plan's nodes of a pool: it looks for them among all nodes of the cluster.
     gate = make_gate(alone.api, lambda: datetime.now(UTC))
     membership = Membership(listed={PoolName(edited), PoolName(other)})
     delete = a_delete(

@@ -211,7 +211,7 @@ def test_suspended_rayjob_loses_its_pool_until_it_is_resumed(ground: Ground) -> 
 
 
 def test_ended_rayjob_leaves_no_pool(ground: Ground) -> None:
-    """Its RayCluster is deleted with all its pods."""
+    """The RayCluster is deleted with all its pods."""
     ray = Ray(ground)
     submitter = {"spec": {"restartPolicy": "Never", **_HEAD["spec"]}, "metadata": {"annotations": {FAIL_AFTER: "8s"}}}
     ray.create_job(submitterPodTemplate=submitter, submitterConfig={"backoffLimit": 0})

@@ -188,7 +188,7 @@ def queue(ground: Ground) -> Iterator[Queue]:
 
 @pytest.mark.usefixtures("provisioner")
 def test_jobset_without_an_admission_check_is_resumed_by_quota(queue: Queue) -> None:
-    """It waits for earlier JobSets; its pods are ordinary demand."""
+    """The second JobSet waits for quota; the pods of both are ordinary demand."""
     queue.set_up(_V4, chips=4, check=False)
     queue.submit("first", run_for="2s")
     queue.submit("second", run_for="1s")

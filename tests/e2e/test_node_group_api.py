@@ -1,6 +1,6 @@
 """Tests of the CRDs of node groups on a real API server: every rule, bound and default, and the example manifests.
 
-No webhook validates these objects, so the controller must be able to read all that the API server accepts.
+No webhook validates these objects, so the controller must be able to read every object that the API server accepts.
 """
 
 from __future__ import annotations
@@ -365,7 +365,7 @@ def test_no_field_of_a_child_can_be_changed(kind: Kind, server: Server) -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize("name", _OF_BEFORE)
 def test_object_that_is_invalid_now_can_still_be_deleted(name: str, server: Server) -> None:
-    """Its status and finalizers can be written; otherwise its namespace could never be deleted."""
+    """The controller can write its status and finalizers; otherwise the namespace could never be deleted."""
     path = server.path(Kind.TPU_NODE_GROUP, name)
     group = parse(TpuNodeGroup, server.kube.get(path))
     why = Condition(type="Ready", status=ConditionStatus.FALSE, reason=Reason.INVALID_SPEC, message="cannot be served")

@@ -150,7 +150,7 @@ def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
 
 
 def test_partition_of_an_ended_pod_is_removed_and_no_other(world: World) -> None:
-    """At the same time, pods fail, are deleted, are evicted, or lose their node; one that runs keeps its partition.
+    """Pods fail, are deleted, are evicted and lose their node at the same time. A running pod keeps its partition.
 
     The test acts as the pod garbage collector, which deletes the pods of a lost node only after a minute.
     """
