@@ -87,6 +87,7 @@ reaches while no provisioner runs is not measured, and a slice that uses an exis
         (
             "leader",
             "cluster_proven",
+            "source_unknown",
             "rounds_total",
             "round_duration_seconds",
             "decide_duration_seconds",
@@ -177,6 +178,7 @@ _LABELS = (
     ("write", "", "what is written to Kubernetes: `patch_status`, `create_token` and so on"),
     ("sort", _words("call", "write"), "to Compute Engine, or to Kubernetes"),
     ("resource", "", "what a list-watch lists: `pods`, `nodes`, `jobsets` and so on"),
+    ("source", "", "an optional [source of facts](runbooks/source-unknown.md): a resource, `hints` or `reservations`"),
 )
 
 _HEADER = "| name | meaning |\n|---|---|\n"

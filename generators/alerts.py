@@ -22,6 +22,7 @@ from provisioner.model.capacity import FailureKind
 from provisioner.nodegroups.metrics import PREFIX as NODE_GROUPS_PREFIX
 from provisioner.partitions.metrics import PREFIX as PARTITIONS_PREFIX
 from provisioner.slices.metrics import PREFIX
+from provisioner.slices.observe import OPTIONAL
 from provisioner.webhook.app import PREFIX as WEBHOOK_PREFIX
 
 _DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -81,13 +82,25 @@ RULES = (
     Rule(
         name="TPUProvisionerWatchStale",
         slug="watch-stale",
-        query=f"{metric('watch_last_contact_age_seconds', 'pod', 'resource')} > {MAX_SILENCE_SECONDS:.0f}",
+        query=f"max by ({EACH}, pod, resource) ({PREFIX}watch_last_contact_age_seconds"
+        f'{{resource!~"{"|".join(sorted(OPTIONAL))}"}}) > {MAX_SILENCE_SECONDS:.0f}',
         minutes=5,
         severity=CRITICAL,
         labels=("pod", "resource"),
         summary="tpu-provisioner receives nothing about <resource> from the API server.",
         description="Replica <pod> decides nothing on a list that may be old. If it leads, node pools are neither "
-        "created nor deleted; if the kind is optional, only its workloads are not served.",
+        "created nor deleted.",
+    ),
+    Rule(
+        name="TPUProvisionerSourceUnknown",
+        slug="source-unknown",
+        query=f"{metric('source_unknown', 'source')} > 0",
+        minutes=10,
+        severity=WARNING,
+        labels=("source",),
+        summary="tpu-provisioner cannot read <source>.",
+        description="No decision depends on it meanwhile: workloads that need it wait, and their node pools are kept "
+        "and cost money. Usually a right is missing since an upgrade.",
     ),
     Rule(
         name="TPUProvisionerMassDisappearance",

@@ -154,6 +154,12 @@ def test_what_no_node_group_can_have_is_refused(changes: dict[str, str], words: 
             (("team-a", 512), ("team-b", 64), ("*", 16)),
         ),
         (
+            "MAX_REQUESTED_CHIPS_PER_NAMESPACE",
+            "team-a=4096",
+            "max_requested_chips_per_namespace",
+            (("team-a", 4096),),
+        ),
+        (
             "MAX_CHIPS_PER_ACCELERATOR",
             "tpu-v5p-slice=1024, tpu9x=8, *=0",
             "max_chips_per_accelerator",

@@ -13,7 +13,8 @@ import structlog
 
 from provisioner import tpu
 from provisioner.kube import fields
-from provisioner.kube.reflector import Collection, Key
+from provisioner.kube.kept import Key
+from provisioner.kube.reflector import Collection
 from provisioner.tpu.catalogue import GENERATION_LABEL
 
 _log = structlog.get_logger(__name__)
@@ -82,7 +83,15 @@ def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.Ma
     return tpu.MachineType(name, chips, alone, cpus, memory_gib, boot, only_on_request=on_request, arch=arch)
 
 
-def extend_catalogue(listed: Listed) -> None:
-    """Extend the table of this process by all MachineConfigs; never while somebody decides by it."""
-    for contradiction in tpu.extend(offer for _, offers in sorted(listed.items()) for offer in offers):
+def extend_catalogue(listed: Listed, before: Listed) -> Listed:
+    """Extend the table of this process by all MachineConfigs that were ever listed, and return them; `before` if equal.
+
+    Machine types are kept when their MachineConfig is deleted, because an upgrade of the CRD recreates the objects. Not
+    to be called while a decision uses the table.
+    """
+    every = {**before, **listed}
+    if every == before:
+        return before
+    for contradiction in tpu.extend(offer for _, offers in sorted(every.items()) for offer in offers):
         _log.warning("machineconfigs.contradiction", problem=contradiction)
+    return every

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from math import ceil
 from typing import Any
@@ -11,6 +11,7 @@ from provisioner import constants, tpu
 from provisioner.kube import fields
 from provisioner.kube.fields import BoundedReader
 from provisioner.model import bounds
+from provisioner.model.placement import MARKS
 from provisioner.model.workloads import Expression, Requirements, Term, Toleration
 
 #: A selector term without requirements matches no node at all; the scheduler's rule, in the model's words.
@@ -18,6 +19,7 @@ MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(
 #: What a decision needs of an object that is refused for having too many labels or selectors.
 _KEPT_LABELS = (constants.DISABLE, constants.JOB_NAME)
 _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
+_KEPT_ANNOTATIONS = (constants.DISABLE, constants.SLICE_TOPOLOGY, constants.CONSUMES_REQUEST)
 #: Prefix of the resources by which a pod requests devices of a class without a ResourceClaim.
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 #: Labels of nodes that determine a slice.
@@ -167,6 +169,7 @@ def requirements(
     implied = {constants.TPU_DRA_DRIVER: "true"} if claimed else {}
     return Requirements(
         chips=counted or claimed,
+        claims=claimed > 0,
         cpu_millicores=ceil(pod_requests(what, spec, "cpu") * 1000),
         memory_bytes=ceil(pod_requests(what, spec, "memory")),
         node_selector=reader.labels("nodeSelector", node_selector_of(spec), keep=_KEPT_SELECTORS) | implied,
@@ -185,6 +188,22 @@ def requirements(
         # Read last: it is what all of the above came to.
         problem=reader.problem,
     )
+
+
+def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:
+    """Return the chips, the slice, the marks and the labels that decide whether a pod is served; keep also `labels`."""
+    return Requirements(
+        chips=asked.chips,
+        node_selector=only(asked.node_selector, (*_KEPT_SELECTORS, *MARKS)),
+        labels=only(asked.labels, (*_KEPT_LABELS, *labels)),
+        annotations=only(asked.annotations, _KEPT_ANNOTATIONS),
+        problem=asked.problem or problem,
+    )
+
+
+def only(texts: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
+    """Return the texts of some keys that are no longer than the longest name."""
+    return {key: texts[key] for key in keys if key in texts and len(texts[key]) <= bounds.OBJECT_NAME}
 
 
 def reader_of_pod(*, within: BoundedReader | None = None) -> BoundedReader:

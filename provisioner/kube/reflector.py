@@ -14,13 +14,13 @@ import structlog
 
 from provisioner.kube import errors, fields
 from provisioner.kube.fields import MalformedObject
+from provisioner.kube.kept import Kept, Key, NamespaceBound
 from provisioner.kube.protocol import PAGE_SIZE, JsonObject, Page, collection_path
 from provisioner.kube.wire import decode_object, error_of_status
 
 _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-Key = tuple[str, str]
 
 #: The shortest and the longest watch.
 _WATCH_SECONDS = 45, 60
@@ -79,6 +79,7 @@ class Listing(Generic[T]):
     uids: dict[Key, str] = field(default_factory=dict)
     #: Every object of the list, also those that are not wanted or can't be read.
     seen: set[Key] = field(default_factory=set)
+    kept: Kept[T] | None = None
 
 
 class Reflector(Generic[T]):
@@ -98,6 +99,7 @@ class Reflector(Generic[T]):
         on_change: Callable[[], None],
         quiet: Callable[[T, T], bool] | None = None,
         options: WatchOptions = WATCH_DEFAULTS,
+        bound: NamespaceBound[T] | None = None,
     ) -> None:
         self.name = f"{collection.name} in {collection.namespace}" if collection.namespace else collection.name
         self.path = collection_path(collection.resource, namespace=collection.namespace, root=collection.root)
@@ -105,6 +107,8 @@ class Reflector(Generic[T]):
         self._collection = collection
         self._parse, self._quiet, self._on_change = parse, quiet, on_change
         self._options = options
+        self._bound = bound
+        self._kept: Kept[T] | None = None
         self._clock = options.clock
         self._lock = threading.Lock()
         self._records: dict[Key, T] = {}
@@ -122,6 +126,8 @@ class Reflector(Generic[T]):
         self.problem: str | None = None
         #: Whether the API server said last that it does not know the kind.
         self.missing = False
+        #: Time since which no list has succeeded because the API server does not know the kind, None if one has.
+        self._missing_since: float | None = None
         self._relist = False
 
         # Only the one that feeds it uses these.
@@ -153,6 +159,11 @@ class Reflector(Generic[T]):
             contact = self.last_contact_monotonic
             return self.synced and contact is not None and self._clock() - contact <= max_silence_seconds
 
+    def missing_seconds(self) -> float:
+        """Return for how long the API server has not known the kind, 0 if it knows the kind."""
+        since = self._missing_since
+        return self._clock() - since if self.missing and since is not None else 0.0
+
     def relist(self) -> None:
         """Have the list taken anew when the watch that runs ends, because `parse` would say otherwise by now."""
         self._relist = True
@@ -164,7 +175,8 @@ class Reflector(Generic[T]):
         if self._relist:
             self._relist, self._resource_version = False, ""
         if not self._resource_version:
-            self._listing = Listing(self._clock())
+            kept = Kept(self._bound) if self._bound is not None else None
+            self._listing = Listing(self._clock(), kept=kept)
             return None
         self._listing = None
         seconds = self._options.rng.randint(*_WATCH_SECONDS)
@@ -197,7 +209,7 @@ class Reflector(Generic[T]):
         self._listing = None
         self._resource_version = version
         self._fruitless_watches = 0
-        self.missing = False
+        self.missing, self._missing_since = False, None
         self._set_problem(None)
         _log.debug("watch.listed", watch=self.name, records=len(listing.records), objects=len(listing.seen))
         if changed:
@@ -256,6 +268,8 @@ class Reflector(Generic[T]):
         verb = "watch" if self._resource_version else "list"
         self._listing = None
         self.missing = isinstance(error, errors.NotFound)
+        if self.missing and self._missing_since is None:
+            self._missing_since = self._clock()
         if not isinstance(error, errors.ClusterError):
             # A dead watch is a controller that sees nothing.
             _log.error("watch.step_failed", watch=self.name, exc_info=error)
@@ -340,6 +354,8 @@ class Reflector(Generic[T]):
         if record is not None:
             listing.records[key] = _same_or_new(self._records.get(key), record)
             listing.uids[key] = uid
+            for other, reduced in _reduced(listing.kept, key, listing.records).items():
+                listing.records[other] = _same_or_new(self._records.get(other), reduced)
 
     def _replace(self, listing: Listing[T]) -> bool:
         """Go by a complete list from now on; tell whether it changed any record, other than quietly."""
@@ -349,7 +365,7 @@ class Reflector(Generic[T]):
             if changed:
                 self._records = listing.records
                 self._snapshot = None
-            self._uids = listing.uids
+            self._uids, self._kept = listing.uids, listing.kept
             self._malformed = {key: text for key, text in self._malformed.items() if key in listing.seen}
         return loud
 
@@ -373,10 +389,15 @@ class Reflector(Generic[T]):
                 if before is None:
                     return False
                 del self._records[key]
+                self._drop(key)
             else:
-                if before == record:
-                    return False
                 self._records[key] = record
+                reduced = _reduced(self._kept, key, self._records) if record is not before else {}
+                self._records.update(reduced)
+                record = self._records[key]
+                if before == record and reduced.keys() <= {key}:
+                    return False
+                self._relist_if_room(key[0])
             self._snapshot = None
         return record is None or before is None or self._quiet is None or not self._quiet(before, record)
 
@@ -394,8 +415,18 @@ class Reflector(Generic[T]):
                 self._note_end(uid)
             if self._records.pop(key, None) is None:
                 return False
+            self._drop(key)
             self._snapshot = None
         return True
+
+    def _drop(self, key: Key) -> None:
+        if self._kept is not None:
+            self._kept.drop(key)
+            self._relist_if_room(key[0])
+
+    def _relist_if_room(self, namespace: str) -> None:
+        """Have the list taken again if it can show more of a namespace's records in full: no JSON is kept."""
+        self._relist = self._relist or (self._kept is not None and self._kept.has_room(namespace))
 
     def _note_end(self, uid: str) -> None:
         self._seen_deleted[uid] = None
@@ -426,6 +457,14 @@ class Reflector(Generic[T]):
 def _same_or_new(before: T | None, record: T) -> T:
     """Keep an equal record that is there already: a relist must not double the memory."""
     return before if before is not None and before == record else record
+
+
+def _reduced(kept: Kept[T] | None, key: Key, records: Mapping[Key, T]) -> dict[Key, T]:
+    """Count a new record; return the records, perhaps this one, that are beyond the bound of its namespace, reduced."""
+    if kept is None:
+        return {}
+    bound = kept.bound
+    return {each: bound.reduce(records[each], bound.problem) for each in kept.add(key, records[key])}
 
 
 def _identity(raw: object) -> tuple[Key, str]:

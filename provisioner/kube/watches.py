@@ -15,11 +15,13 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from provisioner import constants
 from provisioner.kube import fields, podspec
+from provisioner.kube.kept import Key, NamespaceBound
 from provisioner.kube.protocol import Api, JsonObject, Pager, Stream, Timeouts
-from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, Key, Reflector, WatchOptions
+from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, Reflector, WatchOptions
 from provisioner.model import bounds
 from provisioner.model.capacity import Node, Taint
 from provisioner.model.membership import reported_pool
+from provisioner.model.sources import Knowledge
 
 T = TypeVar("T")
 
@@ -46,9 +48,10 @@ class ListWatch(Reflector[T]):
         on_change: Callable[[], None],
         quiet: Callable[[T, T], bool] | None = None,
         options: WatchOptions = WATCH_DEFAULTS,
+        bound: NamespaceBound[T] | None = None,
         wait: Callable[[float], object] | None = None,
     ) -> None:
-        super().__init__(collection, parse=parse, on_change=on_change, quiet=quiet, options=options)
+        super().__init__(collection, parse=parse, on_change=on_change, quiet=quiet, options=options, bound=bound)
         self._api = api
         self._stopping = threading.Event()
         self._wait = wait or self._stopping.wait
@@ -154,6 +157,10 @@ class CombinedWatch(Generic[T]):
         """Whether the API server does not know the kind of any part."""
         return any(part.missing for part in self.parts)
 
+    def missing_seconds(self) -> float:
+        """Return for how long the API server has not known the kind of any part, 0 if it knows one."""
+        return min(part.missing_seconds() for part in self.parts)
+
     @property
     def last_contact_monotonic(self) -> float | None:
         """Return the oldest of the parts' contacts."""
@@ -172,6 +179,13 @@ class CombinedWatch(Generic[T]):
 
 #: What a controller watches, in one namespace or in several.
 Watch: TypeAlias = ListWatch[T] | CombinedWatch[T]
+
+
+def knowledge_of(watch: Watch[Any]) -> Knowledge:
+    """Return the knowledge of a collection that the API server need not have."""
+    if watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):
+        return Knowledge.KNOWN
+    return Knowledge.ABSENT if watch.missing else Knowledge.UNKNOWN
 
 
 def doubt_of(name: str, watch: Watch[Any]) -> str:

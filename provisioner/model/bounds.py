@@ -43,6 +43,14 @@ PARALLELISM = 65_536
 #: Characters of all that is kept of a JobSet, its templates included.
 JOBSET = 262_144
 
+# --- all objects of one kind in one namespace; of further ones only their identity is kept ---
+#: Bytes of memory: a JobSet takes about 3,000, the largest one 500,000.
+NAMESPACE_WORKLOADS = 33_554_432
+#: Bytes of memory: a pod takes about 3,000, and GKE has at most 15,000 nodes in most clusters.
+NAMESPACE_PODS = 67_108_864
+#: ProvisioningRequests, and CapacityBuffers: each round looks at all of them.
+NAMESPACE_ASKS = 4096
+
 # --- a TPUNodeGroup and its children ---
 #: Machines: the largest slice has 2,304 hosts.
 GROUP_NODES = 2304

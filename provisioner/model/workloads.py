@@ -56,6 +56,11 @@ class WorkloadName(NamedTuple):
     namespace: str
     name: str
 
+    @property
+    def text(self) -> str:
+        """The name in messages, such as JobSet research/train."""
+        return f"{self.kind.value} {self.namespace}/{self.name}"
+
 
 @lru_cache(maxsize=65536)
 def group_key(namespace: str, group_name: str) -> GroupKey:
@@ -93,6 +98,8 @@ class Requirements:
     """What one pod asks of a node: a pod's own spec, or the template of a replicated job."""
 
     chips: int = 0
+    #: Whether ResourceClaims request all chips of the host; then `chips` is their number by the catalogue when read.
+    claims: bool = False
     cpu_millicores: int = 0
     memory_bytes: int = 0
     node_selector: Mapping[str, str] = field(default_factory=dict)

@@ -148,6 +148,14 @@ class Settings:
         'The most chips that the pods of a namespace use, with idle pools created for it: "team-a=512, '
         'team-b=64, *=16"; * is every other namespace.',
     )
+    max_requested_chips_per_namespace: tuple[tuple[str, int], ...] = _limits(
+        "MAX_REQUESTED_CHIPS_PER_NAMESPACE",
+        forms.amounts(forms.NAMESPACE, "a namespace name"),
+        "*=1024",
+        "The most chips of pools that ProvisioningRequests and CapacityBuffers of a namespace hold while no pods use "
+        'them: "team-a=4096, *=0"; * is every other namespace. A ResourceQuota does not count these chips, because '
+        "requests and buffers have no pods.",
+    )
     max_chips_per_accelerator: tuple[tuple[str, int], ...] = _limits(
         "MAX_CHIPS_PER_ACCELERATOR",
         forms.amounts(ACCELERATOR, "an accelerator label", check_accelerator),

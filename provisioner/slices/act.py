@@ -6,8 +6,9 @@ Changes of nodes that Kubernetes rejects are tried again after longer and longer
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from provisioner.kube.protocol import Api, object_path
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.model.waits import doubled_seconds
 from provisioner.model.wording import first_of
+from provisioner.model.workloads import WorkloadName
 from provisioner.runtime.actor import NO_LEASE, CallingActor
 from provisioner.slices.gate import Gate, NeededError, SettlingError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
@@ -39,8 +41,8 @@ _FIRST_SECONDS = 1.0
 _CAP_SECONDS = 60.0
 #: A change that is rejected for this long is an alert.
 _ALERT_SECONDS = 600.0
-#: Between two writes of a status of which only words change.
-_WORDS_SECONDS = 15.0
+#: Maximum number of writes of statuses at the same time: deletes of later rounds wait behind them.
+_MAX_WRITES = 64
 
 
 class _Rejection(NamedTuple):
@@ -66,8 +68,6 @@ class Actor(CallingActor[Answer]):
     _changing: set[str] = field(default_factory=set)
     #: By node, or by the object whose status it is; noted by the threads that make the changes.
     _rejected: dict[str, _Rejection] = field(default_factory=dict)
-    #: When each status was last written.
-    _written: dict[str, float] = field(default_factory=dict)
 
     def carry_out(self, plan: Plan) -> None:
         """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
@@ -91,22 +91,30 @@ class Actor(CallingActor[Answer]):
         ]
         for change, nodes in of_nodes:
             changes += [(node, functools.partial(change, self.api, node)) for node in nodes]
-        recent = self.monotonic() - _WORDS_SECONDS
-        self._written = {name: at for name, at in self._written.copy().items() if at > recent}
-        for each in plan.statuses:
-            what = f"{each.kind.value} {each.namespace}/{each.name}"
-            if not (each.minor and what in self._written):
-                changes.append((what, functools.partial(self._write_status, each, what)))
-        for what in self._rejected.copy().keys() - {what for what, _ in changes}:
+        writes = [
+            (WorkloadName(each.kind, each.namespace, each.name).text, functools.partial(self._write_status, each))
+            for each in plan.statuses
+        ]
+        for what in self._rejected.copy().keys() - {what for what, _ in (*changes, *writes)}:
             # Nobody wants to change it any more.
             self._rejected.pop(what, None)
         for what, change_it in changes:
-            rejection = self._rejected.get(what)
-            too_early = rejection is not None and self.monotonic() < rejection.retry_at
-            if what not in self._changing and not too_early:
-                self._changing.add(what)
-                if not self.submit(functools.partial(self._change, change_it, what), self.slow_executor):
-                    self._changing.discard(what)
+            self._submit_change(what, change_it)
+        # Later rounds write the other statuses: each write changes its object, which starts a round.
+        free = _MAX_WRITES - len(self._changing & {what for what, _ in writes})
+        for what, write in writes:
+            free -= free > 0 and self._submit_change(what, write)
+
+    def _submit_change(self, what: str, change: Callable[[], object]) -> bool:
+        """Submit a change of a node or a status; return False if one is being made, or the next try is not due."""
+        rejection = self._rejected.get(what)
+        if what in self._changing or (rejection is not None and self.monotonic() < rejection.retry_at):
+            return False
+        self._changing.add(what)
+        submitted = self.submit(functools.partial(self._change, change, what), self.slow_executor)
+        if not submitted:
+            self._changing.discard(what)
+        return submitted
 
     def live_calls(self) -> frozenset[PoolName]:
         """Name the pools whose create or delete is submitted, and whose answer nobody has taken yet."""
@@ -198,16 +206,13 @@ class Actor(CallingActor[Answer]):
                 raise Conflict(message)
         live.label(self.api, assignment.node, assignment.labels)
 
-    def _write_status(self, write: StatusWrite, name: str) -> None:
+    def _write_status(self, write: StatusWrite) -> None:
         """Write a status, unless its object has changed: then a later round writes another."""
-        self._written[name] = self.monotonic()
         kind = KINDS[write.kind]
         path = object_path(kind.resource, write.name, namespace=write.namespace, root=kind.root)
         body = {"metadata": {"resourceVersion": write.resource_version}, "status": dict(write.status)}
-        try:
+        with contextlib.suppress(Conflict, NotFound):
             self.api.patch(f"{path}/status", body)
-        except (Conflict, NotFound):
-            self._written.pop(name, None)
 
     def _change(self, change: Callable[[], object], node: str) -> None:
         try:
@@ -227,16 +232,19 @@ class Actor(CallingActor[Answer]):
         finally:
             self._changing.discard(node)
 
-    def alerts(self) -> tuple[Alert, ...]:
-        """Say which changes of nodes have been rejected for long."""
+    def rejected(self) -> Mapping[str, str]:
+        """Return the last error by node, or object with a status, whose changes were rejected for `_ALERT_SECONDS`."""
         limit = self.monotonic() - _ALERT_SECONDS
-        # A copy: threads take notes meanwhile.
-        long = {node: each for node, each in sorted(self._rejected.copy().items()) if each.since <= limit}
-        if not long:
+        # A copy, because other threads record rejections at the same time.
+        return {what: each.error for what, each in sorted(self._rejected.copy().items()) if each.since <= limit}
+
+    def alerts(self) -> tuple[Alert, ...]:
+        """Report the changes that Kubernetes has rejected for long."""
+        if not (rejected := self.rejected()):
             return ()
-        error = next(iter(long.values())).error
         message = (
             "Kubernetes has rejected each label, cordon, uncordon, removal of a taint or write of a status of "
-            f"{len(long)} object(s) for {_ALERT_SECONDS / 60:.0f} minutes ({first_of(list(long))}): {error}"
+            f"{len(rejected)} object(s) for {_ALERT_SECONDS / 60:.0f} minutes ({first_of(list(rejected))}): "
+            f"{next(iter(rejected.values()))}"
         )
         return (Alert(kind="node_change_rejected", message=message),)

@@ -22,7 +22,7 @@ import structlog
 
 from provisioner import constants
 from provisioner.kube import live
-from provisioner.kube.errors import ClusterError
+from provisioner.kube.errors import ClusterError, NotFound
 from provisioner.kube.live import KeptError, PoolNode, find_nodes_of_pool, list_nodes_of_pool, look_last
 from provisioner.kube.protocol import Api
 from provisioner.model.capacity import PoolName
@@ -170,7 +170,12 @@ class Gate:
         if not delete.namespace:
             raise KeptError("its labels do not say in which namespace its workload is; delete it by hand")
         named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
-        workload = get_workload(self.api, *named)
+        try:
+            workload = get_workload(self.api, *named)
+        except NotFound:
+            if not delete.kind_absent:
+                raise
+            workload = None
         same = workload is not None and delete.workload_uid in ("", workload.uid)
         keeps = same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
         living = workload if keeps else None

@@ -3,8 +3,8 @@
 Kept: since when pools are idle (or an hour's timer would start anew), back-off (or a create that blocks the cluster for
 half an hour would be repeated), where slices last ran, the creates of the last hour (for a limit on them), and the
 attempt of creates that no list confirms yet (so that the same name is sent again, and no other). A section that cannot
-be read back, or what has no room, is left out: losing it is safe. So no failed exchange raises, and the last writer
-wins.
+be read back, or what has no room, is left out: losing it is safe. A failed read is repeated until it succeeds, because
+the next write would otherwise replace hints that were never read. A failed write does not raise; the last writer wins.
 """
 
 from __future__ import annotations
@@ -115,28 +115,33 @@ class HintsStore:
         self._last_cause = ""
 
     def load(self) -> dict[str, str]:
-        """Return the stored hints; empty where there are none or they can't be read."""
+        """Return the stored hints, empty if there is no ConfigMap. Raises ClusterError, and logs it once per cause."""
         try:
-            return dict(self._api.get(self._path).get("data") or {})
+            stored = dict(self._api.get(self._path).get("data") or {})
         except NotFound:
             _log.info("hints.not_found", namespace=self._namespace, config_map=constants.HINTS_CONFIGMAP_NAME)
             return {}
         except ClusterError as error:
-            _log.warning("hints.load_failed", namespace=self._namespace, error=str(error))
-            return {}
+            if self._is_new_cause(error):
+                _log.warning("hints.load_failed", namespace=self._namespace, error=str(error))
+            raise
+        self._last_cause = ""
+        return stored
 
     def save(self, data: Mapping[str, str]) -> bool:
         """Create or update the hints; False when that failed, which is logged once per cause."""
         try:
             self._write(data)
         except ClusterError as error:
-            cause = f"{type(error).__name__} {error.status} {error.reason}"
-            if cause != self._last_cause:
-                self._last_cause = cause
+            if self._is_new_cause(error):
                 _log.warning("hints.save_failed", namespace=self._namespace, error=str(error))
             return False
         self._last_cause = ""
         return True
+
+    def _is_new_cause(self, error: ClusterError) -> bool:
+        before, self._last_cause = self._last_cause, f"{type(error).__name__} {error.status} {error.reason}"
+        return before != self._last_cause
 
     def _write(self, data: Mapping[str, str]) -> None:
         """Write the data and nothing else: labels and annotations belong to whoever installed the object."""

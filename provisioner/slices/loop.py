@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from provisioner import constants
+from provisioner.kube.errors import ClusterError
 from provisioner.kube.machineconfigs import Listed, extend_catalogue
 from provisioner.model.capacity import NodePool, PoolName
+from provisioner.model.sources import HINTS
 from provisioner.model.workloads import Workloads
 from provisioner.runtime.clock import shifted
 from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
@@ -18,7 +20,7 @@ from provisioner.slices.act import Actor
 from provisioner.slices.board import Board
 from provisioner.slices.demand.slices import all_slices, find_by_workload
 from provisioner.slices.metrics import Meter, Metrics
-from provisioner.slices.observe import OPTIONAL, PoolList, Watches, not_synced, take_snapshot
+from provisioner.slices.observe import OPTIONAL, PoolList, Watches, not_synced, take_snapshot, unknown_sources
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
@@ -29,6 +31,7 @@ from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 
 #: A create may be decided on a list of pools this old; a delete needs one of the same round.
 _CREATE_LIST_AGE_SECONDS = 5.0
+#: Minimum interval in seconds between two writes of the hints, and between two reads until one succeeds.
 _HINTS_GAP_SECONDS = 2.0
 #: When nothing can be decided for this long, owners of waiting slices are told; looked at so often.
 _STALLED_SECONDS = 60.0
@@ -87,6 +90,10 @@ class Loop(RoundLoop[answers.Answer]):
             )
         leading = self.is_leader()
         self.metrics.leader.set(leading)
+        unknown = unknown_sources(self.watches)
+        if leading:
+            unknown |= self.pools.supplier.unknown_sources() | ({HINTS} if not self._hints_loaded else set())
+        self.metrics.source_unknown.replace(dict.fromkeys(unknown, 1))
         if not leading:
             self._problems = ()
             self._stalled_since = None
@@ -96,7 +103,6 @@ class Loop(RoundLoop[answers.Answer]):
         fold = functools.partial(self._fold, self.pools.by_name())
         self.take_in(self.actor.take_answer, fold, self.reporter.tell_answer)
         self._follow_clock()
-        self._follow_catalogue()
         if wait_seconds := self._prepare():
             self.board.leading = True
             self._tell_stalled(take_snapshot(self.watches, self.pools))
@@ -148,24 +154,30 @@ class Loop(RoundLoop[answers.Answer]):
             self.identity.clock_set(by)
         self.board.timeline.shift(by)
 
-    def _follow_catalogue(self) -> None:
-        watch = self.watches.machine_configs
-        listed = watch.records() if watch is not None else {}
-        if listed != self._machine_configs:
-            extend_catalogue(listed)
-            self._machine_configs, self._derived = listed, NOT_DERIVED
+    def _follow_catalogue(self) -> bool:
+        """Extend the catalogue by the MachineConfigs of the cluster; return whether they are new."""
+        watch, before = self.watches.machine_configs, self._machine_configs
+        self._machine_configs = extend_catalogue(watch.records() if watch is not None else {}, before)
+        if self._machine_configs is before:
+            return False
+        self._derived = NOT_DERIVED
+        return True
 
     def _prepare(self) -> float:
-        """Return in how many seconds the proof of the cluster is tried again; 0: it is there."""
+        """Return the seconds until the proof of the cluster, or the read of the hints, is repeated; 0 if not."""
         proof = self.identity
         wait_seconds = proof.follow() if proof is not None else 0.0
         self.metrics.proven.set(not wait_seconds)
         self._problems = (proof.problem,) if proof is not None and wait_seconds else ()
-        if not self._hints_loaded and not wait_seconds:
+        if self._hints_loaded or wait_seconds:
+            return wait_seconds
+        try:
             self._hints = self.store.load()
-            self.memory = hints.from_text(self._hints)
-            self._hints_loaded = True
-        return wait_seconds
+        except ClusterError as error:
+            self._problems = (f"ConfigMap {constants.HINTS_CONFIGMAP_NAME} cannot be read: {error}",)
+            return _HINTS_GAP_SECONDS
+        self.memory, self._hints_loaded = hints.from_text(self._hints), True
+        return 0.0
 
     def _adapted(self) -> Settings:
         """Return the settings, for the release channel of the cluster."""
@@ -190,7 +202,13 @@ class Loop(RoundLoop[answers.Answer]):
         return plan, snapshot
 
     def _decide_once(self) -> tuple[Plan, Snapshot]:
-        snapshot = take_snapshot(self.watches, self.pools, self.actor.live_calls())
+        observe = functools.partial(
+            take_snapshot, self.watches, self.pools, self.actor.live_calls(), self.actor.rejected().keys()
+        )
+        snapshot = observe()
+        # After the snapshot, because MachineConfigs that the snapshot counts as known must be in the catalogue.
+        if self._follow_catalogue():
+            snapshot = observe()
         started = self.monotonic()
         plan = decide(
             snapshot,

@@ -18,7 +18,7 @@ from datetime import datetime
 from enum import Enum
 from typing import NamedTuple
 
-from provisioner import constants, tpu
+from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import FailureKind, PoolName
 from provisioner.model.choices import capacity_key
@@ -226,6 +226,12 @@ class Metrics(LoopMetrics):
             "cluster_proven",
             "1 when kubeconfig and GCP_CLUSTER are proven to be one cluster; 0: nothing is created or deleted.",
         )
+        self.source_unknown = registry.picture(
+            "source_unknown",
+            "1 while an optional source of facts is forbidden, fails or is not read yet. No decision depends on it "
+            "then. An API that the cluster does not have is not unknown.",
+            "source",
+        )
         # What is rare begins at 0: Prometheus' `increase` and `rate` miss what a series begins with.
         for result in ("ok", *(kind.value for kind in FailureKind)):
             self.creates.labels(result)
@@ -315,10 +321,10 @@ def follow(
 
 def use_of(supply: Supply, state: PoolState, prices: Prices) -> PoolUse | None:
     """Return what the chips of a pool are doing; None where it has none (yet), or nobody knows how many."""
-    known = tpu.machine_type(supply.pool.machine_type)
-    if known is None or not supply.nodes:
+    accelerator, host_chips = supply.machine
+    capacity, chips = supply.pool.capacity, host_chips * len(supply.nodes)
+    if not chips:
         return None
-    accelerator, capacity, chips = known[0].label, supply.pool.capacity, known[1].chips * len(supply.nodes)
     use = _USE.get(state.phase, Use.STARTING)
     account = Account(state.named.namespace or OTHERS, accelerator, capacity.value, use.value)
     return PoolUse(account, chips, prices.per_hour(accelerator, capacity, chips))
@@ -391,8 +397,8 @@ class Meter:
         self.metrics.backoff_oldest.replace(oldest)
         self.metrics.notices.replace(Counter(each.reason for each in plan.notices))
         # Of workloads that nobody watches none is overdue.
-        unwatched = {state.name for state in plan.pools if state.unwatched}
-        since = min((at for name, at in memory.unneeded_since.items() if name not in unwatched), default=now)
+        undecided = {state.name for state in plan.pools if state.undecided}
+        since = min((at for name, at in memory.unneeded_since.items() if name not in undecided), default=now)
         self.metrics.overdue.set(max(0.0, (now - since).total_seconds() - self.settings.deletion_delay_seconds))
 
     def _measure_usage(self, states: tuple[PoolState, ...], supply: Mapping[PoolName, Supply]) -> None:

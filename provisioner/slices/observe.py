@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -11,13 +12,12 @@ from typing import Any, TypeVar
 
 import structlog
 
-from provisioner import constants
-from provisioner.kube import fields
-from provisioner.kube.machineconfigs import MACHINE_CONFIGS, parse_machine_config
+from provisioner import constants, tpu
+from provisioner.kube import fields, machineconfigs
+from provisioner.kube.kept import NamespaceBound
 from provisioner.kube.protocol import Api
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
 from provisioner.kube.watches import (
-    MAX_SILENCE_SECONDS,
     PAUSE_QUERY,
     UNFINISHED,
     CombinedWatch,
@@ -25,10 +25,12 @@ from provisioner.kube.watches import (
     Watch,
     created_at,
     doubt_of,
+    knowledge_of,
     parse_labels,
     parse_node,
 )
 from provisioner.model.capacity import Node, NodePool, PoolName
+from provisioner.model.sources import MACHINE_CONFIGS, POD_TEMPLATES, RESOURCE_SLICES, Knowledge
 from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadKind
 from provisioner.settings import Settings
 from provisioner.slices.demand.asks import with_slices
@@ -37,8 +39,8 @@ from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.tpu import Accelerator
 from provisioner.workloads import KINDS, Kind, kinds_served
-from provisioner.workloads.asks import parse_pod_template
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.asks import BOUND_OF_TEMPLATES, parse_pod_template
+from provisioner.workloads.pods import bound_of_pods, parse_pod
 
 _log = structlog.get_logger(__name__)
 
@@ -46,23 +48,26 @@ _T = TypeVar("_T")
 
 #: What nodes offer to pods with ResourceClaims.
 DEVICES = Collection(
-    name="resourceslices",
-    resource="resourceslices",
+    name=RESOURCE_SLICES,
+    resource=RESOURCE_SLICES,
     root="/apis/resource.k8s.io/v1",
     query={"fieldSelector": f"spec.driver={constants.TPU_DRIVER_NAME}"},
     optional=True,
 )
 #: What ProvisioningRequests and CapacityBuffers ask for.
-TEMPLATES = Collection(name="podtemplates", resource="podtemplates", optional=True)
+TEMPLATES = Collection(name=POD_TEMPLATES, resource=POD_TEMPLATES, optional=True)
 #: Watches without which everything else is served, by their names.
 OPTIONAL = frozenset(
     {
-        TEMPLATES.resource,
-        DEVICES.resource,
-        MACHINE_CONFIGS.resource,
+        POD_TEMPLATES,
+        RESOURCE_SLICES,
+        MACHINE_CONFIGS,
         *(kind.resource for kind in KINDS.values() if kind.optional),
     }
 )
+#: Duration in seconds after which the objects of a kind whose CRD is not installed count as deleted: their pools cost
+#: money, and an API server that starts may answer 404 for a short time.
+_GONE_AFTER_SECONDS = 86_400.0
 #: After a failed list the next is tried after this long, doubled by each further failure up to the cap.
 _RELIST_SECONDS = 1.0
 _RELIST_CAP_SECONDS = 30.0
@@ -96,11 +101,11 @@ class Watches:
             **{KINDS[kind].resource: watch for kind, watch in self.workloads.items()},
             "pods": self.pods,
             "nodes": self.nodes,
-            TEMPLATES.resource: self.templates,
-            DEVICES.resource: self.devices,
+            POD_TEMPLATES: self.templates,
+            RESOURCE_SLICES: self.devices,
             "namespaces": self.namespaces,
             "configmaps": self.pause,
-            MACHINE_CONFIGS.resource: self.machine_configs,
+            MACHINE_CONFIGS: self.machine_configs,
         }
         return {name: watch for name, watch in named.items() if watch is not None}
 
@@ -115,14 +120,20 @@ def make_watches(
 ) -> Watches:
     """Make the list-watches that the settings ask for, or those of some kinds; they are not started yet."""
 
-    def watch(collection: Collection, parse: Callable[[object], _T | None]) -> ListWatch[_T]:
-        return ListWatch(api, collection, parse=parse, on_change=on_change, options=options)
+    def watch(
+        collection: Collection, parse: Callable[[object], _T | None], bound: NamespaceBound[_T] | None = None
+    ) -> ListWatch[_T]:
+        return ListWatch(api, collection, parse=parse, on_change=on_change, options=options, bound=bound)
 
-    def watch_in_all(collections: Sequence[Collection], parse: Callable[[object], _T | None]) -> Watch[_T]:
+    def watch_in_all(
+        collections: Sequence[Collection], parse: Callable[[object], _T | None], bound: NamespaceBound[_T]
+    ) -> Watch[_T]:
         """Watch in the served namespaces; none means all."""
         each_in = ((each, namespace) for each in collections for namespace in dict.fromkeys(namespaces) or ("",))
-        return CombinedWatch([watch(replace(each, namespace=namespace), parse) for each, namespace in each_in])
+        return CombinedWatch([watch(replace(each, namespace=namespace), parse, bound) for each, namespace in each_in])
 
+    # Whether an object beyond a bound is served depends on the label.
+    labels = settings.opt_in_label[:1] if settings.opt_in_label is not None else ()
     namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
     workloads = {
         kind: Collection(
@@ -145,10 +156,16 @@ def make_watches(
     ours = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{settings.node_selector}"
     nodes = Collection(name="nodes", resource="nodes", query={"labelSelector": ours})
     return Watches(
-        workloads={kind: watch_in_all([each], kinds[kind].parse) for kind, each in workloads.items()},
-        pods=watch_in_all(pods, parse_pod),
+        workloads={
+            kind: watch_in_all([each], kinds[kind].parse, kinds[kind].bound(labels)) for kind, each in workloads.items()
+        },
+        pods=watch_in_all(pods, parse_pod, bound_of_pods(labels)),
         nodes=watch(nodes, parse_node),
-        templates=(watch_in_all([TEMPLATES], parse_pod_template) if any(not kind.has_pods for kind in kinds) else None),
+        templates=(
+            watch_in_all([TEMPLATES], parse_pod_template, BOUND_OF_TEMPLATES)
+            if any(not kind.has_pods for kind in kinds)
+            else None
+        ),
         devices=watch(DEVICES, _parse_resource_slice),
         namespaces=(
             watch(Collection(name="namespaces", resource="namespaces"), parse_labels)
@@ -156,7 +173,7 @@ def make_watches(
             else None
         ),
         pause=watch(pause, created_at),
-        machine_configs=watch(MACHINE_CONFIGS, parse_machine_config),
+        machine_configs=watch(machineconfigs.MACHINE_CONFIGS, machineconfigs.parse_machine_config),
     )
 
 
@@ -239,38 +256,67 @@ def not_synced(watches: Watches) -> tuple[str, ...]:
     return tuple(filter(None, doubts))
 
 
+def read_sources(watches: Watches) -> dict[str, Knowledge]:
+    """Return the knowledge of each optional source that is watched, by name."""
+    return {name: knowledge_of(watch) for name, watch in watches.named().items() if name in OPTIONAL}
+
+
+def unknown_sources(watches: Watches) -> frozenset[str]:
+    """Name the optional sources that are unknown."""
+    return frozenset(name for name, each in read_sources(watches).items() if each is Knowledge.UNKNOWN)
+
+
 def unknown_kinds(watches: Watches) -> frozenset[WorkloadKind]:
-    """List the kinds that are not watched, not shown to us, or not any more: others are served all the same."""
-    unknown = KINDS.keys() - watches.workloads.keys()
-    for kind, watch in watches.workloads.items():
-        needed = (watch,) if kind.has_pods or watches.templates is None else (watch, watches.templates)
-        current = all(each.synced and each.fresh(max_silence_seconds=MAX_SILENCE_SECONDS) for each in needed)
-        if KINDS[kind].optional and not current:
-            unknown.add(kind)
-    return frozenset(unknown)
+    """List the kinds whose workloads are not watched, or not known (any more): other kinds are served anyway."""
+    lacking = {name for name, each in read_sources(watches).items() if each is not Knowledge.KNOWN}
+    return frozenset(
+        kind
+        for kind, each in KINDS.items()
+        if kind not in watches.workloads
+        or (each.optional and not lacking.isdisjoint((each.resource, *([] if kind.has_pods else [POD_TEMPLATES]))))
+    )
 
 
-def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolName] = frozenset()) -> Snapshot:
-    """Put together what one decision sees."""
-    reasons = not_synced(watches)
+def take_snapshot(
+    watches: Watches,
+    pools: PoolList,
+    live_calls: frozenset[PoolName] = frozenset(),
+    rejected: AbstractSet[str] = frozenset(),
+) -> Snapshot:
+    """Return the input of one decision; `rejected` are the nodes and statuses that could not be written for long."""
+    # Before the records are read, because a watch may become synced in between.
+    reasons, sources, unknown = not_synced(watches), read_sources(watches), unknown_sources(watches)
     if pools.listed_at is None or pools.problem:
         reasons = (*reasons, pools.problem or "the node pools are not listed yet")
     namespaces = watches.namespaces.records() if watches.namespaces is not None else {}
     pauses = watches.pause.records() if watches.pause is not None else {}
-    unknown = unknown_kinds(watches)
-    watched = [watch for kind, watch in watches.workloads.items() if kind not in unknown]
+    hidden = unknown_kinds(watches)
+    watched = [watch for kind, watch in watches.workloads.items() if kind not in hidden]
+    absent = {kind: watch for kind, watch in watches.workloads.items() if watch.missing_seconds() > _GONE_AFTER_SECONDS}
     listed = {each.uid: each for watch in watched for each in watch.records().values()}
-    workloads, leaders = with_slices(listed, watches.templates.records() if watches.templates is not None else {})
+    offered = dict(watches.devices.records().values()) if watches.devices is not None else {}
+    templates = watches.templates.records() if watches.templates is not None else {}
+    workloads, leaders = with_slices(listed, templates, rejected, unlisted=MACHINE_CONFIGS in unknown)
     owners = {owner.workload_uid for pool in pools.pools if (owner := read_ownership(pool.labels)) is not None}
-    deleted = {uid for uid in owners - workloads.keys() if any(watch.seen_deleted(uid) for watch in watched)}
+    deleted = {
+        uid
+        for uid in owners - workloads.keys()
+        if any(watch.seen_deleted(uid) for watch in (*watched, *absent.values()))
+    }
     return Snapshot(
         workloads=MappingProxyType(workloads),
-        unknown_kinds=unknown,
+        unknown=unknown,
+        unknown_kinds=hidden - absent.keys(),
+        absent_kinds=frozenset(absent),
         deleted_workloads=frozenset(deleted),
         pods=(*watches.pods.records().values(), *leaders),
-        nodes=_with_devices(watches.nodes.records().values(), watches.devices),
+        nodes=tuple(
+            _with_devices(node, offered, known=sources.get(RESOURCE_SLICES, Knowledge.KNOWN) is Knowledge.KNOWN)
+            for node in watches.nodes.records().values()
+        ),
         pools=pools.pools,
         live_calls=live_calls,
+        rejected=rejected,
         pools_listed_at=pools.listed_at or datetime.min.replace(tzinfo=UTC),
         paused_since=min(pauses.values(), default=None),
         namespace_labels={name: labels for (_, name), labels in namespaces.items()},
@@ -278,10 +324,13 @@ def take_snapshot(watches: Watches, pools: PoolList, live_calls: frozenset[PoolN
     )
 
 
-def _with_devices(nodes: Iterable[Node], devices: Watch[tuple[str, int]] | None) -> tuple[Node, ...]:
-    """Count the chips that nodes without google.com/tpu offer in ResourceSlices."""
-    offered = dict(devices.records().values()) if devices is not None else {}
-    return tuple(
-        replace(node, allocatable_chips=node.allocatable_chips or offered.get(node.name, 0)) if offered else node
-        for node in nodes
-    )
+def _with_devices(node: Node, offered: Mapping[str, int], *, known: bool) -> Node:
+    """Count the chips that a node without google.com/tpu offers in ResourceSlices.
+
+    While ResourceSlices are not known, a ready node of the driver counts with all chips of its machine: otherwise
+    slices that start together would never start, and their pools would be replaced without end.
+    """
+    chips = node.allocatable_chips or offered.get(node.name, 0)
+    if not (known or chips) and node.ready and node.labels.get(constants.TPU_DRA_DRIVER) == "true":
+        chips = tpu.machine_of(node.labels.get(constants.INSTANCE_TYPE, ""))[1]
+    return replace(node, allocatable_chips=chips) if chips != node.allocatable_chips else node

@@ -86,6 +86,10 @@ class Supplier(Protocol):
         """Return all node pools of the cluster. Changes nothing."""
         ...
 
+    def unknown_sources(self) -> frozenset[str]:
+        """Return the names of optional facts about the listed pools that could not be read (`model.sources`)."""
+        ...
+
     def get_pool(self, name: PoolName) -> NodePool:
         """Return one node pool. Changes nothing.
 

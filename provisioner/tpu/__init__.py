@@ -4,7 +4,15 @@ Tables and arithmetic; only `extend` changes the tables. The facts are from Goog
 TPU documentation. GKE decides in the end; `provisioner.slices.suppliers.gke` has a table of its rejections.
 """
 
-from provisioner.tpu.catalogue import ACCELERATORS, Accelerator, MachineType, Topology, TopologyError, machine_type
+from provisioner.tpu.catalogue import (
+    ACCELERATORS,
+    Accelerator,
+    MachineType,
+    Topology,
+    TopologyError,
+    machine_of,
+    machine_type,
+)
 from provisioner.tpu.shapes import (
     Shape,
     ShapeError,
@@ -28,6 +36,7 @@ __all__ = [
     "chips_of_host",
     "extend",
     "find_accelerator",
+    "machine_of",
     "machine_type",
     "may_be_sold",
     "not_whole_slices",

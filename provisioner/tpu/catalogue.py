@@ -25,6 +25,7 @@ from provisioner.model import bounds
 
 #: Pattern of accelerator labels since tpu7: the label is the generation.
 GENERATION_LABEL = re.compile(r"tpu[0-9]{1,2}[a-z]?")
+_MACHINE_NAME = re.compile(r"(tpu[0-9]{1,2}[a-z]?)-[-a-z0-9]{1,40}-([0-9]{1,2})t")
 _FORM = re.compile(r"[1-9][0-9]{0,3}(x[1-9][0-9]{0,3}){1,2}")
 
 
@@ -285,6 +286,17 @@ def machine_type(name: str) -> tuple[Accelerator, MachineType] | None:
     """Return a machine type with its accelerator; None if it is not in the catalogue."""
     found = ((offer, each) for offer in tuple(ACCELERATORS.values()) for each in offer.machine_types)
     return next((pair for pair in found if pair[1].name == name), None)
+
+
+def machine_of(name: str) -> tuple[str, int]:
+    """Return the accelerator and the chips of a machine type; "" and 0 if neither the table nor the name has them.
+
+    Since tpu7, Google's names contain both: tpu7x-standard-4t has accelerator tpu7x and 4 chips.
+    """
+    known, named = machine_type(name), _MACHINE_NAME.fullmatch(name)
+    if known is not None:
+        return known[0].label, known[1].chips
+    return (named[1], int(named[2])) if named is not None else ("", 0)
 
 
 def extend(offers: Iterable[Accelerator]) -> list[str]:

@@ -22,7 +22,7 @@ from provisioner.environment.numbering import OwnerKey
 from provisioner.environment.review import OwnerError, judge_pod, object_of, problems_of_first_pod
 from provisioner.kube import errors, fields
 from provisioner.kube.events import EventRecorder
-from provisioner.kube.machineconfigs import MACHINE_CONFIGS, extend_catalogue, parse_machine_config
+from provisioner.kube.machineconfigs import MACHINE_CONFIGS, Listed, extend_catalogue, parse_machine_config
 from provisioner.kube.protocol import Api, Timeouts
 from provisioner.kube.watches import ListWatch
 from provisioner.model.workloads import ObjectRef
@@ -166,8 +166,11 @@ def build(
         if problem:
             _log.warning("webhook_certificates.problem", problem=problem)
 
+    listed: Listed = {}
+
     def extend() -> None:
-        extend_catalogue(machine_configs.records())
+        nonlocal listed
+        listed = extend_catalogue(machine_configs.records(), listed)
 
     machine_configs = ListWatch(api, MACHINE_CONFIGS, parse=parse_machine_config, on_change=extend)
     certificates = CertificateLoop(_certificates(settings, api, files, context), tell)

@@ -5,11 +5,13 @@ Those of other classes and strategies are left to other controllers.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
 from provisioner import constants
 from provisioner.kube import fields, podspec
+from provisioner.kube.kept import NamespaceBound
 from provisioner.model import bounds
 from provisioner.model.workloads import Ask, Condition, Requirements, Workload, WorkloadKind
 from provisioner.workloads.kind import Kind, begin, template_of
@@ -75,6 +77,12 @@ def parse_pod_template(raw: object) -> Requirements:
     return template_of(what, fields.mapping(raw).get("template"), podspec.reader_of_pod())
 
 
+#: No age is read of a template: the first ones that are listed are kept.
+BOUND_OF_TEMPLATES: NamespaceBound[Requirements] = NamespaceBound(
+    plural="PodTemplates", max_bytes=bounds.NAMESPACE_WORKLOADS, reduce=podspec.reduced, rank=lambda _: 0.0
+)
+
+
 def _referent(raw: dict[str, Any]) -> str:
     return fields.name(fields.mapping(raw.get("podTemplateRef")).get("name"))
 
@@ -91,7 +99,7 @@ def _conditions(status: dict[str, Any]) -> dict[str, Condition]:
             message=bounds.cut(fields.text(each.get("message")), bounds.SCHEDULER_MESSAGE),
             since=fields.parse_timestamp(each.get("lastTransitionTime")),
         )
-        for each in fields.mappings(status.get("conditions"))
+        for each in itertools.islice(fields.mappings(status.get("conditions")), bounds.CONDITIONS)
     }
 
 

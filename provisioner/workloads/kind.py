@@ -5,19 +5,22 @@ What controls an object is read from its owner references alone: controllers go 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.kube.fields import BoundedReader
+from provisioner.kube.kept import NamespaceBound
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
 
 #: What a decision needs of a workload that is rejected for having too many labels.
 _KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
+#: Seconds by which a finished object counts as younger, more than any two objects differ: unfinished ones come first.
+_FINISHED_LAST = 1e12
 #: By the condition of Jobs, and of JobSets.
 _TERMINAL_STATES = {"Complete": "Completed", "Completed": "Completed", "Failed": "Failed"}
 
@@ -88,6 +91,17 @@ class Kind:
         )
         return f"the {self.kind} CRD is not installed: {remedy}"
 
+    def bound(self, labels: Collection[str]) -> NamespaceBound[Workload]:
+        """Return the bound on its objects in one namespace; `labels` are also kept of objects beyond the bound."""
+        return NamespaceBound(
+            plural=self.plural,
+            max_bytes=bounds.NAMESPACE_WORKLOADS,
+            max_objects=None if self.kind.has_pods else bounds.NAMESPACE_ASKS,
+            reduce=lambda each, problem: reduced(each, problem, labels),
+            # Finished objects need nothing, and many users never delete them.
+            rank=lambda each: each.created_at.timestamp() + each.finished * _FINISHED_LAST,
+        )
+
     def without_templates(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Leave out of an object what says nothing of whether it lives, and may be malformed all the same."""
         spec = fields.mapping(raw.get("spec"))
@@ -153,6 +167,19 @@ def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") 
             f" split it into several {kind}s"
         )
     return ""
+
+
+def reduced(workload: Workload, problem: str, labels: Collection[str] = ()) -> Workload:
+    """Return the identity and state of a workload, with one group that decides whether it is served."""
+    with_chips = next((group.template for group in workload.groups if group.template.chips), None)
+    kept = [podspec.reduced(with_chips, problem, labels)] if with_chips is not None else []
+    return replace(
+        workload,
+        groups=tuple(PodGroup(name="", replicas=0, parallelism=0, template=each) for each in kept),
+        labels=podspec.only(workload.labels, (*_KEPT_LABELS, *labels)),
+        annotations=podspec.only(workload.annotations, _KEPT_LABELS),
+        problem=workload.problem or problem,
+    )
 
 
 #: API version and kind, as in owner references.

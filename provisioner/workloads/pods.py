@@ -5,13 +5,15 @@ What cannot be read live raises MalformedObject.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from provisioner.kube import fields, podspec
 from provisioner.kube.errors import NotFound
 from provisioner.kube.fields import MalformedObject
+from provisioner.kube.kept import NamespaceBound
 from provisioner.kube.live import list_all, read_one
 from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.kube.watches import UNFINISHED
@@ -75,6 +77,18 @@ def parse_pod(raw: object) -> Pod | None:
         unschedulable_message=words,
         gated=gated,
         deletion_deadline=fields.deletion_deadline(what, metadata),
+    )
+
+
+def bound_of_pods(labels: Collection[str]) -> NamespaceBound[Pod]:
+    """Return the bound on the pods of one namespace; `labels` are also kept of pods beyond the bound."""
+    return NamespaceBound(
+        plural="pods",
+        max_bytes=bounds.NAMESPACE_PODS,
+        reduce=lambda pod, problem: replace(
+            pod, requirements=podspec.reduced(pod.requirements, problem, labels), unschedulable_message=""
+        ),
+        rank=lambda pod: pod.created_at.timestamp(),
     )
 
 

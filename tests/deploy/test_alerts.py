@@ -245,6 +245,15 @@ _CASES = (
         {"TPUProvisionerNodeChangeRejected": (10, 15)},
     ),
     _Case(
+        "the right to list MachineConfigs is missing since an upgrade",
+        {
+            'source_unknown{pod="a",source="machineconfigs"}': "0x4 1x85",
+            'watch_last_contact_age_seconds{pod="a",resource="machineconfigs"}': "9999x90",
+        },
+        {"TPUProvisionerSourceUnknown": (15, _END)},
+        {"source": "machineconfigs"},
+    ),
+    _Case(
         "a pool that does not go",
         {'unneeded_overdue_seconds{pod="a"}': "0+60x90"},
         {"TPUProvisionerNodePoolLeak": (71, _END)},

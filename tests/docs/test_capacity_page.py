@@ -15,7 +15,9 @@ from provisioner.settings import OPTIONS
 from provisioner.slices.planning.launch import gangs
 from provisioner.slices.planning.memory.backoff import DELAYS
 from tests.slices.planning.test_allowlists import CHECKS, written
+from tests.slices.planning.test_asks import TEMPLATE, Asking
 from tests.support.models import make_jobset
+from tests.support.objects import raw_buffer
 from tests.support.settings import settings
 from tests.support.world import World
 
@@ -29,6 +31,17 @@ _FIRST, _LAST = "ZONES", "PAUSE_CREATION"
 def _refusal(**limit: Any) -> str:
     """Return what a pod is told whose slice a limit leaves no room for."""
     world = World(make_jobset("train", namespace="team-a", replicas=2), settings_=settings(**limit))
+    world.step()
+    (*_, said) = (notice for notice in world.step().notices if notice.reason == constants.LIMIT_REACHED)
+    return said.message.partition(" is not created: ")[2]
+
+
+def _refusal_of_buffer(**limit: Any) -> str:
+    """Return the message of the Event on a CapacityBuffer of team-a that a limit leaves no room for."""
+    raw = raw_buffer(replicas=2)
+    world = Asking(**limit)
+    world.templates = {("team-a", "template"): TEMPLATE}
+    world.ask({**raw, "metadata": {**raw["metadata"], "namespace": "team-a"}})
     world.step()
     (*_, said) = (notice for notice in world.step().notices if notice.reason == constants.LIMIT_REACHED)
     return said.message.partition(" is not created: ")[2]
@@ -51,6 +64,9 @@ def test_the_page_names_every_setting_of_its_matter() -> None:
     [
         pytest.param(_refusal(max_chips=12), id="MAX_CHIPS"),
         pytest.param(_refusal(max_chips_per_namespace=(("team-a", 12),)), id="MAX_CHIPS_PER_NAMESPACE"),
+        pytest.param(
+            _refusal_of_buffer(max_requested_chips_per_namespace=(("*", 12),)), id="MAX_REQUESTED_CHIPS_PER_NAMESPACE"
+        ),
         pytest.param(_refusal(max_chips_per_accelerator=(("*", 4),)), id="MAX_CHIPS_PER_ACCELERATOR"),
         pytest.param(_refusal(max_pools_per_jobset=1), id="MAX_POOLS_PER_JOBSET"),
         pytest.param(_refusal(max_creates_per_hour=1), id="MAX_CREATES_PER_HOUR"),

@@ -491,7 +491,9 @@ def test_a_kind_that_disappears_is_not_an_empty_list() -> None:
     """Records stay, synced says no, and all is well again when it is back."""
     kube, changes = FakeKube(), []
     kube.put_object(f"{ROOT}/namespaces/default/jobsets/train", raw_jobset())
-    parts = make_watches(kube, settings(), lambda: changes.append(1)).workloads[WorkloadKind.JOBSET]
+    clock = FakeClock()
+    options = WatchOptions(clock=clock)
+    parts = make_watches(kube, settings(), lambda: changes.append(1), options=options).workloads[WorkloadKind.JOBSET]
     (watch,) = parts.parts  # type: ignore[attr-defined]
     watch.step()
     assert (parts.synced, len(parts.records()), len(changes)) == (True, 1, 1)
@@ -505,8 +507,15 @@ def test_a_kind_that_disappears_is_not_an_empty_list() -> None:
     assert "the JobSet CRD is not installed" in str(parts.problem)
     assert f"404 on {ROOT}/jobsets" in str(parts.problem)
     assert 0 < max(pauses) <= 10
+    kube.fail("LIST", f"{ROOT}/jobsets", errors.Unavailable("no answer"))
+    watch.step()
+    assert parts.missing_seconds() == 0
+    watch.step()
+    clock.advance(3600)
+    assert parts.missing_seconds() == 3600
     kube.install(f"{ROOT}/jobsets")
     watch.step()
+    assert parts.missing_seconds() == 0
     assert (parts.synced, parts.problem, parts.missing) == (True, None, False)
 
 

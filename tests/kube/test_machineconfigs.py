@@ -147,6 +147,16 @@ def test_one_that_cannot_be_read_is_named(spoil: Callable[[Any], None]) -> None:
 def test_a_contradiction_is_in_the_log() -> None:
     machine = raw_machine("ct6e-standard-8t", "tpu-v6e-slice", 4)
     with capture_logs() as logs:
-        extend_catalogue({("", "v6e"): _parsed(raw_machine_config("tpu-v6e-slice", machines=[machine]))})
+        extend_catalogue({("", "v6e"): _parsed(raw_machine_config("tpu-v6e-slice", machines=[machine]))}, {})
     (told,) = [log["problem"] for log in logs if log["event"] == "machineconfigs.contradiction"]
     assert told.startswith("ct6e-standard-8t is listed as 4 chips of tpu-v6e-slice, 2x2 alone, and used as 8 chips ")
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_machine_type_is_kept_when_its_machine_config_is_deleted() -> None:
+    """An upgrade of the CRD recreates the objects, and requests in between were invalid."""
+    listed = extend_catalogue({("", "tpu9x"): _parsed(raw_machine_config())}, {})
+    assert extend_catalogue({}, listed) is listed
+    both = extend_catalogue({("", "tpu8y"): _parsed(raw_machine_config("tpu8y"))}, listed)
+    assert both.keys() == {("", "tpu9x"), ("", "tpu8y")}
+    assert {"tpu9x", "tpu8y"} <= tpu.ACCELERATORS.keys()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from provisioner import constants
 from provisioner.kube.protocol import JsonObject, object_path
+from provisioner.slices.observe import OPTIONAL
 from provisioner.workloads import JOBSET
 from rehearsal.simulators.gke.faults import Fault, FaultKind
 from rehearsal.simulators.gke.records import PoolStatus
@@ -62,6 +63,9 @@ def _nonsense_pod(name: str) -> tuple[str, JsonObject]:
 
 _NONSENSE = (_nonsense_jobset, _nonsense_pod)
 
+#: Share of the runs in which sources are refused.
+_REFUSED_SOURCES_CHANCE = 0.2
+
 
 class Chaos:
     """The faults of one run."""
@@ -108,6 +112,9 @@ class Chaos:
         # Of its own, so that runs without repairs stay as they were.
         self._repairs = random.Random(f"repairs {stage.seed}")
         self._nonsense = 0
+        self._sources = random.Random(f"sources {stage.seed}")
+        #: Whether an optional source is forbidden, or absent, when processes start.
+        self.refuses_sources = self._sources.random() < _REFUSED_SOURCES_CHANCE
         simulation.calls.on_delicate_pause = self._preempt_what_is_looked_at
 
     def begin(self) -> None:
@@ -117,11 +124,16 @@ class Chaos:
             self._break_a_pool()
         if self._kinds:
             agenda.after(rng.uniform(1.0, 15.0), self._strike)
+        if self.refuses_sources:
+            agenda.after(self._sources.uniform(5.0, 60.0), self._refuse_a_source)
 
     def end(self) -> None:
         """End it, and mend what would be mended."""
         self.stage.stormy = False
         self.stage.note("calm", "the storm is over, everything is mended")
+        if self.refuses_sources:
+            self.stage.store.forbidden.difference_update(OPTIONAL)
+            self.stage.store.absent.difference_update(OPTIONAL)
         world = self.simulation.cloud.world
         self.simulation.cloud.limit_operations(None)
         for pool in list(self.simulation.cloud.pools.values()):
@@ -391,6 +403,22 @@ class Chaos:
         if process is not None:
             self.stage.fault("crash", process.name)
             process.die()
+
+    def _refuse_a_source(self) -> None:
+        """Let an optional source be refused for a while, and restart all processes: rights change with an upgrade."""
+        if not self.stage.stormy:
+            return
+        rng, store = self._sources, self.stage.store
+        processes = [each for each in self.simulation.processes if not each.dead]
+        resources = sorted({feed.resource for each in processes for feed in each.feeds} & OPTIONAL)
+        if resources:
+            refused, resource = rng.choice((store.forbidden, store.absent)), rng.choice(resources)
+            self.stage.fault("source refused", resource)
+            refused.add(resource)
+            self.stage.agenda.after(rng.uniform(5.0, 60.0), lambda: refused.discard(resource))
+            for process in processes:
+                process.die()
+        self.stage.agenda.after(rng.uniform(30.0, 90.0), self._refuse_a_source)
 
     def _ask_to_end(self) -> None:
         process = self._a_process()

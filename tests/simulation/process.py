@@ -121,6 +121,7 @@ class Process:
         elector = self.elector
         clock = FollowedClock(self.now, self._monotonic)
         supplier = GkeSupplier(gke=client, clock=clock)
+        supplier.reservations.submit = _Executor(self, simulation.hostile.threads).submit
         self.actor = _Actor(
             supplier=supplier,
             api=api,
@@ -142,8 +143,10 @@ class Process:
                 clock=self._monotonic, rng=self.stage.rng, page_size=self.stage.rng.choice(_PAGE_SIZES)
             ),
         )
-        # Nobody pauses the creation of pools here, lists machine types, or offers chips in ResourceSlices.
-        watches = replace(watches, pause=None, machine_configs=None, devices=None)
+        # Creation is never paused here. MachineConfigs and ResourceSlices are empty, and only watched if refused.
+        watches = replace(watches, pause=None)
+        if not simulation.chaos.refuses_sources:
+            watches = replace(watches, machine_configs=None, devices=None)
         self.feeds = tuple(Feed(self, part) for each in watches.named().values() for part in _parts(each))
         self.board = make_board(clock, self._monotonic)
         self.loop = Loop(

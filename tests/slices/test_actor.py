@@ -273,14 +273,14 @@ def test_a_node_whose_change_nobody_wants_any_more_is_forgotten(world: World) ->
     assert len(world.calls("PATCH")) == before + 1
 
 
-def test_a_status_is_written_to_the_object_as_it_was_and_its_words_not_in_every_round(world: World) -> None:
+def test_a_status_is_written_to_the_object_as_it_was(world: World) -> None:
     path = object_path("provisioningrequests", "req", namespace="default", root=PROVISIONING_REQUEST.root)
     version = world.kube.put_object(path, raw_request())["metadata"]["resourceVersion"]
 
-    def written(message: str, version: str, *, minor: bool = False) -> str:
+    def written(message: str, version: str) -> str:
         status = {"conditions": [{"message": message}]}
         named = {"kind": PROVISIONING_REQUEST.kind, "namespace": "default", "name": "req"}
-        write = StatusWrite(**named, resource_version=version, status=status, minor=minor)
+        write = StatusWrite(**named, resource_version=version, status=status)
         assert carry_out(world, statuses=(write,)) == []
         raw = world.kube.object(path)
         assert raw is not None
@@ -288,13 +288,41 @@ def test_a_status_is_written_to_the_object_as_it_was_and_its_words_not_in_every_
 
     assert written("stale", "0") == "None"
     assert written("first", version) == "first"
-    raw = world.kube.object(path)
-    assert raw is not None
-    version = raw["metadata"]["resourceVersion"]
-    assert written("too early", version, minor=True) == "first"
-    world.clock.advance(16.0)
-    assert written("later", version, minor=True) == "later"
+    assert written("stale again", version) == "first"
     assert world.actor.alerts() == ()
+
+
+def test_delete_waits_for_at_most_64_of_the_statuses_of_earlier_rounds(world: World) -> None:
+    """Requests of one tenant must not delay deletes, which give back money."""
+    put_pool(world)
+    plan = Plan(memory=Memory(), statuses=tuple(status_of(number) for number in range(300)))
+    busy = threading.Event()
+    world.actor.slow_executor.submit(busy.wait)
+    for _ in range(2):
+        world.actor.carry_out(plan)
+    world.actor.carry_out(Plan(memory=Memory(), deletes=(a_delete(),)))
+    busy.set()
+    world.settle()
+    assert len(world.calls("PATCH")) == 64 + 1
+    assert world.gke.names_of("delete_node_pool") == [POOL]
+
+
+def test_statuses_that_are_rejected_keep_no_other_from_being_written(world: World) -> None:
+    world.kube.fail("PATCH", "/rejected", Forbidden("requests are forbidden"), times=1000)
+    rejected = [status_of(number, "rejected") for number in range(100)]
+    others = [status_of(number) for number in range(100)]
+    for _ in range(5):
+        carry_out(world, statuses=(*rejected, *others))
+        written = {path.split("/")[-2] for path in world.calls("PATCH")}
+        others = [each for each in others if each.name not in written]
+    assert others == []
+    assert len(world.calls("PATCH")) == 200
+
+
+def status_of(number: int, prefix: str = "n") -> StatusWrite:
+    """Return a status of a request that does not exist any more."""
+    kind, name = PROVISIONING_REQUEST.kind, f"{prefix}{number}"
+    return StatusWrite(kind=kind, namespace="default", name=name, resource_version="1", status={})
 
 
 def test_deletes_are_sent_before_creates(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -345,6 +346,18 @@ def test_a_missing_jobset_kind_proves_nothing(world: World) -> None:
     with pytest.raises(ClusterError):
         world.gate.pass_through(a_delete())
     assert world.calls("PATCH") == []
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_pool_of_a_kind_that_has_been_absent_for_long_is_deleted_unless_pods_are_on_it(
+    used: bool, world: World
+) -> None:
+    world.kube.uninstall(JOBSET.root)
+    if used:
+        put_pod(world)
+    with pytest.raises(KeptError) if used else nullcontext():
+        world.gate.pass_through(a_delete(kind_absent=True))
+    assert cordoned(world)[0] is not used
 
 
 def test_an_uncordon_that_fails_does_not_hide_why_the_pool_is_kept(world: World) -> None:

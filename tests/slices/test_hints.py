@@ -184,11 +184,17 @@ def test_hints_are_created_then_updated_and_the_installers_metadata_is_kept(kube
         errors.Malformed("no JSON"),
     ],
 )
-def test_hints_that_cannot_be_read_are_one_log_line(kube: FakeKube, error: Exception) -> None:
-    kube.fail("GET", "hints", error)
+def test_failed_read_of_hints_raises_and_is_logged_once(kube: FakeKube, error: errors.ClusterError) -> None:
+    """The loop reads the hints again in each round."""
+    store = HintsStore(kube, "system")
+    kube.put_object(MAP, {"data": {"a": "1"}})
+    kube.fail("GET", "hints", error, times=3)
     with structlog.testing.capture_logs() as logs:
-        assert HintsStore(kube, "system").load() == {}
-    assert len(logs) == 1
+        for _ in range(3):
+            with pytest.raises(type(error)):
+                store.load()
+        assert store.load() == {"a": "1"}
+    assert [line["event"] for line in logs] == ["hints.load_failed"]
 
 
 def test_a_failed_save_is_told_and_logged_once_per_cause(kube: FakeKube) -> None:

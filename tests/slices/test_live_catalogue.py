@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from provisioner import constants
+from provisioner import constants, tpu
 from provisioner.kube.protocol import object_path
-from provisioner.model.capacity import PoolName
-from tests.support.controller import NAMESPACE, World, jobset_path, node_of
+from provisioner.model.capacity import NodePool, PoolName
+from tests.support.controller import NAMESPACE, FakeWatch, World, jobset_path, node_of
 from tests.support.machineconfigs import machine_config_path, raw_machine, raw_machine_config
 from tests.support.objects import pod_spec, raw_jobset, raw_leader, toleration
 
@@ -69,6 +71,120 @@ def test_a_generation_that_only_the_cluster_lists_gets_its_pool(arch: str, selec
     world.complete()
     world.rounds(4, every_seconds=15)
     assert world.gke.names_of("delete_node_pool") == [pool.name]
+
+
+def _running(world: World) -> PoolName:
+    """Let the JobSet `train` run on a pool of the generation tpu9x."""
+    world.kube.put_object(machine_config_path(), raw_machine_config())
+    world.round()
+    _put(world, _spec("tpu9x", "4x4"), hosts=4)
+    world.rounds(2, every_seconds=2)
+    (pool,) = world.gke.pools
+    nodes = _register(world, pool, **{constants.TPU_ACCELERATOR: "tpu9x"})
+    world.round(after_seconds=60)
+    _put(world, _spec("tpu9x", "4x4"), hosts=4, node=nodes[0])
+    world.rounds(3, every_seconds=5)
+    return pool
+
+
+def _restart_without_the_right(world: World) -> None:
+    """Start a process that may not list MachineConfigs."""
+    tpu.extend(())
+    watch: FakeWatch[Any] = FakeWatch(dict)
+    watch.synced, watch.problem = False, "RBAC does not allow the provisioner to list machineconfigs"
+    world.watches = replace(world.watches, machine_configs=watch)
+    world.start()
+
+
+def _delete_machine_config(world: World) -> None:
+    world.kube.remove_object(machine_config_path())
+
+
+_LOSSES = pytest.mark.parametrize(
+    "lose",
+    [
+        pytest.param(_restart_without_the_right, id="right missing at a restart"),
+        pytest.param(_delete_machine_config, id="MachineConfig deleted"),
+    ],
+)
+
+
+@_LOSSES
+@pytest.mark.parametrize("created", [False, True], ids=["pool in creation", "JobSet restarts"])
+def test_pool_is_kept_for_its_workload_when_the_catalogue_loses_its_machine_type(
+    lose: Callable[[World], None], *, created: bool
+) -> None:
+    """The pod of an unknown accelerator had no slice, so its pool was deleted as not needed."""
+    world = World()
+    if created:
+        _running(world)
+    else:
+        world.kube.put_object(machine_config_path(), raw_machine_config())
+        world.round()
+    _put(world, _spec("tpu9x", "4x4"), hosts=4)
+    world.rounds(2, every_seconds=2)
+    (pool,) = world.gke.pools
+    lose(world)
+    world.rounds(50, every_seconds=4)
+    assert world.gke.names_of("delete_node_pool") == []
+    assert constants.INVALID_REQUEST not in world.recorder.reasons("JobSet")
+    # The API server knows whether the workload exists.
+    world.vanish()
+    world.rounds(30, every_seconds=15)
+    assert world.gke.names_of("delete_node_pool") == [pool]
+
+
+@_LOSSES
+@pytest.mark.parametrize("with_nodes", [True, False], ids=["with nodes", "without nodes"])
+def test_pool_of_a_lost_machine_type_counts_with_its_chips(lose: Callable[[World], None], *, with_nodes: bool) -> None:
+    """The pool counted as 0 chips, and MAX_CHIPS=16 allowed a second pool of 16 chips."""
+    world = World(max_chips=16)
+    pool = _running(world)
+    if not with_nodes:
+        world.remove_nodes(pool)
+    lose(world)
+    world.put_jobset("more")
+    world.rounds(3, every_seconds=5)
+    assert [*world.gke.pools] == [pool]
+    assert constants.LIMIT_REACHED in world.recorder.reasons("JobSet")
+
+
+def test_no_decision_is_made_without_machine_configs_that_are_listed_in_the_same_round() -> None:
+    """The watch was synced between the read of its records and the check that it is synced."""
+    world = World(max_chips=16)
+    pool = _running(world)
+    world.put_jobset("more")
+    world.rounds(3, every_seconds=5)
+    tpu.extend(())
+    real = world.watches.machine_configs
+    assert real is not None
+    late: FakeWatch[Any] = FakeWatch(lambda: real.records() if late.synced else {})
+    late.synced = False
+    world.watches = replace(world.watches, machine_configs=late)
+    world.start()
+    list_node_pools = world.gke.list_node_pools
+
+    def list_slowly() -> tuple[NodePool, ...]:
+        late.synced = True
+        return list_node_pools()
+
+    world.gke.list_node_pools = list_slowly  # type: ignore[method-assign]
+    world.rounds(4, every_seconds=5)
+    assert [*world.gke.pools] == [pool]
+
+
+def test_pods_with_claims_are_resolved_by_the_catalogue_that_was_extended_after_them() -> None:
+    """After each restart, the watches read pods before the first round extends the catalogue."""
+    world = World()
+    spec = _spec("tpu9x", "4x4")
+    spec["containers"][0]["resources"] = {"claims": [{"name": "tpus"}]}
+    spec["resourceClaims"] = [{"name": "tpus", "resourceClaimTemplateName": "tpus"}]
+    _put(world, spec, hosts=4)
+    jobsets, pods = world.jobsets.records(), world.pods.records()
+    world.jobsets._read, world.pods._read = lambda: jobsets, lambda: pods
+    world.kube.put_object(machine_config_path(), raw_machine_config())
+    world.rounds(3, every_seconds=5)
+    assert [(pool.machine_type, pool.hosts) for pool in world.gke.pools.values()] == [("tpu9x-standard-4t", 4)]
 
 
 def test_a_contradiction_is_told_once_and_changes_nothing() -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from structlog.testing import capture_logs
 
 from provisioner import constants
+from provisioner.kube import errors
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import FailureKind, NodePool, PoolName
+from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
-from tests.support.controller import Told, World
+from provisioner.workloads import KINDS
+from tests.support.controller import FakeWatch, Told, World
+from tests.support.models import make_lws, make_slice, pool_request
+from tests.support.settings import settings
 
 HINTS = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace="tpu-provisioner-system")
 
@@ -93,6 +99,38 @@ def test_hints_are_written_at_the_end(world: World, *, leading: bool) -> None:
     assert leading or world.calls("PUT") + world.calls("POST") == before
     raw = world.kube.object(HINTS)
     assert not leading or (raw is not None and "train-" in raw["data"]["idle-since"])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(errors.Unavailable("down", status=503), id="API server down"),
+        pytest.param(errors.Forbidden("no", status=403), id="right missing"),
+    ],
+)
+def test_restart_decides_nothing_until_the_hints_are_read(error: errors.ClusterError) -> None:
+    """One 503 at a restart lost the count of MAX_CREATES_PER_HOUR permanently: 4 pools were created instead of 2."""
+    world = World(max_creates_per_hour=2)
+    for name in ("one", "two"):
+        world.put_jobset(name)
+        world.round(after_seconds=3)
+    world.finish_creates()
+    world.rounds(3, every_seconds=5)
+    before = world.kube.object(HINTS)
+    world.kube.fail("GET", constants.HINTS_CONFIGMAP_NAME, error, times=3)
+    world.start()
+    world.put_jobset("three")
+    world.rounds(3, every_seconds=3)
+    assert world.kube.object(HINTS) == before
+    (problem,) = world.loop.problems()
+    assert constants.HINTS_CONFIGMAP_NAME in problem
+    assert str(error) in problem
+    assert world.metrics.registry.get_sample_value("tpu_provisioner_source_unknown", {"source": "hints"}) == 1
+    world.rounds(5, every_seconds=5)
+    assert world.loop.problems() == ()
+    assert world.metrics.registry.get_sample_value("tpu_provisioner_source_unknown", {"source": "hints"}) == 0
+    assert len(world.gke.names_of("create_node_pool")) == 2
+    assert constants.LIMIT_REACHED in world.recorder.reasons("JobSet")
 
 
 @pytest.mark.timeout(120)  # 60 pools for many rounds
@@ -239,3 +277,26 @@ def test_what_is_stamped_before_the_change_is_noticed_is_stamped_by_the_old_cloc
     assert world.time.follow() == timedelta(hours=2)
     assert world.time() == before + timedelta(hours=2)
     assert world.time.follow() == timedelta()
+
+
+def test_pool_of_a_kind_without_crd_is_deleted_after_a_day() -> None:
+    """Uninstalling LeaderWorkerSet deletes its objects and pods; nothing else would ever delete the pools."""
+    world, kind = World(), KINDS[WorkloadKind.LEADER_WORKER_SET]
+    serve = make_lws("serve", namespace="research")
+    sets = FakeWatch(lambda: {("research", "serve"): serve})
+    world.watches = replace(world.watches, workloads={**world.watches.workloads, kind.kind: sets})
+    world.start()
+    request = pool_request(make_slice(serve), settings(), 0)
+    world.gke.create_node_pool(request)
+    world.gke.finish_create(request.name)
+    world.put_nodes(request.name)
+    world.kube.uninstall(kind.root)
+    sets.synced, sets.missing, sets.problem = False, True, "there are no LeaderWorkerSets (404)"
+    sets.absent_seconds = 86_000.0
+    world.rounds(6, every_seconds=300)
+    assert world.gke.names_of("delete_node_pool") == []
+    sets.absent_seconds = 87_000.0
+    world.rounds(6, every_seconds=300)
+    assert world.gke.names_of("delete_node_pool") == [request.name]
+    assert world.loop.last_plan is not None
+    assert world.loop.last_plan.alerts == ()

@@ -49,7 +49,7 @@ def test_exposition() -> None:
     Metrics(version="other")
     metrics = Metrics(version="1")
     families = [each for each in metrics.registry.collect() if not each.name.startswith("process_")]
-    assert len(families) == 42
+    assert len(families) == 43
     for family in families:
         assert family.name.startswith(PREFIX)
         assert family.documentation.endswith(".")

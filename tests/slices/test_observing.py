@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from provisioner import constants
+from provisioner.kube.protocol import object_path
 from provisioner.kube.watches import CombinedWatch
 from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
+from provisioner.model.sources import RESOURCE_SLICES
 from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.observe import PoolList, Watches, make_watches, not_synced, take_snapshot
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
@@ -21,6 +24,7 @@ from tests.support.models import make_lws
 from tests.support.objects import raw_node
 from tests.support.settings import settings
 
+DRIVER = {constants.TPU_DRA_DRIVER: "true"}
 POOL = NodePool(name=PoolName("a"), status=PoolStatus.RUNNING)
 
 
@@ -207,3 +211,33 @@ def test_nodes_have_the_chips_that_they_offer_in_resource_slices() -> None:
     watches = replace(world.watches, devices=FakeWatch(lambda: records))
     found = take_snapshot(watches, world.loop.pools).nodes
     assert {node.name: node.allocatable_chips for node in found} == {"plugin": 4, "driver": 8, "without": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "chips"),
+    [
+        pytest.param({"problem": "forbidden"}, 4, id="forbidden"),
+        pytest.param({"missing": True}, 4, id="API not installed, such as v1beta1 only"),
+        pytest.param({"synced": True, "silent": True}, 4, id="watch silent"),
+        pytest.param({"synced": True}, 0, id="listed: the driver is not ready yet"),
+    ],
+)
+def test_ready_node_counts_with_its_chips_while_resource_slices_are_unknown(
+    changes: dict[str, Any], chips: int
+) -> None:
+    """Without the right, a ProvisioningRequest created and released 162 pools in 24 h, because none became ready."""
+    world = World()
+    labels = {constants.INSTANCE_TYPE: "ct4p-hightpu-4t"}
+    for name, more, ready in (("driver", DRIVER, "True"), ("unready", DRIVER, "False"), ("plugin", {}, "True")):
+        status = {"allocatable": {}, "conditions": [{"type": "Ready", "status": ready}]}
+        node = raw_node(name, labels={**labels, **more}, status=status)
+        world.kube.put_object(object_path("nodes", name), node)
+    devices: FakeWatch[tuple[str, int]] = FakeWatch(dict)
+    devices.synced = False
+    for name, value in changes.items():
+        setattr(devices, name, value)
+    watches = replace(world.watches, devices=devices)  # type: ignore[arg-type]
+    snapshot = take_snapshot(watches, world.loop.pools)
+    found = {node.name: node.allocatable_chips for node in snapshot.nodes}
+    assert found == {"driver": chips, "unready": 0, "plugin": 0}
+    assert snapshot.unknown == ({RESOURCE_SLICES} if chips and not devices.missing else set())

@@ -57,6 +57,7 @@ class FakeWatch(Generic[T]):
         self.synced = True
         self.problem: str | None = None
         self.missing = False
+        self.absent_seconds = 0.0
         self.last_contact_monotonic: float | None = None
         self.silent = False
         self.deleted: set[str] = set()
@@ -70,6 +71,10 @@ class FakeWatch(Generic[T]):
     def records(self) -> Mapping[tuple[str, str], T]:
         """Return what is there now."""
         return MappingProxyType(dict(self._read()))
+
+    def missing_seconds(self) -> float:
+        """Return for how long the test has let the kind be unknown to the API server."""
+        return self.absent_seconds
 
     def seen_deleted(self, uid: str) -> bool:
         """Whether the test said so."""
@@ -191,7 +196,10 @@ class World:
         proof = ClusterProof(
             get_cluster=self.gke.get_cluster, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time
         )
-        return GkeSupplier(gke=self.gke, clock=self.time), proof
+        supplier = GkeSupplier(gke=self.gke, clock=self.time)
+        # Reads end before the list, so that a round is deterministic.
+        supplier.reservations.submit = lambda call: call()
+        return supplier, proof
 
     @property
     def proof(self) -> ClusterProof:

@@ -89,6 +89,22 @@ CUBIC = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        ("ct5lp-hightpu-8t", ("tpu-v5-lite-podslice", 8)),
+        ("tpu9x-standard-4t", ("tpu9x", 4)),
+        ("tpu12-ultra-net-16t", ("tpu12", 16)),
+        ("ct9p-hightpu-4t", ("", 0)),
+        ("tpu9x-standard-4t-metal", ("", 0)),
+        ("n2-standard-4", ("", 0)),
+        ("", ("", 0)),
+    ],
+)
+def test_machine_type_outside_of_the_table_is_read_by_its_name(name: str, want: tuple[str, int]) -> None:
+    assert tpu.machine_of(name) == want
+
+
 @pytest.mark.parametrize(("label", "most", "small"), CUBIC)
 def test_every_topology_that_the_rule_allows_has_the_right_hosts(label: str, most: int, small: list[str]) -> None:
     """The expected topologies come from trying all sizes up to 256, not from the catalogue."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from provisioner import constants, tpu
@@ -20,35 +21,47 @@ from provisioner.model.workloads import (
     Requirements,
     Workload,
     WorkloadKind,
+    Workloads,
     WorkloadUid,
     group_key,
 )
-from provisioner.slices.demand.slices import CHIP_TOLERATION, Slice, SliceId, name_of_group, shape_of
+from provisioner.slices.demand.slices import CHIP_TOLERATION, Slice, SliceId, name_of_group, shape_of, with_host_chips
 
+_Workloads = Mapping[WorkloadUid, Workload]
 #: By namespace and name.
 Templates = Mapping[tuple[str, str], Requirements]
 
 
 def with_slices(
-    workloads: Mapping[WorkloadUid, Workload], templates: Templates
-) -> tuple[Mapping[WorkloadUid, Workload], list[Pod]]:
-    """Return the workloads, those that ask for capacity with their slices, and the leader pods that stand for these."""
-    asking = [each for each in workloads.values() if each.ask is not None]
+    workloads: _Workloads, templates: Templates, rejected: AbstractSet[str] = frozenset(), *, unlisted: bool = False
+) -> tuple[_Workloads, list[Pod]]:
+    """Return the workloads, those that ask for capacity with their slices, and the leader pods that stand for these.
+
+    With `unlisted`, the catalogue may be incomplete, and a template without a shape counts as missing. A request among
+    the `rejected` gets no slices: its status could not be written for long, so no controller would learn of its pools.
+    """
+    asking = [
+        each
+        for each in workloads.values()
+        if each.ask is not None
+        and (each.kind is not WorkloadKind.PROVISIONING_REQUEST or each.full_name.text not in rejected)
+    ]
     if not asking:
         return workloads, []
+    named = Workloads.of(workloads)
     read: list[Workload] = []
     slices: Counter[str] = Counter()
     for each in sorted(asking, key=lambda each: (each.created_at, each.uid)):
         if each.ask is not None:
             room = bounds.CHILD_JOBS - slices[each.namespace]
-            read.append(_with_slices(each, each.ask, templates, workloads, room))
+            read.append(_with_slices(each, each.ask, templates, named, room, unlisted=unlisted))
             slices[each.namespace] += sum(group.replicas for group in read[-1].groups)
     pods = [pod for each in read for pod in _leaders(each)]
     return {**workloads, **{each.uid: each for each in read}}, pods
 
 
 def _with_slices(
-    workload: Workload, ask: Ask, templates: Templates, workloads: Mapping[WorkloadUid, Workload], room: int
+    workload: Workload, ask: Ask, templates: Templates, named: Workloads, room: int, *, unlisted: bool
 ) -> Workload:
     """Turn the pod sets of an ask into groups, one for each slice; its namespace has `room` for so many slices.
 
@@ -60,10 +73,12 @@ def _with_slices(
         if workload.kind is WorkloadKind.PROVISIONING_REQUEST:
             groups = tuple(_groups_of_request(workload, ask, templates))
         else:
-            groups = (_group_of_buffer(workload, ask, templates, workloads),)
+            groups = (_group_of_buffer(workload, ask, templates, named),)
     except _MissingError:
         return workload
     except ValueError as error:
+        if unlisted and isinstance(error, tpu.ShapeError):
+            return workload
         found = (templates.get((workload.namespace, name)) for name, _ in ask.pod_sets)
         groups = tuple(
             PodGroup(name="", replicas=0, parallelism=0, template=each) for each in found if each is not None
@@ -107,18 +122,16 @@ def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> It
         yield _group(str(place), template, replicas=pods // hosts, hosts=hosts, together=True)
 
 
-def _group_of_buffer(
-    workload: Workload, ask: Ask, templates: Templates, workloads: Mapping[WorkloadUid, Workload]
-) -> PodGroup:
+def _group_of_buffer(workload: Workload, ask: Ask, templates: Templates, named: Workloads) -> PodGroup:
     """Return the slices of a buffer: the fewest that its replicas, its percentage and its limits say."""
     ((name, replicas),) = ask.pod_sets
     like, template = 0, Requirements()
     if ask.scalable[2]:
-        of = _scalable(workload, ask.scalable, workloads)
+        of = _scalable(workload, ask.scalable, named)
         groups = [each for each in of.groups if each.template.chips > 0]
         if not groups:
             raise ValueError(f"{of} requests no {constants.TPU_RESOURCE}")
-        like, template = sum(each.replicas for each in groups), groups[0].template
+        like, template = sum(each.replicas for each in groups), with_host_chips(groups[0].template)
     elif name:
         template = _template(workload, name, templates)
     shape = shape_of(template)
@@ -146,22 +159,21 @@ def _template(workload: Workload, name: str, templates: Templates) -> Requiremen
         raise _MissingError(name)
     if found.problem:
         raise ValueError(found.problem)
-    return found
+    return with_host_chips(found)
 
 
-def _scalable(
-    workload: Workload, scalable: tuple[str, str, str], workloads: Mapping[WorkloadUid, Workload]
-) -> Workload:
-    api_group, kind, name = scalable
-    for each in workloads.values():
-        group = each.kind.api_version.partition("/")[0]
-        if (group, each.kind.value, each.namespace, each.name) == (api_group, kind, workload.namespace, name):
-            return each
-    if kind in {each.value for each in WorkloadKind if each.has_pods}:
+def _scalable(workload: Workload, scalable: tuple[str, str, str], named: Workloads) -> Workload:
+    api_group, name_of_kind, name = scalable
+    kind = next((each for each in WorkloadKind if each.has_pods and each.value == name_of_kind), None)
+    if kind is None:
+        raise ValueError(
+            f"scalableRef names a {bounds.cut(name_of_kind)}; name a JobSet, a LeaderWorkerSet, a RayCluster or a "
+            "served Job"
+        )
+    uid = named.uid_of_name.get((kind, workload.namespace, name))
+    if uid is None or api_group != kind.api_version.partition("/")[0]:
         raise _MissingError(name)
-    raise ValueError(
-        f"scalableRef names a {bounds.cut(kind)}; name a JobSet, a LeaderWorkerSet, a RayCluster or a served Job"
-    )
+    return named.by_uid[uid]
 
 
 def _leaders(workload: Workload) -> Iterator[Pod]:

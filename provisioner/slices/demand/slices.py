@@ -90,13 +90,22 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
         if index < most and each.name == name_of_group(workload.name, name, index, numbered=group.numbered):
             yield ListedGroup(place, index, key, each.name)
     if unnamed:
-        with_chips_first = sorted(workload.groups, key=lambda group: group.template.chips == 0)
-        listed = tuple((group.name, group.replicas, group.numbered) for group in with_chips_first)
-        by_key = _groups_by_key(workload.namespace, workload.name, listed)
+        by_key = _keys_of(workload)
         for key in unnamed:
             if key in by_key:
                 group_name, index, name = by_key[key]
                 yield ListedGroup(groups[group_name][0], index, key, name)
+
+
+def slices_by_key(workloads: Iterable[Workload]) -> dict[tuple[str, GroupKey], SliceId]:
+    """Return the slices of some workloads, by namespace and the key of their group."""
+    return {(each.namespace, key): SliceId(each.uid, key) for each in workloads for key in _keys_of(each)}
+
+
+def _keys_of(workload: Workload) -> Mapping[GroupKey, tuple[str, int, str]]:
+    with_chips_first = sorted(workload.groups, key=lambda group: group.template.chips == 0)
+    listed = tuple((group.name, group.replicas, group.numbered) for group in with_chips_first)
+    return _groups_by_key(workload.namespace, workload.name, listed)
 
 
 @lru_cache(maxsize=16384)
@@ -375,6 +384,8 @@ def _slice(
     requirements, host = admitted, ""
     if leader is not None:
         requirements, host = without_marks(leader.requirements, leader.namespace)
+    if requirements.claims:
+        requirements = with_host_chips(requirements)
     # Pods from before the policy was installed are not marked, and those that follow them are.
     marks = (mark_of(pod.requirements, pod.namespace) for pod in (*filter(None, (leader,)), *pods))
     shape: tpu.Shape | None = None
@@ -431,25 +442,27 @@ def _is_outdated(leader: Pod, workload: Workload, template: Requirements) -> boo
     )
 
 
-def _slice_asked_for(requirements: Requirements) -> tuple[str, str, int]:
-    selector = requirements.node_selector
-    return (
-        selector.get(constants.TPU_ACCELERATOR, ""),
-        selector.get(constants.TPU_TOPOLOGY, ""),
-        requirements.chips,
-    )
+def _slice_asked_for(requirements: Requirements) -> tuple[tuple[str, str], int]:
+    return selected_machines(requirements)[:2], 0 if requirements.claims else requirements.chips
+
+
+def with_host_chips(requirements: Requirements) -> Requirements:
+    """Return the requirements with the chips that claims request by the catalogue of now: the cluster extends it."""
+    if not requirements.claims:
+        return requirements
+    return replace(requirements, chips=tpu.chips_of_host(*selected_machines(requirements)))
+
+
+def selected_machines(requirements: Requirements) -> tuple[str, str, str]:
+    """Return the accelerator, the topology and the machine type that pods select, each empty if they select none."""
+    find = requirements.node_selector.get
+    return find(constants.TPU_ACCELERATOR, ""), find(constants.TPU_TOPOLOGY, ""), find(constants.INSTANCE_TYPE, "")
 
 
 def shape_of(requirements: Requirements) -> tpu.Shape:
     """Return the shape that pods ask for; raise ShapeError where there is none."""
-    selector = requirements.node_selector
-    accelerator = selector.get(constants.TPU_ACCELERATOR)
-    if accelerator is None:
+    accelerator, topology, machine_type = selected_machines(requirements)
+    if constants.TPU_ACCELERATOR not in requirements.node_selector:
         valid = ", ".join(tpu.ACCELERATORS)
         raise tpu.ShapeError(f"the pod has no nodeSelector {constants.TPU_ACCELERATOR}; add it with one of {valid}")
-    return tpu.resolve(
-        accelerator,
-        selector.get(constants.TPU_TOPOLOGY, ""),
-        requirements.chips,
-        selector.get(constants.INSTANCE_TYPE, ""),
-    )
+    return tpu.resolve(accelerator, topology, requirements.chips, machine_type)

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 from provisioner import constants
 from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.model.capacity import PoolName
+from provisioner.model.sources import MACHINE_CONFIGS
 from provisioner.model.wording import clock
-from provisioner.model.workloads import Ask, Requirements, Workload, WorkloadKind, WorkloadUid
+from provisioner.model.workloads import Ask, Condition, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.launch import limits
 from provisioner.slices.planning.launch.specification import is_held
@@ -33,11 +36,59 @@ from provisioner.workloads.asks import NODE_POOLS
 _USUAL = timedelta(minutes=5)
 
 
-class _New(NamedTuple):
-    type: str
-    true: bool
-    reason: str
-    message: str
+#: A condition with its type; the time of its last transition is added when it is written.
+_Typed = tuple[str, Condition]
+
+
+# Without slots, for sets that only requests with a booking need. Each is found once for all requests.
+@dataclass(frozen=True)
+class _Facts:
+    """Facts of one round on which statuses depend. Requests are identified by namespace and name."""
+
+    round_: Round
+    matching: Matching
+    blocked: Mapping[SliceId, WaitsFor]
+
+    @cached_property
+    def place(self) -> Mapping[SliceId, Supply]:
+        """The pools that slices count on."""
+        return {slice_id: self.round_.supply[name] for name, slice_id in self.matching.claimed.items()}
+
+    @cached_property
+    def with_nodes(self) -> AbstractSet[PoolName]:
+        """The pools that have nodes."""
+        return {node.pool_name for node in self.round_.snapshot.nodes}
+
+    @cached_property
+    def ended(self) -> AbstractSet[tuple[str, str]]:
+        """The requests whose pods ran in a workload that has ended, on other node pools or before a round saw them."""
+        # A suspended workload may not have begun.
+        over = [each for each in self.round_.workloads.by_uid.values() if each.finished or each.deleting]
+        templates = [(each.namespace, group.template) for each in over for group in each.groups]
+        return {(where, template.annotations.get(constants.CONSUMES_REQUEST, "")) for where, template in templates}
+
+    @cached_property
+    def awaited(self) -> AbstractSet[tuple[str, str]]:
+        """The requests whose pods wait for their nodes, not yet for as long as a request is booked.
+
+        Pods of other requests may never wait: the scheduler puts them on any pool that fits.
+        """
+        now, booked = self.round_.now, timedelta(seconds=self.round_.settings.booking_seconds)
+        leaders = ((each, each.leader) for each in self.round_.slices.values() if each.request and each.leader)
+        return {
+            (each.workload.namespace, each.request)
+            for each, leader in leaders
+            if not leader.node_name and (leader.unschedulable_since or now) > now - booked
+        }
+
+    def ready(self, slices: Iterable[Slice]) -> int:
+        """Return how many of some slices are ready."""
+        return sum(each.id in self.place and self.place[each.id].ready for each in slices)
+
+    def wait(self, slices: Iterable[Slice]) -> str:
+        """Return why the first slice that waits has no pool, in a text that other workloads do not change."""
+        waits = next((self.blocked[each.id] for each in slices if each.id in self.blocked), None)
+        return "" if waits is None else waits.lasting or waits.message
 
 
 def statuses(
@@ -50,7 +101,7 @@ def statuses(
     slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
     for slice_ in round_.slices.values():
         slices[slice_.workload.uid].append(slice_)
-    place = {slice_id: round_.supply[name] for name, slice_id in matching.claimed.items()}
+    facts = _Facts(round_, matching, blocked)
     found: list[StatusWrite] = []
     ends: list[datetime] = []
     for each in asking:
@@ -62,93 +113,67 @@ def statuses(
             # Perhaps another provisioner serves it.
             continue
         if each.kind is WorkloadKind.CAPACITY_BUFFER:
-            found += _write(each, ask, *_of_buffer(each, ask, own, place, blocked), round_.now)
+            found += _write(each, ask, *_of_buffer(facts, each, ask, own), round_.now)
             continue
-        conditions, details = tuple(_of_request(each, ask, own, place, blocked, round_, matching)), {}
-        if any(new.type == constants.PROVISIONED and new.true for new in conditions):
-            details = {"provisioningClassDetails": _details(own, place, round_)}
+        conditions, details = tuple(_of_request(facts, each, ask, own)), {}
+        if any(name == constants.PROVISIONED and new.true for name, new in conditions):
+            details = {"provisioningClassDetails": _details(facts, own)}
         found += _write(each, ask, conditions, details, round_.now)
         end = _booked_until(ask, round_)
         ends += [end] if end is not None and end > round_.now else []
     return tuple(found), tuple(ends)
 
 
-def _of_request(
-    workload: Workload,
-    ask: Ask,
-    slices: Sequence[Slice],
-    place: Mapping[SliceId, Supply],
-    blocked: Mapping[SliceId, WaitsFor],
-    round_: Round,
-    matching: Matching,
-) -> Iterator[_New]:
+def _of_request(facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Slice]) -> Iterator[_Typed]:
     if ask.is_true(constants.PROVISIONED):
-        yield from _of_booking(workload, ask, round_, matching)
+        yield from _of_booking(facts, workload, ask)
         return
+    round_, place, blocked = facts.round_, facts.place, facts.blocked
     failed = (blocked[each.id].message for each in slices if each.id in blocked and blocked[each.id].failed)
     reasons = ((each, round_.policy.why_not(workload, each.requirements)) for each in slices)
     unserved = (f"{each.title} is not served: {reason.why}" for each, reason in reasons if reason is not None)
     problem = workload.problem or next(unserved, "") or next(failed, "") or limits.problem_of(slices, round_.settings)
     if problem:
-        yield _New(constants.FAILED, True, "NotAvailable", problem)
+        yield constants.FAILED, Condition(True, "NotAvailable", problem)
     elif not slices:
-        yield _New(constants.PROVISIONED, False, "Waiting", "A PodTemplate that it names does not exist")
+        missing = "A PodTemplate that it names does not exist"
+        if workload.full_name.text in round_.snapshot.rejected:
+            missing = "Kubernetes rejected this status for long; the request is served once the status can be written"
+        elif MACHINE_CONFIGS in round_.snapshot.unknown:
+            missing += ", or the cluster has machine types that the provisioner cannot list"
+        yield constants.PROVISIONED, Condition(False, "Waiting", missing)
     else:
         done = all(each.id in place and _is_free(place[each.id]) for each in slices)
         reason = constants.PROVISIONED if done else "InProgress"
-        yield _New(constants.ACCEPTED, True, constants.ACCEPTED, "tpu-provisioner serves the request")
-        yield _New(constants.PROVISIONED, done, reason, _progress(slices, place, blocked, round_))
+        yield constants.ACCEPTED, Condition(True, constants.ACCEPTED, "tpu-provisioner serves the request")
+        yield constants.PROVISIONED, Condition(done, reason, _progress(facts, slices))
 
 
 def _is_free(each: Supply) -> bool:
     return each.ready and not any(is_held(node.taints) for node in each.nodes)
 
 
-def _of_booking(workload: Workload, ask: Ask, round_: Round, matching: Matching) -> Iterator[_New]:
+def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]:
     """Yield what ends a booking: its use, the loss of a pool, or the end of its time without any pods."""
+    round_, named = facts.round_, (workload.namespace, workload.name)
     pools = [PoolName(each) for each in ask.named]
-    absent = {each for each in pools if each not in round_.supply}
-    # One whose nodes are there may only be missing from a list.
-    with_nodes = {node.pool_name for node in round_.snapshot.nodes} if absent else set[PoolName]()
-    gone = absent - with_nodes
-    lost = [each for each in pools if each in gone or (each not in absent and not round_.supply[each].usable)]
-    used = sum(bool(matching.holders.get(each)) for each in pools)
+    # A pool with nodes exists, even if it is missing from a list.
+    known = {each: round_.supply[each].usable for each in pools if each in round_.supply}
+    lost = [each for each in pools if not known.get(each, each in facts.with_nodes)]
+    used = sum(bool(facts.matching.holders.get(each)) for each in pools)
     end = _booked_until(ask, round_)
     if used == len(pools):
         message = "Pods run on all node pools of the request, which are kept for them from now on"
-        yield _New(constants.BOOKING_EXPIRED, True, "Used", message)
-    elif _has_ended(workload, round_):
-        yield _New(constants.BOOKING_EXPIRED, True, "Used", "The workload that used the request has ended")
+        yield constants.BOOKING_EXPIRED, Condition(True, "Used", message)
+    elif named in facts.ended:
+        yield constants.BOOKING_EXPIRED, Condition(True, "Used", "The workload that used the request has ended")
     elif lost:
         message = f"Node pool {lost[0]} was lost before pods ran on all node pools of the request"
-        yield _New(constants.CAPACITY_REVOKED, True, "NodePoolLost", message)
-    elif end is not None and end <= round_.now and not (used and _waits(workload, round_)):
+        yield constants.CAPACITY_REVOKED, Condition(True, "NodePoolLost", message)
+    elif end is not None and end <= round_.now and not (used and named in facts.awaited):
         minutes = round_.settings.booking_seconds / 60
         message = f"Pods run on {used} of {len(pools)} node pools of the request after {minutes:.0f} minutes"
-        yield _New(constants.BOOKING_EXPIRED, True, "NotUsed", message)
-
-
-def _has_ended(request: Workload, round_: Round) -> bool:
-    """Whether a workload whose pods used a request has ended, on other node pools or before anybody saw it."""
-    return any(
-        each.namespace == request.namespace
-        and any(group.template.annotations.get(constants.CONSUMES_REQUEST) == request.name for group in each.groups)
-        for each in round_.workloads.by_uid.values()
-        # A suspended one may not have begun.
-        if each.finished or each.deleting
-    )
-
-
-def _waits(workload: Workload, round_: Round) -> bool:
-    """Whether pods that use the request wait for their nodes, not yet for as long as it is booked.
-
-    Others may never wait: the scheduler puts them on any pool that fits.
-    """
-    before = round_.now - timedelta(seconds=round_.settings.booking_seconds)
-    own = (each for each in round_.slices.values() if each.request == workload.name)
-    leaders = (each.leader for each in own if each.workload.namespace == workload.namespace)
-    since = (each.unschedulable_since or round_.now for each in leaders if each is not None and not each.node_name)
-    return any(each > before for each in since)
+        yield constants.BOOKING_EXPIRED, Condition(True, "NotUsed", message)
 
 
 def _booked_until(ask: Ask, round_: Round) -> datetime | None:
@@ -157,14 +182,11 @@ def _booked_until(ask: Ask, round_: Round) -> datetime | None:
     return min(since, round_.now) + timedelta(seconds=round_.settings.booking_seconds) if since is not None else None
 
 
-def _progress(
-    slices: Sequence[Slice], place: Mapping[SliceId, Supply], blocked: Mapping[SliceId, WaitsFor], round_: Round
-) -> str:
+def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
     """Say how many slices are ready, what is in the way of the others, and when they are expected."""
-    ready = sum(each.id in place and place[each.id].ready for each in slices)
-    words = f"{ready} of {len(slices)} slices are ready"
-    waits = next((blocked[each.id].message for each in slices if each.id in blocked), "")
-    if waits:
+    round_, place = facts.round_, facts.place
+    words = f"{facts.ready(slices)} of {len(slices)} slices are ready"
+    if waits := facts.wait(slices):
         return f"{words}. {waits}"
     coming = (place[each.id].name for each in slices if each.id in place and not place[each.id].ready)
     phases = (round_.memory.phases[name] for name in coming if name in round_.memory.phases)
@@ -173,42 +195,31 @@ def _progress(
     return f"{words}; expected at {clock(eta, round_.now)}" if eta is not None and eta > round_.now else words
 
 
-def _details(slices: Sequence[Slice], place: Mapping[SliceId, Supply], round_: Round) -> dict[str, str]:
+def _details(facts: _Facts, slices: Sequence[Slice]) -> dict[str, str]:
     """Name the pools of a request; what all of them have in common can be selected by its pods."""
-    pools = [place[each.id].name for each in slices]
+    pools = [facts.place[each.id].name for each in slices]
     details = {NODE_POOLS: ",".join(pools)}
     if len(pools) == 1:
         details["node-pool"] = pools[0]
-    if all(round_.made_for.get(place[each.id].name) == each.id for each in slices):
+    if all(facts.round_.made_for.get(name) == each.id for each, name in zip(slices, pools, strict=True)):
         details["workload-uid"] = slices[0].workload.uid
     return details
 
 
 def _of_buffer(
-    workload: Workload,
-    ask: Ask,
-    slices: Sequence[Slice],
-    place: Mapping[SliceId, Supply],
-    blocked: Mapping[SliceId, WaitsFor],
-) -> tuple[tuple[_New, ...], dict[str, Any]]:
+    facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Slice]
+) -> tuple[tuple[_Typed, ...], dict[str, Any]]:
     known = bool(workload.groups) and not workload.problem
     missing = "the PodTemplate or the object of scalableRef does not exist"
-    ready = sum(each.id in place and place[each.id].ready for each in slices)
-    waits = next((f". {blocked[each.id].message}" for each in slices if each.id in blocked), "")
+    ready, waits = facts.ready(slices), facts.wait(slices)
     reason = "BufferEmpty" if not slices else "FitsExistingCapacity" if ready == len(slices) else "RequiresNewCapacity"
+    read = Condition(known, "TemplateRead", "the slices of the buffer are known")
+    if not known:
+        read = Condition(known, "NoTemplate", workload.problem or missing)
+    message = f"{ready} of {len(slices)} slices are ready{f'. {waits}' if waits else ''}"
     conditions = (
-        _New(
-            constants.READY_FOR_PROVISIONING,
-            known,
-            "TemplateRead" if known else "NoTemplate",
-            "the slices of the buffer are known" if known else workload.problem or missing,
-        ),
-        _New(
-            constants.PROVISIONING_BUFFER,
-            ready == len(slices) > 0,
-            reason,
-            f"{ready} of {len(slices)} slices are ready{waits}",
-        ),
+        (constants.READY_FOR_PROVISIONING, read),
+        (constants.PROVISIONING_BUFFER, Condition(ready == len(slices) > 0, reason, message)),
     )
     rest = {"replicas": ready, "provisioningStrategy": constants.BUFFER_STRATEGY}
     template = ask.pod_sets[0][0]
@@ -216,23 +227,24 @@ def _of_buffer(
 
 
 def _write(
-    workload: Workload, ask: Ask, conditions: Iterable[_New], rest: Mapping[str, Any], now: datetime
+    workload: Workload, ask: Ask, conditions: Iterable[_Typed], rest: Mapping[str, Any], now: datetime
 ) -> Iterator[StatusWrite]:
-    new = {each.type: each._replace(message=bounds.cut(each.message, bounds.SCHEDULER_MESSAGE)) for each in conditions}
-    old = {name: _New(name, *each[:3]) for name, each in ask.conditions.items()}
-    if all(old.get(name) == each for name, each in new.items()):
+    new: dict[str, Condition] = {}
+    for name, each in conditions:
+        before, message = ask.conditions.get(name), bounds.cut(each.message, bounds.SCHEDULER_MESSAGE)
+        since = before.since if before is not None and before.true is each.true else None
+        new[name] = each._replace(message=message, since=since)
+    if all(ask.conditions.get(name) == each for name, each in new.items()):
         return
-    merged = {**old, **new}
-    since = {name: each.since for name, each in ask.conditions.items() if each.true is merged[name].true}
     conditions_now = [
         {
             "type": name,
             "status": str(each.true),
             "reason": each.reason,
             "message": each.message,
-            "lastTransitionTime": fields.format_time(since.get(name) or now),
+            "lastTransitionTime": fields.format_time(each.since or now),
         }
-        for name, each in merged.items()
+        for name, each in {**ask.conditions, **new}.items()
     ]
     yield StatusWrite(
         kind=workload.kind,
@@ -240,5 +252,4 @@ def _write(
         name=workload.name,
         resource_version=ask.resource_version,
         status={**rest, "conditions": conditions_now},
-        minor=all(name in old and old[name][:3] == each[:3] for name, each in new.items()),
     )

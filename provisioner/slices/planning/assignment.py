@@ -49,7 +49,7 @@ def _wanted(
     pool: Supply, round_: Round, matching: Matching, partial: Collection[WorkloadUid]
 ) -> Mapping[str, str | None] | None:
     """Return the labels that the nodes of a pool should have; None if they are to stay as they are."""
-    if pool.unwatched:
+    if pool.undecided:
         # Pods of the workload that it was created for are not seen.
         return None
     holders = matching.holders.get(pool.name, frozenset())

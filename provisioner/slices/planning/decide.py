@@ -73,6 +73,7 @@ def decide(
     matching = match(round_, budget, line, turns.waiting.keys() | turns.unsatisfiable, keep)
     round_ = replace(round_, memory=learn_from_pools(round_, matching))
     progress = gangs.progress_of(round_, turns, matching)
+    turns = replace(turns, waiting={**turns.waiting, **progress.released})
     launches = Launches.begin(round_, matching, turns, budget, line, turns.stamps)
     places = place_of(line)
     refused = sorted(launches.refused, key=lambda slices: places[slices[0].id])
@@ -342,7 +343,7 @@ def state_of(
         next_at=due.at if due is not None else None,
         delete_reason=due.reason if due is not None else None,
         delete_waits_for=due.waits_for if due is not None else "",
-        unwatched=supply.unwatched,
+        undecided=supply.undecided,
         holders=matching.holders.get(supply.name, frozenset()),
         claimant=matching.claimed.get(supply.name),
         draining=phase.draining_since is not None,
@@ -353,7 +354,7 @@ def state_of(
 def drained(phase: PhaseEntry, supply: Supply, round_: Round, matching: Matching) -> PhaseEntry:
     """Take note of whether pods of ended or suspended workloads alone are on a pool."""
     draining = False
-    if phase.phase is Phase.IN_USE and not supply.unwatched:
+    if phase.phase is Phase.IN_USE and not supply.undecided:
         users = [each for each in matching.holders.get(supply.name, ()) if each is not None]
         if not users:
             owner = owner_of(supply.name, matching, round_.made_for)

@@ -245,7 +245,7 @@ def alerts_of_pools(
         and call.postponed_since is not None
         and call.postponed_since <= now - _HELD_UP
         # Of a workload that nobody watches and that lives, perhaps for ever, it is no trouble.
-        and not (call.needed and supply[name].unwatched)
+        and not (call.needed and supply[name].undecided)
     }
     for name, since in hanging.items():
         supplier = round_.rules.supplier_name
@@ -304,7 +304,7 @@ def _is_useless(each: Supply, round_: Round, matching: Matching) -> bool:
     """Whether nothing can run on a pool that is not ready as a whole."""
     holders = matching.holders.get(each.name)
     if not holders:
-        return each.name in matching.claimed or not each.unwatched
+        return each.name in matching.claimed or not each.undecided
     holder, *others = holders
     slice_ = round_.slices.get(holder) if holder is not None else None
     # What of it is bound waits for the rest.

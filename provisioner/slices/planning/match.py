@@ -181,7 +181,7 @@ def match(
         each
         for each in usable.values()
         # What looks idle may be in use by a workload that nobody watches.
-        if each.name not in claimed and not occupants.get(each.name) and not each.unwatched and each.lendable
+        if each.name not in claimed and not occupants.get(each.name) and not each.undecided and each.lendable
     ]
 
     def take_free(slices: Iterable[Slice], free: _Free) -> None:

@@ -36,13 +36,13 @@ def too_large(workload: Workload) -> str:
 def notices_of_workloads(round_: Round) -> Iterator[Notice]:
     """Say which workloads get no node pools at all, or never start, and why."""
     by_uid, policy = round_.workloads.by_uid, round_.policy
-    alive = [each for each in by_uid.values() if not each.managed_by and each.lives]
-    for each in alive:
-        with_chips = (group.template for group in each.groups if group.template.chips > 0)
-        if each.problem and any(policy.serves(each, template) for template in with_chips):
+    served = [each for each in by_uid.values() if not each.managed_by and each.keeps_pools(while_suspended=True)]
+    for each in served:
+        # Also of suspended workloads: their owners can act before they are resumed.
+        if each.problem and any(policy.serves(each, group.template) for group in each.groups if group.template.chips):
             yield _of_workload(each, constants.INVALID_REQUEST, too_large(each))
-    for each in alive:
-        if policy.leaves_to_slices(each):
+    for each in served:
+        if each.lives and policy.leaves_to_slices(each):
             marks = (*each.labels.items(), *each.annotations.items())
             value = next(value for key, value in marks if key == constants.SLICE_AUTOPROVISIONING)
             message = (

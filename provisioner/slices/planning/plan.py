@@ -80,6 +80,8 @@ class Delete:
     membership: Membership = field(default_factory=Membership, repr=False, compare=False)
     #: The job whose own pods do not keep the pool: it is stuck.
     spared_group: GroupKey = GroupKey("")
+    #: Whether the CRD of the workload's kind has not been installed for so long that the workload counts as deleted.
+    kind_absent: bool = False
     #: The scheduler may have chosen its nodes for pods that are not bound yet: it is cordoned for a while first.
     settle: bool = False
 
@@ -148,8 +150,6 @@ class StatusWrite:
     resource_version: str
     #: As JSON; what is left out stays.
     status: Mapping[str, Any]
-    #: Only words change: it may come later.
-    minor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +191,8 @@ class PoolState:
     delete_reason: DeleteReason | None = None
     #: What its delete waits for beside its delay, in words; empty for nothing.
     delete_waits_for: str = ""
-    #: The workload that it was made for is not watched, so that it looks idle whether that lives or not.
-    unwatched: bool = False
+    #: Whether it looks idle even if it is needed: its workload is not watched, or its machine type is unknown.
+    undecided: bool = False
     #: Slices with unfinished pods on it. None stands for pods whose slice cannot be told.
     holders: frozenset[SliceId | None] = frozenset()
     #: The slice that counts on it without holding it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -15,12 +16,12 @@ from provisioner.model.choices import LAST_OF_RESERVATION
 from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
 from provisioner.model.membership import Membership
 from provisioner.model.placement import MARKS, labels_of
-from provisioner.model.workloads import Pod, Workload, WorkloadKind, Workloads, WorkloadUid
+from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.asks import awaiting_request
-from provisioner.slices.demand.slices import Found, all_slices, find_by_workload
+from provisioner.slices.demand.slices import Found, all_slices, find_by_workload, slices_by_key
 from provisioner.slices.planning.launch.specification import Candidates, Ownership, read_ownership
 from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.supplier import PoolRules
@@ -37,8 +38,12 @@ class Snapshot:
     """The caches of Kubernetes and the last list of node pools."""
 
     workloads: Mapping[WorkloadUid, Workload] = field(default_factory=dict)
+    #: Names of the optional sources that are unknown (`model.sources`): no decision may depend on them.
+    unknown: frozenset[str] = frozenset()
     #: Kinds that the API server does not show us: of their workloads nothing is known.
     unknown_kinds: frozenset[WorkloadKind] = frozenset()
+    #: Kinds whose CRD has not been installed for so long that no workload of them exists.
+    absent_kinds: frozenset[WorkloadKind] = frozenset()
     #: Of the workloads that pools were made for and that are not there: those that were seen to go.
     deleted_workloads: frozenset[WorkloadUid] = frozenset()
     pods: tuple[Pod, ...] = ()
@@ -49,6 +54,8 @@ class Snapshot:
     pools_listed_at: datetime
     #: Pools whose create or delete is being sent, or has been answered and the answer not read.
     live_calls: frozenset[PoolName] = frozenset()
+    #: Names of the objects whose status Kubernetes has rejected for long (`WorkloadName.text`), and of such nodes.
+    rejected: AbstractSet[str] = frozenset()
     #: Labels of namespaces; only where an opt-in label is set.
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Since when somebody has paused the creation of pools; None: nobody has.
@@ -117,6 +124,8 @@ def begin_round(
     membership = Membership.of(snapshot.pools, snapshot.nodes, memory.membership)
     snapshot = replace(snapshot, nodes=membership.correct(snapshot.nodes))
     supply = find_supply(snapshot, memory, settings, rules, now, last.supply)
+    if not memory.phases:
+        memory = replace(memory, last_users={**_users_by_labels(supply.values(), workloads), **memory.last_users})
     found = find_by_workload(
         workloads,
         snapshot.pods,
@@ -199,6 +208,26 @@ class Supply:
         return node.ready and node.allocatable_chips >= _chips_of_node(self.pool)
 
     @cached_property
+    def in_catalogue(self) -> bool:
+        """Whether the catalogue has its machine type: a restart may be without the list of the cluster."""
+        return tpu.machine_type(self.pool.machine_type) is not None
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it looks idle even if it is needed: its workload is not watched, or its machine type is unknown."""
+        return self.unwatched or not self.in_catalogue
+
+    @cached_property
+    def machine(self) -> tuple[str, int]:
+        """Accelerator and chips of each host; those of the nodes if the catalogue lacks the machine type."""
+        accelerator, chips = tpu.machine_of(self.pool.machine_type)
+        if not self.in_catalogue:
+            labels = (node.labels.get(constants.TPU_ACCELERATOR, "") for node in self.nodes)
+            accelerator = max(labels, default="") or accelerator
+            chips = max((node.allocatable_chips for node in self.nodes), default=0) or chips
+        return accelerator, chips
+
+    @cached_property
     def missing(self) -> int:
         """Hosts whose nodes are not there."""
         return max(0, self.pool.hosts - len(self.nodes))
@@ -254,8 +283,7 @@ class Supply:
     @property
     def chips(self) -> int:
         """Chips of the whole pool."""
-        known = tpu.machine_type(self.pool.machine_type)
-        return self.pool.hosts * known[1].chips if known else 0
+        return self.pool.hosts * self.machine[1]
 
     @property
     def attempt(self) -> int:
@@ -329,14 +357,25 @@ def find_supply(
 
 
 def _chips_of_node(pool: NodePool) -> int:
-    known = tpu.machine_type(pool.machine_type)
-    return max(1, known[1].chips) if known is not None else 1
+    return max(1, tpu.machine_of(pool.machine_type)[1])
 
 
 def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) -> bool:
     workload = ownership.workload
     elsewhere = bool(settings.namespaces) and workload.namespace not in settings.namespaces
     return elsewhere or workload.kind in snapshot.unknown_kinds
+
+
+def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[PoolName, SliceId]:
+    """Return the slices that pools are assigned to by the labels of their nodes: a new process may have no hints.
+
+    Such a slice may be without pods, between two attempts, and its pool created for another workload.
+    """
+    # After the letter of the kind, the label has the key of the group.
+    keys = {each.name: (mark[0], GroupKey(mark[1][2:])) for each in supply if (mark := each.assigned_to) is not None}
+    namespaces = {namespace for namespace, _ in keys.values()}
+    slices = slices_by_key(each for each in workloads.by_uid.values() if each.namespace in namespaces)
+    return {name: slices[key] for name, key in keys.items() if key in slices}
 
 
 def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:

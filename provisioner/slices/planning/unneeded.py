@@ -174,6 +174,7 @@ def _delete(each: Supply, stuck: SliceId | None, round_: Round, matching: Matchi
         hosts=each.pool.hosts,
         membership=round_.memory.membership,
         spared_group=spared,
+        kind_absent=named.kind in round_.snapshot.absent_kinds,
     )
 
 
@@ -203,6 +204,9 @@ def _reason(each: Supply, workload: Workload | None, round_: Round, matching: Ma
         return DeleteReason.WORKLOAD_SUSPENDED
     if each.ended:
         return DeleteReason.RESERVATION_ENDED
+    if not each.in_catalogue:
+        # The gate keeps the pool as long as the workload exists.
+        return DeleteReason.WORKLOAD_GONE
     if each.lost:
         return DeleteReason.NO_READY_NODES
     if owner is not None and (matching.held.get(owner) or owner in matching.elsewhere):

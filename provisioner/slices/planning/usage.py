@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from provisioner import tpu
 from provisioner.model.capacity import PoolName
 from provisioner.model.workloads import Pod, WorkloadName, WorkloadUid
 from provisioner.slices.planning.round import Round, Supply
@@ -15,13 +14,18 @@ from provisioner.slices.planning.round import Round, Supply
 class LimitScope(NamedTuple):
     """The pools that one limit counts."""
 
-    #: "all", "namespace", "accelerator", "workload" or "creates".
+    #: "all", "namespace", "requests", "accelerator", "workload" or "creates".
     kind: str
     #: Name of the namespace, accelerator or workload; empty for the other kinds.
     name: str = ""
 
     def __str__(self) -> str:
-        return {"all": "all pools together", "creates": "creates"}.get(self.kind, f"{self.kind} {self.name}")
+        special = {
+            "all": "all pools together",
+            "creates": "creates",
+            "requests": f"requests and buffers of namespace {self.name}",
+        }
+        return special.get(self.kind, f"{self.kind} {self.name}")
 
 
 #: All pools together, and the creates of the last hour.
@@ -47,6 +51,8 @@ class Charge(NamedTuple):
         yield ALL, total
         yield LimitScope("accelerator", self.accelerator), total
         yield scope_of(self.workload), 1
+        if not self.workload.kind.has_pods:
+            yield LimitScope("requests", self.workload.namespace), total
 
 
 def users_of(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]]:
@@ -68,8 +74,7 @@ def users_of(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, W
 
 def charge_of(pool: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid], int]) -> Charge:
     """Charge each namespace for the nodes that it uses, and the rest to the one that uses most."""
-    known = tpu.machine_type(pool.pool.machine_type)
-    accelerator, total = (known[0].label if known is not None else ""), pool.chips
+    accelerator, total = pool.machine[0], pool.chips
     if not users:
         creator, creator_uid, *_ = pool.ownership
         return Charge({creator.namespace: total}, accelerator, creator, creator_uid)
@@ -84,4 +89,4 @@ def charge_of(pool: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid]
 
 def scope_of(workload: WorkloadName) -> LimitScope:
     """Return the scope of the limit on the pools of one workload."""
-    return LimitScope("workload", f"{workload.kind} {workload.namespace}/{workload.name}")
+    return LimitScope("workload", workload.text)

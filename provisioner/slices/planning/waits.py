@@ -67,6 +67,8 @@ class WaitsFor:
     #: What is waited for: the scope of a limit, a capacity, or an accelerator; empty for other kinds.
     what: LimitScope | str = ""
     message: str
+    #: The message without places and amounts that other workloads change, for statuses; empty if it is the message.
+    lasting: str = ""
     #: Shorter form for the read model, which shows the details beside it; empty if the message is used.
     brief: str = ""
     #: Reason of the Event.
@@ -104,6 +106,11 @@ class WaitsFor:
             users=tuple(users[:_MAX_NAMED]),
             other_users=max(0, len(users) - _MAX_NAMED),
         )
+
+    def after(self, beginning: str) -> WaitsFor:
+        """Return the record with a text before its message."""
+        lasting = f"{beginning}{self.lasting}" if self.lasting else ""
+        return replace(self, message=f"{beginning}{self.message}", lasting=lasting)
 
     @property
     def remedy(self) -> str:
@@ -143,20 +150,19 @@ class Limit(NamedTuple):
     asked: int
 
 
+def of_catalogue(name: PoolName, problem: str) -> WaitsFor:
+    """Return that the machine types of the cluster are unknown, and that the pods may select one of them."""
+    why = "the provisioner cannot list the MachineConfigs of the cluster, which may have it"
+    return WaitsFor(kind=WaitKind.REQUEST, message=f"Node pool {name} waits: {problem}; {why}.")
+
+
 def of_choices(name: PoolName, found: Sequence[ChoiceBlocker], now: datetime, supplier_name: str) -> WaitsFor:
     """Return what all choices of a slice wait for."""
     distinct = list({(each.last.failure, each.until, each.probed): each for each in found}.values())
-    brief = ""
-    if len(distinct) == 1:
-        message = _one(name, distinct[0], now, supplier_name)
-    else:
-        words = "; ".join(
-            f"{each.choice} ({_when(each, now)}): {each.last.failure.message[:_MAX_FAILURE_CHARACTERS].rstrip(' .')}"
-            for each in distinct
-        )
-        message = f"No choice of capacity is available for node pool {name} yet. {words}."
-        kinds = " and ".join(dict.fromkeys(_words(each) for each in distinct))
-        brief = f"None of {len(found)} choices of capacity is available: {kinds}."
+    message = _text(name, distinct, now, supplier_name)
+    lasting = _text(name, [each._replace(position=0) for each in distinct], now, supplier_name)
+    kinds = " and ".join(dict.fromkeys(_words(each) for each in distinct))
+    brief = f"None of {len(found)} choices of capacity is available: {kinds}." if len(distinct) > 1 else ""
     until = min((each.until for each in found if each.until is not None), default=None)
     passing = [each for each in distinct if not each.rejected]
     if not passing:
@@ -179,6 +185,7 @@ def of_choices(name: PoolName, found: Sequence[ChoiceBlocker], now: datetime, su
         position=line.position if line is not None else 0,
         of=line.of if line is not None else 0,
         message=message,
+        lasting=lasting,
         brief=brief,
         until=until,
         key=" ".join(sorted({each.last.failure.kind.value for each in distinct})),
@@ -189,7 +196,14 @@ def of_choices(name: PoolName, found: Sequence[ChoiceBlocker], now: datetime, su
     )
 
 
-def _one(name: PoolName, each: ChoiceBlocker, now: datetime, supplier_name: str) -> str:
+def _text(name: PoolName, distinct: Sequence[ChoiceBlocker], now: datetime, supplier_name: str) -> str:
+    if len(distinct) > 1:
+        words = "; ".join(
+            f"{each.choice} ({_when(each, now)}): {each.last.failure.message[:_MAX_FAILURE_CHARACTERS].rstrip(' .')}"
+            for each in distinct
+        )
+        return f"No choice of capacity is available for node pool {name} yet. {words}."
+    (each,) = distinct
     if each.rejected:
         return (
             f"{supplier_name} rejects node pool {name}: {each.last.failure.message} Next try "
@@ -203,7 +217,8 @@ def _when(each: ChoiceBlocker, now: datetime) -> str:
         return f"rejected, next try {clock(each.last.until, now)}"
     words = f"{_words(each)} since {clock(each.last.since, now)}"
     if each.probed:
-        return f"{words}, other node pools try first, place {each.position} of {each.of} in the line"
+        place = f", place {each.position} of {each.of} in the line" if each.position else ""
+        return f"{words}, other node pools try first{place}"
     return f"{words}, next try {clock(each.last.until, now)}"
 
 
@@ -215,14 +230,14 @@ def of_limit(limit: Limit, *, used: int, going: int, kept: int) -> WaitsFor:
     """Return the refusal by a limit; `going` is the part of `used` that is about to become free."""
     scope, most, never = limit.scope, limit.most, limit.asked > limit.most
     if scope == CREATES_PER_HOUR:
-        words = f"allows {most} new node pools within an hour, and {used} were created"
+        bound, words = f"{most} new node pools within an hour", f", and {used} were created"
     elif scope.kind == "workload":
         kind, _, name = scope.name.partition(" ")
-        words = f"allows a {kind} {most} node pools, and {name.rpartition('/')[2]} has {used}"
+        bound, words = f"a {kind} {most} node pools", f", and {name.rpartition('/')[2]} has {used}"
     elif never:
-        words = f"allows {scope} {most} chips; {limit.asked} are requested, so waiting will not help"
+        bound, words = f"{scope} {most} chips", f"; {limit.asked} are requested, so waiting will not help"
     else:
-        words = f"allows {scope} {most} chips, {used} exist, and {limit.asked} more are requested"
+        bound, words = f"{scope} {most} chips", f", {used} exist, and {limit.asked} more are requested"
     words += f", {going} of them in node pools that failed or are being deleted" if going and not never else ""
     words += f"; {kept} are kept for pods of higher priority" if kept else ""
     return WaitsFor(
@@ -230,7 +245,8 @@ def of_limit(limit: Limit, *, used: int, going: int, kept: int) -> WaitsFor:
         what=scope,
         reason=constants.LIMIT_REACHED,
         key=limit.setting,
-        message=f"{limit.setting} {words}.",
+        message=f"{limit.setting} allows {bound}{words}.",
+        lasting="" if never else f"{limit.setting} allows {bound}.",
         final=never,
     )
 
@@ -266,6 +282,11 @@ def of_hold(accelerator: str, hold: Hold | None, line: Sequence[SliceId], positi
     )
 
 
+def of_gang(message: str) -> WaitsFor:
+    """Return why a workload that starts together creates no pool for some of its slices."""
+    return WaitsFor(kind=WaitKind.TOGETHER, key="together", message=message)
+
+
 def of_failures(name: PoolName, own: Backoff | None, until: datetime, now: datetime) -> WaitsFor:
     """Return the wait after too many failed creates of a workload or a namespace; `own` is the last of the slice."""
     message = (
@@ -284,6 +305,13 @@ def of_buffer(name: PoolName) -> WaitsFor:
 
 def of_operations(name: PoolName, limit: int | None, supplier_name: str, *, silent: bool) -> WaitsFor:
     """Return the wait for the supplier's operations; `limit` is the number that it took, None if unknown."""
-    message = f"Node pool {name} waits for {OTHER_OPERATIONS}"
-    message += f"; {supplier_name} rejected more than {limit} of them at once" if limit is not None else ""
-    return WaitsFor(kind=WaitKind.OPERATIONS, message=message, key="operations", warning=False, silent=silent)
+    lasting = f"Node pool {name} waits for {OTHER_OPERATIONS}"
+    learned = f"; {supplier_name} rejected more than {limit} of them at once" if limit is not None else ""
+    return WaitsFor(
+        kind=WaitKind.OPERATIONS,
+        message=f"{lasting}{learned}",
+        lasting=lasting,
+        key="operations",
+        warning=False,
+        silent=silent,
+    )

@@ -11,11 +11,10 @@ from provisioner.kube import fields
 from provisioner.kube.errors import Forbidden, Malformed, NotFound, Unauthorized
 from provisioner.kube.lease import holder_of
 from provisioner.kube.live import list_all
-from provisioner.kube.machineconfigs import MACHINE_CONFIGS
 from provisioner.kube.protocol import Api, collection_path
 from provisioner.kube.watches import PAUSE_QUERY, created_at
+from provisioner.model.sources import MACHINE_CONFIGS, POD_TEMPLATES, RESOURCE_SLICES
 from provisioner.settings import Settings
-from provisioner.slices.observe import DEVICES, TEMPLATES
 from provisioner.slices.preflight import Finding, failed, ok, unknown, warning
 from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import Kind, kinds_served
@@ -40,7 +39,7 @@ class Right:
     verb: str
     namespace: str = ""
     name: str = ""
-    #: Without it a part of what is asked for is not done; everything else is.
+    #: Whether only a check needs it: decisions need the rights to all sources of facts whose API is installed.
     optional: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
@@ -52,17 +51,9 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
     """Return every right that is used. With served namespaces, workloads and pods are watched in these alone."""
     kinds = kinds_served(settings).values()
     watched = [
-        *(
-            Right(kind.api_group, kind.resource, verb, optional=kind.optional)
-            for kind in kinds
-            for verb in ("get", "list", "watch")
-        ),
-        *(
-            Right(kind.api_group, f"{kind.resource}/status", "patch", optional=True)
-            for kind in kinds
-            if not kind.kind.has_pods
-        ),
-        *(Right("", TEMPLATES.resource, verb, optional=True) for verb in ("list", "watch")),
+        *(Right(kind.api_group, kind.resource, verb) for kind in kinds for verb in ("get", "list", "watch")),
+        *(Right(kind.api_group, f"{kind.resource}/status", "patch") for kind in kinds if not kind.kind.has_pods),
+        *(Right("", POD_TEMPLATES, verb) for verb in ("list", "watch")),
         Right("", "pods", "watch"),
     ]
     if settings.namespaces:
@@ -71,9 +62,9 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
     used = [
         *watched,
         Right("", "pods", "list"),
-        *(Right("resource.k8s.io", DEVICES.resource, verb, optional=True) for verb in ("list", "watch")),
+        *(Right("resource.k8s.io", RESOURCE_SLICES, verb) for verb in ("list", "watch")),
         *(Right("", "nodes", verb) for verb in ("get", "list", "watch", "patch")),
-        *(Right("cloud.google.com", MACHINE_CONFIGS.resource, verb, optional=True) for verb in ("list", "watch")),
+        *(Right("cloud.google.com", MACHINE_CONFIGS, verb) for verb in ("list", "watch")),
         *(Right("", "events", verb) for verb in ("create", "patch")),
         *(
             Right(ADMISSION_GROUP, resource, "get", name=name, optional=True)

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from provisioner import tpu
 from provisioner.model import bounds
 from provisioner.model.capacity import Node
 from provisioner.model.choices import choice_of
@@ -291,10 +290,8 @@ class _Round(reasons.Known):
     def pool_view(self, state: PoolState) -> PoolView:
         """Show one pool that exists, or whose create has been sent."""
         supply = self.supply[state.name]
-        pool, machine = supply.pool, tpu.machine_type(supply.pool.machine_type)
-        choice, cost = choice_of(pool), None
-        if machine is not None:
-            cost = self.prices.per_hour(machine[0].label, pool.capacity, machine[1].chips * len(supply.nodes))
+        pool, choice, (accelerator, host_chips) = supply.pool, choice_of(supply.pool), supply.machine
+        cost = self.prices.per_hour(accelerator, pool.capacity, host_chips * len(supply.nodes))
         users = [self.slices[each] for each in _users(state) if each in self.slices]
         owner = users[0] if users else None
         hosts = "".join(sorted(_host(node, supply, self.occupied) for node in supply.nodes)[::-1])
@@ -318,7 +315,7 @@ class _Round(reasons.Known):
             zone=choice.zone,
             capacity=choice.kind.value,
             reservation=choice.reservation,
-            accelerator=machine[0].label if machine is not None else "",
+            accelerator=accelerator,
             machine_type=pool.machine_type,
             topology=pool.topology,
             chips=state.chips,

@@ -208,16 +208,21 @@ def _of_idle(state: PoolState, supply: Supply, known: Known) -> str:
     if supply.pool.status is PoolStatus.UNKNOWN:
         supplier = supply.rules.supplier_name
         return f"{supplier} gives it a status that this release does not know: it is neither used nor deleted."
-    name = f"{state.named.kind.value} {state.named.namespace}/{state.named.name}"
     if is_kept(state, known.memory):
-        unseen = ", whose namespace or kind is not watched" if state.unwatched else ", as the API server says"
+        unseen = f", {_unseen(supply)}" if state.undecided else ", as the API server says"
         return f"It stays for its workload{unseen}: {state.note}."
-    if state.unwatched:
+    if state.undecided:
         return (
-            f"It was created for {name}, whose namespace or kind is not watched: before it is deleted, the provisioner "
-            "asks the API server whether that still exists."
+            f"It was created for {state.named.text}, {_unseen(supply)}: before it is deleted, the provisioner asks the "
+            "API server whether that still exists."
         )
     return f"It is not needed: {_why_unneeded(state, supply, known)}."
+
+
+def _unseen(supply: Supply) -> str:
+    if supply.unwatched:
+        return "whose namespace or kind is not watched"
+    return f"and machine type {supply.pool.machine_type} is not in the catalogue"
 
 
 def _why_unneeded(state: PoolState, supply: Supply, known: Known) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -252,10 +253,20 @@ def test_a_request_waits_while_one_of_its_pools_tries_after_a_stockout() -> None
         ((4,), make_requirements(topology="9x9x9"), {}, "topology 9x9x9 is not"),
         ((4,), Requirements(problem="has too many labels"), {}, "has too many labels"),
         ((4,), TEMPLATE, {"max_chips": 8}, "MAX_CHIPS does not allow all of them at once"),
+        ((2 * 129,), TEMPLATE, {}, "MAX_REQUESTED_CHIPS_PER_NAMESPACE does not allow all of them at once"),
         ((2 * 769,), TEMPLATE, {}, "it asks for 769 slices, and at most 768 are served"),
         ((3,), replace(TEMPLATE, labels={"team": "a"}), {"opt_in_label": ("team", "a")}, "a multiple of 2"),
     ],
-    ids=["half a slice", "no chips", "no topology", "not read", "more than a limit", "more than has names", "opted in"],
+    ids=[
+        "half a slice",
+        "no chips",
+        "no topology",
+        "not read",
+        "more than a limit",
+        "more than a namespace",
+        "more than has names",
+        "opted in",
+    ],
 )
 def test_what_can_never_be_had_fails_at_once(
     counts: tuple[int, ...], template: Requirements, limits: dict[str, Any], words: str
@@ -324,6 +335,69 @@ def test_a_request_waits_for_its_templates_and_for_limits() -> None:
     world.finish(other)
     world.live(60)
     assert "Provisioned" in world.conditions()
+
+
+@pytest.mark.parametrize("make", [lambda name: raw_request(name, 2), lambda name: raw_buffer(name, replicas=1)])
+def test_limit_with_room_for_one_request_leaves_the_statuses_of_all_others(
+    make: Callable[[str], dict[str, Any]],
+) -> None:
+    """1,000 requests of one tenant had 1,000 writes each time that a pool of another tenant came or went."""
+    first = make_jobset("first")
+    world = Asking(max_chips=16)
+    world.add(first, make_jobset("second"))
+    world.live(3)
+    for number in range(20):
+        world.ask(make(f"r{number}"))
+    world.live(3, seconds=10.0)
+    assert "MAX_CHIPS allows all pools together 16 chips." in str(world.raw["r7"]["status"])
+    world.finish(first)
+    del world.plans[:]
+    world.live(20, seconds=10.0)
+    assert {each.name for plan in world.plans for each in plan.statuses} == {"r0"}
+
+
+def test_place_at_a_capacity_that_was_out_of_stock_is_not_in_a_status() -> None:
+    """Each pool that comes up moves the places of all requests that wait for the capacity."""
+    world = Asking(*(raw_request(f"r{number}", 2) for number in range(4)))
+    world.run(2)
+    for name in sorted(world.pools):
+        world.fail_pool(name, failure(FailureKind.STOCKOUT, "No v4 left."))
+    for number in range(4):
+        world.forget(f"r{number}")
+    world.run(10, seconds=10.0)
+    for number in range(4):
+        world.ask(raw_request(f"again{number}", 2))
+    world.run(1)
+    said = str([world.raw[f"again{number}"]["status"] for number in range(4)])
+    assert "other node pools try first" in said
+    assert "place" not in said
+
+
+@pytest.mark.parametrize(
+    "raw", [raw_buffer(replicas=200), raw_request("warm", *(256,) * 3)], ids=["buffer", "requests"]
+)
+def test_chips_of_requests_and_buffers_of_a_namespace_are_limited_by_default(raw: dict[str, Any]) -> None:
+    """Requests and buffers have no pods, so that a ResourceQuota on chips does not count them."""
+    world = Asking(raw_request("a", 64), raw_request("b", 64), raw, max_creates_per_hour=None, concurrency=200)
+    world.add(make_jobset("train", replicas=2))
+    world.live(8)
+    chips = {name: 8 * sum(name in each for each in world.pools) for name in ("train", "a-", "b-", "warm")}
+    assert chips["train"] == 16
+    assert sum(chips.values()) - 16 <= 1024
+    assert "MAX_REQUESTED_CHIPS_PER_NAMESPACE" in str(world.raw["warm"]["status"])
+
+
+def test_chips_of_a_request_count_for_its_pods_once_they_run() -> None:
+    """The namespace may hold the next slices: pods count in its ResourceQuota."""
+    world = Asking(raw_request("req", 4), raw_buffer(replicas=4), max_requested_chips_per_namespace=(("*", 32),))
+    world.live(6)
+    assert len(world.pools) == 4
+    (use,) = world.plans[-1].limits
+    assert (use.name, use.scope, use.used, use.most) == ("MAX_REQUESTED_CHIPS_PER_NAMESPACE", "*", 32, 32)
+    world.consume("req", 2)
+    world.live(20)
+    assert len(world.pools) == 6
+    assert world.plans[-1].limits[0].used == 32
 
 
 def test_request_beside_a_stream_of_younger_marked_jobs_gets_the_pools_that_become_free() -> None:

@@ -216,9 +216,10 @@ def test_recreated_node_is_assigned_again() -> None:
     assert labels(world) == [KEY, KEY]
 
 
+@pytest.mark.parametrize("between", [False, True], ids=["pods bound", "between two attempts"])
 @pytest.mark.parametrize("first", [TRAIN, make_jobset("first")], ids=["its own pool", "the pool of another JobSet"])
-def test_restarted_provisioner_reads_the_assignment_back_from_the_nodes(first: Workload) -> None:
-    """The JobSet restarts while a rival waits."""
+def test_restarted_provisioner_reads_the_assignment_back_from_the_nodes(first: Workload, *, between: bool) -> None:
+    """The JobSet restarts while a rival waits; the hints are lost. The rival got the pool of another JobSet."""
     world = marked_world(first, deletion_delay_seconds=3600.0, max_chips=8)
     world.live(4)
     if first is not TRAIN:
@@ -227,13 +228,13 @@ def test_restarted_provisioner_reads_the_assignment_back_from_the_nodes(first: W
         world.live(4)
     assert world.bound(TRAIN) == 1
     world.add(RIVAL)
-    if first is TRAIN:
+    if between:
         world.end_pods(TRAIN)
         world.step()
     world.memory, world.derived = Memory(), NOT_DERIVED
     world.live(2)
     world.end_pods(TRAIN)
-    world.step()
+    world.live(3)
     world.start_pods(TRAIN)
     world.live(5)
     assert (world.bound(TRAIN), world.bound(RIVAL), len(world.created)) == (1, 0, 1)

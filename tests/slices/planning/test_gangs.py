@@ -255,19 +255,45 @@ def test_a_jobset_with_one_impossible_slice_buys_nothing_and_says_why() -> None:
 
 
 def test_a_slice_that_gke_refuses_for_good_ends_the_buying_of_the_others() -> None:
-    """They would be held for nothing: each is created again only when the back-off of the rejected request ends."""
-    workload = gang()
+    """The other slices were created and released up to four times in five hours."""
+    workload = gang(replicas=3)
     world = world_of(workload)
     refused = group_key("default", "train-slice-1")
     world.refuse_create = lambda create: (
         failure(FailureKind.INVALID, "Gang size is 8.") if create.slice_id.group_key == refused else None
     )
     world.live(300, seconds=60)
-    assert len(world.created) <= 5
-    assert set(reasons(world)) == {DeleteReason.GIVEN_BACK}
+    assert len(world.created) == 2
+    assert reasons(world) == [DeleteReason.GIVEN_BACK] * 2
+    tried = [[create.slice_id.group_key for create in plan.creates] for plan in world.plans[1:] if plan.creates]
+    assert tried == [[refused]] * len(tried)
+    assert len(tried) >= 3
     plan = world.plans[-1]
     assert {notice.reason for notice in plan.notices} == {constants.CREATION_WAITING, constants.CREATION_FAILED}
     assert all("Gang size is 8." in notice.message for notice in plan.notices)
+
+
+def test_other_slices_are_created_once_the_pool_of_the_rejected_slice_is_up() -> None:
+    """An operation may also end with the rejection, long after GKE accepted the create."""
+    workload = gang(replicas=3)
+    world = world_of(workload)
+    refused = group_key("default", "train-slice-1")
+    world.refuse_create = lambda create: (
+        failure(FailureKind.INVALID, "Gang size is 8.") if create.slice_id.group_key == refused else None
+    )
+    world.live(120, seconds=60)
+    created = len(world.created)
+    world.refuse_create = lambda _: None
+    while len(world.created) == created:
+        world.step(seconds=60)
+    world.run(20, seconds=60)
+    assert len(world.created) == created + 1
+    waits = [each.message for each in world.plans[-1].notices]
+    assert any(
+        "because GKE rejected its node pool before, slice train-slice-1 is tried first" in each for each in waits
+    )
+    world.live(20, seconds=60)
+    assert (len(world.created), world.bound(workload)) == (created + 3, 3)
 
 
 @pytest.mark.parametrize(
@@ -496,6 +522,24 @@ def test_a_hold_of_nothing_is_no_loop(hold: float) -> None:
     world.live(300)
     # A hold takes a few seconds; each pause between them is a minute at least.
     assert 2 <= len(world.created) <= 10
+
+
+@pytest.mark.parametrize("hold", [0.0, 1.0, 30.0])
+def test_decision_that_releases_pools_creates_none(hold: float) -> None:
+    """A pool that was created with the release was deleted at once."""
+    world = world_of(gang(), pools=1, partial_hold_seconds=hold)
+    releases = 0
+    for _ in range(300):
+        before = world.memory.gangs
+        plan = world.live(1)
+        for uid, each in plan.memory.gangs.items():
+            held_until_now = before.get(uid, Gang()).since is not None
+            if held_until_now and each == Gang(queues=True):
+                releases += 1
+                assert plan.creates == ()
+                (said,) = (notice for notice in plan.notices if notice.reason == constants.CREATION_WAITING)
+                assert "were released because not all of them were available" in said.message
+    assert releases >= 2
 
 
 @pytest.mark.parametrize(

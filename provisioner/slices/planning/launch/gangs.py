@@ -71,8 +71,8 @@ class GangProgress:
     releases: tuple[str, ...]
     #: Workloads that miss ready pools, so that their pools stay free: number of ready, and of all slices.
     partial: Mapping[WorkloadUid, tuple[int, int]]
-    #: Workloads that begin to release their pools in this decision.
-    released: AbstractSet[WorkloadUid]
+    #: Workloads that begin to release their pools in this decision, and why they create no more pools.
+    released: Mapping[WorkloadUid, WaitsFor]
     wake_at: tuple[datetime, ...]
 
 
@@ -159,7 +159,7 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
     holders = {hold.workload for hold in turns.holds.values() if not hold.released}
     gangs: dict[WorkloadUid, Gang] = {}
     partial: dict[WorkloadUid, tuple[int, int]] = {}
-    released: set[WorkloadUid] = set()
+    released: dict[WorkloadUid, WaitsFor] = {}
     wake_at: list[datetime] = []
     for uid, slices in turns.members.items():
         ready = sum(_is_ready(slice_, place, supply, matching) for slice_ in slices)
@@ -174,16 +174,18 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
             gangs[uid] = replace(before, ready=0, since=None)
             continue
         since = before.since if before.since is not None and ready <= before.ready else now
-        if since + limit > now or any(_is_coming(pool, now, since, limit) for pool in pools):
+        # A workload that begins to hold slices creates pools in this decision, even if PARTIAL_HOLD is 0.
+        in_time = since == now or since + limit > now
+        if in_time or any(_is_coming(pool, now, since, limit) for pool in pools):
             gangs[uid] = replace(before, ready=max(ready, before.ready), since=since)
-            wake_at += [since + limit] if since + limit > now else []
+            wake_at += [since + limit] if in_time else []
         else:
-            gangs[uid] = Gang(queues=True)
-            released.add(uid)
+            gangs[uid], hold = Gang(queues=True), Hold(workload=uid, since=now, released=True)
+            released[uid] = waits.of_hold(min(_accelerators(slices)), hold, (), 0, now)
             wake_at.append(now)
     return GangProgress(
         gangs={uid: gang for uid, gang in gangs.items() if gang != Gang()},
-        holds={**turns.holds, **_pauses(released, gangs, turns, now)},
+        holds={**turns.holds, **_pauses(released.keys(), gangs, turns, now)},
         releases=tuple(sorted(_releases(round_, matching, place, partial.keys()))),
         partial=partial,
         released=released,

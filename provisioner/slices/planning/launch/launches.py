@@ -7,7 +7,7 @@ the supplier's operations, and capacity that was out of stock, go to the first u
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from provisioner import constants
 from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, Zone
 from provisioner.model.choices import capacity_key
+from provisioner.model.sources import MACHINE_CONFIGS
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning import notices, waits
@@ -134,27 +135,53 @@ class Launches:
             self._report(self.round_.slices[slice_id], wait)
         self.contended |= {CREATES} if self.waits else set()
 
-    def _refusals_of_gangs(self) -> dict[WorkloadUid, WaitsFor]:
-        """Return why no pool is created for workloads that start together, because not all of them can be."""
-        found: dict[WorkloadUid, WaitsFor] = {}
+    def _refusals_of_gangs(self) -> dict[SliceId, WaitsFor]:
+        """Return why no pool is created for slices that start together, because not all pools can be created now."""
+        found: dict[SliceId, WaitsFor] = {}
         slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
         allowed = self.gangs.members.keys() - self.gangs.waiting.keys()
         for slice_ in self.matching.unserved:
             if slice_.workload.uid in allowed:
                 slices[slice_.workload.uid].append(slice_)
+        memory, supplier_name = self.round_.memory, self.round_.rules.supplier_name
+        rejected = {digest for digest, last in memory.backoffs.items() if last.slice_id is not None}
+        # Until the pool is up, because the operation of an accepted create may end with the same rejection.
+        calls = (*memory.creates.values(), *memory.in_making.values())
+        tried = {call.slice_id for call in calls if call.request.digest in rejected}
         for uid, unserved in slices.items():
             refusal = self.budget.refusal(unserved, self.units[unserved[0].id])
-            problem = problem_of_all(self.round_, unserved, self.matching.zones)
+            problem, first = problem_of_all(self.round_, unserved, self.matching.zones), None
             # A limit that never allows all of them is a refusal with its own message.
             if refusal is not None and (refusal.final or not problem):
-                found[uid] = replace(refusal, key="together")
+                wait = replace(refusal, key="together")
                 self._note_refused(refusal, unserved)
             elif problem:
-                message = f"no choice of capacity is available for {problem}"
-                found[uid] = WaitsFor(kind=WaitKind.TOGETHER, key="together", message=message)
+                wait = waits.of_gang(f"no choice of capacity is available for {problem}")
+            elif rejected and (first := self._first_tried(uid, unserved, rejected, tried)) is not None:
+                cause = f"because {supplier_name} rejected its node pool before"
+                wait = waits.of_gang(f"{cause}, slice {first.group_name} is tried first")
+            else:
+                continue
+            found |= {each.id: wait for each in unserved if each is not first}
         return found
 
-    def _look_at(self, slice_: Slice, refusals: Mapping[WorkloadUid, WaitsFor]) -> _Candidate | None:
+    def _first_tried(
+        self, uid: WorkloadUid, unserved: Sequence[Slice], rejected: Collection[str], tried: Collection[SliceId]
+    ) -> Slice | None:
+        """Return the slice with a request that the supplier rejected before; other slices would be created for nothing.
+
+        `tried` are slices whose rejected request is tried again, and whose pool is not up yet.
+        """
+        for slice_ in self.gangs.members[uid]:
+            if slice_.id in tried:
+                return slice_
+        for slice_ in unserved:
+            offers = options_of(self.round_, slice_, self.zones.get(uid)).offers
+            if any(offer.digest in rejected for _, offer in offers):
+                return slice_
+        return None
+
+    def _look_at(self, slice_: Slice, refusals: Mapping[SliceId, WaitsFor]) -> _Candidate | None:
         """Find the pools that a slice could have; None if it waits, which is recorded."""
         attempt, name = self._names_of[slice_.id] = self._free_name(slice_)
         found = self._options_or_wait(slice_, name, refusals)
@@ -164,26 +191,30 @@ class Launches:
         return _Candidate(slice_, self.units[slice_.id], attempt, name, self.zones.get(slice_.workload.uid), found)
 
     def _options_or_wait(
-        self, slice_: Slice, name: PoolName, refusals: Mapping[WorkloadUid, WaitsFor]
+        self, slice_: Slice, name: PoolName, refusals: Mapping[SliceId, WaitsFor]
     ) -> LaunchOptions | WaitsFor:
         """Return the pools that a slice could have, or the first cause, in the order of `WaitKind`, why it has none."""
         uid = slice_.workload.uid
         try:
             options = options_of(self.round_, slice_, self.zones.get(uid))
         except UnmeetableError as error:
+            asked = slice_.requirements
+            if MACHINE_CONFIGS in self.round_.snapshot.unknown and slice_.shape is None and not asked.problem:
+                return waits.of_catalogue(name, str(error))
             message = f"No TPU node pool is created: {error}"
             reason = constants.INVALID_REQUEST
             return WaitsFor(kind=WaitKind.REQUEST, message=message, reason=reason, failed=True, final=True)
-        refusal, gang = self.budget.refusal([slice_], self.units[slice_.id]), refusals.get(uid)
+        refusal, gang = self.budget.refusal([slice_], self.units[slice_.id]), refusals.get(slice_.id)
         if refusal is not None and refusal.kind is WaitKind.PAUSE:
             return _not_created(name, refusal)
         if (failures := self._too_many_failures(slice_, name)) is not None:
             return failures
         if (turn := self.gangs.waiting.get(uid)) is not None:
-            return replace(turn, message=f"Node pool {name} waits: {turn.message}")
+            return turn.after(f"Node pool {name} waits: ")
         if options.offers and gang is not None:
-            cause = f"because the slices of {slice_.workload} start together: {gang.message}"
-            return replace(gang, message=f"Node pool {name} is not created, {cause}")
+            return gang.after(
+                f"Node pool {name} is not created, because the slices of {slice_.workload} start together: "
+            )
         if refusal is not None:
             self._note_refused(refusal, [slice_])
             return _not_created(name, refusal)
@@ -313,4 +344,4 @@ def _in_flight(round_: Round) -> Counter[str]:
 
 
 def _not_created(name: PoolName, refusal: WaitsFor) -> WaitsFor:
-    return replace(refusal, message=f"Node pool {name} is not created: {refusal.message}")
+    return refusal.after(f"Node pool {name} is not created: ")

@@ -38,6 +38,8 @@ class Budget:
 
     settings: Settings
     now: datetime
+    #: Whether a ProvisioningRequest or a CapacityBuffer has slices.
+    requests: bool = False
     #: Set while the creation of pools is paused.
     paused: WaitsFor | None = None
     used: Counter[LimitScope] = field(default_factory=Counter)
@@ -54,7 +56,8 @@ class Budget:
         """Count the pools of a round, before any slice counts on a pool without pods."""
         paused_since = round_.snapshot.paused_since
         paused = waits.of_pause(paused_since) if paused_since or round_.settings.pause_creation else None
-        budget = cls(settings=round_.settings, now=round_.now, paused=paused)
+        requests = any(not slice_.workload.kind.has_pods for slice_ in round_.slices.values())
+        budget = cls(settings=round_.settings, now=round_.now, requests=requests, paused=paused)
         budget.created = sorted(at for at in round_.memory.created_at if at > round_.now - HOUR)
         budget.used[CREATES_PER_HOUR] = len(budget.created)
         if budget.counts:
@@ -68,9 +71,10 @@ class Budget:
 
     @property
     def counts(self) -> bool:
-        """Whether a limit on chips or pools is set."""
+        """Whether there is a limit on chips or pools."""
         settings = self.settings
         amounts = settings.max_chips_per_namespace or settings.max_chips_per_accelerator
+        amounts = amounts or (settings.max_requested_chips_per_namespace if self.requests else ())
         return bool(amounts) or settings.max_chips is not None or settings.max_pools_per_jobset is not None
 
     def refusal(self, slices: Sequence[Slice], unit: Unit) -> WaitsFor | None:
@@ -146,6 +150,9 @@ class Budget:
         if settings.max_chips is not None:
             uses.append(LimitUse("MAX_CHIPS", "all", self.used[ALL], settings.max_chips))
         uses += self._uses("MAX_CHIPS_PER_NAMESPACE", settings.max_chips_per_namespace, "namespace")
+        if self.requests:
+            requested = settings.max_requested_chips_per_namespace
+            uses += self._uses("MAX_REQUESTED_CHIPS_PER_NAMESPACE", requested, "requests")
         uses += self._uses("MAX_CHIPS_PER_ACCELERATOR", settings.max_chips_per_accelerator, "accelerator")
         if settings.max_pools_per_jobset is not None:
             most = max((used for scope, used in self.used.items() if scope.kind == "workload"), default=0)
@@ -179,6 +186,9 @@ class Budget:
         most = _amount(settings.max_chips_per_namespace, namespace)
         if most is not None:
             yield Limit("MAX_CHIPS_PER_NAMESPACE", LimitScope("namespace", namespace), most, chips)
+        most = _amount(settings.max_requested_chips_per_namespace, namespace)
+        if most is not None and not slice_.workload.kind.has_pods:
+            yield Limit("MAX_REQUESTED_CHIPS_PER_NAMESPACE", LimitScope("requests", namespace), most, chips)
         accelerator = slice_.shape.accelerator.label if slice_.shape is not None else ""
         most = _amount(settings.max_chips_per_accelerator, accelerator)
         if most is not None:

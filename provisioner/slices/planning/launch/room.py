@@ -63,7 +63,7 @@ def _longest_idle(round_: Round, matching: Matching) -> list[Supply]:
         for name, since in round_.memory.unneeded_since.items()
         if name in supply
         and supply[name].usable
-        and not supply[name].unwatched
+        and not supply[name].undecided
         and name not in matching.claimed
         and not matching.holders.get(name)
     }

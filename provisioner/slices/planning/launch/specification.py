@@ -27,6 +27,7 @@ from provisioner.model.placement import FREE, job_taints, labels_of
 from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, allowlists
+from provisioner.slices.demand.slices import selected_machines
 from provisioner.slices.planning.launch import capacity
 from provisioner.slices.planning.launch.capacity import Choices, choices_of
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
@@ -256,8 +257,7 @@ def check_shape(slice_: Slice) -> tpu.Shape:
     shape = slice_.shape
     if shape is None:
         asked = slice_.requirements
-        keys = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY, constants.INSTANCE_TYPE)
-        unknown = asked.problem or tpu.may_be_sold(*(asked.node_selector.get(key, "") for key in keys))
+        unknown = asked.problem or tpu.may_be_sold(*selected_machines(asked))
         raise (UnmeetableError if unknown else ImpossibleError)(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
         raise ImpossibleError(

@@ -3,9 +3,6 @@
 GKE refuses a multi-host pool of tpu7x and tpu7 whose policy does not exist. A policy under the provisioner's own name
 is made when it is missing; one that a pod names is its owner's, and only looked at. Nothing here waits: a policy that
 is not usable yet is looked at again with the next try of the pool.
-
-Reservations may end, those in calendar mode always. When they do is read where the identity may: of pools, so that
-their owners are told, and before a pool is created.
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -32,11 +30,13 @@ from provisioner.model.capacity import (
     PoolName,
     WorkloadPolicy,
 )
-from provisioner.model.choices import LAST_OF_RESERVATION, CapacityChoice, choice_of, reservation_parts
+from provisioner.model.choices import LAST_OF_RESERVATION
+from provisioner.model.sources import RESERVATIONS
 from provisioner.settings.forms import region_of
 from provisioner.slices.supplier import Blocked, PoolRules
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError, blames, says_missing
+from provisioner.slices.suppliers.gke.reservations import ReservationId, Reservations
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.slices.suppliers.gke.translate import Cluster
 
@@ -44,8 +44,6 @@ _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 _READY = "READY"
-#: The end of a reservation is read so often: somebody may move it.
-_END_KNOWN = timedelta(minutes=10)
 #: What these say of a policy's call would be misread as said of the pool's: the next try finds out.
 _MISLEADING = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.NOT_FOUND})
 
@@ -63,28 +61,27 @@ class GkeSupplier:
     #: (Name, topology) of the workload policies that were found to be as their node pools need them.
     _right: set[tuple[str, str]] = field(default_factory=set)
     _may_look: bool = True
-    #: When the end of a reservation was read, and the end.
-    _ends: dict[CapacityChoice, tuple[datetime, datetime | None]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    reservations: Reservations = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reservations = Reservations(get_end=self._get_end, clock=self.clock)
 
     def get_cluster(self) -> Cluster:
         """Return the cluster itself."""
         return self._call("get_cluster", self.gke.get_cluster)
 
     def list_pools(self) -> tuple[NodePool, ...]:
-        """Implement `Supplier.list_pools`: one call however many there are, and now and then one per reservation."""
-        pools, now = self._call("list_node_pools", self.gke.list_node_pools), self.clock()
-        used = {choice_of(pool) for pool in pools}
-        # Users name reservations: what Compute Engine does not know is not remembered for ever.
-        self._ends = {
-            choice: (read_at, end)
-            for choice, (read_at, end) in list(self._ends.items())
-            if end is not None or choice in used or now - read_at < _END_KNOWN
-        }
-        return tuple(
-            replace(pool, ends_at=self._end_of(pool)) if constants.NODEPOOL_MANAGER in pool.labels else pool
-            for pool in pools
-        )
+        """Implement `Supplier.list_pools`: one call for any number of pools."""
+        pools = self._call("list_node_pools", self.gke.list_node_pools)
+        own = [pool for pool in pools if constants.NODEPOOL_MANAGER in pool.labels]
+        self.reservations.follow(own)
+        ends = {pool.name: self.reservations.known_end(pool) for pool in own}
+        return tuple(replace(pool, ends_at=end) if (end := ends.get(pool.name)) else pool for pool in pools)
+
+    def unknown_sources(self) -> frozenset[str]:
+        """Implement `Supplier.unknown_sources`."""
+        return frozenset({RESERVATIONS} if self.reservations.are_unknown() else ())
 
     def get_pool(self, name: PoolName) -> NodePool:
         """Implement `Supplier.get_pool`."""
@@ -127,37 +124,19 @@ class GkeSupplier:
                 self.observe(method, seconds=seconds, error_kind=error_kind, code=status_label(code))
         return result
 
+    def _get_end(self, of: ReservationId) -> datetime | None:
+        project, zone, name = of
+        call = partial(self.gke.get_reservation, project=project, zone=zone, name=name)
+        return self._call("get_reservation", call).ends_at
+
     def _ends_soon(self, request: NodePoolRequest) -> Failure | None:
         """Refuse a pool in a reservation that ends before long, or has ended."""
-        end = self._end_of(request)
+        end = self.reservations.read(request)
         if end is None or end - self.clock() > LAST_OF_RESERVATION:
             return None
         minutes = LAST_OF_RESERVATION // timedelta(minutes=1)
         message = f"The reservation ends at {end:%Y-%m-%d %H:%M} UTC, and nothing begins in its last {minutes} minutes."
         return Failure(kind=FailureKind.INVALID, message=message)
-
-    def _end_of(self, pool: NodePool | NodePoolRequest) -> datetime | None:
-        """Return when the reservation of a pool ends; None: never, or that is not known."""
-        choice, now = choice_of(pool), self.clock()
-        project, name, _, _ = reservation_parts(choice.reservation)
-        if not name:
-            return None
-        read_at, end = self._ends.get(choice, (None, None))
-        # An end that has come since is read once more, for pools go with it.
-        if read_at is not None and now - read_at < _END_KNOWN and (end is None or not read_at < end <= now):
-            return end
-        try:
-            found = self._call(
-                "get_reservation", lambda: self.gke.get_reservation(project=project, zone=choice.zone, name=name)
-            )
-            end = found.ends_at
-        except GkeError as error:
-            # What was known stands: a reservation that has ended is not found.
-            if read_at is None:
-                advice = "grant compute.reservations.get on its project; otherwise its end is not reported"
-                _log.warning("reservation.not_read", reservation=str(choice), error=str(error), advice=advice)
-        self._ends[choice] = (now, end)
-        return end
 
     def _ensure(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         """See to it that a request's policy can be used; return why it cannot."""

@@ -79,6 +79,10 @@ class NodeGroupSupplier:
         self._listed = listed
         return tuple(pools)
 
+    def unknown_sources(self) -> frozenset[str]:
+        """Implement `Supplier.unknown_sources`: there are no optional facts."""
+        return frozenset()
+
     def get_pool(self, name: PoolName) -> NodePool:
         """Implement `Supplier.get_pool`."""
         return self._read_pool(name)

@@ -303,6 +303,5 @@ def pool_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float)
 
 
 def _image(machine_type: str, settings: Settings) -> str:
-    known, images = tpu.machine_type(machine_type), dict(settings.node_images)
-    accelerator = known[0].label if known else ""
+    accelerator, images = tpu.machine_of(machine_type)[0], dict(settings.node_images)
     return images.get(accelerator) or images.get(_OTHERS, "")

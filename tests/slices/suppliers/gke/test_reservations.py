@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -9,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from provisioner.model.capacity import CapacityKind, FailureKind, PoolName
+from provisioner.model.sources import RESERVATIONS
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
@@ -16,6 +19,7 @@ from rehearsal.simulators.gke.app import Simulator
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.support.clock import FakeClock
 from tests.support.gke import CLUSTER_NAME, SLICE, FakeGke
+from tests.support.waiting import wait_for
 
 REQUEST = replace(
     SLICE, capacity=CapacityKind.RESERVATION, reservation="projects/q/reservations/r/reservationBlocks/b", taints=()
@@ -31,9 +35,15 @@ class Reserved:
         self.gke.create_node_pool(REQUEST)
         self.ends_at = self.gke.ends[R] = self.clock.now() + timedelta(hours=3)
         self.supplier = GkeSupplier(gke=self.gke, clock=self.clock.now)  # type: ignore[arg-type]
+        self.submitted: list[Callable[[], object]] = []
+        self.supplier.reservations.submit = self.submitted.append
 
     def listed(self, after: float = 0.0) -> datetime | None:
+        """List, let the worker threads run, and list again."""
         self.clock.advance(after)
+        self.supplier.list_pools()
+        while self.submitted:
+            self.submitted.pop()()
         (pool,) = self.supplier.list_pools()
         return pool.ends_at
 
@@ -46,6 +56,48 @@ class Reserved:
             self.supplier.create_pool(replace(REQUEST, name=PoolName("next")), lambda: None)
         assert caught.value.failure.kind is FailureKind.INVALID
         return caught.value.failure.message
+
+
+def test_list_reads_no_reservation_and_submits_one_read_for_all_blocks() -> None:
+    """A list of 144 pools in blocks of one reservation made 144 calls, and took 24 minutes while these timed out."""
+    world = Reserved()
+    for number in range(144):
+        block = f"projects/q/reservations/r/reservationBlocks/b{number // 16}/reservationSubBlocks/s{number}"
+        world.gke.set_pool(replace(world.gke.pools[SLICE.name], name=PoolName(f"p{number}"), reservation=block))
+    for _ in range(3):
+        assert {pool.ends_at for pool in world.supplier.list_pools()} == {None}
+    assert (world.reads, len(world.submitted), world.supplier.unknown_sources()) == (0, 1, {RESERVATIONS})
+    world.submitted.pop()()
+    assert {pool.ends_at for pool in world.supplier.list_pools()} == {world.ends_at}
+    assert (world.reads, world.submitted, world.supplier.unknown_sources()) == (1, [], frozenset())
+
+
+def test_read_that_cannot_be_submitted_is_submitted_with_the_next_list() -> None:
+    world = Reserved()
+
+    def refuse(_call: Callable[[], object]) -> object:
+        raise RuntimeError("can't start new thread")
+
+    world.supplier.reservations.submit = refuse
+    world.supplier.list_pools()
+    world.supplier.reservations.submit = world.submitted.append
+    assert (world.listed(), world.reads) == (world.ends_at, 1)
+
+
+def test_reads_run_on_threads_while_a_list_returns() -> None:
+    world = Reserved()
+    world.supplier = GkeSupplier(gke=world.gke, clock=world.clock.now)  # type: ignore[arg-type]
+    held, get_reservation = threading.Event(), world.gke.get_reservation
+
+    def hang(**named: str) -> object:
+        assert held.wait(10)
+        return get_reservation(**named)
+
+    world.gke.get_reservation = hang  # type: ignore[assignment, method-assign]
+    assert {pool.ends_at for pool in world.supplier.list_pools()} == {None}
+    held.set()
+    wait_for(lambda: world.supplier.unknown_sources() == frozenset())
+    assert {pool.ends_at for pool in world.supplier.list_pools()} == {world.ends_at}
 
 
 def test_the_end_is_read_rarely_and_again_when_it_has_come() -> None:
@@ -69,7 +121,8 @@ def test_an_end_that_cannot_be_read_is_not_known_and_is_told_once(kind: FailureK
     world = Reserved()
     world.gke.fail_always("get_reservation", kind)
     with capture_logs() as logs:
-        assert [world.listed(), world.listed(601), world.reads] == [None, None, 2]
+        assert [world.listed(), world.listed(59), world.listed(2), world.reads] == [None, None, None, 2]
+        assert bool(world.supplier.unknown_sources()) is (kind is not FailureKind.NOT_FOUND)
         world.supplier.create_pool(replace(REQUEST, name=PoolName("next")), lambda: None)
     assert [each["event"] for each in logs] == ["reservation.not_read"]
 
@@ -82,9 +135,9 @@ def test_reservations_that_users_invent_are_not_remembered() -> None:
         request = replace(REQUEST, name=PoolName("next"), reservation=f"projects/q/reservations/invented-{number}")
         with pytest.raises(GkeError):
             world.supplier.create_pool(request, lambda: None)
-    assert len(world.supplier._ends) == 20
+    assert len(world.supplier.reservations._readings) == 20
     assert world.listed(601) == world.ends_at
-    assert len(world.supplier._ends) == 1
+    assert len(world.supplier.reservations._readings) == 1
 
 
 def test_pools_of_others_and_without_reservations_are_not_asked_about() -> None:
@@ -115,6 +168,7 @@ def test_at_its_end_a_reservation_goes_with_its_machines() -> None:
     with Simulator(settings, clock=clock.now) as simulator:
         client = GkeClient(CLUSTER_NAME, endpoint=simulator.url)
         supplier = GkeSupplier(gke=client, clock=clock.now)
+        supplier.reservations.submit = lambda call: call()
         supplier.create_pool(REQUEST, lambda: None)
         clock.advance(600)
         assert [each.ends_at for each in supplier.list_pools()] == [end]

@@ -1,0 +1,142 @@
+"""Bounds the memory that the objects of one namespace take in a cache.
+
+The reflector adds and drops the records of its collection. Beyond the bound of a namespace, the records that rank last
+are replaced by reduced ones: with the identity and a problem. The choice does not depend on the order of the events, so
+that a restart keeps the same records. Used by one thread.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import lru_cache
+from typing import Any, Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+Key = tuple[str, str]
+
+#: Share of the bound above which a namespace has no room for a record that was reduced: objects are listed again when
+#: there is room, and a namespace at its bound must not cause a list with each object that it deletes.
+_FULL = 0.9
+#: Number of outdated entries of a heap above which it is built again.
+_MAX_OUTDATED = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceBound(Generic[T]):
+    """Bound on the records of one namespace that are kept in full."""
+
+    #: Name of the objects in messages, such as JobSets.
+    plural: str
+    max_bytes: int
+    #: None if only the bytes are bounded.
+    max_objects: int | None = None
+    #: Returns the record that is kept instead, with a problem.
+    reduce: Callable[[T, str], T]
+    #: Returns a number; the records of a namespace with the highest numbers are reduced first.
+    rank: Callable[[T], float]
+
+    @property
+    def problem(self) -> str:
+        """Message for objects beyond the bound."""
+        most = f"{self.max_bytes >> 20} MiB of memory"
+        most += f" or {self.max_objects:,} objects" if self.max_objects is not None else ""
+        return (
+            f"the {self.plural} of its namespace exceed {most}, and only the oldest are read; delete {self.plural} "
+            "that are not needed"
+        )
+
+
+class _Entry(NamedTuple):
+    """A record that is kept in full; the first of a heap is the next to be reduced."""
+
+    negative_rank: float
+    number: int
+    key: Key
+    size: int
+
+
+@dataclass(slots=True)
+class _Namespace:
+    size: int = 0
+    #: Entries of the records that are kept in full.
+    full: dict[Key, _Entry] = field(default_factory=dict)
+    #: Entries of the records that are kept in full, and outdated entries.
+    heap: list[_Entry] = field(default_factory=list)
+    reduced: set[Key] = field(default_factory=set)
+
+
+class Kept(Generic[T]):
+    """The records of one collection that are kept in full, by namespace."""
+
+    def __init__(self, bound: NamespaceBound[T]) -> None:
+        self.bound = bound
+        self._namespaces: dict[str, _Namespace] = defaultdict(_Namespace)
+        self._numbers = itertools.count()
+
+    def add(self, key: Key, record: T) -> list[Key]:
+        """Count a record that was read; return the keys of records, perhaps of this one, that must be reduced."""
+        namespace = self._drop(key)
+        entry = _Entry(-self.bound.rank(record), next(self._numbers), key, size_of(record))
+        namespace.full[key] = entry
+        namespace.size += entry.size
+        heapq.heappush(namespace.heap, entry)
+        reduced = []
+        while self._share(namespace) > 1.0:
+            last = heapq.heappop(namespace.heap)
+            if namespace.full.get(last.key) is last:
+                self._drop(last.key).reduced.add(last.key)
+                reduced.append(last.key)
+        return reduced
+
+    def drop(self, key: Key) -> None:
+        """Count a record no longer."""
+        namespace = self._drop(key)
+        if not (namespace.full or namespace.reduced):
+            del self._namespaces[key[0]]
+
+    def has_room(self, name: str) -> bool:
+        """Whether reduced records of a namespace may be kept in full if the objects are read again."""
+        namespace = self._namespaces.get(name)
+        return namespace is not None and bool(namespace.reduced) and self._share(namespace) < _FULL
+
+    def _share(self, namespace: _Namespace) -> float:
+        """Return the used share of the bound."""
+        objects = len(namespace.full) / self.bound.max_objects if self.bound.max_objects is not None else 0.0
+        return max(objects, namespace.size / self.bound.max_bytes)
+
+    def _drop(self, key: Key) -> _Namespace:
+        namespace = self._namespaces[key[0]]
+        namespace.reduced.discard(key)
+        entry = namespace.full.pop(key, None)
+        namespace.size -= entry.size if entry is not None else 0
+        if len(namespace.heap) > 2 * len(namespace.full) + _MAX_OUTDATED:
+            namespace.heap = list(namespace.full.values())
+            heapq.heapify(namespace.heap)
+        return namespace
+
+
+def size_of(record: object) -> int:
+    """Return the number of bytes that a record of frozen types takes; a text counts in each record that shares it."""
+    size = 0
+    parts: list[Any] = [record]
+    while parts:
+        part = parts.pop()
+        size += sys.getsizeof(part)
+        if isinstance(part, dict):
+            parts += [*part, *part.values()]
+        elif isinstance(part, tuple):
+            parts += part
+        else:
+            type_: Any = type(part)
+            parts += [getattr(part, name) for name in _fields_of(type_)]
+    return size
+
+
+@lru_cache(maxsize=256)
+def _fields_of(type_: Any) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(type_)) if is_dataclass(type_) else ()

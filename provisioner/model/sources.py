@@ -1,0 +1,27 @@
+"""Knowledge of the optional sources of facts: APIs that a cluster may lack, or that may be forbidden. Pure.
+
+One rule holds for all sources: no decision depends on the contents of an unknown source.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+#: Names of sources that are not the resource of a kind of workloads.
+MACHINE_CONFIGS = "machineconfigs"
+RESOURCE_SLICES = "resourceslices"
+POD_TEMPLATES = "podtemplates"
+HINTS = "hints"
+RESERVATIONS = "reservations"
+STATUSES = "statuses"
+
+
+class Knowledge(Enum):
+    """State of one source."""
+
+    #: The source was read completely in this process, and is followed since.
+    KNOWN = "known"
+    #: The source was not read yet, is forbidden, or fails.
+    UNKNOWN = "unknown"
+    #: The cluster does not have the API.
+    ABSENT = "absent"

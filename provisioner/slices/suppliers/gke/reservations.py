@@ -1,0 +1,127 @@
+"""Reads when reservations end: each reservation once, on worker threads, and never inside a list of node pools.
+
+Reservations may end, and those in calendar mode always do. The end is read if the identity may read it: for pools, so
+that their owners are warned, and before a pool is created.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from provisioner.model.capacity import FailureKind, NodePool, NodePoolRequest, Zone
+from provisioner.model.choices import choice_of, reservation_parts
+from provisioner.slices.suppliers.gke.errors import GkeError
+
+_log = structlog.get_logger(__name__)
+
+#: Interval until a reservation is read again, because its owner may move the end; the second after a failed read.
+_REREAD, _RETRY = timedelta(minutes=10), timedelta(minutes=1)
+#: Maximum number of reads at the same time.
+_AT_ONCE = 4
+
+
+class ReservationId(NamedTuple):
+    """Project, empty for that of the cluster, zone and name; the blocks of a reservation end with it."""
+
+    project: str
+    zone: Zone
+    name: str
+
+
+class _Reading(NamedTuple):
+    due_at: datetime
+    #: None if it has no end, or if the end was never read.
+    ends_at: datetime | None
+    failure: FailureKind | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Reservations:
+    """The ends of reservations. Used by many threads; only `read` blocks."""
+
+    #: Reads the end of a reservation; raises GkeError.
+    get_end: Callable[[ReservationId], datetime | None]
+    clock: Callable[[], datetime]
+    #: Runs a call on a worker thread.
+    submit: Callable[[Callable[[], object]], object] = field(
+        default_factory=lambda: ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="reservation").submit
+    )
+    _readings: dict[ReservationId, _Reading] = field(default_factory=dict)
+    #: Reservations of listed pools, and those whose read is submitted.
+    _used: frozenset[ReservationId] = frozenset()
+    _submitted: set[ReservationId] = field(default_factory=set)
+
+    def follow(self, pools: Iterable[NodePool]) -> None:
+        """Submit the reads that are due for the reservations of some pools. Does not wait for them."""
+        self._used = frozenset(filter(None, map(_id_of, pools)))
+        # Pods name reservations: those that Compute Engine does not know must not be remembered forever.
+        for each, reading in self._readings.copy().items():
+            if reading.ends_at is None and each not in self._used and self._is_due(each):
+                self._readings.pop(each, None)
+        for each in filter(self._is_due, sorted(self._used - self._submitted)):
+            self._submitted.add(each)
+            try:
+                self.submit(partial(self._read_submitted, each))
+            except RuntimeError:
+                # No thread can be started. The next list tries again.
+                self._submitted.discard(each)
+
+    def known_end(self, pool: NodePool) -> datetime | None:
+        """Return when the reservation of a pool ends; None if it has no end, or if the end is unknown."""
+        each = _id_of(pool)
+        reading = self._readings.get(each) if each is not None else None
+        return reading.ends_at if reading is not None else None
+
+    def are_unknown(self) -> bool:
+        """Whether the end of a reservation of a listed pool was not read, or could not be."""
+        readings = map(self._readings.get, self._used)
+        # A reservation that does not exist has no end to report.
+        return any(each is None or each.failure not in (None, FailureKind.NOT_FOUND) for each in readings)
+
+    def read(self, request: NodePoolRequest) -> datetime | None:
+        """Return when the reservation of a request ends, as `known_end`; read it if a read is due. Blocks."""
+        each = _id_of(request)
+        if each is None:
+            return None
+        return (self._read(each) if self._is_due(each) else self._readings[each]).ends_at
+
+    def _read_submitted(self, each: ReservationId) -> None:
+        try:
+            self._read(each)
+        finally:
+            self._submitted.discard(each)
+
+    def _read(self, each: ReservationId) -> _Reading:
+        before, now = self._readings.get(each), self.clock()
+        # The known end is kept: a reservation that has ended is not found.
+        end, failure = before.ends_at if before is not None else None, None
+        try:
+            end = self.get_end(each)
+        except GkeError as error:
+            failure = error.failure.kind
+            if before is None:
+                advice = "grant compute.reservations.get on its project; otherwise its end is not reported"
+                _log.warning("reservation.not_read", reservation="/".join(each), error=str(error), advice=advice)
+        due_at = now + (_RETRY if failure is not None else _REREAD)
+        # At its end it is read once more, because its pools are deleted then.
+        due_at = min(due_at, end) if end is not None and end > now else due_at
+        reading = self._readings[each] = _Reading(due_at, end, failure)
+        return reading
+
+    def _is_due(self, each: ReservationId) -> bool:
+        reading = self._readings.get(each)
+        return reading is None or self.clock() >= reading.due_at
+
+
+def _id_of(pool: NodePool | NodePoolRequest) -> ReservationId | None:
+    """Return the reservation that a pool is in; None if it is in none."""
+    choice = choice_of(pool)
+    project, name, _, _ = reservation_parts(choice.reservation)
+    return ReservationId(project, choice.zone, name) if name else None

@@ -1,0 +1,120 @@
+"""Twice as many objects of one kind cost at most twice as many calls and bytes, from the caches to the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.workloads import Pod, Workload, WorkloadUid
+from provisioner.slices.demand.asks import with_slices
+from provisioner.slices.planning.decide import decide
+from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.plan import Plan
+from provisioner.slices.planning.round import Snapshot
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from provisioner.workloads.asks import parse_capacity_buffer, parse_provisioning_request
+from provisioner.workloads.raycluster import parse_raycluster
+from tests.support.clock import NOW
+from tests.support.counting import counted, measured
+from tests.support.models import make_job, make_jobset, make_lws, make_node, make_pod, make_pool, make_requirements
+from tests.support.objects import raw_buffer, raw_raycluster, raw_request
+from tests.support.settings import settings
+
+pytestmark = pytest.mark.timeout(60)
+
+FEW = 60
+#: Maximum ratio: twice, and a margin of 5 % for steps that few objects do not reach.
+MOST = 2.1
+TEMPLATE = make_requirements(tolerations=())
+LIKE_A_JOBSET = {"apiGroup": "jobset.x-k8s.io", "kind": "JobSet"}
+
+
+def request(name: str, **status: Any) -> Workload:
+    found = parse_provisioning_request({**raw_request(name, 2), "status": status})
+    assert found is not None
+    return found
+
+
+def served_request(name: str) -> Workload:
+    """Return a request whose status names a pool that does not exist."""
+    condition = {"type": constants.PROVISIONED, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    return request(name, conditions=[condition], provisioningClassDetails={"node-pools": f"pool-{name}"})
+
+
+def buffer(name: str, **spec: Any) -> Workload:
+    found = parse_capacity_buffer(raw_buffer(name, **spec or {"replicas": 1}))
+    assert found is not None
+    return found
+
+
+def gang(name: str) -> Workload:
+    template = replace(TEMPLATE, annotations={constants.ALL_OR_NOTHING: "true"})
+    return make_jobset(name, template=template, replicas=2)
+
+
+KINDS: dict[str, Callable[[str], Workload]] = {
+    "JobSets": make_jobset,
+    "suspended JobSets": lambda name: make_jobset(name, suspended=True),
+    "finished JobSets": lambda name: make_jobset(name, terminal_state="Completed"),
+    "JobSets that start together": gang,
+    "LeaderWorkerSets": make_lws,
+    "RayClusters": lambda name: parse_raycluster(raw_raycluster(name)),
+    "Jobs": make_job,
+    "ProvisioningRequests": request,
+    "ProvisioningRequests that are served": served_request,
+    "CapacityBuffers": buffer,
+    "CapacityBuffers like a JobSet": lambda name: buffer(
+        name, scalableRef={**LIKE_A_JOBSET, "name": "honest"}, percentage=10
+    ),
+    "CapacityBuffers like no object": lambda name: buffer(
+        name, scalableRef={**LIKE_A_JOBSET, "name": "nothing"}, percentage=10
+    ),
+}
+
+
+def decide_on(make: Callable[[str], Workload], count: int, *, limited: bool, pools: int = 0) -> Callable[[], Plan]:
+    """Return a function that reads the caches and decides, in the round after the first one."""
+    made = [make_jobset("honest"), *(make(f"object-{number}") for number in range(count))]
+    workloads: dict[WorkloadUid, Workload] = {each.uid: each for each in made}
+    pods: list[Pod] = [
+        make_pod(each, job=job, unschedulable_since=NOW)
+        for each in made
+        if each.kind.has_pods and each.lives
+        for job in range(each.groups[0].replicas)
+    ]
+    own = [make_pool(make_jobset(f"old-{number}")) for number in range(pools)]
+    nodes = tuple(make_node(each, index) for each in own for index in range(each.hosts))
+    changed = settings(max_chips=8, max_chips_per_namespace=(("*", 8),)) if limited else settings()
+    now = NOW + timedelta(minutes=1)
+
+    def look(memory: Memory, **last: Any) -> Plan:
+        read, leaders = with_slices(workloads, {("default", "template"): TEMPLATE})
+        seen = Snapshot(workloads=read, pods=(*pods, *leaders), nodes=nodes, pools=tuple(own), pools_listed_at=now)
+        return decide(seen, memory, changed, GKE_RULES, now, **last)
+
+    first = look(Memory())
+    return lambda: look(first.memory, last=first.derived)
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["no limits", "limits"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_twice_as_many_objects_cost_at_most_twice_as_much(kind: str, limited: bool) -> None:
+    """Objects of one tenant must not slow the rounds of all others down more than their number does."""
+    few, many = (decide_on(KINDS[kind], count, limited=limited) for count in (FEW, 2 * FEW))
+    few(), many()
+    assert counted(many)[1] <= MOST * counted(few)[1]
+    assert measured(many)[1] <= MOST * measured(few)[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_work_for_objects_and_pools_is_the_sum_and_not_the_product(kind: str) -> None:
+    both, objects, pools = (
+        counted(decide_on(KINDS[kind], count, limited=True, pools=pools))[1]
+        for count, pools in ((FEW, FEW), (FEW, 0), (0, FEW))
+    )
+    assert both <= 1.1 * (objects + pools)

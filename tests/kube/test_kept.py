@@ -1,0 +1,276 @@
+"""Caches keep the objects of one namespace in full up to a bound, and only the identity of further objects."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.kube.kept import Kept, NamespaceBound, size_of
+from provisioner.kube.reflector import WatchOptions
+from provisioner.model import bounds
+from provisioner.model.placement import MARKS
+from provisioner.model.workloads import Pod, Workload, WorkloadKind
+from provisioner.slices.observe import Watches, make_watches
+from provisioner.workloads import KINDS
+from provisioner.workloads.jobset import parse_jobset
+from provisioner.workloads.pods import parse_pod
+from tests.support.counting import counted, measured
+from tests.support.kube import FakeKube
+from tests.support.objects import pod_spec, raw_buffer, raw_jobset, raw_leader, raw_request, toleration
+from tests.support.settings import settings
+from tests.support.world import told_of
+
+JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2"
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """A record."""
+
+    text: str
+    age: int
+    problem: str = ""
+
+
+def bound_of(max_bytes: int, max_objects: int | None = None) -> NamespaceBound[Thing]:
+    return NamespaceBound(
+        plural="things",
+        max_bytes=max_bytes,
+        max_objects=max_objects,
+        reduce=lambda thing, problem: Thing("", thing.age, problem),
+        rank=lambda thing: -thing.age,
+    )
+
+
+def reduced_of(things: dict[str, Thing], order: Iterable[str], bound: NamespaceBound[Thing]) -> set[str]:
+    """Return the names of the things that are reduced when all have been added."""
+    kept, reduced = Kept(bound), set[str]()
+    for name in order:
+        reduced |= {each for _, each in kept.add(("a", name), things[name])}
+    return reduced
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_oldest_records_are_kept_in_any_order_of_events(seed: int) -> None:
+    rng = random.Random(seed)
+    things = {f"t{age}": Thing("x" * 1000, age) for age in range(40)}
+    order = rng.sample(list(things), len(things))
+    bound = bound_of(10 * size_of(things["t1"]) + 100)
+    assert reduced_of(things, order, bound) == {f"t{age}" for age in range(30)}
+    assert reduced_of(things, order, bound_of(10**9, 12)) == {f"t{age}" for age in range(28)}
+
+
+def test_namespaces_do_not_share_their_bound() -> None:
+    kept = Kept(bound_of(10**9, 1))
+    assert kept.add(("a", "one"), Thing("", 1)) == []
+    assert kept.add(("b", "one"), Thing("", 0)) == []
+    assert kept.add(("a", "two"), Thing("", 0)) == [("a", "two")]
+    assert (kept.has_room("a"), kept.has_room("b")) == (False, False)
+    kept.drop(("a", "one"))
+    assert (kept.has_room("a"), kept.has_room("b")) == (True, False)
+    kept.drop(("a", "two"))
+    assert not kept.has_room("a")
+
+
+def test_changes_of_a_record_cost_the_same_however_many_there_were() -> None:
+    kept = Kept(bound_of(10**9))
+
+    def change(times: int) -> None:
+        for number in range(times):
+            kept.add(("a", f"t{number % 7}"), Thing("x" * (number % 100), number))
+
+    change(1500)
+    (_, few), (_, many) = (counted(lambda times=times: change(times)) for times in (1000, 10_000))  # type: ignore[misc]
+    assert many <= 10.5 * few
+    assert measured(lambda: change(10_000))[2] < 1_000_000
+
+
+def test_computed_size_is_about_the_memory_that_a_record_takes() -> None:
+    made: list[Workload] = []
+    _, _, kept_bytes = measured(lambda: made.extend(parse_jobset(large_jobset(number)) for number in range(10)))
+    computed = sum(size_of(each) for each in made)
+    # The cache of texts that records share has entries for the same texts.
+    assert 0.6 * kept_bytes <= computed <= kept_bytes
+
+
+# --- the caches of the provisioner ---
+
+
+def large_jobset(number: int) -> dict[str, Any]:
+    """Return a suspended JobSet that is nearly as large as the bounds on one object allow."""
+    values = [f"{number:06}-{value:02}-{'v' * 40}" for value in range(15)]
+    expressions = [
+        {
+            "key": f"example.com/{'k' * 40}{key}-{number}",
+            "operator": "NotIn",
+            "values": [f"{key}-{each}" for each in values],
+        }
+        for key in range(60)
+    ]
+    terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    created = f"2026-01-01T00:{number // 60:02}:{number % 60:02}Z"
+    return raw_jobset(
+        f"m{number:04}",
+        namespace="mallory",
+        pod=pod_spec(tolerations=[toleration()], affinity=affinity),
+        metadata={"creationTimestamp": created},
+        spec={"suspend": True},
+    )
+
+
+def put(kube: FakeKube, *objects: dict[str, Any]) -> None:
+    """Store JobSets on the server."""
+    for raw in objects:
+        kube.put_object(f"{JOBSETS}/namespaces/{raw['metadata']['namespace']}/jobsets/{raw['metadata']['name']}", raw)
+
+
+def watches_of(kube: FakeKube) -> Watches:
+    return make_watches(kube, settings(), lambda: None, options=WatchOptions(page_size=20))
+
+
+def problems(watches: Watches) -> dict[str, str]:
+    """Return the problems of the JobSets, by name."""
+    return {name: each.problem for (_, name), each in watches.workloads[WorkloadKind.JOBSET].records().items()}
+
+
+def step(watches: Watches) -> None:
+    """List the JobSets, or watch them until the server ends the watch."""
+    watches.workloads[WorkloadKind.JOBSET].parts[0].step()  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Set the bound of a namespace to a tenth of its value."""
+    monkeypatch.setattr(bounds, "NAMESPACE_WORKLOADS", bounds.NAMESPACE_WORKLOADS // 10)
+    return bounds.NAMESPACE_WORKLOADS
+
+
+def test_jobsets_of_one_namespace_take_bounded_memory_and_leave_others_as_they_are(small: int) -> None:
+    """1,600 suspended JobSets within all other bounds took 754 MiB, and the container has 512 MiB."""
+    kube = FakeKube()
+    put(kube, raw_jobset("honest", namespace="research"), *(large_jobset(number) for number in range(100)))
+    watches = watches_of(kube)
+    _, peak, kept = measured(lambda: step(watches))
+    assert kept < 1.3 * small
+    assert peak < 2.5 * small
+    found = problems(watches)
+    assert len(found) == 101
+    beyond = [name for name, problem in found.items() if problem]
+    assert beyond == [f"m{number:04}" for number in range(100 - len(beyond), 100)]
+    assert 10 < len(beyond) < 90
+    assert found["m0099"] == (
+        f"the JobSets of its namespace exceed {small >> 20} MiB of memory, and only the oldest are read; delete "
+        "JobSets that are not needed"
+    )
+
+
+def test_jobsets_beyond_the_bound_get_an_event(small: int) -> None:
+    kube = FakeKube()
+    put(kube, *(large_jobset(number) for number in range(60)))
+    watches = watches_of(kube)
+    step(watches)
+    records = watches.workloads[WorkloadKind.JOBSET].records().values()
+    beyond = [each.name for each in records if each.problem]
+    assert beyond
+    assert told_of(*records) == beyond
+    assert told_of(*(replace(each, suspended=False) for each in records)) == beyond
+
+
+def test_jobset_beyond_the_bound_is_read_in_full_once_there_is_room(small: int) -> None:
+    kube = FakeKube()
+    put(kube, *(large_jobset(number) for number in range(60)))
+    watches = watches_of(kube)
+    step(watches)
+    last = "m0059"
+    assert problems(watches)[last]
+    for number in range(40):
+        kube.remove_object(f"{JOBSETS}/namespaces/mallory/jobsets/m{number:04}")
+    deleted = [{"type": "DELETED", "object": large_jobset(number)} for number in range(40)]
+    kube.script(f"{JOBSETS}/jobsets", *deleted)
+    step(watches)
+    assert problems(watches)[last]
+    step(watches)
+    assert set(problems(watches).values()) == {""}
+
+
+def test_namespace_at_its_bound_is_not_listed_again_with_each_object_that_is_deleted(small: int) -> None:
+    kube = FakeKube()
+    put(kube, *(large_jobset(number) for number in range(60)))
+    watches = watches_of(kube)
+    step(watches)
+    kube.script(f"{JOBSETS}/jobsets", {"type": "DELETED", "object": large_jobset(0)})
+    step(watches)
+    lists = len(kube.calls)
+    kube.script(f"{JOBSETS}/jobsets", {"type": "DELETED", "object": large_jobset(1)})
+    step(watches)
+    assert [call.method for call in kube.calls[lists:]] == ["WATCH"]
+
+
+def test_jobset_that_is_added_beyond_the_bound_reduces_the_youngest_records(small: int) -> None:
+    kube = FakeKube()
+    some = [large_jobset(number) for number in range(27)]
+    put(
+        kube,
+        *some,
+        raw_jobset("a-young-one", namespace="mallory", metadata={"creationTimestamp": "2026-02-01T00:00:00Z"}),
+    )
+    watches = watches_of(kube)
+    step(watches)
+    assert set(problems(watches).values()) == {""}
+    kube.script(f"{JOBSETS}/jobsets", *({"type": "ADDED", "object": large_jobset(number)} for number in (30, 31)))
+    step(watches)
+    beyond = {name for name, problem in problems(watches).items() if problem}
+    assert beyond == {"a-young-one", "m0031"}
+
+
+def test_finished_jobsets_are_reduced_before_unfinished_ones(small: int) -> None:
+    """Many users never delete them."""
+    kube = FakeKube()
+    old = [large_jobset(number) | {"status": {"terminalState": "Completed"}} for number in range(40)]
+    put(kube, *old, *(large_jobset(number) for number in range(40, 50)))
+    watches = watches_of(kube)
+    step(watches)
+    beyond = {name for name, problem in problems(watches).items() if problem}
+    assert beyond
+    assert beyond < {raw["metadata"]["name"] for raw in old}
+
+
+def test_pod_beyond_the_bound_keeps_its_place_and_its_marks() -> None:
+    """The pool of the pod must not be deleted, and must not be assigned to another slice."""
+    spec = pod_spec(
+        nodeSelector={**pod_spec()["nodeSelector"], **dict.fromkeys(MARKS, "mark"), "x": "y" * 60}, nodeName="node-1"
+    )
+    annotations = {constants.CONSUMES_REQUEST: "req", constants.ZONES: "us-central2-b"}
+    raw = raw_leader("train", spec=spec, metadata={"annotations": annotations})
+    pod = parse_pod(raw)
+    assert isinstance(pod, Pod)
+    bound = watches_of(FakeKube()).pods.parts[0]._bound  # type: ignore[union-attr]
+    assert bound is not None
+    found = bound.reduce(pod, "too many")
+    assert found == replace(pod, requirements=found.requirements, unschedulable_message="")
+    assert (found.requirements.chips, found.requirements.problem) == (4, "too many")
+    assert found.requirements.node_selector == {
+        key: value for key, value in pod.requirements.node_selector.items() if key != "x"
+    }
+    assert found.requirements.annotations == {constants.CONSUMES_REQUEST: "req"}
+
+
+@pytest.mark.parametrize("make", [raw_request, raw_buffer])
+def test_requests_and_buffers_of_a_namespace_are_bounded_in_number(make: Any) -> None:
+    """A round looks at all requests and buffers."""
+    raw = make("first")
+    kind = KINDS[WorkloadKind(raw["kind"])]
+    kept = Kept(kind.bound(()))
+    first = kind.parse(raw)
+    assert first is not None
+    added = [kept.add(("default", f"n{number}"), first) for number in range(bounds.NAMESPACE_ASKS + 3)]
+    assert sum(map(len, added)) == 3
+    reduced = kept.bound.reduce(first, kept.bound.problem)
+    assert reduced.ask == first.ask
+    assert "exceed 32 MiB of memory or 4,096 objects" in reduced.problem
