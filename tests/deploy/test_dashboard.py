@@ -1,4 +1,4 @@
-"""The Grafana dashboards: metrics and labels that there are, none left out, and where charts and kustomize put them."""
+"""Tests of the Grafana dashboards: existing metrics and labels, completeness, installation by charts and kustomize."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, only
 from tests.support.metrics_table import described, examples
 
-#: Labels that Prometheus gives to what it scrapes; `cluster` where it is told to.
+#: Labels that Prometheus adds to scraped series; `cluster` if it is configured.
 _OF_THE_SCRAPE = {"cluster", "namespace", "pod"}
-#: What every process exports under these names; dashboards of pods show processor time and memory of all of them.
+#: Metrics that every process exports under these names; dashboards of pods show CPU time and memory for all of them.
 _ON_NO_PANEL = {
     "process_cpu_seconds",
     "process_max_fds",
@@ -67,7 +67,7 @@ def _queries(board: Dashboard) -> list[tuple[str, str]]:
 
 @_each
 def test_a_query_names_what_there_is(board: Dashboard) -> None:
-    """Its metrics are exported, its labels are theirs, and the legend shows labels that are left."""
+    """The legend uses only labels that the query keeps."""
     exposed = _exposed(board)
     for query, legend in _queries(board):
         series = _SERIES.findall(query)
@@ -78,7 +78,7 @@ def test_a_query_names_what_there_is(board: Dashboard) -> None:
             assert {"cluster", "namespace"} <= named, query
             assert named | grouped <= exposed[name] | _OF_THE_SCRAPE, query
         for labels, name, matchers in _SUMMED.findall(query):
-            # A sum of the greatest of several series would be too low.
+            # A sum of maxima over different series would be too low.
             alike = set(re.findall(r"(\w+)=\"", matchers))
             assert exposed[name] - alike <= set(labels.split(", ")), query
         outermost = set(_BY.findall(query)[0].split(", ")) if _BY.search(query) else set()
@@ -86,7 +86,7 @@ def test_a_query_names_what_there_is(board: Dashboard) -> None:
 
 
 def test_prometheus_reads_each_query_and_the_code_has_each_value_that_is_asked_for(tmp_path: Path) -> None:
-    """Those of all dashboards and of docs/metrics.md; a mistake in a value would leave a panel empty."""
+    """For all dashboards and docs/metrics.md; a wrong value would leave a panel empty."""
     queries = [query for board in _METRICS for query, _ in _queries(board)] + examples()
     assert len(queries) > 100
     filled = [query.replace("$__rate_interval", "5m").replace("$", "") for query in queries]
@@ -107,20 +107,20 @@ def test_prometheus_reads_each_query_and_the_code_has_each_value_that_is_asked_f
 
 
 def test_every_metric_is_on_a_panel() -> None:
-    """A metric of slices that is new has to get its place, or a reason for having none; other dashboards are short."""
+    """The other dashboards are short, and show a selection."""
     shown = {
         re.sub(r"_(?:bucket|count|sum|total)$", "", name)
         for query, _ in _queries(dashboard.SLICES)
         for name, _ in _SERIES.findall(query)
     }
     families = {family.name for family in Metrics(version="test").registry.collect()}
-    # Outside of Linux a process exports fewer of its own.
+    # A process exports fewer metrics about itself on systems other than Linux.
     assert families - shown <= _ON_NO_PANEL
 
 
 @_each
 def test_the_panels(board: Dashboard) -> None:
-    """Panels have numbers and titles of their own, and a description; each variable is one of the dashboard."""
+    """Each panel has a description."""
     everything = board.json()
     panels = everything["panels"]
     assert len({each["id"] for each in panels}) == len(panels)
@@ -134,7 +134,7 @@ def test_the_panels(board: Dashboard) -> None:
 
 
 def test_what_is_asked_first_is_on_top() -> None:
-    """Cost, use and who waits come before the controller's own health."""
+    """The controller's own health is further down."""
     top = [each["title"] for each in _panels(dashboard.SLICES)[:4]]
     assert top == ["Cost per hour", "Chips running", "Waiting slices", "Longest wait"]
 
@@ -144,7 +144,7 @@ def test_what_is_asked_first_is_on_top() -> None:
 )
 @pytest.mark.parametrize("name", dashboard.BY_CHART)
 def test_a_chart_puts_them_where_grafana_looks(name: str, values: dict[str, Any]) -> None:
-    """A ConfigMap with the label of Grafana's sidecar, and labels, annotations and namespace as chosen."""
+    """A ConfigMap with the label for Grafana's sidecar, and the labels, annotations and namespace of the values."""
     given: dict[str, Any] = {"image": {"repository": "registry.example/controller"}}
     given |= {"dashboards": {"enabled": True, **values}} | (
         {"vipuServerAddr": "vipu"} if name != chart.CHART.name else {}
@@ -159,7 +159,7 @@ def test_a_chart_puts_them_where_grafana_looks(name: str, values: dict[str, Any]
 
 
 def test_kustomize_puts_them_where_grafana_looks(tmp_path: Path) -> None:
-    """The component makes the same ConfigMap, under a name that stays."""
+    """The ConfigMap is equal to that of the chart, and its name has no hash."""
     (made,) = tools.built(tmp_path, "dashboards")
     assert made["metadata"]["name"] == "tpu-provisioner-dashboards"
     assert made["metadata"]["namespace"] == NAMESPACE

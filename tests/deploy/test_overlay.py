@@ -1,4 +1,4 @@
-"""The folder of one cluster: copied, filled, checked, never overwritten."""
+"""Tests of the overlay of one cluster: copied, filled in, checked, never overwritten."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VALUES = {
 
 @pytest.fixture
 def deploy(tmp_path: Path) -> Path:
-    """Give a copy of deploy/ that may be written to."""
+    """A writable copy of deploy/."""
     return copy_of_deploy(tmp_path)
 
 
@@ -36,7 +36,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def test_filled(deploy: Path) -> None:
-    """The values land in the settings, as the controller reads them, and the project in the image's name."""
+    """The controller can read the settings."""
     folder = overlay.make_overlay(deploy, _VALUES)
 
     assert folder == deploy / "a-project" / "a-cluster"
@@ -54,7 +54,6 @@ def test_filled(deploy: Path) -> None:
 
 
 def test_the_template_is_complete() -> None:
-    """The example has settings that the controller takes and knows, and it has nothing to warn of at its start."""
     environment = _environment(_TEMPLATE)
     read = settings.read_settings(environment)
     assert read.project_id == "example-project"
@@ -63,7 +62,7 @@ def test_the_template_is_complete() -> None:
 
 
 def test_a_google_service_account(deploy: Path) -> None:
-    """With a Google service account the annotation takes the principal's place."""
+    """It replaces the component for the direct principal."""
     account = "tpu-provisioner@a-project.iam.gserviceaccount.com"
     folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(google_service_account=account))
 
@@ -89,7 +88,7 @@ _REFUSED = (
 
 @pytest.mark.parametrize(("name", "change", "words"), _REFUSED, ids=[case[0] for case in _REFUSED])
 def test_refused(name: str, change: dict[str, str], words: str, deploy: Path) -> None:
-    """What the controller would refuse is refused before anything is written."""
+    """The controller would reject these values."""
     before = sorted(deploy.rglob("*"))
     with pytest.raises(overlay.OverlayError) as refused:
         overlay.make_overlay(deploy, _VALUES | change)
@@ -123,7 +122,7 @@ _WRONG_CHOICES = (
 
 @pytest.mark.parametrize(("name", "choices", "words"), _WRONG_CHOICES, ids=[case[0] for case in _WRONG_CHOICES])
 def test_wrong_choices(name: str, choices: overlay.Choices, words: str, deploy: Path) -> None:
-    """A wrong account, image or repository is refused before anything is written."""
+    """A wrong account, image or repository."""
     with pytest.raises(overlay.OverlayError) as refused:
         overlay.make_overlay(deploy, _VALUES, choices)
     assert words in str(refused.value)
@@ -140,14 +139,13 @@ _IMAGES = (
 
 @pytest.mark.parametrize(("image", "want"), _IMAGES, ids=[case[0] for case in _IMAGES])
 def test_an_image(image: str, want: dict[str, str], deploy: Path) -> None:
-    """The image lands where `kustomize edit set image` would write it."""
     folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(image=image))
     (entry,) = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))["images"]
     assert entry == {"name": "controller"} | want
 
 
 def test_make_needs_nothing_installed(tmp_path: Path) -> None:
-    """`make cluster-overlay` runs with a bare Python: no virtual environment, no package but our own."""
+    """It runs with a bare Python, without a virtual environment."""
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n', encoding="ascii")
     bare.chmod(0o755)
@@ -159,7 +157,7 @@ def test_make_needs_nothing_installed(tmp_path: Path) -> None:
             f"REMOTE={_REPOSITORY_URL}", "REF=v0.1.0",
         ],
         cwd=REPOSITORY,
-        # Who has exported IMG need not say it again.
+        # A user who has exported IMG need not pass it.
         env={"PATH": "/usr/local/bin:/usr/bin:/bin", "IMG": "gcr.io/a/b:v1"},
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
@@ -169,7 +167,7 @@ def test_make_needs_nothing_installed(tmp_path: Path) -> None:
 
 
 def test_never_overwritten(deploy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder that exists is not changed, and the command says so with exit code 1."""
+    """The command prints a message and exits with 1."""
     arguments = ["--project-id=a-project", "--cluster-name=a-cluster", f"--deploy={deploy}"]
     assert overlay.main(arguments) == 0
     assert "kubectl apply --server-side -k" in capsys.readouterr().out
@@ -182,7 +180,7 @@ def test_never_overwritten(deploy: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.e2e
 def test_a_folder_of_ones_own_renders(deploy: Path, tmp_path: Path) -> None:
-    """Kustomize fetches base and components by git, and makes what the same folder makes here, after an edit too."""
+    """Kustomize fetches base and components by git. An edit of the overlay is kept."""
     repository = deploy.parent
     for command in (
         ["init", "--quiet"],

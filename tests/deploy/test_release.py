@@ -1,4 +1,4 @@
-"""Workflows, release checks, the bill of materials, and the words about rights in more than one place."""
+"""Tests of workflows, release checks, the bill of materials, and of rights that are listed in more than one place."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def _read(path: Path) -> dict[Any, Any]:
 
 @pytest.mark.parametrize("path", _WORKFLOWS, ids=lambda path: path.name)
 def test_no_standing_permissions(path: Path) -> None:
-    """A workflow has no permissions; each job names what it needs, and leaves no credentials behind."""
+    """Each job lists the permissions that it needs."""
     workflow = _read(path)
     assert workflow["permissions"] == {}
     for job in workflow["jobs"].values():
         assert job["permissions"]
         assert "write-all" not in str(job["permissions"])
-        # What runs at night keeps nobody waiting.
+        # Only pull requests wait for the other workflows.
         assert job["timeout-minutes"] <= (180 if path.name == "nightly.yml" else 60)
         for step in job["steps"]:
             if step.get("uses", "").startswith("actions/checkout@"):
@@ -51,7 +51,7 @@ def test_no_standing_permissions(path: Path) -> None:
 
 @pytest.mark.parametrize("path", _WORKFLOWS, ids=lambda path: path.name)
 def test_actions_are_pinned(path: Path) -> None:
-    """Every action is named by a whole commit, with its tag beside it; one action is one commit everywhere."""
+    """Each action has the same commit in all workflows."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if "uses:" in line]
     assert lines
     for line in lines:
@@ -63,7 +63,7 @@ def test_actions_are_pinned(path: Path) -> None:
 
 
 def test_only_the_release_may_write() -> None:
-    """What runs for pull requests can only read; no secret but the run's own token is named anywhere."""
+    """Workflows for pull requests can only read, and no workflow uses a secret other than its own token."""
     writers = {
         (path.name, name)
         for path in _WORKFLOWS
@@ -76,12 +76,11 @@ def test_only_the_release_may_write() -> None:
 
 @pytest.mark.e2e
 def test_actionlint() -> None:
-    """The linter of workflows finds nothing."""
     tools.run("actionlint", "-shellcheck=", "-pyflakes=", *map(str, _WORKFLOWS))
 
 
 def test_the_nightly_scan_reads_every_lock() -> None:
-    """The scanner looks at files with "requirements" in their names; the others are named to it."""
+    """The scanner finds files with "requirements" in their names; the others are passed to it."""
     locks = [path for path in REPOSITORY.glob("*/*.txt") if "--hash=" in path.read_text(encoding="utf-8")]
     nightly = (REPOSITORY / ".github/workflows/nightly.yml").read_text(encoding="utf-8")
     named = set(re.findall(r"--lockfile=requirements\.txt:(\S+)", nightly))
@@ -112,19 +111,17 @@ def _repository(root: Path, code: str, changelog: str) -> Path:
 
 @pytest.mark.parametrize(("name", "code", "changelog", "tag", "words"), _REFUSED, ids=[case[0] for case in _REFUSED])
 def test_not_released(name: str, code: str, changelog: str, tag: str, words: str, tmp_path: Path) -> None:
-    """A tag that does not fit the code and the changelog is refused with what to do."""
+    """The message contains advice."""
     with pytest.raises(release.ReleaseError, match=re.escape(words)):
         release.check(_repository(tmp_path, code, changelog), tag)
 
 
 def test_notes(tmp_path: Path) -> None:
-    """The notes are the version's section, without its neighbours."""
     changelog = "## Unreleased\n\n- later\n\n## [1.2.3] - 2026-01-01\n\n### Added\n\n- this\n\n## 1.2.2\n\n- before\n"
     assert release.check(_repository(tmp_path, _VERSION, changelog), "v1.2.3") == "### Added\n\n- this\n"
 
 
 def test_release_needs_nothing_installed() -> None:
-    """The check runs on a bare Python, with its exit code."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(REPOSITORY / "generators" / "release.py"), "check", "v0.0.0"],
         capture_output=True, text=True, check=False, timeout=60,
@@ -139,7 +136,7 @@ def test_release_needs_nothing_installed() -> None:
 def test_flags(
     tag: str, want: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A tag with a dash, as semantic versions have it, is a pre-release."""
+    """As in semantic versioning."""
     code = f'__version__ = "{tag[1:]}"\n'
     monkeypatch.setattr(release, "_REPOSITORY", _repository(tmp_path, code, f"## {tag[1:]}\n\n- a\n"))
     assert release.main(["flags", tag]) == 0
@@ -153,7 +150,7 @@ _SOURCE = "https://github.com/owner/tpu-provisioner"
 
 @pytest.mark.e2e
 def test_a_released_chart(tmp_path: Path) -> None:
-    """It installs the released image with no value but what the cluster needs; its version is the release's."""
+    """It uses the released image, and has the version of the release."""
     folder = tmp_path / "tpu-provisioner"
     assert release.main(["chart", _RELEASED, _SOURCE, str(folder)]) == 0
     chart = yaml.safe_load((folder / "Chart.yaml").read_text(encoding="utf-8"))
@@ -168,7 +165,7 @@ def test_a_released_chart(tmp_path: Path) -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize("product", ["manifest", "nodegroups", "partitions"])
 def test_the_manifest_of_a_release(product: str, tmp_path: Path) -> None:
-    """It has the released image and a ConfigMap that can be named, and nothing of the example's project."""
+    """It contains no values of the example's project."""
     made, settings = map(tools.documents, _released(tmp_path, product))
     (limits,) = settings
     deployments = [each["metadata"]["name"] for each in made if each["kind"] == "Deployment"]
@@ -186,7 +183,7 @@ def test_the_manifest_of_a_release(product: str, tmp_path: Path) -> None:
 
 
 def _released(tmp_path: Path, product: str) -> tuple[str, str]:
-    """Return what a release ships of a product: what is installed, and its settings."""
+    """Return the manifest and the settings of a product in a release."""
     folder = copy_of_deploy(tmp_path / product) / "release" / product
     assert release.main([product, _RELEASED, str(folder)]) == 0
     return tools.run("kustomize", "build", str(folder)), tools.run("kustomize", "build", str(folder / "settings"))
@@ -197,7 +194,7 @@ def _released(tmp_path: Path, product: str) -> tuple[str, str]:
 def test_products_of_a_release_do_not_touch_each_other(
     rehearsal: Rehearsal, cluster_overlay: Path, tmp_path: Path
 ) -> None:
-    """Each has its settings, which no release overwrites or contradicts, and goes without the others."""
+    """Each product has its own settings, which no release overwrites, and can be deleted separately."""
     products = {product: _released(tmp_path, product) for product in ("manifest", "nodegroups", "partitions")}
     namespace = (DEPLOY / "base" / "namespace.yaml").read_text(encoding="utf-8")
 
@@ -228,14 +225,13 @@ def test_products_of_a_release_do_not_touch_each_other(
 
 @pytest.mark.parametrize("image", ["controller:latest", "ghcr.io/a/b:v1", f"ghcr.io/a/b@{_DIGEST}"])
 def test_an_image_that_is_not_whole(image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is published names the image by tag and digest."""
     assert release.main(["chart", image, _SOURCE, str(tmp_path / "a")]) == 1
     assert "is not of the form" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
 
 
 def test_everything_published_is_attested() -> None:
-    """Image and chart by digest; wheel, sdist, bill of materials and install.yaml by file."""
+    """Image and chart by digest; wheel, sdist, bill of materials and install.yaml as files."""
     jobs = _read(REPOSITORY / ".github/workflows/release.yml")["jobs"]
     subjects = {
         step["with"].get("subject-name") or step["with"]["subject-path"]
@@ -247,7 +243,7 @@ def test_everything_published_is_attested() -> None:
 
 
 def test_dependabot_looks_after_every_pin() -> None:
-    """Actions, base image, Python and each Go module."""
+    """Actions, base image, Python packages and each Go module."""
     updates = _read(REPOSITORY / ".github/dependabot.yml")["updates"]
     assert {each["package-ecosystem"] for each in updates} == {"github-actions", "docker", "pip", "gomod"}
     assert all(each["cooldown"]["default-days"] == 7 for each in updates)
@@ -264,7 +260,7 @@ def test_dependabot_looks_after_every_pin() -> None:
 
 @pytest.mark.timeout(60)  # reads all installed packages
 def test_the_bill_of_materials(tmp_path: Path) -> None:
-    """`make sbom` names every package of the image's lock, with its version and hashes, in CycloneDX."""
+    """`make sbom` writes it in CycloneDX, with versions and hashes."""
     made, ready = tmp_path / "dist" / "sbom.cdx.json", tmp_path / "ready"
     ready.touch()
     done = subprocess.run(
@@ -288,14 +284,14 @@ def test_the_bill_of_materials(tmp_path: Path) -> None:
 
 _TERRAFORM = DEPLOY / "terraform" / "main.tf"
 _PAGES = [REPOSITORY / "docs" / name for name in ("install.md", "install-variants.md")]
-#: What each role permits.
+#: Permissions of each role.
 _ROLES = {
     "tpuProvisioner": set(PROJECT_PERMISSIONS),
     "tpuProvisionerActAs": {ACT_AS},
     "tpuProvisionerTpu7x": {"compute.resourcePolicies.get", "compute.resourcePolicies.create"},
 }
 _OF_NODE_GROUPS = {"tpuNodeGroups": nodegroup_rights.NEEDED - {ACT_AS}, "tpuNodeGroupsActAs": {ACT_AS}}
-#: On what each is granted to the controller.
+#: Kind of resource on which each role is granted to the controller.
 _GRANTS = {
     ("tpuProvisioner", "project"),
     ("tpuProvisionerActAs", "service account"),
@@ -327,7 +323,7 @@ def _role_ids(module: Path) -> dict[str, str]:
 
 @_MODULES
 def test_the_permissions(module: Path, pages: list[Path], roles: dict[str, set[str]]) -> None:
-    """Terraform and the page's commands make these roles, and no other."""
+    """Neither creates another role."""
     ids = _role_ids(module)
     assert roles == {
         ids[name]: set(re.findall(r'"(\w+\.\w+\.\w+)"', body))
@@ -340,7 +336,7 @@ def test_the_permissions(module: Path, pages: list[Path], roles: dict[str, set[s
 
 @_MODULES
 def test_every_text_in_terraform_is_validated(module: Path, pages: list[Path], roles: dict[str, set[str]]) -> None:
-    """A wrong value is refused when it is planned, not by Google half-way through."""
+    """A wrong value is rejected by the plan, before Google rejects it half-way through."""
     variables = re.findall(r'(?ms)^variable "\w+" \{\n(.*?)^\}', module.read_text(encoding="utf-8"))
     texts = [body for body in variables if re.search(r"type +\= string", body)]
     assert texts
@@ -348,7 +344,6 @@ def test_every_text_in_terraform_is_validated(module: Path, pages: list[Path], r
 
 
 def test_the_grants() -> None:
-    """Terraform and the page's commands grant the roles on these resources."""
     ids = _role_ids(_TERRAFORM)
     kinds = {"google_project_iam_member": "project", "google_service_account_iam_member": "service account"}
     assert {
@@ -368,9 +363,9 @@ def test_the_grants() -> None:
 
 @pytest.mark.parametrize("paths", [[_TERRAFORM], _PAGES], ids=["Terraform", "gcloud"])
 def test_no_predefined_role(paths: list[Path]) -> None:
-    """The controller gets no predefined role but Workload Identity's, and no permission outside of the roles."""
+    """No permission outside of the roles is named either."""
     text = "".join(path.read_text(encoding="utf-8") for path in paths)
-    # The nodes' own account has the role that Google made for nodes.
+    # The nodes' own service account has Google's predefined role for nodes.
     of_nodes = set() if paths == [_TERRAFORM] else {"roles/container.defaultNodeServiceAccount"}
     assert set(re.findall(r"roles/[a-z]+\.[A-Za-z.]+", text)) == {"roles/iam.workloadIdentityUser"} | of_nodes
     text = re.sub(r"[a-z.]+(?:googleapis|gserviceaccount)\.com|roles/[a-z]+\.[A-Za-z.]+", "", text)
@@ -380,5 +375,4 @@ def test_no_predefined_role(paths: list[Path]) -> None:
 
 @pytest.mark.e2e
 def test_terraform_is_well_formed() -> None:
-    """HCL's own formatter can read it, and would write it so."""
     tools.run("hclfmt", "-require-no-change", *map(str, (DEPLOY / "terraform").rglob("main.tf")))
