@@ -319,7 +319,7 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_alerts(rules: Path, tmp_path: Path) -> None:
+def test_alert_fires_only_in_its_minutes_with_its_labels_and_texts(rules: Path, tmp_path: Path) -> None:
     (group,) = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
     known = {rule["alert"]: rule for rule in group["rules"]}
     tests = {"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [_test(case, known) for case in _CASES]}
@@ -357,11 +357,11 @@ def _expected(rule: dict[str, Any], case: _Case, minute: int) -> list[dict[str, 
     return [{"exp_labels": rule["labels"] | case.labels, "exp_annotations": said}]
 
 
-def test_every_alert_is_seen_to_fire() -> None:
+def test_every_alert_has_a_case_in_which_it_fires() -> None:
     assert {rule.name for rule in alerts.RULES} == {alert for case in _CASES for alert in case.want}
 
 
-def test_a_query_names_what_is_exported() -> None:
+def test_query_of_an_alert_uses_only_exported_metrics_and_labels() -> None:
     """Otherwise the alert would never fire after a metric is renamed."""
     kinds = (Metrics, WebhookMetrics, NodeGroupMetrics, PartitionMetrics)
     metrics = [kind(version="test") for kind in kinds]
@@ -375,7 +375,7 @@ def test_a_query_names_what_is_exported() -> None:
             assert not label or label in exported[name]
 
 
-def test_every_kind_of_alert_of_the_controller_has_a_rule() -> None:
+def test_every_alert_in_the_log_of_the_controller_has_a_rule() -> None:
     """Administrators may not read the log."""
     kinds = {
         kind
@@ -404,7 +404,7 @@ def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
         assert re.findall(r"(?m)^## (.+)$", page) == ["Find the cause", "What to do"]
 
 
-def test_an_alert_links_its_runbook_where_the_values_say_where_it_is() -> None:
+def test_alert_links_its_runbook_if_the_values_have_the_address() -> None:
     """With the annotation that dashboards of Prometheus know; without an address, the description names the file."""
     address = "https://wiki.example/tpu"
     for runbooks in ("", address):
@@ -419,7 +419,7 @@ def test_an_alert_links_its_runbook_where_the_values_say_where_it_is() -> None:
 # --- where they are installed
 
 
-def test_kustomize_has_the_same_rules_as_the_chart(tmp_path: Path) -> None:
+def test_rules_of_kustomize_and_chart_are_equal(tmp_path: Path) -> None:
     """The component is complete without another one."""
     (made,) = tools.built(tmp_path, "prometheus-rule")
     assert made["kind"] == "PrometheusRule"
@@ -427,7 +427,7 @@ def test_kustomize_has_the_same_rules_as_the_chart(tmp_path: Path) -> None:
     assert made["spec"] == _chart_rules()["spec"]
 
 
-def test_policies_of_google_cloud_are_as_its_api_takes_them() -> None:
+def test_policies_of_google_cloud_satisfy_the_limits_of_its_api() -> None:
     """Each rule has a policy; `make chart` generates them from the rules."""
     policies = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in alerts.POLICIES.iterdir()}
     assert policies.keys() == {rule.slug for rule in alerts.RULES}

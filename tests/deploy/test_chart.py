@@ -87,17 +87,19 @@ def _template(values: dict[str, Any]) -> list[dict[str, Any]]:
     return tools.template(chart.CHART, values, namespace=NAMESPACE)
 
 
-def test_generated_files_are_current() -> None:
+def test_generated_files_of_the_chart_are_current() -> None:
     """Chart.yaml and values.schema.json are the files that `make chart` would write now."""
     for path, content in chart.files().items():
         assert path.read_text(encoding="utf-8") == content, f"{path.name} is not current: make chart"
 
 
-def test_lint() -> None:
+def test_chart_has_no_findings_of_helm_lint() -> None:
     tools.run("helm", "lint", "--strict", str(chart.CHART))
 
 
-def test_the_same_objects_as_the_base(installed: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_chart_with_default_values_creates_the_objects_of_the_base(
+    installed: list[dict[str, Any]], tmp_path: Path
+) -> None:
     """Except for the namespace and the labels."""
     by_kustomize = bare(each for each in installed if each["kind"] not in ("Namespace", "ConfigMap"))
     by_helm = _template(_IMAGE)
@@ -112,7 +114,9 @@ def test_the_same_objects_as_the_base(installed: list[dict[str, Any]], tmp_path:
     [_FULL, _SERVICE_MONITOR, _NODE_GROUPS, {**_IMAGE, "webhook": {"only": True}}],
     ids=["full", "a ServiceMonitor", "node groups", "the webhook alone"],
 )
-def test_taken_by_an_api_server(values: dict[str, Any], rehearsal: Rehearsal, tmp_path: Path) -> None:
+def test_objects_of_the_chart_are_accepted_by_a_real_api_server(
+    values: dict[str, Any], rehearsal: Rehearsal, tmp_path: Path
+) -> None:
     """A server-side dry run with strict validation, so nothing is stored."""
     text = yaml.safe_dump_all(_template(values))
     rehearsal.kubectl(
@@ -120,7 +124,7 @@ def test_taken_by_an_api_server(values: dict[str, Any], rehearsal: Rehearsal, tm
     )
 
 
-def test_a_cluster_without_gke_gets_the_rights_on_node_groups(tmp_path: Path) -> None:
+def test_provider_gce_gets_the_rights_on_node_groups_in_their_namespace(tmp_path: Path) -> None:
     """Its network policy also allows an API server as kubeadm sets it up."""
     images = {"NODE_GROUP_IMAGES": "*=projects/p/global/images/i"}
     found = {}
@@ -176,7 +180,7 @@ def test_an_empty_setting_removes_a_limit_of_the_chart() -> None:
     assert (read.max_chips, read.allowed_networks, read.allowed_reservations) == (None, None, ())
 
 
-def test_full_values(installed: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_each_value_of_the_chart_is_in_its_field(installed: list[dict[str, Any]], tmp_path: Path) -> None:
     documents = _template(_FULL)
     pod = only(documents, "Deployment")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -265,7 +269,7 @@ _REFUSED = {
 
 
 @pytest.mark.parametrize("change", _REFUSED.values(), ids=_REFUSED)
-def test_what_the_schema_refuses_the_controller_refuses(change: dict[str, Any]) -> None:
+def test_value_that_the_schema_rejects_is_rejected_by_the_controller(change: dict[str, Any]) -> None:
     """The message contains the name of the setting."""
     (name,) = change
     with pytest.raises(ValueError, match=name):
@@ -279,7 +283,7 @@ def test_what_the_schema_refuses_the_controller_refuses(change: dict[str, Any]) 
 @pytest.mark.parametrize(
     "option", _ALL_OFFERED, ids=[f"{option.group.name}: {option.variable}" for option in _ALL_OFFERED]
 )
-def test_what_the_schema_accepts_the_controller_accepts(option: Option) -> None:
+def test_value_that_the_schema_accepts_is_accepted_by_the_controller(option: Option) -> None:
     """Except for lists that contain an item twice, which a pattern cannot detect."""
     schema = chart_schema.property_of(option)
     for value in schema.get("enum", []):
@@ -303,7 +307,7 @@ def test_what_the_schema_accepts_the_controller_accepts(option: Option) -> None:
         accepts()
 
 
-def test_the_image() -> None:
+def test_image_must_be_named_and_has_the_tag_of_the_release_by_default() -> None:
     """There is no public image."""
     with pytest.raises(ValueError, match=r"image\.repository is required"):
         _template({})

@@ -66,7 +66,7 @@ def _queries(board: Dashboard) -> list[tuple[str, str]]:
 
 
 @_each
-def test_a_query_names_what_there_is(board: Dashboard) -> None:
+def test_query_of_a_dashboard_uses_exported_metrics_and_labels(board: Dashboard) -> None:
     """The legend uses only labels that the query keeps."""
     exposed = _exposed(board)
     for query, legend in _queries(board):
@@ -85,7 +85,7 @@ def test_a_query_names_what_there_is(board: Dashboard) -> None:
         assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= outermost, query
 
 
-def test_prometheus_reads_each_query_and_the_code_has_each_value_that_is_asked_for(tmp_path: Path) -> None:
+def test_queries_are_valid_promql_and_match_values_of_the_code(tmp_path: Path) -> None:
     """For all dashboards and docs/metrics.md; a wrong value would leave a panel empty."""
     queries = [query for board in _METRICS for query, _ in _queries(board)] + examples()
     assert len(queries) > 100
@@ -106,7 +106,7 @@ def test_prometheus_reads_each_query_and_the_code_has_each_value_that_is_asked_f
     assert {value for value in values if f'"{value}"' not in code} == set()
 
 
-def test_every_metric_is_on_a_panel() -> None:
+def test_every_metric_of_slices_is_on_a_panel() -> None:
     """The other dashboards are short, and show a selection."""
     shown = {
         re.sub(r"_(?:bucket|count|sum|total)$", "", name)
@@ -119,7 +119,7 @@ def test_every_metric_is_on_a_panel() -> None:
 
 
 @_each
-def test_the_panels(board: Dashboard) -> None:
+def test_panels_have_unique_ids_and_titles_and_known_variables(board: Dashboard) -> None:
     """Each panel has a description."""
     everything = board.json()
     panels = everything["panels"]
@@ -133,7 +133,7 @@ def test_the_panels(board: Dashboard) -> None:
     assert {each["name"] for each in everything["templating"]["list"]} == _VARIABLES - {"__rate_interval", "__all"}
 
 
-def test_what_is_asked_first_is_on_top() -> None:
+def test_top_panels_show_cost_use_and_waiting_slices() -> None:
     """The controller's own health is further down."""
     top = [each["title"] for each in _panels(dashboard.SLICES)[:4]]
     assert top == ["Cost per hour", "Chips running", "Waiting slices", "Longest wait"]
@@ -143,7 +143,7 @@ def test_what_is_asked_first_is_on_top() -> None:
     "values", [{}, {"namespace": "monitoring", "labels": {"team": "ml"}, "annotations": {"grafana_folder": "TPU"}}]
 )
 @pytest.mark.parametrize("name", dashboard.BY_CHART)
-def test_a_chart_puts_them_where_grafana_looks(name: str, values: dict[str, Any]) -> None:
+def test_chart_installs_dashboards_where_grafana_looks_for_them(name: str, values: dict[str, Any]) -> None:
     """A ConfigMap with the label for Grafana's sidecar, and the labels, annotations and namespace of the values."""
     given: dict[str, Any] = {"image": {"repository": "registry.example/controller"}}
     given |= {"dashboards": {"enabled": True, **values}} | (
@@ -158,7 +158,7 @@ def test_a_chart_puts_them_where_grafana_looks(name: str, values: dict[str, Any]
     _has(made, dashboard.BY_CHART[name])
 
 
-def test_kustomize_puts_them_where_grafana_looks(tmp_path: Path) -> None:
+def test_kustomize_installs_dashboards_where_grafana_looks_for_them(tmp_path: Path) -> None:
     """The ConfigMap is equal to that of the chart, and its name has no hash."""
     (made,) = tools.built(tmp_path, "dashboards")
     assert made["metadata"]["name"] == "tpu-provisioner-dashboards"

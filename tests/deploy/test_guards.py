@@ -309,7 +309,7 @@ def test_token_of_the_device_plugin_names_the_node_of_its_pod(guarded: Rehearsal
             guarded.api.delete(object_path("nodes", name))
 
 
-def test_deletes_of_nodes(guarded: Rehearsal) -> None:
+def test_node_of_a_machine_can_be_deleted_but_not_of_the_control_plane(guarded: Rehearsal) -> None:
     for labels in ({"node-role.kubernetes.io/control-plane": ""}, {}):
         metadata = {"name": "guarded", "labels": labels}
         body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": _MACHINE["spec"]}
@@ -326,7 +326,9 @@ def test_deletes_of_nodes(guarded: Rehearsal) -> None:
 
 
 @pytest.mark.parametrize("change", [{"type": "Opaque"}, {"metadata": {"name": "trial"}}], ids=["type", "label"])
-def test_secrets_that_are_no_tokens_of_groups(change: Json, guarded: Rehearsal) -> None:
+def test_create_and_delete_of_a_secret_that_is_not_a_bootstrap_token_is_rejected(
+    change: Json, guarded: Rehearsal
+) -> None:
     """In kube-system, a created Secret could become the token of any ServiceAccount."""
     labels = {of_groups.GROUP_NAMESPACE: "default", of_groups.GROUP_NAME: "rights"}
     token = {"metadata": {"name": "trial", "labels": labels}, "type": "bootstrap.kubernetes.io/token"}

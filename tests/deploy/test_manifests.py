@@ -43,7 +43,7 @@ def base() -> list[dict[str, Any]]:
     return tools.documents(tools.run("kustomize", "build", str(DEPLOY / "base")))
 
 
-def test_the_rights_are_those_that_are_asked_for(base: list[dict[str, Any]]) -> None:
+def test_rights_of_manifests_equal_the_rights_of_the_check_command(base: list[dict[str, Any]]) -> None:
     """`tpu-provisioner check` tests exactly the rights that the manifests and their components grant."""
     assert set(rights_used(make_settings(own_namespace=NAMESPACE))) == rights(base)
     for component, changes, role in (
@@ -55,7 +55,7 @@ def test_the_rights_are_those_that_are_asked_for(base: list[dict[str, Any]]) -> 
         assert set(rights_used(make_settings(own_namespace=NAMESPACE, **changes))) == rights([*base, more])
 
 
-def test_no_manifest_pauses_or_resumes() -> None:
+def test_no_manifest_contains_the_configmap_that_pauses() -> None:
     """An apply, an upgrade or a prune must not change a pause of the administrator."""
     for path in (*DEPLOY.rglob("*.yaml"), *DEPLOY.rglob("*.tpl")):
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -90,7 +90,7 @@ def full(
 
 
 @pytest.mark.e2e
-def test_every_component(rehearsal: Rehearsal, full: Path) -> None:
+def test_all_components_together_are_accepted_by_a_real_api_server(rehearsal: Rehearsal, full: Path) -> None:
     """Unknown fields would be an error.
 
     The image is that of `kustomize edit set image`, and a changed setting leads to new pods.
@@ -114,7 +114,9 @@ def test_every_component(rehearsal: Rehearsal, full: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_principal_takes_the_annotation_off(rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]) -> None:
+def test_overlay_without_the_annotation_removes_it_from_the_service_account(
+    rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]
+) -> None:
     """This happens on the way from the annotation to the direct principal."""
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{SERVICE_ACCOUNT}"
     rehearsal.kubectl("apply", "--server-side", "-k", str(full))
@@ -125,7 +127,7 @@ def test_principal_takes_the_annotation_off(rehearsal: Rehearsal, full: Path, in
 
 
 @pytest.mark.e2e
-def test_applied_again(rehearsal: Rehearsal, installed: list[dict[str, Any]]) -> None:
+def test_second_apply_keeps_the_stored_hints(rehearsal: Rehearsal, installed: list[dict[str, Any]]) -> None:
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{constants.HINTS_CONFIGMAP_NAME}"
     rehearsal.api.patch(path, {"data": {"kept": "yes"}})
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(installed))
@@ -133,7 +135,9 @@ def test_applied_again(rehearsal: Rehearsal, installed: list[dict[str, Any]]) ->
 
 
 @pytest.mark.e2e
-def test_what_a_disabled_component_leaves(rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]) -> None:
+def test_command_for_a_disabled_component_deletes_only_its_objects(
+    rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]
+) -> None:
     """The command is on the installation page."""
     rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(full))
     (block,) = [each for each in read_blocks(REPOSITORY / "docs" / "install-variants.md") if each.where == "disabled"]

@@ -32,13 +32,13 @@ def written() -> list[dict[str, Any]]:
     return tools.documents(tools.run("kustomize", "build", str(_FOLDER)))
 
 
-def test_definitions_are_no_part_of_an_installation(written: list[dict[str, Any]]) -> None:
+def test_crds_are_not_part_of_an_installation(written: list[dict[str, Any]]) -> None:
     """Otherwise deleting the installation with kustomize would delete all groups."""
     assert "CustomResourceDefinition" not in {each["kind"] for each in written}
     assert "Namespace" not in {each["kind"] for each in written}
 
 
-def test_what_the_device_plugin_runs_as(written: list[dict[str, Any]]) -> None:
+def test_service_account_of_the_device_plugin_is_installed(written: list[dict[str, Any]]) -> None:
     """The DaemonSet that the controller creates uses it."""
     made = device_plugin.manifest("a")
     account = only(written, "ServiceAccount", made["spec"]["template"]["spec"]["serviceAccountName"])
@@ -56,7 +56,7 @@ def _example(tmp_path: Path, *, options: str = "") -> list[dict[str, Any]]:
 
 
 @pytest.mark.e2e
-def test_the_example_of_a_cluster_without_gke(tmp_path: Path) -> None:
+def test_example_without_gke_contains_only_this_controller(tmp_path: Path) -> None:
     """The namespace has the restricted standard, and the controller accepts the settings."""
     documents = _example(tmp_path)
     assert [each["metadata"]["name"] for each in documents if each["kind"] == "Deployment"] == [_NAME]
@@ -84,7 +84,7 @@ def _mounts(documents: list[dict[str, Any]]) -> tuple[Any, ...]:
 
 
 @pytest.mark.e2e
-def test_credentials_from_a_secret(tmp_path: Path) -> None:
+def test_component_and_chart_mount_the_same_credentials(tmp_path: Path) -> None:
     """A Secret and a token for Workload Identity Federation, both read-only."""
     documents = _example(tmp_path, options=r"components:|- \.\./\.\./components/")
     path, volumes, mounts, _ = _mounts(documents)
@@ -104,7 +104,7 @@ def _template(values: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.e2e
-def test_the_chart_makes_the_same_objects(written: list[dict[str, Any]]) -> None:
+def test_chart_with_node_groups_creates_the_objects_of_kustomize_and_the_crds(written: list[dict[str, Any]]) -> None:
     """If node groups are disabled, it creates none of them."""
     without = {key_of(each) for each in _template({**_VALUES, "nodegroups": {}})}
     more = {key_of(each): each for each in _template(_VALUES) if key_of(each) not in without}
@@ -120,7 +120,7 @@ def test_the_chart_makes_the_same_objects(written: list[dict[str, Any]]) -> None
 
 @pytest.mark.e2e
 @pytest.mark.usefixtures("installed")
-def test_the_chart_where_the_definitions_are_there_already(
+def test_chart_can_be_installed_in_two_ways_if_the_crds_exist(
     rehearsal: Rehearsal, cluster_overlay: Path, tmp_path: Path
 ) -> None:
     """Helm refuses to install objects that another client has applied; the page shows both ways."""
@@ -189,7 +189,7 @@ def test_notes_start_the_provisioner_before_they_drain_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.e2e
-def test_values_of_the_chart() -> None:
+def test_values_of_node_groups_are_in_their_fields() -> None:
     """Settings of the provisioner are not used for node groups."""
     values = {
         "crds": False,

@@ -35,7 +35,7 @@ def _environment(folder: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
-def test_filled(deploy: Path) -> None:
+def test_overlay_contains_the_values_and_the_image_of_the_project(deploy: Path) -> None:
     """The controller can read the settings."""
     folder = overlay.make_overlay(deploy, _VALUES)
 
@@ -53,7 +53,7 @@ def test_filled(deploy: Path) -> None:
     }
 
 
-def test_the_template_is_complete() -> None:
+def test_template_of_overlays_has_valid_settings_without_warnings() -> None:
     environment = _environment(_TEMPLATE)
     read = settings.read_settings(environment)
     assert read.project_id == "example-project"
@@ -61,7 +61,7 @@ def test_the_template_is_complete() -> None:
     assert settings.warnings_about(read) == ()
 
 
-def test_a_google_service_account(deploy: Path) -> None:
+def test_google_service_account_enables_the_annotation_component(deploy: Path) -> None:
     """It replaces the component for the direct principal."""
     account = "tpu-provisioner@a-project.iam.gserviceaccount.com"
     folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(google_service_account=account))
@@ -87,7 +87,9 @@ _REFUSED = (
 
 
 @pytest.mark.parametrize(("name", "change", "words"), _REFUSED, ids=[case[0] for case in _REFUSED])
-def test_refused(name: str, change: dict[str, str], words: str, deploy: Path) -> None:
+def test_invalid_value_is_rejected_before_anything_is_written(
+    name: str, change: dict[str, str], words: str, deploy: Path
+) -> None:
     """The controller would reject these values."""
     before = sorted(deploy.rglob("*"))
     with pytest.raises(overlay.OverlayError) as refused:
@@ -121,7 +123,9 @@ _WRONG_CHOICES = (
 
 
 @pytest.mark.parametrize(("name", "choices", "words"), _WRONG_CHOICES, ids=[case[0] for case in _WRONG_CHOICES])
-def test_wrong_choices(name: str, choices: overlay.Choices, words: str, deploy: Path) -> None:
+def test_invalid_choice_is_rejected_before_anything_is_written(
+    name: str, choices: overlay.Choices, words: str, deploy: Path
+) -> None:
     """A wrong account, image or repository."""
     with pytest.raises(overlay.OverlayError) as refused:
         overlay.make_overlay(deploy, _VALUES, choices)
@@ -138,13 +142,13 @@ _IMAGES = (
 
 
 @pytest.mark.parametrize(("image", "want"), _IMAGES, ids=[case[0] for case in _IMAGES])
-def test_an_image(image: str, want: dict[str, str], deploy: Path) -> None:
+def test_image_is_written_like_by_kustomize_edit(image: str, want: dict[str, str], deploy: Path) -> None:
     folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(image=image))
     (entry,) = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))["images"]
     assert entry == {"name": "controller"} | want
 
 
-def test_make_needs_nothing_installed(tmp_path: Path) -> None:
+def test_make_cluster_overlay_needs_no_installed_packages(tmp_path: Path) -> None:
     """It runs with a bare Python, without a virtual environment."""
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n', encoding="ascii")
@@ -166,7 +170,7 @@ def test_make_needs_nothing_installed(tmp_path: Path) -> None:
     assert 'newTag: "v1"' in (folder / "kustomization.yaml").read_text(encoding="utf-8")
 
 
-def test_never_overwritten(deploy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_overlay_is_not_changed(deploy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command prints a message and exits with 1."""
     arguments = ["--project-id=a-project", "--cluster-name=a-cluster", f"--deploy={deploy}"]
     assert overlay.main(arguments) == 0
@@ -179,7 +183,7 @@ def test_never_overwritten(deploy: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.e2e
-def test_a_folder_of_ones_own_renders(deploy: Path, tmp_path: Path) -> None:
+def test_overlay_in_another_folder_renders_the_same_objects(deploy: Path, tmp_path: Path) -> None:
     """Kustomize fetches base and components by git. An edit of the overlay is kept."""
     repository = deploy.parent
     for command in (

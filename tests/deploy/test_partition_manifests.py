@@ -47,7 +47,7 @@ def _variables(documents: list[dict[str, Any]], name: str) -> dict[str, str]:
     return {each["name"]: each["value"] for each in container_of(documents, name)["env"] if "value" in each}
 
 
-def test_the_example_of_a_cluster_with_ipus(plain: list[dict[str, Any]]) -> None:
+def test_example_for_ipus_contains_only_controller_and_webhook_server(plain: list[dict[str, Any]]) -> None:
     """Both accept the settings of the only ConfigMap."""
     deployments = {each["metadata"]["name"] for each in plain if each["kind"] == "Deployment"}
     assert deployments == {_NAME, "tpu-provisioner-webhook"}
@@ -68,7 +68,7 @@ def test_the_example_of_a_cluster_with_ipus(plain: list[dict[str, Any]]) -> None
 
 @pytest.mark.e2e
 @pytest.mark.usefixtures("installed")
-def test_an_api_server_takes_the_example(rehearsal: Rehearsal, tmp_path: Path) -> None:
+def test_example_for_ipus_is_accepted_by_a_real_api_server(rehearsal: Rehearsal, tmp_path: Path) -> None:
     """Unknown fields would be an error; names, references and CEL expressions are checked as well."""
     folder = example(tmp_path, "ipu-cluster", options=_OPTIONS)
     said = rehearsal.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "-k", str(folder))
@@ -78,7 +78,7 @@ def test_an_api_server_takes_the_example(rehearsal: Rehearsal, tmp_path: Path) -
     assert "podmonitor.monitoring.coreos.com/tpu-provisioner" in taken
 
 
-def test_pods_with_ipus_are_sent_to_the_webhook_server(plain: list[dict[str, Any]]) -> None:
+def test_pods_with_ipus_are_sent_to_the_webhook_server_of_the_example(plain: list[dict[str, Any]]) -> None:
     """Only the controller of the example may open their gates."""
     hooks = {each["name"]: each for each in only(plain, "MutatingWebhookConfiguration")["webhooks"]}
     hook = hooks["partitions.tpu-provisioner.cloud.google.com"]
@@ -89,7 +89,7 @@ def test_pods_with_ipus_are_sent_to_the_webhook_server(plain: list[dict[str, Any
     assert f'"system:serviceaccount:{NAMESPACE}:{account}"' in conditions["is-not-by-the-controller"]
 
 
-def test_the_options_of_the_example(full: list[dict[str, Any]]) -> None:
+def test_options_add_scraping_alerts_and_credentials_of_v_ipu_servers(full: list[dict[str, Any]]) -> None:
     """Only the controller mounts the credentials."""
     assert {"PodMonitor", "PodMonitoring", "PrometheusRule"} <= {each["kind"] for each in full}
     container = container_of(full, _NAME)
@@ -103,7 +103,7 @@ def test_the_options_of_the_example(full: list[dict[str, Any]]) -> None:
     assert "vipu-credentials" not in str(only(full, "Deployment", "tpu-provisioner-webhook"))
 
 
-def test_with_tls_init_containers_ask_where_the_certificate_is_served(full: list[dict[str, Any]]) -> None:
+def test_init_containers_with_tls_use_the_port_of_the_certificate(full: list[dict[str, Any]]) -> None:
     """The port without TLS remains for pods that already wait."""
     container = container_of(full, _NAME)
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
@@ -131,7 +131,7 @@ def test_with_tls_init_containers_ask_where_the_certificate_is_served(full: list
 # --- the image
 
 
-def test_the_image_that_people_build_is_where_the_command_is_looked_for() -> None:
+def test_image_with_vipu_has_the_command_in_its_path() -> None:
     """VIPU_COMMAND contains only the name, which is looked up in the PATH of the base image."""
     text = (DEPLOY / "images" / "ipu-partitions.Dockerfile").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]

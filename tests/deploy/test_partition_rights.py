@@ -101,7 +101,7 @@ def _needed(call: Call) -> Right:
     return replace(found, namespace=NAMESPACE) if found.namespace == SYSTEM else found
 
 
-def test_what_is_granted_is_what_is_needed(documents: list[dict[str, Any]], ground: Ground) -> None:
+def test_rights_of_partitions_equal_the_needs_of_their_calls(documents: list[dict[str, Any]], ground: Ground) -> None:
     """Calls of the Lease, watches, rounds, Events and the REST API."""
     controller = Controller()
     _lead(controller.kube)
@@ -116,7 +116,9 @@ def test_what_is_granted_is_what_is_needed(documents: list[dict[str, Any]], grou
     assert {granted_by(granted, right) for right in needed} == granted
 
 
-def test_the_roles_are_bound_to_who_runs(documents: list[dict[str, Any]]) -> None:
+def test_roles_of_partitions_are_bound_only_to_the_service_account_of_the_deployment(
+    documents: list[dict[str, Any]],
+) -> None:
     deployment = yaml.safe_load((_FOLDER / "deployment.yaml").read_text(encoding="utf-8"))
     account = only(documents, "ServiceAccount")["metadata"]
     assert deployment["spec"]["template"]["spec"]["serviceAccountName"] == account["name"]

@@ -66,7 +66,7 @@ def _containers(documents: _Documents) -> Iterator[tuple[str, dict[str, Any]]]:
         yield name, container_of(documents, name)
 
 
-def test_pods_keep_the_restricted_standard(documents: _Documents) -> None:
+def test_pods_satisfy_the_restricted_standard(documents: _Documents) -> None:
     """Their file system is read-only, and they have a limit of memory but not of CPU."""
     for deployment in _of(documents, "Deployment"):
         pod = deployment["spec"]["template"]["spec"]
@@ -85,7 +85,7 @@ def test_pods_keep_the_restricted_standard(documents: _Documents) -> None:
         assert container["resources"]["requests"].keys() == {"cpu", "memory"}
 
 
-def test_each_container_starts_a_command_with_flags_that_it_has(documents: _Documents) -> None:
+def test_container_starts_a_command_with_valid_flags(documents: _Documents) -> None:
     """The flags enable leader election, and the ports of probes and metrics are those of the manifest."""
     for name, container in _containers(documents):
         # The image starts `run`.
@@ -116,7 +116,7 @@ def _flags(name: str, command: str, flags: list[str]) -> dict[str, Any]:
     }
 
 
-def test_each_variable_is_a_setting(documents: _Documents) -> None:
+def test_each_variable_of_a_container_is_a_setting(documents: _Documents) -> None:
     """The controllers would ignore any other variable."""
     for name, container in _containers(documents):
         assert {each["name"] for each in container["env"]} <= _SETTINGS, name
@@ -130,7 +130,7 @@ def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     )
 
 
-def test_selectors_meet(documents: _Documents) -> None:
+def test_selectors_match_exactly_the_pods_of_their_deployment(documents: _Documents) -> None:
     """Each Deployment has a network policy, and monitors scrape all pods."""
     deployments = {each["metadata"]["name"]: each["spec"] for each in _of(documents, "Deployment")}
     pods = {name: spec["template"]["metadata"]["labels"] for name, spec in deployments.items()}
@@ -153,7 +153,7 @@ def test_selectors_meet(documents: _Documents) -> None:
         assert endpoint["port"] == "metrics"
 
 
-def test_what_is_named_is_there(documents: _Documents) -> None:
+def test_referenced_accounts_priority_classes_and_roles_exist(documents: _Documents) -> None:
     there = {(each["kind"], each["metadata"]["name"]) for each in documents}
     for each in _of(documents, "Deployment"):
         pod = each["spec"]["template"]["spec"]
@@ -165,7 +165,7 @@ def test_what_is_named_is_there(documents: _Documents) -> None:
             assert subject["kind"] == "Group" or (subject["kind"], subject["name"]) in there
 
 
-def test_networks(documents: _Documents) -> None:
+def test_network_policies_allow_only_the_needed_connections(documents: _Documents) -> None:
     """Inbound from Prometheus and the API server's agents; outbound to DNS, API servers and the metadata server."""
     for policy in _of(documents, "NetworkPolicy"):
         spec = policy["spec"]
@@ -190,7 +190,7 @@ def test_networks(documents: _Documents) -> None:
 
 
 @pytest.mark.parametrize("folder", [*_RESOURCES, "nodegroups/crds"])
-def test_every_file_is_used(folder: str) -> None:
+def test_every_manifest_is_used_by_a_kustomization(folder: str) -> None:
 
     def named(kustomization: Path) -> Iterator[Path]:
         yield kustomization

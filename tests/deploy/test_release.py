@@ -33,7 +33,7 @@ def _read(path: Path) -> dict[Any, Any]:
 
 
 @pytest.mark.parametrize("path", _WORKFLOWS, ids=lambda path: path.name)
-def test_no_standing_permissions(path: Path) -> None:
+def test_workflow_has_no_permissions_and_its_jobs_keep_no_credentials(path: Path) -> None:
     """Each job lists the permissions that it needs."""
     workflow = _read(path)
     assert workflow["permissions"] == {}
@@ -50,7 +50,7 @@ def test_no_standing_permissions(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", _WORKFLOWS, ids=lambda path: path.name)
-def test_actions_are_pinned(path: Path) -> None:
+def test_actions_are_pinned_by_commit_with_their_tag(path: Path) -> None:
     """Each action has the same commit in all workflows."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if "uses:" in line]
     assert lines
@@ -62,7 +62,7 @@ def test_actions_are_pinned(path: Path) -> None:
     assert len(pins) == len({pin.split("@")[0] for pin in pins})
 
 
-def test_only_the_release_may_write() -> None:
+def test_only_the_release_has_permissions_to_write() -> None:
     """Workflows for pull requests can only read, and no workflow uses a secret other than its own token."""
     writers = {
         (path.name, name)
@@ -75,11 +75,11 @@ def test_only_the_release_may_write() -> None:
 
 
 @pytest.mark.e2e
-def test_actionlint() -> None:
+def test_workflows_have_no_findings_of_actionlint() -> None:
     tools.run("actionlint", "-shellcheck=", "-pyflakes=", *map(str, _WORKFLOWS))
 
 
-def test_the_nightly_scan_reads_every_lock() -> None:
+def test_nightly_scan_reads_every_lock_file() -> None:
     """The scanner finds files with "requirements" in their names; the others are passed to it."""
     locks = [path for path in REPOSITORY.glob("*/*.txt") if "--hash=" in path.read_text(encoding="utf-8")]
     nightly = (REPOSITORY / ".github/workflows/nightly.yml").read_text(encoding="utf-8")
@@ -110,18 +110,20 @@ def _repository(root: Path, code: str, changelog: str) -> Path:
 
 
 @pytest.mark.parametrize(("name", "code", "changelog", "tag", "words"), _REFUSED, ids=[case[0] for case in _REFUSED])
-def test_not_released(name: str, code: str, changelog: str, tag: str, words: str, tmp_path: Path) -> None:
+def test_tag_that_contradicts_code_or_changelog_is_not_released(
+    name: str, code: str, changelog: str, tag: str, words: str, tmp_path: Path
+) -> None:
     """The message contains advice."""
     with pytest.raises(release.ReleaseError, match=re.escape(words)):
         release.check(_repository(tmp_path, code, changelog), tag)
 
 
-def test_notes(tmp_path: Path) -> None:
+def test_release_notes_are_the_section_of_the_version(tmp_path: Path) -> None:
     changelog = "## Unreleased\n\n- later\n\n## [1.2.3] - 2026-01-01\n\n### Added\n\n- this\n\n## 1.2.2\n\n- before\n"
     assert release.check(_repository(tmp_path, _VERSION, changelog), "v1.2.3") == "### Added\n\n- this\n"
 
 
-def test_release_needs_nothing_installed() -> None:
+def test_release_check_needs_no_installed_packages() -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(REPOSITORY / "generators" / "release.py"), "check", "v0.0.0"],
         capture_output=True, text=True, check=False, timeout=60,
@@ -133,7 +135,7 @@ def test_release_needs_nothing_installed() -> None:
 @pytest.mark.parametrize(
     ("tag", "want"), [("v1.2.3", "--latest\n"), ("v1.2.3-rc.1", "--prerelease\n")], ids=["a release", "a pre-release"]
 )
-def test_flags(
+def test_tag_with_a_dash_is_a_pre_release(
     tag: str, want: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As in semantic versioning."""
@@ -149,7 +151,7 @@ _SOURCE = "https://github.com/owner/tpu-provisioner"
 
 
 @pytest.mark.e2e
-def test_a_released_chart(tmp_path: Path) -> None:
+def test_released_chart_needs_only_the_values_of_the_cluster(tmp_path: Path) -> None:
     """It uses the released image, and has the version of the release."""
     folder = tmp_path / "tpu-provisioner"
     assert release.main(["chart", _RELEASED, _SOURCE, str(folder)]) == 0
@@ -164,7 +166,7 @@ def test_a_released_chart(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("product", ["manifest", "nodegroups", "partitions"])
-def test_the_manifest_of_a_release(product: str, tmp_path: Path) -> None:
+def test_manifest_of_a_release_has_its_image_and_a_configmap_for_settings(product: str, tmp_path: Path) -> None:
     """It contains no values of the example's project."""
     made, settings = map(tools.documents, _released(tmp_path, product))
     (limits,) = settings
@@ -224,7 +226,9 @@ def test_products_of_a_release_do_not_touch_each_other(
 
 
 @pytest.mark.parametrize("image", ["controller:latest", "ghcr.io/a/b:v1", f"ghcr.io/a/b@{_DIGEST}"])
-def test_an_image_that_is_not_whole(image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_image_without_tag_and_digest_is_rejected(
+    image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert release.main(["chart", image, _SOURCE, str(tmp_path / "a")]) == 1
     assert "is not of the form" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
@@ -242,7 +246,7 @@ def test_everything_published_is_attested() -> None:
     assert subjects == {"${{ steps.facts.outputs.name }}", "${{ steps.facts.outputs.chart }}", "dist/*"}
 
 
-def test_dependabot_looks_after_every_pin() -> None:
+def test_dependabot_updates_every_pin() -> None:
     """Actions, base image, Python packages and each Go module."""
     updates = _read(REPOSITORY / ".github/dependabot.yml")["updates"]
     assert {each["package-ecosystem"] for each in updates} == {"github-actions", "docker", "pip", "gomod"}
@@ -259,7 +263,7 @@ def test_dependabot_looks_after_every_pin() -> None:
 
 
 @pytest.mark.timeout(60)  # reads all installed packages
-def test_the_bill_of_materials(tmp_path: Path) -> None:
+def test_bill_of_materials_lists_every_package_of_the_image(tmp_path: Path) -> None:
     """`make sbom` writes it in CycloneDX, with versions and hashes."""
     made, ready = tmp_path / "dist" / "sbom.cdx.json", tmp_path / "ready"
     ready.touch()
@@ -322,7 +326,9 @@ def _role_ids(module: Path) -> dict[str, str]:
 
 
 @_MODULES
-def test_the_permissions(module: Path, pages: list[Path], roles: dict[str, set[str]]) -> None:
+def test_roles_of_terraform_and_pages_have_the_needed_permissions(
+    module: Path, pages: list[Path], roles: dict[str, set[str]]
+) -> None:
     """Neither creates another role."""
     ids = _role_ids(module)
     assert roles == {
@@ -335,7 +341,9 @@ def test_the_permissions(module: Path, pages: list[Path], roles: dict[str, set[s
 
 
 @_MODULES
-def test_every_text_in_terraform_is_validated(module: Path, pages: list[Path], roles: dict[str, set[str]]) -> None:
+def test_every_text_variable_of_terraform_is_validated(
+    module: Path, pages: list[Path], roles: dict[str, set[str]]
+) -> None:
     """A wrong value is rejected by the plan, before Google rejects it half-way through."""
     variables = re.findall(r'(?ms)^variable "\w+" \{\n(.*?)^\}', module.read_text(encoding="utf-8"))
     texts = [body for body in variables if re.search(r"type +\= string", body)]
@@ -343,7 +351,7 @@ def test_every_text_in_terraform_is_validated(module: Path, pages: list[Path], r
     assert all("validation {" in body for body in texts)
 
 
-def test_the_grants() -> None:
+def test_terraform_and_pages_grant_roles_on_the_same_resources() -> None:
     ids = _role_ids(_TERRAFORM)
     kinds = {"google_project_iam_member": "project", "google_service_account_iam_member": "service account"}
     assert {
@@ -362,7 +370,7 @@ def test_the_grants() -> None:
 
 
 @pytest.mark.parametrize("paths", [[_TERRAFORM], _PAGES], ids=["Terraform", "gcloud"])
-def test_no_predefined_role(paths: list[Path]) -> None:
+def test_no_predefined_role_except_workload_identity_user_is_granted(paths: list[Path]) -> None:
     """No permission outside of the roles is named either."""
     text = "".join(path.read_text(encoding="utf-8") for path in paths)
     # The nodes' own service account has Google's predefined role for nodes.
@@ -374,5 +382,5 @@ def test_no_predefined_role(paths: list[Path]) -> None:
 
 
 @pytest.mark.e2e
-def test_terraform_is_well_formed() -> None:
+def test_terraform_is_formatted_by_hclfmt() -> None:
     tools.run("hclfmt", "-require-no-change", *map(str, (DEPLOY / "terraform").rglob("main.tf")))

@@ -56,7 +56,9 @@ def _lease_holder(rehearsal: Rehearsal, path: str) -> str:
     return str(rehearsal.api.get(path)["spec"].get("holderIdentity", ""))
 
 
-def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], ground: Ground, tmp_path: Path) -> None:
+def test_provisioner_needs_exactly_the_rights_of_the_manifests(
+    rehearsal: Rehearsal, installed: list[dict[str, Any]], ground: Ground, tmp_path: Path
+) -> None:
     """A JobSet is served with only the ServiceAccount's token."""
     _make_original_lease(rehearsal)
     with Recorder(rehearsal).recording() as recorder:

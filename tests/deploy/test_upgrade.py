@@ -186,13 +186,13 @@ def reader(rehearsal: Rehearsal, tmp_path: Path) -> Reader:
     return Reader(folder=folder, environment=environment)
 
 
-def test_every_block_is_run() -> None:
+def test_every_command_block_of_the_upgrade_is_run() -> None:
     known = {"kustomize": 1, "takeover": 1, "privileged": 1, "over": 3, "back": 2, "taint": 1}
     assert Counter(block.where for block in read_blocks(_PAGE)) == known
 
 
 @pytest.mark.usefixtures("_clean")
-def test_over_and_back(
+def test_takeover_from_the_go_provisioner_and_back_keeps_pools_in_use(
     rehearsal: Rehearsal, reader: Reader, installed: list[dict[str, Any]], ground: Ground, tmp_path: Path
 ) -> None:
     """This provisioner waits, takes over the Lease, serves a JobSet, and hands everything back."""
@@ -281,7 +281,7 @@ def pod(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[PlayedPod]:
         yield pod
 
 
-def test_to_a_newer_release(
+def test_upgrade_of_the_image_rolls_the_pods_once(
     rehearsal: Rehearsal, reader: Reader, installed: list[dict[str, Any]], pod: PlayedPod
 ) -> None:
     reader.run("over", 0)
@@ -292,7 +292,9 @@ def test_to_a_newer_release(
     assert _pod_template(rehearsal) == template
 
 
-def test_restricted_and_back(rehearsal: Rehearsal, reader: Reader, installed: list[dict[str, Any]]) -> None:
+def test_privileged_overlay_and_back_is_applied_without_conflicts(
+    rehearsal: Rehearsal, reader: Reader, installed: list[dict[str, Any]]
+) -> None:
     """The overlay lifts the pod security standard of the namespace."""
     enforced = "pod-security.kubernetes.io/enforce"
     namespace = object_path("namespaces", NAMESPACE)
@@ -308,7 +310,7 @@ def test_restricted_and_back(rehearsal: Rehearsal, reader: Reader, installed: li
     assert rehearsal.api.get(namespace)["metadata"]["labels"][enforced] == "restricted"
 
 
-def test_from_kustomize_to_helm(
+def test_helm_takes_over_an_installation_of_kustomize(
     rehearsal: Rehearsal, cluster_overlay: Path, reader: Reader, installed: list[dict[str, Any]], pod: PlayedPod
 ) -> None:
     """The stored hints are kept, and the uninstallation by Helm deletes all objects of the overlay."""
@@ -349,7 +351,7 @@ def test_from_kustomize_to_helm(
         mainjob.install(rehearsal, cluster_overlay)
 
 
-def test_the_taint_on_the_way_back(rehearsal: Rehearsal, reader: Reader) -> None:
+def test_command_removes_the_taint_only_from_nodes_of_the_provisioner(rehearsal: Rehearsal, reader: Reader) -> None:
     """Other taints of these nodes are kept."""
     ours = {constants.NODEPOOL_MANAGER: constants.MANAGER}
     taints = [{"key": key, "effect": "NoSchedule"} for key in ("kept.example", constants.HELD_LATE)]

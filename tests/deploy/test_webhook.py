@@ -85,7 +85,7 @@ def with_partitions(tmp_path_factory: pytest.TempPathFactory) -> _Documents:
 # --- the manifests ----------------------------------------------------------------------------------------------------
 
 
-def test_the_parts_meet(component: _Documents) -> None:
+def test_names_ports_and_paths_of_the_component_are_those_of_the_server(component: _Documents) -> None:
     settings, addresses = WebhookSettings(), Addresses()
     service, container = only(component, "Service"), container_of(component, _NAME)
     assert {"name": "webhooks", "containerPort": int(addresses.webhooks.removeprefix(":"))} in container["ports"]
@@ -105,7 +105,7 @@ def test_the_parts_meet(component: _Documents) -> None:
     assert asked == paths - {"/mutate/partitions", *_PLACEMENT_PATHS}
 
 
-def test_validation_looks_at_the_kinds_that_are_judged_and_at_each_namespace_once(component: _Documents) -> None:
+def test_validation_covers_the_kinds_of_the_code_and_each_namespace_once(component: _Documents) -> None:
     """Namespaces without the label, or with an unknown value, are covered by the default."""
     configuration = only(component, "ValidatingWebhookConfiguration")
     named = {}
@@ -121,7 +121,7 @@ def test_validation_looks_at_the_kinds_that_are_judged_and_at_each_namespace_onc
     }
 
 
-def test_cert_manager_takes_the_place_of_own_certificates(with_cert_manager: _Documents) -> None:
+def test_cert_manager_replaces_own_certificates_and_their_rights(with_cert_manager: _Documents) -> None:
     """The server finds the files at its default paths, and the certificates are for the names that API servers use."""
     assert {(right.resource, right.verb) for right in rights(with_cert_manager)} == {
         ("statefulsets", "get"),
@@ -177,7 +177,9 @@ def _rendered(
 
 
 @pytest.mark.parametrize("managed", [False, True], ids=["own certificates", "cert-manager"])
-def test_the_chart_makes_the_same_objects(managed: bool, component: _Documents, with_cert_manager: _Documents) -> None:
+def test_chart_with_the_webhook_creates_the_objects_of_the_component(
+    managed: bool, component: _Documents, with_cert_manager: _Documents
+) -> None:
     made = _rendered(certManager={"enabled": managed})
     assert bare(made) == bare(with_cert_manager if managed else component)
 
@@ -230,7 +232,7 @@ def _by_name(configuration: Json) -> dict[str, Json]:
     return {each["name"]: each for each in configuration["webhooks"]}
 
 
-def test_the_values_of_the_chart() -> None:
+def test_values_of_the_webhook_are_in_their_fields() -> None:
     """Every setting is offered, except for names of objects of the chart."""
     values: Json = {
         "replicas": 3,
@@ -270,7 +272,7 @@ def _alone(**values: Any) -> _Documents:
     return tools.template(chart.CHART, made, namespace=NAMESPACE)
 
 
-def test_an_overlay_installs_the_server_alone(component: _Documents) -> None:
+def test_overlay_installs_only_the_webhook_server(component: _Documents) -> None:
     """The component in a namespace, with settings that the server accepts."""
     folder = DEPLOY / "example-project" / "webhook-cluster"
     documents = tools.documents(tools.run("kustomize", "build", str(folder)))
@@ -287,7 +289,7 @@ def _image_of(folder: Path) -> str:
     return f"{image['newName']}:{image['newTag']}"
 
 
-def test_a_value_of_the_chart_installs_the_server_alone(component: _Documents) -> None:
+def test_value_of_the_chart_installs_only_the_webhook_server(component: _Documents) -> None:
     """The objects are those of the component. Warnings, which are about node pools, are disabled by default."""
     assert bare(_alone()) == bare(component)
     assert environment_of(_alone(), _NAME) == {"VALIDATION": "off", **_LIMITS}
@@ -320,7 +322,7 @@ _DEFAULTS_OF_OLD: Json = {
 }
 
 
-def test_values_of_env_injector_are_taken(component: _Documents, with_cert_manager: _Documents) -> None:
+def test_values_of_env_injector_are_accepted(component: _Documents, with_cert_manager: _Documents) -> None:
     """Its defaults without changes, and each value with a counterpart, under its old name."""
     made, want = bare(_alone(**_DEFAULTS_OF_OLD)), bare(component)
     want["Deployment", _NAME]["spec"]["replicas"] = 1
@@ -361,7 +363,7 @@ _WITHOUT_COUNTERPART: dict[str, tuple[Json, str]] = {
 
 
 @pytest.mark.parametrize(("values", "message"), _WITHOUT_COUNTERPART.values(), ids=_WITHOUT_COUNTERPART)
-def test_values_of_env_injector_without_counterpart(values: Json, message: str) -> None:
+def test_value_of_env_injector_without_counterpart_is_rejected_with_advice(values: Json, message: str) -> None:
     """The message names the value and its replacement."""
     with pytest.raises(ValueError, match=message):
         _alone(**values)
@@ -491,7 +493,7 @@ _PODS: dict[str, tuple[str, Json, bool]] = {
 
 
 @pytest.mark.parametrize(("namespace", "spec", "want_asked"), _PODS.values(), ids=_PODS)
-def test_which_pods_are_sent(
+def test_only_pods_that_request_chips_are_sent_to_the_webhook(
     namespace: str, spec: Json, want_asked: bool, rehearsal: Rehearsal, served: Served
 ) -> None:
     """The API server accepts and evaluates the match conditions."""
@@ -511,7 +513,7 @@ def _create_for_trial(rehearsal: Rehearsal, pod: Json) -> None:
             raise
 
 
-def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: Ground) -> None:
+def test_pods_of_four_kinds_of_owners_get_their_variables(rehearsal: Rehearsal, served: Served, ground: Ground) -> None:
     """The server uses all of its rights for that, and needs no others."""
     namespace = ground.namespace
     template = {
@@ -606,7 +608,9 @@ def _kubectl(rehearsal: Rehearsal, *arguments: str, stdin: Json | None = None) -
     return done.returncode, done.stderr
 
 
-def test_kubectl_says_what_is_wrong(rehearsal: Rehearsal, served: Served, ground: Ground) -> None:
+def test_kubectl_shows_a_warning_or_a_rejection_by_the_label_of_the_namespace(
+    rehearsal: Rehearsal, served: Served, ground: Ground
+) -> None:
     """Objects that existed before can still be changed and deleted."""
     namespace = ground.namespace
 
@@ -653,7 +657,7 @@ def _variables(pod: Json) -> dict[str, str]:
     return {name: given[name] for name in _SHOWN if name in given}
 
 
-def test_applied_again(rehearsal: Rehearsal, served: Served) -> None:
+def test_second_apply_keeps_keys_and_ca_bundles_of_the_webhook(rehearsal: Rehearsal, served: Served) -> None:
     """With client-side and server-side apply."""
     text = yaml.safe_dump_all(served.documents)
     before = (rehearsal.api.get(_SECRET)["data"], rehearsal.api.get(_CONFIGURATION)["webhooks"])
