@@ -125,7 +125,7 @@ def test_objects_of_the_chart_are_accepted_by_a_real_api_server(
 
 
 def test_provider_gce_gets_the_rights_on_node_groups_in_their_namespace(tmp_path: Path) -> None:
-    """Its network policy also allows an API server as kubeadm sets it up."""
+    """The network policy also allows an API server as kubeadm sets it up."""
     images = {"NODE_GROUP_IMAGES": "*=projects/p/global/images/i"}
     found = {}
     for namespace in ("", "slices"):
@@ -162,7 +162,7 @@ _EXAMPLES: dict[str, tuple[str, str, dict[str, Any], str]] = {
 def test_chart_and_example_start_with_the_same_limits(
     example: str, name: str, values: dict[str, Any], deployment: str
 ) -> None:
-    """Both limit the costs."""
+    """The limits of both bound the costs of a new installation."""
     lines = (DEPLOY / "example-project" / example / "settings.env").read_text(encoding="utf-8").splitlines()
     written = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
     documents = tools.template(DEPLOY / "charts" / name, {**_IMAGE, **values}, namespace=NAMESPACE)

@@ -216,7 +216,7 @@ def _drift(rehearsal: Rehearsal, documents: list[Json]) -> list[tuple[Json, Json
 
 
 def test_second_sync_changes_nothing(rehearsal: Rehearsal, synced: list[Json]) -> None:
-    """In particular no field that the controllers write."""
+    """This includes the fields that the controllers write."""
     assert _drift(rehearsal, synced) == []
 
 

@@ -193,7 +193,7 @@ def image(stages: list[Stage], tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.mark.e2e
 def test_installed_package_is_complete_and_has_no_development_files(image: Image) -> None:
-    """It contains version, examples and licence."""
+    """The package contains version, examples and licence."""
     process = image.run("--help", environment={})
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
@@ -242,7 +242,7 @@ def test_start_reads_only_compiled_modules(image: Image) -> None:
 def test_image_runs_read_only_as_a_user_without_rights(
     command: list[str], flags: list[str], image: Image, tmp_path: Path
 ) -> None:
-    """It serves probes and metrics, and ends in order on SIGTERM."""
+    """The process serves probes and metrics, and ends in order on SIGTERM."""
     metrics, probes, api = free_ports(3)
     kubeconfig = _readable_kubeconfig(image, tmp_path, api)
     process = image.run(

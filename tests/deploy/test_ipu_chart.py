@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(120)
 
 _ROOT = Path(__file__).parents[2]
 _CHART = _ROOT / "deploy" / "charts" / "ipu-partitions"
-#: Every key in the plugin's documents, with the documented default, or with a value if there is none.
+#: Every key in the plugin's documents, with the documented default; keys without a default have a value here.
 _PLUGIN: dict[str, Any] = {
     "image": {"repository": "registry.example/ipu", "tag": "v9", "pullPolicy": "IfNotPresent"},
     "imagePullSecrets": [{"name": "pull"}],
@@ -253,7 +253,7 @@ def test_network_policy_allows_the_ports_of_the_configured_servers() -> None:
 
 
 def test_alerts_are_those_of_the_installed_parts() -> None:
-    """They have the given address of the runbooks, and the labels by which a Prometheus selects rules."""
+    """The alerts have the given address of the runbooks, and the labels by which a Prometheus selects rules."""
     changes = {"enabled": True, "runbooks": "https://wiki.example/ipu", "labels": {"release": "prometheus"}}
     made = render(prometheusRule=changes)["PrometheusRule", "ipu-ipu-partitions"]
     assert made["metadata"]["labels"]["release"] == "prometheus"
@@ -265,6 +265,6 @@ def test_alerts_are_those_of_the_installed_parts() -> None:
 
 
 def test_chart_has_the_version_of_the_program() -> None:
-    """Both are released together."""
+    """The chart is released together with the program."""
     chart = yaml.safe_load((_CHART / "Chart.yaml").read_text("utf-8"))
     assert (chart["version"], chart["appVersion"]) == (provisioner.__version__, f"v{provisioner.__version__}")

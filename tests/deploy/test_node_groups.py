@@ -182,7 +182,7 @@ def test_chart_creates_only_the_objects_of_the_selected_products(
 
 @pytest.mark.e2e
 def test_notes_start_the_provisioner_before_they_drain_it(tmp_path: Path) -> None:
-    """With replicas=0 there is no pod in which to run `drain`."""
+    """If replicas=0, there is no pod in which to run `drain`."""
     notes = tools.notes(chart.CHART, {**_VALUES, "replicas": 0}, tmp_path)
     assert "Wait until it has proven" not in notes
     assert notes.index("scale deployment/tpu-provisioner --replicas=1") < notes.index("tpu-provisioner drain")

@@ -62,7 +62,7 @@ def test_template_of_overlays_has_valid_settings_without_warnings() -> None:
 
 
 def test_google_service_account_enables_the_annotation_component(deploy: Path) -> None:
-    """It replaces the component for the direct principal."""
+    """The component replaces that for the direct principal."""
     account = "tpu-provisioner@a-project.iam.gserviceaccount.com"
     folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(google_service_account=account))
 
@@ -149,7 +149,7 @@ def test_image_is_written_like_by_kustomize_edit(image: str, want: dict[str, str
 
 
 def test_make_cluster_overlay_needs_no_installed_packages(tmp_path: Path) -> None:
-    """It runs with a bare Python, without a virtual environment."""
+    """The command runs with a bare Python, without a virtual environment."""
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n', encoding="ascii")
     bare.chmod(0o755)

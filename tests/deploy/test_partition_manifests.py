@@ -48,7 +48,7 @@ def _variables(documents: list[dict[str, Any]], name: str) -> dict[str, str]:
 
 
 def test_example_for_ipus_contains_only_controller_and_webhook_server(plain: list[dict[str, Any]]) -> None:
-    """Both accept the settings of the only ConfigMap."""
+    """The settings of the only ConfigMap are valid for both."""
     deployments = {each["metadata"]["name"] for each in plain if each["kind"] == "Deployment"}
     assert deployments == {_NAME, "tpu-provisioner-webhook"}
     settings = only(plain, "ConfigMap")
@@ -79,7 +79,7 @@ def test_example_for_ipus_is_accepted_by_a_real_api_server(rehearsal: Rehearsal,
 
 
 def test_pods_with_ipus_are_sent_to_the_webhook_server_of_the_example(plain: list[dict[str, Any]]) -> None:
-    """Only the controller of the example may open their gates."""
+    """No other controller than that of the example may open their gates."""
     hooks = {each["name"]: each for each in only(plain, "MutatingWebhookConfiguration")["webhooks"]}
     hook = hooks["partitions.tpu-provisioner.cloud.google.com"]
     service = hook["clientConfig"]["service"]
@@ -90,7 +90,7 @@ def test_pods_with_ipus_are_sent_to_the_webhook_server_of_the_example(plain: lis
 
 
 def test_options_add_scraping_alerts_and_credentials_of_v_ipu_servers(full: list[dict[str, Any]]) -> None:
-    """Only the controller mounts the credentials."""
+    """The credentials are mounted only by the controller."""
     assert {"PodMonitor", "PodMonitoring", "PrometheusRule"} <= {each["kind"] for each in full}
     container = container_of(full, _NAME)
     (folder,) = [each["value"] for each in container["env"] if each["name"] == "VIPU_CREDENTIALS"]

@@ -67,7 +67,7 @@ def _containers(documents: _Documents) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_pods_satisfy_the_restricted_standard(documents: _Documents) -> None:
-    """Their file system is read-only, and they have a limit of memory but not of CPU."""
+    """The file system of the pods is read-only, and they have a limit of memory but not of CPU."""
     for deployment in _of(documents, "Deployment"):
         pod = deployment["spec"]["template"]["spec"]
         (container,) = pod["containers"]

@@ -34,7 +34,7 @@ def _read(path: Path) -> dict[Any, Any]:
 
 @pytest.mark.parametrize("path", _WORKFLOWS, ids=lambda path: path.name)
 def test_workflow_has_no_permissions_and_its_jobs_keep_no_credentials(path: Path) -> None:
-    """Each job lists the permissions that it needs."""
+    """The permissions are listed by each job."""
     workflow = _read(path)
     assert workflow["permissions"] == {}
     for job in workflow["jobs"].values():
@@ -51,7 +51,7 @@ def test_workflow_has_no_permissions_and_its_jobs_keep_no_credentials(path: Path
 
 @pytest.mark.parametrize("path", _WORKFLOWS, ids=lambda path: path.name)
 def test_actions_are_pinned_by_commit_with_their_tag(path: Path) -> None:
-    """Each action has the same commit in all workflows."""
+    """An action has the same commit in all workflows."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if "uses:" in line]
     assert lines
     for line in lines:
@@ -152,7 +152,7 @@ _SOURCE = "https://github.com/owner/tpu-provisioner"
 
 @pytest.mark.e2e
 def test_released_chart_needs_only_the_values_of_the_cluster(tmp_path: Path) -> None:
-    """It uses the released image, and has the version of the release."""
+    """The chart uses the released image, and has the version of the release."""
     folder = tmp_path / "tpu-provisioner"
     assert release.main(["chart", _RELEASED, _SOURCE, str(folder)]) == 0
     chart = yaml.safe_load((folder / "Chart.yaml").read_text(encoding="utf-8"))
@@ -167,7 +167,7 @@ def test_released_chart_needs_only_the_values_of_the_cluster(tmp_path: Path) -> 
 @pytest.mark.e2e
 @pytest.mark.parametrize("product", ["manifest", "nodegroups", "partitions"])
 def test_manifest_of_a_release_has_its_image_and_a_configmap_for_settings(product: str, tmp_path: Path) -> None:
-    """It contains no values of the example's project."""
+    """The manifest contains no values of the example's project."""
     made, settings = map(tools.documents, _released(tmp_path, product))
     (limits,) = settings
     deployments = [each["metadata"]["name"] for each in made if each["kind"] == "Deployment"]
@@ -329,7 +329,7 @@ def _role_ids(module: Path) -> dict[str, str]:
 def test_roles_of_terraform_and_pages_have_the_needed_permissions(
     module: Path, pages: list[Path], roles: dict[str, set[str]]
 ) -> None:
-    """Neither creates another role."""
+    """Terraform and the pages create no other role."""
     ids = _role_ids(module)
     assert roles == {
         ids[name]: set(re.findall(r'"(\w+\.\w+\.\w+)"', body))

@@ -323,7 +323,7 @@ _DEFAULTS_OF_OLD: Json = {
 
 
 def test_values_of_env_injector_are_accepted(component: _Documents, with_cert_manager: _Documents) -> None:
-    """Its defaults without changes, and each value with a counterpart, under its old name."""
+    """Accepted are its unchanged defaults, and each value with a counterpart, under its old name."""
     made, want = bare(_alone(**_DEFAULTS_OF_OLD)), bare(component)
     want["Deployment", _NAME]["spec"]["replicas"] = 1
     assert made == want
@@ -658,7 +658,7 @@ def _variables(pod: Json) -> dict[str, str]:
 
 
 def test_second_apply_keeps_keys_and_ca_bundles_of_the_webhook(rehearsal: Rehearsal, served: Served) -> None:
-    """With client-side and server-side apply."""
+    """This holds for client-side and server-side apply."""
     text = yaml.safe_dump_all(served.documents)
     before = (rehearsal.api.get(_SECRET)["data"], rehearsal.api.get(_CONFIGURATION)["webhooks"])
     assert before[0]["tls.key"]
