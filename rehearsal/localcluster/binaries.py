@@ -52,7 +52,7 @@ _GO_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 HEARTBEAT_SECONDS = 10.0
 
 _TAIL_LINES = 25
-# With -v, Go writes the path of each package that it compiles on a line of its own.
+# Go run with -v writes the path of each package that it compiles on a separate line.
 _PACKAGE = re.compile(r"[\w.\-]+(?:/[\w.\-~]+)*")
 _ADVICE = (
     "The first build fetches Go modules (GOPROXY is respected) and needs about 6 GB on disk for Go's caches; "

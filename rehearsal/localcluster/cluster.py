@@ -1,9 +1,9 @@
 """Starts and stops the local cluster, and creates the objects of `kubeadm init` that joining machines need.
 
-start() returns when the cluster has been seen to work. The cluster is for rehearsals and tests: one replica of each
-program, data that need not survive, no isolation from other users of this machine. The controller manager adds a
-signature to cluster-info for each bootstrap token. The ConfigMap with kubeadm's own configuration is left out, because
-only kubeadm reads it.
+start() returns when the cluster has been seen to work. The cluster is for rehearsals and tests: single replicas, data
+that need not survive, no isolation from other users of this machine. The controller manager adds a signature to
+cluster-info for each bootstrap token. The ConfigMap with kubeadm's own configuration is left out, because only kubeadm
+reads it.
 """
 
 from __future__ import annotations
@@ -422,7 +422,7 @@ def start(
     cluster = LocalCluster(
         home, binaries, operators=chosen, temporary=directory is None, timeout_seconds=timeout_seconds
     )
-    # For callers that forget stop(), on systems where children do not end with their parent.
+    # Callers may forget stop(), and on some systems children do not end with their parent.
     atexit.register(cluster.stop)
     try:
         cluster._start(progress)  # noqa: SLF001 - start() is the constructor's second half

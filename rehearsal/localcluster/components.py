@@ -164,11 +164,11 @@ def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
             f"--tls-cert-file={trust.server_certificate}",
             f"--tls-private-key-file={trust.server_key}",
             f"--client-ca-file={trust.client_authorities}",
-            # Like kubeadm, with the plugin NodeRestriction below: machines join with tokens, and each may write only
+            # Flags of kubeadm, and its plugin NodeRestriction below: machines join with tokens, and each writes only
             # its own Node.
             "--authorization-mode=Node,RBAC",
             "--enable-bootstrap-token-auth=true",
-            # Like GKE: the TPU examples run privileged.
+            # GKE allows privileged pods as well, and the TPU examples are privileged.
             "--allow-privileged=true",
             "--enable-admission-plugins=ExtendedResourceToleration,NodeRestriction",
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",

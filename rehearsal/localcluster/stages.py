@@ -216,7 +216,7 @@ def kwok_configuration() -> list[dict[str, Any]]:
         "nodePlayStageParallelism": _PARALLELISM,
         "podPlayStageParallelism": _PARALLELISM,
         "podsOnNodeSyncParallelism": 4,
-        # With a stream instead of lists, kwok was once seen to miss a pod that was bound right after its node was
+        # kwok with a stream instead of lists was once seen to miss a pod that was bound right after its node was
         # created.
         "enablePodsOnNodeSyncListPager": True,
         "enablePodsOnNodeSyncStreamWatch": False,

@@ -1,4 +1,4 @@
-"""Fixtures: one local control plane for all tests of the installation, with the manifests applied as a user would."""
+"""Fixtures of all tests of the installation: a local control plane, with the manifests applied as a user would."""
 
 from __future__ import annotations
 

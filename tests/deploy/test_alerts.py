@@ -340,7 +340,7 @@ def _test(case: _Case, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "alert_rule_test": [
             {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": _expected(rule, case, minute)}
             for alert, rule in known.items()
-            # For alerts that must not fire, every fifth minute is enough.
+            # Every fifth minute is enough for alerts that must not fire.
             for minute in range(0, case.minutes, 1 if alert in case.want else 5)
         ],
     }
@@ -405,7 +405,7 @@ def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
 
 
 def test_alert_links_its_runbook_if_the_values_have_the_address() -> None:
-    """With the annotation that dashboards of Prometheus know; without an address, the description names the file."""
+    """The link is in the annotation that dashboards of Prometheus use. Without an address, only the file is named."""
     address = "https://wiki.example/tpu"
     for runbooks in ("", address):
         (group,) = _chart_rules(**({"runbooks": runbooks} if runbooks else {}))["spec"]["groups"]

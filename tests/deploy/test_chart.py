@@ -100,7 +100,7 @@ def test_chart_has_no_findings_of_helm_lint() -> None:
 def test_chart_with_default_values_creates_the_objects_of_the_base(
     installed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """Except for the namespace and the labels."""
+    """The objects differ only in the namespace and the labels."""
     by_kustomize = bare(each for each in installed if each["kind"] not in ("Namespace", "ConfigMap"))
     by_helm = _template(_IMAGE)
     assert bare(each for each in by_helm if each["kind"] != "ConfigMap") == by_kustomize
@@ -284,7 +284,7 @@ def test_value_that_the_schema_rejects_is_rejected_by_the_controller(change: dic
     "option", _ALL_OFFERED, ids=[f"{option.group.name}: {option.variable}" for option in _ALL_OFFERED]
 )
 def test_value_that_the_schema_accepts_is_accepted_by_the_controller(option: Option) -> None:
-    """Except for lists that contain an item twice, which a pattern cannot detect."""
+    """The exception are lists that contain an item twice, which a pattern cannot detect."""
     schema = chart_schema.property_of(option)
     for value in schema.get("enum", []):
         if value != "":

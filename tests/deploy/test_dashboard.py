@@ -86,7 +86,7 @@ def test_query_of_a_dashboard_uses_exported_metrics_and_labels(board: Dashboard)
 
 
 def test_queries_are_valid_promql_and_match_values_of_the_code(tmp_path: Path) -> None:
-    """For all dashboards and docs/metrics.md; a wrong value would leave a panel empty."""
+    """The test covers all dashboards and docs/metrics.md; a wrong value would leave a panel empty."""
     queries = [query for board in _METRICS for query, _ in _queries(board)] + examples()
     assert len(queries) > 100
     filled = [query.replace("$__rate_interval", "5m").replace("$", "") for query in queries]

@@ -216,7 +216,7 @@ def _drift(rehearsal: Rehearsal, documents: list[Json]) -> list[tuple[Json, Json
 
 
 def test_second_sync_changes_nothing(rehearsal: Rehearsal, synced: list[Json]) -> None:
-    """This includes the fields that the controllers write."""
+    """A sync also leaves the fields unchanged that the controllers write."""
     assert _drift(rehearsal, synced) == []
 
 

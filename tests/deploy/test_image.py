@@ -38,7 +38,7 @@ def stages() -> list[Stage]:
 def test_final_stage_has_no_build_tools_a_numeric_user_and_the_entry_point(stages: list[Stage]) -> None:
     """The entry point accepts the flags of the Go provisioner."""
     base, made, final = stages
-    # With a digest, and in the line that Dependabot updates; `make docker-build BASE=...` replaces the stage by its
+    # The base has a digest, in a line that Dependabot updates. `make docker-build BASE=...` replaces the stage by its
     # name.
     assert re.fullmatch(r"python:3\.\d+-slim@sha256:[0-9a-f]{64}", base.base)
     assert base.name == "base"

@@ -76,7 +76,7 @@ def full(
     folder = overlay.make_overlay(deploy, VALUES, overlay.Choices(google_service_account=account))
     tools.run("kustomize", "edit", "set", "image", f"controller={_IMAGE}", cwd=folder)
     for name in _ALL:
-        # The template enables placement.
+        # Placement is left out, because the template already enables it.
         if name != "placement" and not name.startswith("workload-identity"):
             enable_component(folder, name)
             # `kustomize edit set image` must also work on its own result.
@@ -117,7 +117,7 @@ def test_all_components_together_are_accepted_by_a_real_api_server(rehearsal: Re
 def test_overlay_without_the_annotation_removes_it_from_the_service_account(
     rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]
 ) -> None:
-    """This happens on the way from the annotation to the direct principal."""
+    """An administrator who changes to the direct principal needs this."""
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{SERVICE_ACCOUNT}"
     rehearsal.kubectl("apply", "--server-side", "-k", str(full))
     assert "iam.gke.io/gcp-service-account" in rehearsal.api.get(path)["metadata"]["annotations"]

@@ -198,7 +198,7 @@ def test_takeover_from_the_go_provisioner_and_back_keeps_pools_in_use(
     """This provisioner waits, takes over the Lease, serves a JobSet, and hands everything back."""
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(_original_deployment()))
     kept = _original_pool(ground.namespace, "kept")
-    # With another machine type; otherwise the next JobSet would rightly use this pool.
+    # The machine type differs; otherwise the next JobSet would rightly use this pool.
     left = _original_pool(ground.namespace, "left", machine_type="ct5lp-hightpu-8t")
     ground.apply("kept", run_for="600s")
     ground.wait(lambda: ground.unschedulable("kept"), "the JobSet waits for its pool")

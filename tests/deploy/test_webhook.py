@@ -185,7 +185,7 @@ def test_chart_with_the_webhook_creates_the_objects_of_the_component(
 
 
 def test_pods_with_ipus_are_registered_by_a_component_or_a_value(with_partitions: _Documents) -> None:
-    """With failurePolicy Fail, as without the webhook a pod would run without IPUs. The init image is the chart's."""
+    """The failurePolicy is Fail, as without the webhook a pod would run without IPUs. The init image is the chart's."""
     made = _rendered(partitions={"enabled": True})
     assert _by_name(only(made, "MutatingWebhookConfiguration")) == _by_name(
         only(with_partitions, "MutatingWebhookConfiguration")

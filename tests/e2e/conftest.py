@@ -1,4 +1,4 @@
-"""Fixtures: one local control plane and one simulated GKE for all end-to-end tests, and a namespace for each test."""
+"""Fixtures of all end-to-end tests: a shared local control plane and simulated GKE, and a namespace for each test."""
 
 from __future__ import annotations
 

@@ -290,13 +290,13 @@ def test_assignment_survives_restarts_edited_labels_and_recreated_nodes(assigned
     want = {name: labels_of(key, assigned.namespace) for name in nodes}
     uids = {pod["metadata"]["uid"] for pod in running(assigned)}
 
-    # With a new process.
+    # A new process keeps the labels.
     assert process.stop() == 0
     process = assigned.provisioner(environment=environment)
     await_round(process, assigned.api, after=datetime.now(UTC))
     assert marks_of_nodes(assigned) == want
 
-    # With edited labels.
+    # Edited labels are corrected.
     for edited in (
         {constants.SLICE: "j-of-nobody"},
         dict.fromkeys(MARKS),
@@ -307,7 +307,7 @@ def test_assignment_survives_restarts_edited_labels_and_recreated_nodes(assigned
         assigned.wait(lambda: marks_of_nodes(assigned) == want, f"the labels are restored after {edited}")
     assert {pod["metadata"]["uid"] for pod in running(assigned)} == uids
 
-    # With a recreated node.
+    # A recreated node gets the labels of the slice.
     (victim, _) = running(assigned)
     assigned.api.delete(object_path("nodes", victim["spec"]["nodeName"]))
     remove(assigned, victim, at_once=True)

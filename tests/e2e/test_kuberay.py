@@ -188,7 +188,7 @@ def test_replica_that_lost_a_host_is_recreated_on_the_same_pool(ground: Ground, 
     path = object_path("pods", victim["metadata"]["name"], namespace=ground.namespace)
     if lost == "a node":
         ground.api.delete(object_path("nodes", victim["spec"]["nodeName"]))
-        # Like the controller manager, 40 s after the loss of the node.
+        # The controller manager deletes a pod in this way 40 s after the loss of its node.
         path += "?gracePeriodSeconds=0"
     ground.api.delete(path)
     ground.wait(lambda: len(ray.workers) == 4 and not before.keys() & ray.pools.keys(), "the replica is made anew")

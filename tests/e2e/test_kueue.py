@@ -48,7 +48,7 @@ _KINDS = {
 }
 _PRIORITY = "kueue.x-k8s.io/priority-class"
 _PRIORITIES = {"low": 1, "high": 2}
-#: Like those of the flavors in docs/kueue.md.
+#: Tolerations of the flavors in docs/kueue.md.
 _TOLERATIONS = [
     {"key": constants.TPU_RESOURCE, "operator": "Exists"},
     {"key": "cloud.google.com/gke-spot", "operator": "Exists"},
@@ -214,8 +214,8 @@ def test_jobset_is_resumed_when_all_its_slices_are_ready_and_runs_on_them(queue:
 
 
 def test_stockout_moves_a_jobset_to_its_next_choice_of_capacity(queue: Queue, alone: Ground) -> None:
-    """This takes one retry. Kueue itself uses another flavor only because of its quota."""
-    # With its own provisioner, because a provisioner remembers stockouts.
+    """The move takes one retry of the request. Kueue itself uses another flavor only because of its quota."""
+    # The test needs its own provisioner, because a provisioner remembers stockouts.
     alone.provisioner(environment=EAGER)
     queue.set_up(_V4)
     alone.gke.inject(Fault(kind=FaultKind.STOCKOUT, capacity=Capacity.ON_DEMAND))
@@ -236,7 +236,7 @@ def test_jobset_of_a_flavor_with_a_topology_runs_on_its_new_pools(queue: Queue) 
 
 @pytest.mark.usefixtures("provisioner")
 def test_jobset_that_preempts_another_gets_its_pools(queue: Queue) -> None:
-    """No pool is created for it."""
+    """The preempting JobSet runs on the pools of the other one."""
     ground = queue.ground
     queue.set_up(_V4, chips=8, preemption={"withinClusterQueue": "LowerPriority"})
     classes = {name: queue.make("WorkloadPriorityClass", name, {}, value=value) for name, value in _PRIORITIES.items()}

@@ -26,7 +26,7 @@ def chip_seconds(process: ProvisionerProcess, ground: Ground) -> float:
 
 
 def test_follower_takes_over_from_a_stopped_or_killed_leader(alone: Ground) -> None:
-    """After an orderly stop this takes seconds, after a kill until the Lease expires."""
+    """The takeover needs seconds after an orderly stop, and the rest of the Lease after a kill."""
     first = alone.provisioner(arguments=ELECT)
     second = alone.provisioner(arguments=ELECT, wait=False)
     alone.wait(lambda: ready(second)[0] == 200, "the follower is ready")

@@ -114,7 +114,7 @@ def test_in_place_restart_gets_its_lost_node_or_pool_back(ground: Ground, lost: 
         ground.drop_pool(pool)
         ground.wait(lambda: pool not in {each.name for each in ground.living()}, "the pool is gone")
     for pod in (follower,) if lost == "a node" else (leader, follower):
-        # Like the controller manager, 40 s after the loss of the node.
+        # The controller manager deletes a pod in this way 40 s after the loss of its node.
         path = object_path("pods", pod["metadata"]["name"], namespace=ground.namespace)
         ground.api.patch(f"{path}/status", {"status": {"phase": "Failed"}})
         ground.api.delete(f"{path}?gracePeriodSeconds=0")

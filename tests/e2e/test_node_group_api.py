@@ -126,7 +126,7 @@ _OF_BEFORE: Mapping[str, dict[str, Any] | None] = {
 
 
 Json = dict[str, Any]
-#: For each rule, by its message: specs that break only this rule, each with a similar spec that satisfies it.
+#: Specs by the message of the only rule that they break, each with a similar spec that satisfies the rule.
 Rules = Mapping[str, Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]]
 
 
@@ -600,7 +600,7 @@ def _children(group: ObjectMeta) -> Iterator[Child]:
 
 @pytest.mark.e2e
 def test_columns_of_a_group_show_its_status(rehearsal: Rehearsal, server: Server) -> None:
-    """Also with the short name of the kind, and in the category of all TPU kinds."""
+    """The columns are also shown for the short name of the kind, and for the category of all TPU kinds."""
     made = server.create(Kind.TPU_NODE_GROUP, GROUP, name="seen", dry=False)
     group = parse(TpuNodeGroup, made.json())
     waiting = Condition(

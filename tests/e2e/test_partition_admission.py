@@ -139,7 +139,7 @@ _UNPRIVILEGED = {
 
 
 def test_each_mode_is_admitted_by_its_documented_levels_of_pod_security(rehearsal: Rehearsal, port: int) -> None:
-    """For pods whose own fields need no privileges. Pod Security checks them after the webhook."""
+    """The fields of the tested pods need no privileges. Pod Security checks pods after the webhook."""
     levels = ("privileged", "baseline", "restricted")
     for level in levels:
         labels = {"pod-security.kubernetes.io/enforce": level}

@@ -346,7 +346,7 @@ def test_selectors_of_gated_pods_cannot_be_extended_with_marks(admission: Admiss
         return ""
 
     try:
-        # Like Kueue's topology-aware scheduling.
+        # Kueue's topology-aware scheduling adds this selector.
         for name in ("marked", "plain", "none"):
             assert not extended(name, {constants.HOSTNAME: "node-1"})
         assert "excludes the nodes" in extended("plain", labels_of("j-a", _ASSIGNED))

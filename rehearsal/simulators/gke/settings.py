@@ -24,7 +24,7 @@ _RESERVATION_STATES = ("CREATING", "DELETING", "INVALID", "READY", "UPDATING", F
 class SimulatorSettings(GoogleSettings):
     """Options of the simulator."""
 
-    # These identify the cluster or its credentials.
+    # Fixed because they identify the cluster or its credentials.
     fixed = ("project", "location", "cluster")
 
     #: The only cluster location (zone or region) that is served; None if all are.

@@ -1,4 +1,4 @@
-"""Runs a simulated service on a local port: one thread serves HTTP, another runs the callbacks that are due."""
+"""Runs a simulated service on a local port, with a thread for HTTP and a thread for callbacks that are due."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_failed_delete_of_a_group_changes_nothing(compute: Compute) -> None:
 
 @pytest.mark.parametrize("method", ["instanceGroupManagers.insert", "instanceGroupManagers.delete"])
 def test_hanging_operation_takes_effect_when_its_fault_is_cleared(compute: Compute, method: str) -> None:
-    """Before that, it has no effect, even long after its usual time."""
+    """Until then the operation has no effect, even long after its usual time."""
     compute.world.faults.add(Fault(kind=FaultKind.OPERATION_NEVER_ENDS, method=method))
     compute.slice()
     if method.endswith("delete"):

@@ -62,7 +62,7 @@ def test_library_creates_lists_and_deletes_a_pool(library: container_v1.ClusterM
 
 
 def test_enums_are_numbers_if_a_client_requests_numbers(gke: Simulator) -> None:
-    """Also in lists of pools. Fields that are not enums are the same."""
+    """Pools in lists have numbers as well. Fields that are not enums are equal in both formats."""
     gke.inject(Fault(kind=FaultKind.STOCKOUT))
     client = Client(gke.port)
     config = {"machineType": "ct6e-standard-4t", "labels": {"status": "ERROR"}}

@@ -165,7 +165,7 @@ def test_delete_of_a_pool_ends_the_retries_of_its_registrations(kube: FakeKube) 
 
 
 def test_lost_nodes_are_registered_again_only_with_a_repair_time(kube: FakeKube) -> None:
-    """For preempted nodes as well as for nodes that another client deleted."""
+    """The test covers preempted nodes and nodes that another client deleted."""
     with registering() as gke:
         create(gke)
         wait_for(lambda: runs(gke))

@@ -101,7 +101,8 @@ def _context(access: Access) -> ssl.SSLContext:
     if access.authority_pem:
         context.load_verify_locations(cadata=access.authority_pem)
     else:
-        # Like kubeadm for the read of cluster-info, whose content is verified by its signature.
+        # kubeadm does not verify the server either when it reads cluster-info, whose content is verified by its
+        # signature.
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if access.certificate_pem:
         # Python's ssl module reads client certificates only from files.

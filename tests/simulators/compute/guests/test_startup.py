@@ -42,7 +42,7 @@ def machine(**changes: str) -> MachineView:
 
 
 def test_invitation_contains_all_values_of_the_metadata() -> None:
-    """With the default port, and only labels that a kubelet may set."""
+    """The port is the default one, and only labels that a kubelet may set are kept."""
     found = read_invitation(machine(kube_taints="a=b:NoSchedule"))
     assert found.taints == (("a", "b", "NoSchedule"),)
     assert (found.host, found.port, found.token, found.kubernetes_version) == (HOST, PORT, TOKEN, "1.34")
