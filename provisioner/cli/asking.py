@@ -63,6 +63,9 @@ def documents(remote: Remote) -> Documents:
 
 def _without_slices(remote: Remote, failure: RemoteError) -> Documents:
     installed = not isinstance(failure, NotInstalledError)
+    if installed and remote.server:
+        # All products answer at one address.
+        raise failure
     try:
         found = partitions(remote)
     except RemoteError as error:
