@@ -129,7 +129,7 @@ def rule_of_component(name: str) -> dict[str, Any]:
 
 
 def enable_component(overlay: Path, name: str) -> None:
-    """Enable a component in an overlay, by the comment in its template."""
+    """Enable a component in an overlay by removing the comment sign of its line in the template."""
     path = overlay / "components" / "kustomization.yaml"
     text, found = re.subn(rf"(?m)^# (- (?:\.\./)+components/{name})$", r"\1", path.read_text(encoding="utf-8"))
     assert found == 1, f"the template does not name the component {name}"
@@ -137,7 +137,7 @@ def enable_component(overlay: Path, name: str) -> None:
 
 
 def disable_component(overlay: Path, name: str) -> None:
-    """Disable a component that the template of overlays enables."""
+    """Disable a component that the template of overlays enables, by a comment sign."""
     path = overlay / "components" / "kustomization.yaml"
     text, found = re.subn(rf"(?m)^(- (?:\.\./)+components/{name})$", r"# \1", path.read_text(encoding="utf-8"))
     assert found == 1, f"the template does not enable the component {name}"

@@ -85,7 +85,7 @@ def _mounts(documents: list[dict[str, Any]]) -> tuple[Any, ...]:
 
 @pytest.mark.e2e
 def test_component_and_chart_mount_the_same_credentials(tmp_path: Path) -> None:
-    """A Secret and a token for Workload Identity Federation, both read-only."""
+    """The credentials are a Secret and a token for Workload Identity Federation, both read-only."""
     documents = _example(tmp_path, options=r"components:|- \.\./\.\./components/")
     path, volumes, mounts, _ = _mounts(documents)
     assert path == "/etc/gcp/key.json"

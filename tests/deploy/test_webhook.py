@@ -323,7 +323,7 @@ _DEFAULTS_OF_OLD: Json = {
 
 
 def test_values_of_env_injector_are_accepted(component: _Documents, with_cert_manager: _Documents) -> None:
-    """Accepted are its unchanged defaults, and each value with a counterpart, under its old name."""
+    """The test passes its unchanged defaults, and each value with a counterpart, under its old name."""
     made, want = bare(_alone(**_DEFAULTS_OF_OLD)), bare(component)
     want["Deployment", _NAME]["spec"]["replicas"] = 1
     assert made == want
