@@ -312,7 +312,7 @@ class Rehearsal(RehearsedCluster):
         name: str = "provisioner",
         kubeconfig: Path | None = None,
     ) -> ProvisionerProcess:
-        """Create a provisioner process, not started yet. Another kubeconfig may lead to the cluster through a proxy."""
+        """Create a provisioner process, not started yet. Another kubeconfig may have other rights, or use a proxy."""
         made = ProvisionerProcess(
             kubeconfig=kubeconfig or self.cluster.kubeconfig,
             gke_endpoint=self.gke.url,

@@ -231,7 +231,7 @@ class Intruder:
 
 @pytest.mark.timeout(300)
 def test_token_of_a_machine_gets_a_certificate_only_for_its_own_node(world: World) -> None:
-    """Requests for other nodes are not approved, and a Node with the provider ID of another machine gets no labels."""
+    """Requests for other nodes are not approved. A Node with another machine's provider ID gets no worker index."""
     world.rehearsal.kubectl("apply", "--server-side", "-k", str(crds.FOLDER))
     definitions = [f"customresourcedefinitions/{kind.plural}.{GROUP}" for kind in Kind]
     world.rehearsal.kubectl("wait", "--for=condition=Established", "--timeout=30s", *definitions)
