@@ -31,5 +31,5 @@ def command(*, lws: bool, kueue: bool, kuberay: bool) -> int:
 
 
 def progress(text: str, /) -> None:
-    """Say how far it is, on standard error: standard output is for scripts."""
+    """Print progress on standard error: standard output contains only the paths, for scripts."""
     click.echo(text, err=True)

@@ -1,4 +1,4 @@
-"""`tpu-rehearsal demo`: a JobSet from creation to nothing left, before your eyes, without a cloud."""
+"""`tpu-rehearsal demo`: runs a JobSet without a cloud and shows its life, until all its node pools are deleted."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def command(
 
 
 def _ended(rehearsal: Rehearsal, story: Story) -> str:
-    """Say that all JobSets have ended and nothing is left; empty while it is not so."""
+    """Return the final message if all JobSets have ended and nothing is left, otherwise ""."""
     if story.invalid:
         raise RehearsalError("no pool can be created:\n" + "\n".join(story.invalid))
     if story.failed:
@@ -143,10 +143,10 @@ def _picture(rehearsal: Rehearsal, story: Story, process: ProvisionerProcess) ->
 
 
 def summary(pools: Iterable[PoolTimes], calls: Mapping[str, Mapping[Any, int]]) -> Iterator[str]:
-    """Yield the times of each node pool, the calls to GKE, and what became of the pools."""
+    """Yield the times of each node pool, the calls to GKE, and the final state of the pools."""
     made = [times for times in pools if "creating" in times.entered]
     if made:
-        # Before it is used, nothing tells whose it is but its name.
+        # A pool has no jobs before it is in use; until then, only its name shows for which slice it was created.
         rows = (((", ".join(times.jobs), times.name), str(times.chips), times) for times in made)
         yield from steps_table(("SLICE, NODE POOL", "CHIPS"), rows, _STEPS)
     yield from calls_table("GKE", calls)
@@ -174,7 +174,7 @@ def _phase(times: PoolTimes) -> str:
 
 
 def problem_with(manifests: Manifests, environment: Mapping[str, str]) -> str:
-    """Say why nothing would ever happen with these manifests; empty where something will."""
+    """Return the reason why these manifests would create no pool, empty if they would."""
     if manifests.problems:
         return "\n".join(output.plain(str(each)) for each in manifests.problems)
     jobsets = [each for each in manifests.documents if each.raw.get("kind") == _KIND]
@@ -192,7 +192,7 @@ def problem_with(manifests: Manifests, environment: Mapping[str, str]) -> str:
         return str(error)
     found = forecast(jobsets, effective, GKE_RULES)
     if found.pools or any(each.reason for each in found.remarks):
-        # What Events tell is a part of what is shown.
+        # Remarks with a reason become Events, which the demo shows.
         return ""
     reasons = [output.plain(str(each)) for each in found.remarks]
     return "\n".join(reasons) or f"no JobSet in these files requests {TPU_RESOURCE}, so nothing would happen"

@@ -1,4 +1,4 @@
-"""`tpu-rehearsal demo-gce`: a TPUNodeGroup and a JobSet on it, from nothing to nothing left, without a cloud."""
+"""`tpu-rehearsal demo-gce`: runs a JobSet on a TPUNodeGroup without a cloud, until the group is deleted."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.http.settings import SettingsError
 
 _EXAMPLES = ("nodegroups/slice.yaml", "nodegroups/jobset-on-slice.yaml")
-#: VMs that every reservation has room for.
+#: Number of VMs of every simulated reservation.
 _RESERVED = 10_000
-#: What makes groups for JobSets that come without one.
+#: Environment of the provisioner that creates groups for JobSets without one.
 _PROVISIONER = {
     "PROVIDER": "gce",
     "GCP_PROJECT_ID": PROJECT,
@@ -78,7 +78,7 @@ def command(files: tuple[Path, ...], *, create_seconds: float, boot_seconds: flo
         simulated = _simulated(groups, create_seconds=create_seconds, boot_seconds=boot_seconds)
     except SettingsError as error:
         raise click.UsageError(str(error)) from error
-    # What a guest meets while it waits for its metadata is no news here.
+    # Simulated guests log each failed step at level info, such as a read of missing metadata; the demo hides that.
     logs.configure("warning")
     demo = Demo(keep=keep)
     with demo, GroupRehearsal(settings=simulated, progress=demo.tell) as rehearsal:
@@ -109,7 +109,7 @@ def command(files: tuple[Path, ...], *, create_seconds: float, boot_seconds: flo
 
 
 def _used(story: GroupStory) -> str:
-    """Say that nothing needs the machines any more; empty while it is not so."""
+    """Return a message if all groups were ready once and all JobSets have ended, otherwise ""."""
     if story.failed:
         raise RehearsalError(f"JobSet {', '.join(story.failed)} failed; see its pods for the reason")
     if not story.all_ready or story.unfinished:
@@ -118,7 +118,7 @@ def _used(story: GroupStory) -> str:
 
 
 def _gone(rehearsal: GroupRehearsal, story: GroupStory) -> str:
-    """Say that nothing is left; empty while it is not so."""
+    """Return the final message if nothing is left, otherwise ""."""
     if not all("gone" in times.entered for times in story.groups.values()) or rehearsal.left():
         return ""
     return "nothing is left: no policy, template, group, machine, node or token"
@@ -133,7 +133,7 @@ def _picture(rehearsal: GroupRehearsal, story: GroupStory, process: ControllerPr
 
 
 def _simulated(groups: Iterable[Mapping[str, Any]], *, create_seconds: float, boot_seconds: float) -> ComputeSettings:
-    """Return a Compute Engine in a hurry, with the reservations that the groups name."""
+    """Return settings of a fast simulated Compute Engine, with the reservations that the groups name."""
     reservations = {}
     for group in groups:
         spec = group["spec"]
@@ -157,7 +157,7 @@ def _simulated(groups: Iterable[Mapping[str, Any]], *, create_seconds: float, bo
 
 
 def summary(groups: Iterable[GroupTimes], calls: Mapping[str, Mapping[Any, int]], left: Sequence[str]) -> Iterator[str]:
-    """Yield the times of each group, the calls to Compute Engine, and what is left."""
+    """Yield the times of each group, the calls to Compute Engine, and the names of the resources that are left."""
     groups = list(groups)
     rows = (((times.name,), str(times.machines), times) for times in groups)
     yield from steps_table(("TPUNODEGROUP", "NODES"), rows, _STEPS)
@@ -171,7 +171,7 @@ def summary(groups: Iterable[GroupTimes], calls: Mapping[str, Mapping[Any, int]]
 
 
 def problem_with(manifests: Manifests) -> str:
-    """Say why nothing would ever happen with these manifests; empty where something will."""
+    """Return the reason why these manifests cannot be shown, empty if they can."""
     if manifests.problems:
         return "\n".join(output.plain(str(each)) for each in manifests.problems)
     groups = _groups(manifests)

@@ -1,4 +1,4 @@
-"""`tpu-rehearsal demo-ipu`: pods with IPUs from waiting to released, on a local control plane, without IPUs."""
+"""`tpu-rehearsal demo-ipu`: runs pods with IPUs on a local control plane, until their partitions are removed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def command(files: tuple[Path, ...], *, ipus: int, create_seconds: float, keep: 
 
 
 def _ended(rehearsal: PartitionRehearsal, story: PartitionStory) -> str:
-    """Say that all pods have ended and nothing is left; empty while it is not so."""
+    """Return the final message if all pods have ended and nothing is left, otherwise ""."""
     if story.failed:
         raise RehearsalError(f"pod {', '.join(story.failed)} failed; see it for the reason")
     if not story.pods or story.unfinished or _left(rehearsal):
@@ -101,7 +101,7 @@ def _left(rehearsal: PartitionRehearsal) -> list[str]:
 
 
 def summary(pods: Iterable[PodTimes], left: Sequence[str]) -> Iterator[str]:
-    """Yield the times of each pod, and what is left."""
+    """Yield the times of each pod, and the names of the partitions and ledger entries that are left."""
     pods = list(pods)
     yield from steps_table(("POD", "IPUS"), (((times.name,), times.ipus, times) for times in pods), _STEPS)
     yield ""

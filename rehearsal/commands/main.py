@@ -1,4 +1,4 @@
-"""The command line: `tpu-rehearsal`. No cluster runs it, and the image does not contain it."""
+"""The command line `tpu-rehearsal`. It does not run in clusters, and the image does not contain it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code. Raises SystemExit with code 2 where the command line is wrong."""
+    """Run one command; return its exit code. Raises SystemExit with code 2 if the command line is wrong."""
     output.prepare()
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_frame() -> click.Group:
-    """Return all commands."""
+    """Return the group of all commands."""
     examples = ("{prog} demo my-jobset.yaml", "{prog} simulator --port=0")
     frame = Frame("rehearsal.commands", COMMANDS, name=PROGRAM, help=rehearsal.__doc__, examples=examples)
     return click.version_option(provisioner.__version__, message=f"{PROGRAM} %(version)s")(frame)

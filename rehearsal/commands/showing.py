@@ -1,4 +1,4 @@
-"""What the commands that rehearse have in common: how they go on and end, lines with their time, tables."""
+"""Common parts of the demo commands: their main loop and end, output lines with the elapsed time, and tables."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ from provisioner.cli.output import ExitCode
 from rehearsal.demos.world import RehearsalError, RehearsedCluster, Times
 from rehearsal.localcluster import LocalClusterError
 
-#: How often the world is looked at.
+#: Interval in seconds between two checks for changes.
 _LOOK_SECONDS = 0.2
-#: Nothing new for this long beyond the time that machines take is a failure.
+#: Seconds without a change after which a demo fails, in addition to the time that machines take.
 STANDSTILL_SECONDS = 120.0
-#: What a table is wide, and what it has room for at least beside its numbers.
+#: Width of a table, and minimum width of its first column, in characters.
 _TABLE_WIDTH = 80
 _NAME_WIDTH = 20
-#: Of lines that go on with a name, and between columns.
+#: Indentation of the continuation lines of a name, and gap between columns.
 _GAP = "  "
 
 
 class Story(Protocol):
-    """What changes in a rehearsal."""
+    """Source of the lines that a demo shows."""
 
     def advance(self) -> Iterator[str]:
-        """Look again; yield a line for each thing that has changed."""
+        """Check for changes; yield a line for each."""
 
 
 class Demo:
-    """A demo while it is shown: use it as a context, then return its exit code."""
+    """A demo while it runs: a context manager that handles signals and errors. Its `exit_code` is valid at the end."""
 
     def __init__(self, *, keep: bool) -> None:
         self._keep = keep or os.environ.get("KEEP", "") not in ("", "0", "false")
         self._started = time.monotonic()
-        # No threading.Event: a signal that comes while the same thread holds its lock would wait for itself.
+        # A plain flag, no threading.Event: a signal handler that runs while its own thread holds the Event's lock would
+        # deadlock.
         self._interrupted = False
         self.exit_code = ExitCode.OK
 
@@ -53,7 +54,7 @@ class Demo:
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         if self._interrupted:
-            # Nobody asks twice who can wait until all has ended in good order.
+            # On a second signal, stop at once: the user does not want to wait for the orderly shutdown.
             raise KeyboardInterrupt
         self._interrupted = True
 
@@ -80,9 +81,9 @@ class Demo:
         picture: Callable[[], str],
         patience_seconds: float = STANDSTILL_SECONDS,
     ) -> bool:
-        """Tell the story until `ended` returns words, which are told too; return False where it was interrupted first.
+        """Print each change until `ended` returns a text, and print that as well; return False if interrupted before.
 
-        Raises RehearsalError, with a picture of what there is, where nothing has changed for so long.
+        Raises RehearsalError with the text of `picture` if nothing has changed for `patience_seconds`.
         """
         last_news = time.monotonic()
         while not self._interrupted:
@@ -100,7 +101,7 @@ class Demo:
         return False
 
     def stay(self, rehearsal: RehearsedCluster, places: Mapping[str, str]) -> None:
-        """Where everything is to stay, say where it is, and keep it running until an interruption."""
+        """Print the addresses of everything and keep it running until an interruption, if the user asked for that."""
         if not self._keep or self._interrupted:
             return
         rows = [("kubectl", str(rehearsal.cluster.binaries["kubectl"])), *places.items()]
@@ -112,26 +113,26 @@ class Demo:
 
 
 def refuse(message: str) -> None:
-    """Say why nothing is done."""
+    """Print the reason why the command does nothing."""
     click.secho(message, fg="red")
 
 
 def missing(files: Iterable[Path]) -> str:
-    """Name the files that do not exist, in a sentence; empty where all do."""
+    """Return a sentence that names the files that do not exist, empty if all exist."""
     names = ", ".join(str(file) for file in files if not file.exists())
     return f"no such file: {names}" if names else ""
 
 
 def example(name: str) -> Path:
-    """Return an example that comes along."""
+    """Return the path of an example manifest."""
     package = Path(provisioner.__file__).parent
-    # In a checkout beside the package, in a wheel inside it.
+    # The folder is next to the package in a checkout, and inside it in a wheel.
     candidates = (package.parent / "examples" / name, package / "examples" / name)
     return next((path for path in candidates if path.exists()), candidates[0])
 
 
 def calls_table(service: str, calls: Mapping[str, Mapping[Any, int]]) -> Iterator[str]:
-    """Yield how often each method of a service was called."""
+    """Yield a table of the number of calls of each method of a service."""
     yield click.style(f"\nCalls to {service}", bold=True)
     counts = {method: sum(by_status.values()) for method, by_status in calls.items()}
     rows = [("METHOD", "CALLS"), *((method, str(count)) for method, count in counts.items())]
@@ -141,9 +142,9 @@ def calls_table(service: str, calls: Mapping[str, Mapping[Any, int]]) -> Iterato
 def steps_table(
     head: tuple[str, str], rows: Iterable[tuple[Iterable[str], str, Times]], steps: Sequence[tuple[str, str, str]]
 ) -> Iterator[str]:
-    """Yield the seconds of each thing in each step, on 80 columns whatever the names are.
+    """Yield a table of the seconds that each thing spent in each step; it has 80 columns, even if the names are long.
 
-    A row has the names of a thing, each on lines of its own, its count and its times; a step its title, begin and end.
+    A row has the names of a thing, each on its own lines, its count and its times; a step has its title, begin and end.
     """
     yield click.style("\nTime in each step, in seconds", bold=True)
     heads = [head[1], *(title.upper() for title, _, _ in steps)]
@@ -166,7 +167,7 @@ def _taken(times: Times, steps: Sequence[tuple[str, str, str]]) -> Iterator[str]
 
 
 def left_behind(title: str, names: Iterable[str]) -> Iterator[str]:
-    """Yield what is left at the end."""
+    """Yield the names of the resources that are left at the end."""
     yield title
     yield from (f"  {name}" for name in names)
     yield "They were simulated, and end with the local cluster and this program."

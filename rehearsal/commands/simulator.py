@@ -1,4 +1,4 @@
-"""`tpu-rehearsal simulator`: GKE over HTTP, on this machine."""
+"""`tpu-rehearsal simulator`: serves a simulated GKE over HTTP on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def simulated_gke(*, create_seconds: float, delete_seconds: float) -> Callable[[_Function], _Function]:
-    """Add the options that say how long GKE takes, with these defaults; the command gets them as `gke`."""
+    """Add the options for the durations of GKE's operations, with these defaults; the command gets them as `gke`."""
 
     def decorate(command: _Function) -> _Function:
         @click.option(

@@ -1,4 +1,4 @@
-"""`tpu-rehearsal simulator-gce`: Compute Engine over HTTP, on this machine, with VMs that join a cluster."""
+"""`tpu-rehearsal simulator-gce`: serves a simulated Compute Engine over HTTP, with VMs that join a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tpu-rehearsal up`: the local control plane alone."""
+"""`tpu-rehearsal up`: runs only the local control plane."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHECK_SECONDS = 1.0
 @click.option("--kuberay", is_flag=True, help="run KubeRay")
 def command(*, directory: Path | None, jobset: bool, lws: bool, kueue: bool, kuberay: bool) -> int:
     """Start a Kubernetes control plane on this machine, print its KUBECONFIG, and run it until Ctrl-C."""
-    # An end by a service manager is to be as orderly as one by Ctrl-C, at any moment of the start.
+    # Handle SIGTERM like Ctrl-C, so that a service manager can stop the cluster in order at any point of the start.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with start(directory, progress=progress, jobset=jobset, lws=lws, kueue=kueue, kuberay=kuberay) as cluster:

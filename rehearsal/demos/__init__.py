@@ -1,4 +1,4 @@
-"""A whole world on one machine: a real control plane, a simulated GKE, and the provisioner between them."""
+"""Complete environments on one machine: a real control plane, simulated clouds, and the controllers as processes."""
 
 from rehearsal.demos.world import ProvisionerProcess, Rehearsal, RehearsalError, wait_for
 

@@ -1,7 +1,7 @@
-"""Node groups rehearsed: the local control plane, the controller, a simulated Compute Engine, and what happens there.
+"""Rehearsal of node groups: local control plane, controller, simulated Compute Engine, and the story of a demo.
 
-Machines know of the cluster what the controller writes into their metadata. The story, as lines for people and as times
-for a table, is what any user could see: the API server's objects and the controller's log.
+Machines know only those facts about the cluster that the controller writes into their metadata. The story, as lines for
+users and as times for a table, uses only sources of any user: the API server's objects and the controller's log.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from rehearsal.demos.world import ControllerProcess, RehearsedCluster, Times, re
 from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator
 
 API_ROOT = f"/apis/{GROUP}/{VERSION}"
-#: What the DaemonSet of the device plugin runs as; its rights matter to a real one alone.
+#: ServiceAccount of the device plugin's DaemonSet. It has no rights here, because no device plugin runs.
 _PLUGIN_ACCOUNT = {
     "apiVersion": "v1",
     "kind": "ServiceAccount",
     "metadata": {"name": "tpu-device-plugin-sa", "namespace": "kube-system"},
 }
-#: What machines may do with their tokens, with roles that are there.
+#: Bindings of the existing roles that machines need to join with their tokens.
 _MACHINES = [
     {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -45,7 +45,7 @@ _MACHINES = [
 
 
 class GroupRehearsal(RehearsedCluster):
-    """The local cluster with the definitions of node groups, and the simulated Compute Engine."""
+    """The local cluster with the CRDs of node groups, and the simulated Compute Engine."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class GroupRehearsal(RehearsedCluster):
         self.compute = ComputeSimulator(settings or ComputeSettings(machines_join=True))
 
     def start_rest(self) -> None:
-        """Install the definitions, and start the simulated Compute Engine."""
+        """Install the CRDs, and start the simulated Compute Engine."""
         definitions = {"apiVersion": "v1", "kind": "List", "items": [crd(kind) for kind in Kind]}
         self.kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(definitions))
         named = [f"customresourcedefinition/{kind.plural}.{GROUP}" for kind in Kind]
@@ -73,7 +73,7 @@ class GroupRehearsal(RehearsedCluster):
         self.compute.stop()
 
     def controller(self, *, projects: Sequence[str], environment: Mapping[str, str] | None = None) -> ControllerProcess:
-        """Make a controller that may spend in these projects, not started yet."""
+        """Create a controller process, not started yet, that may create resources in these projects."""
         return self.process(
             "nodegroups",
             environment={
@@ -85,7 +85,7 @@ class GroupRehearsal(RehearsedCluster):
         )
 
     def left(self) -> list[str]:
-        """Name everything that is there because of node groups, in the cluster and in Compute Engine."""
+        """Return the names of all objects and Compute Engine resources that exist because of node groups."""
         paths = [
             *((str(kind), f"{API_ROOT}/{kind.plural}", "") for kind in Kind),
             ("Node", collection_path("nodes"), ""),
@@ -104,14 +104,14 @@ _KINDS = {
     "InstanceTemplate": "instance template",
     "ManagedInstanceGroup": "managed instance group",
 }
-#: What a log event means to somebody who watches; `{kind}` and `{name}` are of a resource in Compute Engine.
+#: Text for users for each log event; `{kind}` and `{name}` belong to a resource in Compute Engine.
 _WORDS = {
     "resource.create_accepted": "requests {kind} {name} from Compute Engine",
     "resource.delete_accepted": "deletes {kind} {name}",
     "resource.gone": "{kind} {name} is gone",
 }
 _DONE = {"CREATE": "{kind} {name} exists", "DELETE": "{kind} {name} is gone"}
-#: What is counted of a group's machines, each with its words.
+#: Counts of a group's machines, each with the text of its line.
 _COUNTED = {
     "running": "machines run",
     "joined": "machines have joined the cluster",
@@ -121,13 +121,13 @@ _COUNTED = {
 
 @dataclass(slots=True, kw_only=True)
 class GroupTimes(Times):
-    """When one group got how far for the first time, in seconds of the story's clock."""
+    """Time at which a group reached each step first, in seconds of the story's clock."""
 
     machines: int = 0
 
 
 class GroupStory(WorkloadStory):
-    """Tells what has changed of JobSets and node groups, each time it is asked."""
+    """Yields the changes of JobSets and node groups since the last call."""
 
     def __init__(
         self,
@@ -144,16 +144,16 @@ class GroupStory(WorkloadStory):
         self._states: dict[str, str] = {}
         self._counts: dict[tuple[str, str], int] = {}
         self._equipped: set[str] = set()
-        #: By namespace/name.
+        #: Times of the groups by namespace/name.
         self.groups: dict[str, GroupTimes] = {}
 
     @property
     def all_ready(self) -> bool:
-        """Whether there are groups, and each was ready once."""
+        """Whether there are groups, and each has been ready at some time."""
         return bool(self.groups) and all("ready" in times.entered for times in self.groups.values())
 
     def advance(self) -> Iterator[str]:
-        """Look again; yield a line for each thing that has changed."""
+        """Check for changes; yield a line for each."""
         yield from self._log()
         yield from self._groups()
         yield from self.workloads()
@@ -179,7 +179,7 @@ class GroupStory(WorkloadStory):
     def _count(self, times: GroupTimes, status: Mapping[str, Any]) -> Iterator[str]:
         wanted, machines = status.get("nodeCount", 0), status.get("machines", [])
         conditions = {each["type"]: each["status"] for each in status.get("conditions", [])}
-        # Asked of Compute Engine, as with gcloud: the controller lists machines more seldom.
+        # Read from Compute Engine, as with gcloud, because the controller lists machines less often.
         running = {each.name for each in self._compute.machines if each.status == "RUNNING"}
         counts = {
             "running": sum(each["name"] in running for each in machines),
@@ -235,5 +235,5 @@ def _state(raw: Mapping[str, Any]) -> str:
     conditions = raw.get("status", {}).get("conditions", [])
     ready: Mapping[str, Any] = next((each for each in conditions if each["type"] == "Ready"), {})
     reason = str(ready.get("reason", ""))
-    # How long a delete takes depends on what it waits for.
+    # The duration of a delete depends on the resource that it waits for; the message names it.
     return f"{reason}: {ready['message']}" if reason.startswith("Deleting") and ready.get("message") else reason

@@ -1,7 +1,7 @@
-"""Partitions of IPUs rehearsed: local control plane, webhook, controller, a simulated V-IPU server, and what happens.
+"""Rehearsal of IPU partitions: local control plane, webhook, controller, simulated V-IPU server, and the story.
 
-No kubelet runs init containers here: `configuration_of` does what the pod's would, with a token of the pod's own. The
-story is what any user could see: the API server's objects and what the V-IPU server lists.
+No kubelet runs init containers here: `configuration_of` does the work of a pod's init container, with a token of the
+pod. The story uses only sources of any user: the API server's objects and the partitions that the V-IPU server lists.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rehearsal.simulators.vipu.settings import VipuSettings
 
 _WEBHOOK = "tpu-provisioner-webhook"
 _REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1"
-#: Of the hosts that reach the IPUs.
+#: Label of the hosts that reach the IPUs.
 _LABEL, _VALUE = "ipu-pod", "one"
 _HOSTS = 2
 _GET_SECONDS = 30
@@ -50,7 +50,7 @@ class PartitionRehearsal(RehearsedCluster):
         self._webhook_port, self._api_port = free_ports(2)
 
     def start_rest(self) -> None:
-        """Start the simulated V-IPU server, and create the hosts."""
+        """Start the simulated V-IPU server, and create the Nodes of the hosts."""
         self.vipu.start()
         self.create_namespace(constants.DEFAULT_NAMESPACE)
         for number in range(1, _HOSTS + 1):
@@ -61,7 +61,7 @@ class PartitionRehearsal(RehearsedCluster):
         self.vipu.stop()
 
     def webhook(self) -> ControllerProcess:
-        """Start the webhook server and have pods with IPUs sent to it."""
+        """Start the webhook server, and register it for new pods with IPUs."""
         made = self.process(
             "webhook",
             environment={
@@ -82,7 +82,7 @@ class PartitionRehearsal(RehearsedCluster):
         return made
 
     def controller(self, *, environment: Mapping[str, str] | None = None) -> ControllerProcess:
-        """Make a controller, not started yet."""
+        """Create a controller process, not started yet."""
         return self.process(
             "partitions",
             environment={
@@ -94,7 +94,7 @@ class PartitionRehearsal(RehearsedCluster):
         )
 
     def configuration_of(self, pod: Mapping[str, Any]) -> str:
-        """Ask for a pod's partition as its init container does; return the configuration. Raises RehearsalError."""
+        """Request a pod's partition as its init container does; return the configuration. Raises RehearsalError."""
         metadata = pod["metadata"]
         folder = self.cluster.directory / "pods" / metadata["uid"]
         folder.mkdir(parents=True, exist_ok=True)
@@ -125,13 +125,13 @@ class PartitionRehearsal(RehearsedCluster):
         return text
 
     def ledger(self) -> dict[str, Any]:
-        """Return the entries of the ledger, by the id of their partition."""
+        """Return the entries of the ledger by partition ID."""
         path = collection_path("configmaps", namespace=constants.DEFAULT_NAMESPACE)
         found = self.objects(path, fieldSelector=f"metadata.name={names.LEDGER_CONFIGMAP_NAME}")
         return {key: json.loads(text) for key, text in (found[0].get("data") or {}).items()} if found else {}
 
     def _token_of(self, pod: Mapping[str, Any]) -> str:
-        """Return a token as the kubelet mounts it: of the pod's account, for the pod alone."""
+        """Return a token of the pod's ServiceAccount, bound to the pod, like the token that the kubelet mounts."""
         metadata = pod["metadata"]
         account = pod["spec"].get("serviceAccountName") or "default"
         request = {
@@ -159,7 +159,7 @@ def _host(name: str) -> dict[str, Any]:
 
 
 def _service(port: int) -> dict[str, Any]:
-    """Return what leads the API server to this machine; certificates are made for the Service's name all the same."""
+    """Return a Service that leads the API server to this machine; the certificate is still for the Service's name."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -169,7 +169,7 @@ def _service(port: int) -> dict[str, Any]:
 
 
 def _registration(port: int) -> dict[str, Any]:
-    """Return the registration of the component webhook-partitions, of new pods alone."""
+    """Return the registration of the component webhook-partitions, reduced to new pods."""
     hook = {
         "name": "partitions.tpu-provisioner.cloud.google.com",
         "admissionReviewVersions": ["v1"],
@@ -201,34 +201,34 @@ _ENDED = {"Succeeded": "has succeeded", "Failed": "has failed"}
 
 @dataclass(slots=True, kw_only=True)
 class PodTimes(Times):
-    """When one pod got how far for the first time, in seconds of the story's clock."""
+    """Time at which a pod reached each step first, in seconds of the story's clock."""
 
     ipus: str
     partition: str = ""
 
 
 class PartitionStory:
-    """Tells what has changed of pods and partitions, each time it is asked."""
+    """Yields the changes of pods and partitions since the last call."""
 
     def __init__(self, rehearsal: PartitionRehearsal, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._rehearsal = rehearsal
         self._clock = clock
         self._listed: dict[str, str] = {}
         self._waits: set[tuple[str, str]] = set()
-        #: By UID.
+        #: Times of the pods by UID.
         self.pods: dict[str, PodTimes] = {}
-        #: Pods whose configuration was handed over, by UID.
+        #: UIDs of the pods that got their configuration.
         self._served: set[str] = set()
         self.failed: list[str] = []
 
     @property
     def unfinished(self) -> list[str]:
-        """Name the pods that have not ended."""
+        """Names of the pods that have not ended."""
         return [each.name for each in self.pods.values() if "ended" not in each.entered]
 
     def advance(self) -> Iterator[str]:
-        """Look again; yield a line for each thing that has changed."""
-        # Partitions first: a pod that runs has had its own before.
+        """Check for changes; yield a line for each."""
+        # List partitions before pods: the partition of a pod that runs is then in the list.
         listed = {each.id: each.state for each in self._rehearsal.vipu.partitions}
         for raw in self._rehearsal.objects(collection_path("pods"), labelSelector=names.POD_LABEL):
             yield from self._pod(raw)
@@ -274,7 +274,7 @@ class PartitionStory:
                 self.failed.append(times.name)
 
     def _events(self) -> Iterator[str]:
-        """Tell why pods wait, each reason once."""
+        """Yield the reasons why pods wait, each reason once per pod."""
         query = {"fieldSelector": "reason=PartitionWaiting"}
         for raw in self._rehearsal.objects(collection_path("events", root="/apis/events.k8s.io/v1"), **query):
             about, note = raw.get("regarding", {}), raw.get("note", "")

@@ -1,6 +1,6 @@
-"""What happens in a rehearsal, as lines for people and as times for a table.
+"""The story of a rehearsal: its changes as lines for users, and its times for a table.
 
-It sees what any user could see: the API server's objects and the provisioner's log.
+It uses only sources of any user: the API server's objects and the provisioner's log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from provisioner.workloads import JOBSET
 from provisioner.workloads.asks import PROVISIONING_REQUEST
 from rehearsal.demos.world import ProvisionerProcess, Rehearsal, RehearsedCluster, Times, read_records
 
-#: What a phase means to somebody who watches. Phases that are not here are of no interest.
+#: Text for users for each phase. Changes to other phases are not shown.
 _PHASE_WORDS = {
     "creating": "requests node pool {node_pool} from GKE: {nodes} of {machine_type}, {chips} chips, for {owner}",
     "provisioning": "node pool {node_pool}: GKE creates it",
@@ -26,13 +26,13 @@ _PHASE_WORDS = {
     "failed": "node pool {node_pool} failed: {note}",
     "gone": "node pool {node_pool} is gone",
 }
-#: Where a pool is ready again between the end of its pods and that of its JobSet, nothing is to be told.
+#: Changes that are not shown: a pool is ready again between the end of its pods and the end of its JobSet.
 _RETURNS = {("in_use", "ready")}
 
 
 @dataclass(slots=True, kw_only=True)
 class PoolTimes(Times):
-    """When one pool entered each phase for the first time, in seconds since the epoch."""
+    """Time at which a pool entered each phase first, in seconds since the epoch."""
 
     chips: int = 0
     shape: str = ""
@@ -40,7 +40,7 @@ class PoolTimes(Times):
 
 
 class WorkloadStory:
-    """Tells what has changed of JobSets and their leader pods, each time it is asked."""
+    """Yields the changes of JobSets and their leader pods since the last call."""
 
     def __init__(self, rehearsal: RehearsedCluster) -> None:
         self._rehearsal = rehearsal
@@ -49,26 +49,26 @@ class WorkloadStory:
 
     @property
     def unfinished(self) -> list[str]:
-        """The JobSets that have not ended."""
+        """Names of the JobSets that have not ended."""
         return [name for name, state in self._jobset_states.items() if state not in ("Completed", "Failed", "deleted")]
 
     @property
     def all_ended(self) -> bool:
-        """Whether there are JobSets, and each has ended."""
+        """Whether there are JobSets, and all have ended."""
         return bool(self._jobset_states) and not self.unfinished
 
     @property
     def failed(self) -> list[str]:
-        """The JobSets that failed."""
+        """Names of the JobSets that failed."""
         return [name for name, state in self._jobset_states.items() if state == "Failed"]
 
     @property
     def completed(self) -> list[str]:
-        """The JobSets that completed."""
+        """Names of the JobSets that completed."""
         return [name for name, state in self._jobset_states.items() if state == "Completed"]
 
     def workloads(self) -> Iterator[str]:
-        """Look again; yield a line for each thing that has changed."""
+        """Check for changes; yield a line for each."""
         yield from self._jobsets()
         yield from self._pods()
 
@@ -102,7 +102,7 @@ class WorkloadStory:
 
 
 class Story(WorkloadStory):
-    """Tells what has changed of JobSets and node pools, each time it is asked."""
+    """Yields the changes of JobSets and node pools since the last call."""
 
     def __init__(self, rehearsal: Rehearsal, provisioner: ProvisionerProcess, *, requests: bool = False) -> None:
         super().__init__(rehearsal)
@@ -112,11 +112,11 @@ class Story(WorkloadStory):
         self._offset = 0
         self._ready_nodes: dict[str, int] = {}
         self.pools: dict[str, PoolTimes] = {}
-        #: The provisioner's notices that nothing but the user can change.
+        #: Notices of the provisioner about requests that only the user can correct.
         self.invalid: list[str] = []
 
     def advance(self) -> Iterator[str]:
-        """Look again; yield a line for each thing that has changed."""
+        """Check for changes; yield a line for each."""
         yield from self.workloads()
         if self._with_requests:
             yield from self._of_requests()
@@ -124,7 +124,7 @@ class Story(WorkloadStory):
         yield from self._nodes()
 
     def _of_requests(self) -> Iterator[str]:
-        """Tell what the last condition of each ProvisioningRequest says."""
+        """Yield the message of the last condition of each ProvisioningRequest whenever it changes."""
         states = {}
         for raw in self._rehearsal.objects(f"{PROVISIONING_REQUEST.root}/provisioningrequests"):
             name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
@@ -198,6 +198,6 @@ def _pod_line(name: str, state: str) -> str | None:
 
 
 def is_ready(raw: Mapping[str, Any]) -> bool:
-    """Tell whether an object's condition Ready is True."""
+    """Return whether an object's condition Ready is True."""
     conditions = raw.get("status", {}).get("conditions", ())
     return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)

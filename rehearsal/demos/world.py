@@ -1,6 +1,6 @@
-"""Starting the local control plane, the simulated GKE and the provisioner, talking to them, and how long things took.
+"""Starts the local control plane, the simulated GKE and controllers, gives access to them, and measures times.
 
-The provisioner runs as a process of its own, exactly as a user would start it, so that it can be killed.
+Each controller runs as a separate process, started as a user would start it, so that it can be killed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from rehearsal.simulators.gke.app import Simulator
 from rehearsal.simulators.gke.settings import SimulatorSettings
 
 _POLL_SECONDS = 0.05
-#: Who has waited for long polls less often: most conditions list from the API server, for 7 ms of processor time.
+#: Maximum interval in seconds between two checks of a condition. The interval grows with the time waited, because most
+#: conditions list objects from the API server, which takes 7 ms of CPU time.
 _LONGEST_POLL_SECONDS = 0.25
 _POLL_SHARE = 0.1
 _STOP_SECONDS = 35.0
-#: What the rehearsed cluster is called; the simulator serves no other.
+#: Names of the rehearsed cluster; the simulator serves no other cluster.
 PROJECT, LOCATION, ZONE, CLUSTER = "rehearsal-project", "us-central2", "us-central2-b", "rehearsal"
-#: What messages call the process of a command.
+#: Name of the process of each command in messages.
 _TITLES = {
     "run": "provisioner",
     "nodegroups": "controller of node groups",
@@ -46,31 +47,31 @@ _TITLES = {
 
 @dataclass(slots=True, kw_only=True)
 class Times:
-    """When something reached each step for the first time, in seconds of one clock."""
+    """Time at which something reached each step first, in seconds of one clock."""
 
     name: str
     entered: dict[str, float] = field(default_factory=dict)
 
     def enter(self, step: str, now: float) -> bool:
-        """Note that it is at a step; return whether it was not before."""
+        """Record that a step is reached; return whether it had not been reached before."""
         if step in self.entered:
             return False
         self.entered[step] = now
         return True
 
     def seconds(self, start: str, end: str) -> float | None:
-        """Seconds from one step to another; None where one was not seen."""
+        """Return the seconds from one step to another, None if one of them was not reached."""
         if start not in self.entered or end not in self.entered:
             return None
         return self.entered[end] - self.entered[start]
 
 
 class RehearsalError(Exception):
-    """Something did not come about; the message says what, and shows what there was instead."""
+    """A rehearsal failed; the message names the missing result and describes the state instead."""
 
 
 class ControllerProcess(Process):
-    """A command of `tpu-provisioner` that runs until it is stopped, its log in a file as JSON lines."""
+    """A command of `tpu-provisioner` that runs until it is stopped and writes its log as JSON lines to a file."""
 
     def __init__(
         self,
@@ -103,11 +104,11 @@ class ControllerProcess(Process):
         )
 
     def launch(self) -> None:
-        """Start it without waiting for anything: it may have good reasons not to decide."""
+        """Start the process without waiting until it is ready: some tests start one that never becomes ready."""
         super().start()
 
     def start(self, *, timeout_seconds: float = 60.0) -> None:
-        """Start it and wait until it is ready."""
+        """Start the process and wait until it is ready."""
         self.launch()
         self._await(lambda: answers(self.probe_port, "/readyz"), "is ready", timeout_seconds)
 
@@ -119,7 +120,7 @@ class ControllerProcess(Process):
         wait_for(holds, f"the {self.name} {does}", timeout_seconds, self.tail)
 
     def stop(self) -> int | None:
-        """Stop it in good order; return its exit code, None where it had to be killed."""
+        """Stop the process with SIGTERM; return its exit code, None if it had to be killed."""
         self.terminate()
         deadline = time.monotonic() + _STOP_SECONDS
         while self.running and time.monotonic() < deadline:
@@ -130,7 +131,7 @@ class ControllerProcess(Process):
         return code
 
     def check(self) -> None:
-        """Raise RehearsalError where it has ended."""
+        """Raise RehearsalError if the process has ended."""
         if not self.running:
             raise RehearsalError(f"the {self.name} ended with exit code {self.exit_code}\n{self.tail()}")
 
@@ -139,12 +140,12 @@ class ControllerProcess(Process):
         return list(read_records(self.log, 0)[0])
 
     def tail(self, *, lines: int = 15) -> str:
-        """Return the end of its log."""
+        """Return the last lines of the log."""
         return "\n".join(self.last_lines(lines)) or "(no log)"
 
 
 class ProvisionerProcess(ControllerProcess):
-    """`tpu-provisioner run` beside the simulated GKE."""
+    """`tpu-provisioner run` with the simulated GKE."""
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class ProvisionerProcess(ControllerProcess):
         )
 
     def start(self, *, timeout_seconds: float = 60.0) -> None:
-        """Start it and wait until it decides on synced caches."""
+        """Start the process and wait until it makes decisions: its caches are synced and its cluster is proven."""
         lines = len(self.records())
         self.launch()
         self._await(
@@ -182,7 +183,7 @@ class ProvisionerProcess(ControllerProcess):
 
 
 class RehearsedCluster(ABC):
-    """The local cluster, and ways to ask and to change it; those that derive from it say what runs beside it."""
+    """The local cluster and access to it. Subclasses add simulated services in `start_rest` and `stop_rest`."""
 
     def __init__(
         self,
@@ -197,7 +198,7 @@ class RehearsedCluster(ABC):
         self._controllers: list[ControllerProcess] = []
 
     def start(self) -> None:
-        """Start everything; the first start on a machine builds the control plane, which takes minutes."""
+        """Start everything. The first start on a machine builds the control plane, which takes minutes."""
         self.cluster = localcluster.start(self._directory, progress=self._progress, kueue=self._kueue)
         try:
             self.api = connect(str(self.cluster.kubeconfig))
@@ -208,14 +209,14 @@ class RehearsedCluster(ABC):
 
     @abstractmethod
     def start_rest(self) -> None:
-        """Start what runs beside the cluster."""
+        """Start the simulated services."""
 
     @abstractmethod
     def stop_rest(self) -> None:
-        """Stop what runs beside the cluster."""
+        """Stop the simulated services."""
 
     def stop(self) -> None:
-        """Stop everything."""
+        """Stop all controllers, the simulated services and the cluster."""
         for controller in self._controllers:
             controller.kill()
         self.stop_rest()
@@ -223,7 +224,7 @@ class RehearsedCluster(ABC):
         self.cluster.stop()
 
     def check(self) -> None:
-        """Raise RehearsalError or LocalClusterError where a process has ended."""
+        """Raise RehearsalError or LocalClusterError if a process has ended."""
         for controller in self._controllers:
             controller.check()
         self.cluster.check()
@@ -240,7 +241,7 @@ class RehearsedCluster(ABC):
     def process(
         self, command: str, *, environment: Mapping[str, str], arguments: Iterable[str] = ()
     ) -> ControllerProcess:
-        """Make a process that runs a command and ends with the cluster, not started yet."""
+        """Create a process that runs a command, not started yet. It is killed when the cluster stops."""
         made = ControllerProcess(
             command,
             kubeconfig=self.cluster.kubeconfig,
@@ -252,7 +253,7 @@ class RehearsedCluster(ABC):
         return made
 
     def create_namespace(self, name: str, *, labels: Mapping[str, str] | None = None) -> None:
-        """Create a namespace; it may exist."""
+        """Create a namespace unless it exists."""
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(labels or {})}}
         try:
             self.api.post("/api/v1/namespaces", body)
@@ -260,7 +261,7 @@ class RehearsedCluster(ABC):
             return
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run the control plane's own kubectl; return what it printed. Raises RehearsalError where it failed."""
+        """Run the control plane's own kubectl; return its output. Raises RehearsalError if it fails."""
         done = subprocess.run(
             [str(self.cluster.binaries["kubectl"]), f"--kubeconfig={self.cluster.kubeconfig}", *arguments],
             input=stdin,
@@ -273,12 +274,12 @@ class RehearsedCluster(ABC):
         return done.stdout
 
     def objects(self, path: str, **query: str) -> list[dict[str, Any]]:
-        """List a collection, all pages."""
+        """Return the objects of a collection, all pages."""
         return list_all(self.api, path, query, lambda raw: raw)
 
 
 class Rehearsal(RehearsedCluster):
-    """The local cluster and the simulated GKE; provisioners are started as needed."""
+    """The local cluster and the simulated GKE. Provisioners are started as needed."""
 
     def __init__(
         self,
@@ -311,7 +312,7 @@ class Rehearsal(RehearsedCluster):
         name: str = "provisioner",
         kubeconfig: Path | None = None,
     ) -> ProvisionerProcess:
-        """Make a provisioner for this world, not started yet; another kubeconfig is another way to the cluster."""
+        """Create a provisioner process, not started yet. Another kubeconfig may have other rights, or use a proxy."""
         made = ProvisionerProcess(
             kubeconfig=kubeconfig or self.cluster.kubeconfig,
             gke_endpoint=self.gke.url,
@@ -331,9 +332,9 @@ def wait_for(
     *,
     longest_poll_seconds: float = _LONGEST_POLL_SECONDS,
 ) -> None:
-    """Wait until the condition holds; raise RehearsalError with a picture of what there is when the time is up.
+    """Wait until the condition holds; raise RehearsalError with the text of `picture` after the time-out.
 
-    The answer comes late by at most a tenth of the wait, or 0.05 s.
+    The end of the wait is noticed late by at most a tenth of the waited time, or 0.05 s if that is longer.
     """
     started = time.monotonic()
     while not condition():
@@ -344,7 +345,7 @@ def wait_for(
 
 
 def read_records(log: Path, offset: int) -> tuple[Iterator[dict[str, Any]], int]:
-    """Read the JSON lines of a log from an offset in bytes on; return them and where to go on."""
+    """Return the JSON objects among the lines of a log after an offset in bytes, and the offset of the next line."""
     if not log.exists():
         return iter(()), offset
     with log.open("rb") as file:

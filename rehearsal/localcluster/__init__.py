@@ -1,15 +1,14 @@
-"""A real Kubernetes control plane on this machine, without Docker: for rehearsals, the demo and end-to-end tests.
+"""A real Kubernetes control plane on this machine, without Docker: for rehearsals, demos and end-to-end tests.
 
     from rehearsal import localcluster
 
     with localcluster.start() as cluster:
         ...  # use cluster.kubeconfig
 
-etcd, kube-apiserver, kube-controller-manager, kube-scheduler, the JobSet controller and, where they are asked for, the
-LeaderWorkerSet controller, Kueue and KubeRay are the real programs, built once from pinned sources. kwok plays the
-kubelets: every Node object that somebody registers becomes ready, and its pods run for as long as their annotations
-say. Machines join it as they join a cluster of kubeadm's. No container ever runs, and nothing is reachable from other
-machines.
+etcd, kube-apiserver, kube-controller-manager, kube-scheduler, the JobSet controller and, on request, the
+LeaderWorkerSet controller, Kueue and KubeRay are the real programs, built once from pinned sources. kwok simulates the
+kubelets: every registered Node becomes ready, and its pods run for the time in their annotations. Machines can join the
+cluster as they join a cluster of kubeadm. No container ever runs, and nothing is reachable from other machines.
 """
 
 from rehearsal.localcluster.binaries import Binaries, Progress, log_progress, resolve_binaries

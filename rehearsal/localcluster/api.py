@@ -1,6 +1,6 @@
-"""A client for the few calls that setting a cluster up needs.
+"""A client for the few API calls that set up and check a cluster.
 
-It makes one connection per call and retries nothing: it is for the set-up and for looking whether something answers.
+It opens one connection per call and does not retry.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _APPLY = "application/apply-patch+yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A status, and the body as JSON; an empty object where the body is none."""
+    """Status of a response, and its body as a JSON object; an empty object if the body is not one."""
 
     status: int
     body: Mapping[str, Any]
 
 
 class ApiError(RuntimeError):
-    """The API server refused a call that must work."""
+    """The API server rejected a call that must succeed."""
 
 
 class ApiClient:
@@ -42,20 +42,20 @@ class ApiClient:
         self._context.load_cert_chain(certificate, key)
 
     def call(self, method: str, path: str, *, body: bytes | None = None, content_type: str = JSON) -> Answer:
-        """Make one call; a refusal is an answer too. Raises OSError when nobody answers."""
+        """Make one call and return the response, also if it is a rejection. Raises OSError if there is no response."""
         connection = http.client.HTTPSConnection(HOST, self._port, context=self._context, timeout=_TIMEOUT_SECONDS)
         return _exchange(connection, method, path, body=body, content_type=content_type)
 
     def must(self, method: str, path: str, *, body: bytes | None = None, content_type: str = JSON) -> Mapping[str, Any]:
-        """Make one call that has to work; return the body of its answer."""
+        """Make one call; return the body of its response. Raises ApiError if it is rejected."""
         return _accepted(method, path, self.call(method, path, body=body, content_type=content_type))
 
     def apply(self, path: str, manifest: bytes, *, dry_run: bool = False) -> Mapping[str, Any]:
-        """Bring the object to what the manifest (YAML or JSON) says, creating it if need be; return it."""
+        """Create the object or change it to match the manifest (YAML or JSON); return it. Raises ApiError."""
         return _accepted("apply", path, self.try_apply(path, manifest, dry_run=dry_run))
 
     def try_apply(self, path: str, manifest: bytes, *, dry_run: bool = False) -> Answer:
-        """Do as apply() does; a refusal is an answer too."""
+        """Apply the manifest like apply(), but return a rejection instead of raising."""
         query = "?fieldManager=localcluster&force=true" + ("&dryRun=All" if dry_run else "")
         return self.call("PATCH", f"{path}{query}", body=manifest, content_type=_APPLY)
 
@@ -67,7 +67,7 @@ def _accepted(method: str, path: str, answer: Answer) -> Mapping[str, Any]:
 
 
 def answers(port: int, path: str, *, context: ssl.SSLContext | None = None, with_any_status: bool = False) -> bool:
-    """Tell whether a GET on this port of this machine is answered with 200; HTTPS where a context is given."""
+    """Return whether a GET on this port of this machine gets status 200; over HTTPS if a context is given."""
     connection: http.client.HTTPConnection
     if context is None:
         connection = http.client.HTTPConnection(HOST, port, timeout=_PROBE_TIMEOUT_SECONDS)

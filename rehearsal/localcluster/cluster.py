@@ -1,8 +1,9 @@
-"""A running local cluster, how one is started, and what `kubeadm init` leaves in it for machines that join.
+"""Starts and stops the local cluster, and creates the objects of `kubeadm init` that joining machines need.
 
-Start returns when the cluster has been seen to work. It is for rehearsals and tests: one replica of everything,
-data that need not survive, no isolation from other users of this machine. The controller manager adds a signature to
-cluster-info for each bootstrap token. kubeadm's own configuration, which only kubeadm reads, is left out.
+start() returns when the cluster has been seen to work. The cluster is for rehearsals and tests: single replicas, data
+that need not survive, no isolation from other users of this machine. The controller manager adds a signature to
+cluster-info for each bootstrap token. The ConfigMap with kubeadm's own configuration is left out, because only kubeadm
+reads it.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ from rehearsal.localcluster.operators import JOBSET, KUBERAY, KUEUE, LWS, Operat
 from rehearsal.localcluster.ports import HOST
 from rehearsal.localcluster.processes import Process, stop_all, wait_until
 
+#: Time-out in seconds for each program to become ready. On an idle machine, all together take a few seconds.
 START_TIMEOUT_SECONDS = 120.0
-"""How long each program may take to become ready; on an idle machine all take a few seconds together."""
 
 _GRACE_SECONDS = 0.7
-# The API server delays creates of a kind that it has served for less; no caller should meet that.
+# The API server delays creates of a kind that it has served for less than this. start() waits for that time instead of
+# its callers.
 _NEW_KIND_SECONDS = 2.0
 
 
@@ -47,21 +49,21 @@ _PORT_TAKEN = "address already in use"
 _RBAC = "rbac.authorization.k8s.io"
 _PUBLIC = "kube-public"
 _INFO = "cluster-info"
-#: What tokens for machines make their bearers.
+#: Group of the clients that authenticate with a machine's bootstrap token.
 _JOINING = "system:bootstrappers:kubeadm:default-node-token"
 _REQUESTS = "system:certificates.k8s.io:certificatesigningrequests"
 
 
 def install(api: ApiClient, *, server_url: str, authority_pem: bytes) -> bool:
-    """Install all of it; False where the API server does not take something yet."""
+    """Install all objects; return False if the API server does not accept one of them yet."""
     found = objects(server_url=server_url, authority_pem=authority_pem)
     return all(api.try_apply(path, json.dumps(raw).encode()).status < 300 for path, raw in found)
 
 
 def objects(*, server_url: str, authority_pem: bytes) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each object with its address."""
+    """Yield each object with its path."""
     cluster = {"server": server_url, "certificate-authority-data": base64.b64encode(authority_pem).decode("ascii")}
-    # Without a user: it is for everybody.
+    # No user: machines read this kubeconfig anonymously before they join.
     kubeconfig = {"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "", "cluster": cluster}]}
     yield (
         f"/api/v1/namespaces/{_PUBLIC}/configmaps/{_INFO}",
@@ -109,7 +111,7 @@ def _reference(kind: str, name: str) -> dict[str, str]:
 
 
 class Component:
-    """A program and its current plan."""
+    """A program of the cluster, and the plan of its last start."""
 
     def __init__(self, name: str, site: Site, plan: Callable[[Site], Plan], *, timeout_seconds: float) -> None:
         self.name = name
@@ -121,12 +123,12 @@ class Component:
 
     @property
     def log(self) -> Path:
-        """The file that its output goes to."""
+        """The file of the program's output."""
         return self._site.log(self.name)
 
     @property
     def port(self) -> int:
-        """The port that others reach it at; final once it was ready."""
+        """The port for clients, 0 before the first start. It is final when the program is ready."""
         return self._plan.port if self._plan is not None else 0
 
     @property
@@ -138,17 +140,17 @@ class Component:
 
     @property
     def started(self) -> bool:
-        """Whether it was ever started."""
+        """Whether the program was ever started."""
         return self._process is not None
 
     def start(self) -> None:
-        """Start it on ports that are free now; await_ready() sees whether they still were."""
+        """Start the program on ports that are free now. await_ready() notices if another program took them."""
         self._plan = self._make_plan(self._site)
         self._process = Process(self.name, self._plan.command, log=self.log, environment=self._site.environment())
         self._process.start()
 
     def await_serving(self) -> None:
-        """Wait until it has its port, starting it on other ports where another program was quicker."""
+        """Wait until the program listens. If another program took its port, start it again on other ports."""
         for _ in range(_ATTEMPTS - 1):
             try:
                 self._wait(early=True)
@@ -161,12 +163,12 @@ class Component:
         self._wait(early=True)
 
     def await_ready(self) -> None:
-        """Wait until it is ready, starting it on other ports where another program was quicker."""
+        """Wait until the program is ready. If another program took its port, start it again on other ports."""
         self.await_serving()
         self._wait()
 
     def start_again(self) -> None:
-        """Start the ended program with the same command: same ports, same data; wait until it is ready."""
+        """Start the ended program with the same command (same ports, same data), and wait until it is ready."""
         self.process.start()
         self._wait()
 
@@ -182,7 +184,7 @@ class Component:
 
 
 class LocalCluster:
-    """A Kubernetes control plane on this machine; made by start(), ended by stop() or as a context manager."""
+    """A Kubernetes control plane on this machine; created by start(), ended by stop() or as a context manager."""
 
     def __init__(
         self,
@@ -231,17 +233,17 @@ class LocalCluster:
 
     @property
     def server_url(self) -> str:
-        """The API server's address."""
+        """The URL of the API server."""
         return f"https://{HOST}:{self._components[recipes.KUBE_APISERVER].port}"
 
     @property
     def ca_certificate_pem(self) -> bytes:
-        """The certificate of the authority that the kubeconfig trusts."""
+        """The CA certificate that the kubeconfig trusts."""
         return self._credentials.authority_pem
 
     @property
     def component_names(self) -> tuple[str, ...]:
-        """The names that restart(), send() and logs() take."""
+        """The names that restart(), send() and logs() accept."""
         return tuple(self._components)
 
     def __enter__(self) -> Self:
@@ -253,10 +255,10 @@ class LocalCluster:
         self.stop()
 
     def stop(self) -> None:
-        """End all programs, within 3 seconds; remove the directory if start() made it. May be called again."""
+        """End all programs, within 3 seconds; delete the directory if start() created it. May be called repeatedly."""
         atexit.unregister(self.stop)
         started = {name: one.process for name, one in self._components.items() if one.started}
-        # Clients before servers, so that nobody's last act is to wait for one that is gone.
+        # Stop clients before servers, so that no client spends its grace period waiting for a stopped server.
         servers = [started.pop(name) for name in (recipes.KUBE_APISERVER, recipes.ETCD) if name in started]
         stop_all(list(started.values()), grace_seconds=_GRACE_SECONDS)
         for server in servers:
@@ -276,11 +278,11 @@ class LocalCluster:
         self._component(name).process.send(signal_number)
 
     def logs(self, name: str, *, last_lines: int = 50) -> str:
-        """Return the end of a program's log, over all its starts."""
+        """Return the end of a program's log, which covers all its starts."""
         return "\n".join(self._component(name).process.last_lines(last_lines))
 
     def check(self) -> None:
-        """Raise LocalClusterError if a program has ended by itself."""
+        """Raise LocalClusterError if a program has ended without stop()."""
         for component in self._components.values():
             if component.process.exit_code is not None:
                 raise LocalClusterError(
@@ -290,9 +292,9 @@ class LocalCluster:
                 )
 
     def add(self, operator: Operator, *, progress: Progress = log_progress) -> None:
-        """Install one more operator in the running cluster and wait until it works; do nothing where it is there.
+        """Install another operator in the running cluster and wait until it works; do nothing if it is installed.
 
-        It is built on first use. Kubernetes' garbage collector takes up to half a minute to notice the new kinds.
+        The operator is built on first use. Kubernetes' garbage collector notices the new kinds within 30 s.
         """
         if operator.name in self._components:
             return
@@ -331,8 +333,8 @@ class LocalCluster:
             trust.write_kubeconfig(path, client=client, server_url=self.server_url)
         api = self._api()
         for operator in self._operators:
-            # First of all, because JobSet looks for its CRD once, and if it isn't there only ten seconds later again,
-            # and because the API server delays the first creates of a new kind.
+            # CRDs first, because the API server delays the first creates of a new kind, and because JobSet looks for
+            # its CRD only at its start and ten seconds later.
             self._install_crds(api, operator)
         served_since = time.monotonic()
         apiserver.await_ready()
@@ -410,8 +412,8 @@ def start(
 ) -> LocalCluster:
     """Start a cluster and wait until it works.
 
-    The directory must be new or empty and is kept; without one, a temporary directory is made and removed by stop().
-    Programs are built on first use, which takes minutes. Raises LocalClusterError.
+    The directory must be new or empty, and is kept; without one, a temporary directory is created, and stop() deletes
+    it. Programs are built on first use, which takes minutes. Raises LocalClusterError.
     """
     choices = ((JOBSET, jobset), (LWS, lws), (KUEUE, kueue), (KUBERAY, kuberay))
     chosen = tuple(operator for operator, wanted in choices if wanted)
@@ -420,7 +422,7 @@ def start(
     cluster = LocalCluster(
         home, binaries, operators=chosen, temporary=directory is None, timeout_seconds=timeout_seconds
     )
-    # For callers that forget stop() where children do not die with their parent.
+    # Callers may forget stop(), and on some systems children do not end with their parent.
     atexit.register(cluster.stop)
     try:
         cluster._start(progress)  # noqa: SLF001 - start() is the constructor's second half

@@ -1,6 +1,6 @@
-"""The command line of every program of the cluster, and when each is ready to be used by the next.
+"""The command line of each program of the cluster, and the check whether the program is ready.
 
-Listeners are on 127.0.0.1 alone and ask for certificates, but for the operators' health checks.
+All programs listen only on 127.0.0.1 and require client certificates, except for the operators' health checks.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from rehearsal.localcluster.operators import Operator
 from rehearsal.localcluster.ports import HOST, free_ports
 from rehearsal.localcluster.stages import kwok_configuration
 
-# Those that can matter to workloads, to programs that run in the cluster and to machines that join it; leaving the
-# others out saves start time and about 100 MB. No nodes are made and no volumes bound here.
+# Controllers that can matter to workloads, to programs that run in the cluster and to machines that join it. Leaving
+# out the others saves start time and about 100 MB. No controller here creates nodes or binds volumes.
 _CONTROLLERS = (
-    # It signs what machines read before they trust the cluster.
+    # Signs cluster-info, which machines read before they trust the cluster.
     "bootstrap-signer-controller",
     "certificatesigningrequest-approving-controller",
     "certificatesigningrequest-signing-controller",
@@ -42,7 +42,7 @@ _CONTROLLERS = (
     "node-lifecycle-controller",
     "pod-garbage-collector-controller",
     "replicaset-controller",
-    # It makes the ResourceClaims of pods from their templates.
+    # Creates the ResourceClaims of pods from their templates.
     "resourceclaim-controller",
     "resourcequota-controller",
     "root-ca-certificate-publisher-controller",
@@ -50,20 +50,21 @@ _CONTROLLERS = (
     "serviceaccount-token-controller",
     "statefulset-controller",
     "taint-eviction-controller",
-    # It deletes bootstrap tokens that have expired.
+    # Deletes expired bootstrap tokens.
     "token-cleaner-controller",
     "ttl-after-finished-controller",
 )
-# Hundreds of JobSets at once should wait for the controllers' work, not for limits in their clients.
+# High limits, so that hundreds of concurrent JobSets wait for the work of controllers, not for their client-side
+# limits.
 _CLIENT_QPS = 1000
 _CLIENT_BURST = 2000
-# GOGC: less time for more memory.
+# Variables of this process that the programs inherit. GOGC trades memory for CPU time.
 _PASSED_ON = ("PATH", "TMPDIR", "TZ", "SSL_CERT_FILE", "GOGC")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where the programs of one cluster run."""
+    """Directory, programs and credentials of one cluster."""
 
     directory: Path
     binaries: Binaries
@@ -78,7 +79,7 @@ class Site:
         return self.directory / "logs" / f"{name}.log"
 
     def gates(self, name: str) -> tuple[str, ...]:
-        """Return the flags of a program of Kubernetes for its feature gates."""
+        """Return the flags that enable a Kubernetes program's feature gates."""
         gates = self.binaries.gates.get(name, ())
         return (f"--feature-gates={','.join(f'{gate}=true' for gate in gates)}",) if gates else ()
 
@@ -89,31 +90,30 @@ class Site:
         return str(path)
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of every component: nothing of the user's settings or other clusters gets in."""
+        """Return the environment of every component, free of the user's settings and of other clusters."""
         kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         return kept | {"HOME": str(self.directory)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One try at running a program, on ports that were free a moment ago."""
+    """One attempt to run a program, on ports that were free when it was planned."""
 
     command: tuple[str, ...]
     ready: Callable[[], bool]
+    #: Whether the program listens and responds, even with errors, before it is ready; None if only `ready` is known.
     serving: Callable[[], bool] | None = None
-    """An earlier sign, where there is one: it has its port and answers there, if only with refusals."""
-
+    #: Port for clients; 0 if the program has no port for them.
     port: int = 0
-    """The port that others reach it at; 0 where nobody does."""
 
 
 def etcd(site: Site) -> Plan:
-    """Plan etcd; its data need not survive this machine, so it does not wait for the disk."""
+    """Plan etcd; its data need not survive a crash of the machine, so etcd does not wait for the disk."""
     client, peer = free_ports(2)
     url = f"https://{HOST}:{client}"
     peer_url = f"https://{HOST}:{peer}"
     trust = site.credentials
-    # Its port may be another cluster's by now; certificates make sure that nobody talks to the wrong etcd.
+    # Another cluster's etcd may have taken the port by now; with certificates, no client talks to the wrong etcd.
     tls = [
         flag
         for prefix in ("", "peer-")
@@ -144,9 +144,9 @@ def etcd(site: Site) -> Plan:
 
 
 def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
-    """Plan the API server: RBAC, kubelets that may write what is theirs, and a toleration.
+    """Plan the API server with RBAC, restricted kubelets, and the toleration that GKE adds for google.com/tpu.
 
-    GKE's API server adds the same one for google.com/tpu.
+    The plugin ExtendedResourceToleration adds that toleration to pods that request the resource.
     """
     (port,) = free_ports(1)
     trust = site.credentials
@@ -164,23 +164,24 @@ def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
             f"--tls-cert-file={trust.server_certificate}",
             f"--tls-private-key-file={trust.server_key}",
             f"--client-ca-file={trust.client_authorities}",
-            # As kubeadm does, up to the plugin: machines join with tokens, and each writes its own node alone.
+            # Flags of kubeadm, and its plugin NodeRestriction below: machines join with tokens, and each writes only
+            # its own Node.
             "--authorization-mode=Node,RBAC",
             "--enable-bootstrap-token-auth=true",
-            # As GKE does: TPU examples run privileged.
+            # GKE allows privileged pods as well, and the TPU examples are privileged.
             "--allow-privileged=true",
             "--enable-admission-plugins=ExtendedResourceToleration,NodeRestriction",
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
             f"--service-account-key-file={trust.service_account_public_key}",
             f"--service-account-signing-key-file={trust.service_account_key}",
             f"--service-cluster-ip-range={SERVICE_NETWORK}",
-            # There is one API server, on an address that no Endpoints object may hold.
+            # There is only one API server, and Endpoints must not contain its loopback address.
             "--endpoint-reconciler-type=none",
             "--max-requests-inflight=1000",
             "--max-mutating-requests-inflight=500",
             "--profiling=false",
             *gates,
-            # The kinds that gates add are beta.
+            # The kinds of these gates are beta, so they are not served by default.
             *(("--runtime-config=api/beta=true",) if gates else ()),
         ),
         ready=partial(answers, port, "/readyz", context=trust.tls_context()),
@@ -222,7 +223,7 @@ def kube_controller_manager(site: Site) -> Plan:
 
 
 def kube_scheduler(site: Site) -> Plan:
-    """Plan the scheduler; its back-off stays at the defaults, which users' clusters have."""
+    """Plan the scheduler. Its back-off has the default values, as in users' clusters."""
     (port,) = free_ports(1)
     trust = site.credentials
     configuration = site.write_configuration(
@@ -255,7 +256,7 @@ def kube_scheduler(site: Site) -> Plan:
 
 
 def kwok(site: Site) -> Plan:
-    """Plan kwok; it listens on no port, so that only a node that becomes ready tells that it works."""
+    """Plan kwok. It listens on no port, so only a node that becomes ready proves that it works."""
     configuration = site.write_configuration(recipes.KWOK, *kwok_configuration())
     return Plan(
         command=(
@@ -268,7 +269,7 @@ def kwok(site: Site) -> Plan:
 
 
 def operator(site: Site, *, operator: Operator) -> Plan:
-    """Plan a controller of custom resources; Plan.port is that of its webhooks."""
+    """Plan an operator; `Plan.port` is the port of its webhooks."""
     webhooks, health = free_ports(2)
     flags = [flag.format(health=f"{HOST}:{health}") for flag in operator.flags]
     if operator.configuration:
@@ -299,7 +300,7 @@ def _configuration(site: Site, operator: Operator, *, webhooks: int, health: int
             "internalCertManagement": {"enable": False},
             "clientConnection": {"qps": _CLIENT_QPS, "burst": _CLIENT_BURST},
             **operator.settings,
-            # Not every controller knows the field.
+            # Only some operators know the field.
             **({"featureGates": dict.fromkeys(gates, True)} if gates else {}),
         },
     )

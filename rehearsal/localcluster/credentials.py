@@ -1,10 +1,8 @@
-"""The files in a cluster's directory by which its programs and its users trust each other.
+"""Certificates and keys of a local cluster, as files in its directory.
 
-They are made anew for every cluster and live as long as it, so they are valid for a year, never rotated and never
-revoked. One authority signs for servers and clients alike. The controller manager has the key of another one, which
-signs for the kubelets of machines that join.
-
-Certificates of local clusters and of simulated ones: for servers with addresses, for clients, and as files.
+They are created for each cluster and are valid for a year, without rotation and revocation. One authority signs for
+servers and clients. Another authority, whose key the controller manager has, signs for kubelets of joining machines.
+Tests also use `Authority` for simulated clusters.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from rehearsal.localcluster.ports import HOST
 
 _VALID = dt.timedelta(days=365)
 SERVICE_NETWORK = "10.0.0.0/16"
-_SERVICE_ADDRESS = "10.0.0.1"  # the API server's own Service gets the first of the network
+_SERVICE_ADDRESS = "10.0.0.1"  # the first address of the network belongs to the API server's Service
 _SERVER_NAMES = (
     "localhost",
     "kubernetes",
@@ -38,7 +36,7 @@ _SERVER_NAMES = (
 )
 
 ADMIN = "admin"
-# Administrators in groups of their own would need bindings; system:masters needs none and passes RBAC.
+# Administrators are in system:masters, which passes RBAC; any other group would need bindings.
 _CLIENTS = {
     ADMIN: ("kubernetes-admin", ("system:masters",)),
     "kube-controller-manager": ("system:kube-controller-manager", ()),
@@ -52,10 +50,10 @@ _CLIENTS = {
 
 
 class Authority(authority.Authority):
-    """A certificate authority that signs for clients as well, and whose key can be had."""
+    """A certificate authority that also signs for clients, and can hand out its key."""
 
     def pair(self) -> KeyPair:
-        """Return the authority's own certificate and key, for a program that signs in its place."""
+        """Return the authority's own certificate and key, for a program that signs on its behalf."""
         return KeyPair(certificate_pem=self.certificate_pem, key_pem=authority.private_pem(self.key))
 
     def server_at(
@@ -68,12 +66,12 @@ class Authority(authority.Authority):
         return self.issue(_name(common_name), usages, x509.SubjectAlternativeName(alternatives))
 
     def client(self, user: str, *, groups: Sequence[str] = ()) -> KeyPair:
-        """Return a client certificate: the API server takes the user and the groups from it."""
+        """Return a client certificate for this user and these groups of the API server."""
         return self.issue(_name(user, groups=groups), [ExtendedKeyUsageOID.CLIENT_AUTH])
 
 
 def write(pair: KeyPair, directory: Path, name: str) -> tuple[Path, Path]:
-    """Write name.crt and name.key (readable by the owner alone); return their paths."""
+    """Write name.crt and name.key (readable only by the owner); return their paths."""
     certificate, key = directory / f"{name}.crt", directory / f"{name}.key"
     certificate.write_bytes(pair.certificate_pem)
     write_private(key, pair.key_pem)
@@ -81,7 +79,7 @@ def write(pair: KeyPair, directory: Path, name: str) -> tuple[Path, Path]:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that nobody but its owner could ever read."""
+    """Write a file that only its owner can read at any time."""
     path.unlink(missing_ok=True)
     path.touch(mode=0o600, exist_ok=False)
     path.write_bytes(content)
@@ -94,7 +92,7 @@ def _name(common_name: str, *, groups: Sequence[str] = ()) -> x509.Name:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Everything made by create(); the paths point into its directory."""
+    """Paths of the files that create() wrote into its directory, and the key pairs of the clients."""
 
     directory: Path
     authority_pem: bytes
@@ -115,7 +113,7 @@ class Credentials:
 
     @classmethod
     def create(cls, directory: Path) -> Credentials:
-        """Make and write the certificates and keys of a new cluster."""
+        """Create and write the certificates and keys of a new cluster."""
         directory.mkdir(mode=0o700)
         authority = Authority("tpu-provisioner local cluster", now=dt.datetime.now(dt.UTC), valid=_VALID)
         authority_path = directory / "ca.crt"
@@ -127,7 +125,7 @@ class Credentials:
         addresses = (HOST, "::1", _SERVICE_ADDRESS)
         of_server = authority.server_at("kube-apiserver", names=_SERVER_NAMES, addresses=addresses)
         server = write(of_server, directory, "server")
-        # Only who has this key gets at etcd's data, and etcd itself is known by it.
+        # Clients authenticate to etcd with this pair, and etcd proves its identity with it.
         of_etcd = authority.server_at("etcd", names=("localhost",), addresses=(HOST,), also_client=True)
         etcd = write(of_etcd, directory, "etcd")
         webhooks = directory / "webhooks"
@@ -185,18 +183,18 @@ class Credentials:
         write_private(path, yaml.safe_dump(content, sort_keys=False).encode())
 
     def tls_context(self) -> ssl.SSLContext:
-        """Return what a caller without a user needs: trust in the cluster's servers."""
+        """Return a TLS context without a client certificate that trusts the cluster's servers."""
         return ssl.create_default_context(cafile=str(self.authority))
 
     def etcd_context(self) -> ssl.SSLContext:
-        """Return what a caller of etcd needs."""
+        """Return the TLS context of a client of etcd."""
         context = self.tls_context()
         context.load_cert_chain(self.etcd_certificate, self.etcd_key)
         return context
 
 
 def _service_account_keys() -> tuple[bytes, bytes]:
-    """Return the private and the public key, as PEM, that sign and check service account tokens."""
+    """Return the private and the public key, as PEM, that sign and verify service account tokens."""
     key = new_key()
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     return private_pem(key), public

@@ -1,6 +1,6 @@
-"""The one error that users of the local cluster meet.
+"""The only exception of the local cluster.
 
-It does not tell classes of failure apart: nobody can do more about any of them than read the text.
+It has no subclasses, because callers can only show its text.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 
 class LocalClusterError(RuntimeError):
-    """Something of the local cluster could not be built, started or kept running.
+    """A part of the local cluster could not be built, started or kept running.
 
-    The text says what failed, ends with the last lines that the failing program wrote, and says what to do.
+    The text contains the failure, the last lines that the failing program wrote, and advice for the user.
     """
 
     def __init__(self, what: str, /, *, advice: str, output: Sequence[str] = ()) -> None:

@@ -1,6 +1,6 @@
-"""The controllers of custom resources, with their CRDs and webhooks in the API server.
+"""The controllers of custom resources ("operators"), with their CRDs and webhooks in the API server.
 
-Webhooks are called by address. No Service can lead to them: no program of the local cluster runs in a pod.
+Webhooks are called by URL, not through a Service, because no program of the local cluster runs in a pod.
 """
 
 from __future__ import annotations
@@ -29,28 +29,22 @@ _WEBHOOK_PATHS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """A controller with CRDs of its own, configured by a file as controller-runtime's examples are, or by flags."""
+    """A controller with its own CRDs, configured by a file like the examples of controller-runtime, or by flags."""
 
+    #: Name of the operator's recipe, log and user.
     name: str
-    """That of its recipe, its log and its user."""
-
+    #: Name of the operator in messages.
     title: str
-    """What messages call it."""
-
+    #: apiVersion of the configuration file; empty if the operator is configured by flags and has no webhooks.
     configuration: str = ""
-    """The apiVersion of its configuration file; empty where it has flags, and no webhooks."""
-
+    #: Flags of the command line; {health} is replaced by the address of the health checks.
     flags: tuple[str, ...] = ()
-    """What its command line has; {health} is the address of its health checks."""
-
+    #: Fields of the configuration file that extend or replace the fields common to all operators.
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What its configuration file holds beside, or in place of, what is in everybody's."""
-
+    #: Kinds whose CRD is replaced by one that allows any fields: version and kind by resource.group.
     schemaless: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Version and kind by resource.group, of what gets a CRD that takes anything, whatever its own is."""
-
+    #: Name of a Secret in kube-system that must exist for the operator to fill it; empty if none.
     secret: str = ""
-    """A Secret in kube-system that it wants to fill; empty for none."""
 
 
 JOBSET = Operator(
@@ -62,7 +56,8 @@ LWS = Operator(
     name=recipes.LWS,
     title="LeaderWorkerSet",
     configuration="config.lws.x-k8s.io/v1alpha1",
-    # It watches them, and nobody here makes one: the API server would spend seconds and 70 MB on their schema.
+    # The controller watches this kind, which is not used here. Its real schema would cost the API server seconds and 70
+    # MB.
     schemaless={"disaggregatedsets.disaggregatedset.x-k8s.io": ("v1", "DisaggregatedSet")},
 )
 KUEUE = Operator(
@@ -72,12 +67,12 @@ KUEUE = Operator(
     settings={
         "namespace": _NAMESPACE,
         "integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset"]},
-        # Switched off, it ends without a certificate for its metrics in /etc. Its webhooks have the cluster's: there
-        # are none of this name.
+        # Kueue exits if this is disabled and /etc has no certificate for its metrics. Its webhooks use the cluster's
+        # certificate; the Service name "none" matches no webhook, so Kueue changes none.
         "internalCertManagement": {"webhookServiceName": "none", "webhookSecretName": _CERTIFICATES},
         "featureGates": {"VisibilityOnDemand": False, "MultiKueue": False},
     },
-    # For the provisioner: no module that has it builds here.
+    # The provisioner reads CapacityBuffers. No module that contains their CRD can be built here.
     schemaless={"capacitybuffers.autoscaling.x-k8s.io": ("v1beta1", "CapacityBuffer")},
     secret=_CERTIFICATES,
 )
@@ -93,20 +88,20 @@ KUBERAY = Operator(
         "--qps=1000",
         "--burst=2000",
     ),
-    # It watches them, and nobody here makes one: their schema has 30,000 lines.
+    # The controller watches these kinds, which are not used here. Their real schemas have 30,000 lines.
     schemaless={"rayservices.ray.io": ("v1", "RayService"), "raycronjobs.ray.io": ("v1", "RayCronJob")},
 )
 
 
 def install_crds(api: ApiClient, operator: Operator, manifests: Path) -> bool:
-    """Install the CRDs; False where the API server does not take one yet."""
+    """Install the CRDs; return False if the API server does not accept one of them yet."""
     wanted = {}
     if operator.secret:
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": operator.secret}}
         path = f"/api/v1/namespaces/{_NAMESPACE}/secrets/{operator.secret}"
         wanted[path] = json.dumps(secret).encode()
     for name, file in _crds(manifests).items():
-        # Sent as it is: to parse its 9,000 lines and more here would take a second.
+        # Sent unparsed, because parsing its 9,000 or more lines here would take a second.
         wanted[f"{_CRDS}/{name}"] = file.read_bytes() + _conversion(manifests, name)
     for name, (version, kind) in operator.schemaless.items():
         wanted[f"{_CRDS}/{name}"] = json.dumps(_schemaless(name, version, kind)).encode()
@@ -114,22 +109,23 @@ def install_crds(api: ApiClient, operator: Operator, manifests: Path) -> bool:
 
 
 def _crds(manifests: Path) -> dict[str, Path]:
-    """Return the files of the operator's CRDs by resource.group: they are called group_resource.yaml."""
+    """Return the files of the operator's CRDs by resource.group. Their names have the form group_resource.yaml."""
     files = sorted((manifests / "crd" / "bases").glob("*_*.yaml"))
     return {".".join(reversed(file.stem.split("_"))): file for file in files}
 
 
 def _conversion(manifests: Path, name: str) -> bytes:
-    """Return the end of a CRD's spec, where it has a patch with its conversion, which is called for old versions only.
+    """Return the lines that a CRD's patch adds to its spec for the conversion webhook; empty if it has no such patch.
 
-    It leads to a Service that does not exist: objects are read in the version that is stored.
+    The webhook's Service does not exist. The webhook is called only for old versions, and objects are read in the
+    stored version.
     """
     patch = manifests / "crd" / "patches" / f"webhook_in_{name.partition('.')[0]}.yaml"
     return patch.read_bytes().partition(b"\nspec:\n")[2] if patch.exists() else b""
 
 
 def established(api: ApiClient, operator: Operator, manifests: Path) -> bool:
-    """Tell whether the API server serves the operator's kinds."""
+    """Return whether the API server serves the operator's kinds."""
     for name in (*_crds(manifests), *operator.schemaless):
         conditions = api.must("GET", f"{_CRDS}/{name}").get("status", {}).get("conditions") or []
         if not any(one["type"] == "Established" and one["status"] == "True" for one in conditions):
@@ -149,13 +145,13 @@ def install_webhooks(api: ApiClient, operator: Operator, manifests: Path, *, por
 def webhook_configurations(
     operator: Operator, manifests: Path, *, port: int, authority_pem: bytes
 ) -> Iterator[dict[str, Any]]:
-    """Yield the operator's webhook configurations with addresses in place of Services."""
+    """Yield the operator's webhook configurations with URLs instead of Services."""
     folder = manifests / "webhook"
     for document in _documents(folder):
         if document.get("kind") not in _WEBHOOK_PATHS:
             continue
         prefix = document["kind"].removesuffix("WebhookConfiguration").lower()
-        # Without these patches, which are the operator's own, its pod webhooks would see every pod of the cluster.
+        # Without these patches of the operator, its pod webhooks would be called for every pod of the cluster.
         for patch in _patches(folder, f"{prefix}-patch.yaml"):
             document["webhooks"][int(patch["path"].removeprefix("/webhooks/"))] = patch["value"]
         for webhook in document["webhooks"]:
@@ -169,7 +165,7 @@ def webhook_configurations(
 
 
 def _schemaless(name: str, version: str, kind: str) -> dict[str, Any]:
-    """Return a CRD that takes anything."""
+    """Return a CRD whose schema allows any fields."""
     resource, _, group = name.partition(".")
     served = {
         "name": version,

@@ -1,7 +1,7 @@
 """Free TCP ports on 127.0.0.1.
 
-A port is free at the moment of the call; another program can take it before it is used. Whoever starts a server
-tries again with another port then.
+A port is free at the time of the call; another program can take it before it is used. A caller that starts a server
+must be able to retry with another port.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def _bind(port: int) -> socket.socket | None:
 def free_ports(count: int, *, rng: random.Random | None = None) -> list[int]:
     """Return different free ports.
 
-    They lie below the range out of which the kernel gives ports to clients: while a server is down for a restart,
-    a client that tries to reach it could otherwise be given that very port, and the server could not come back.
+    They are below the kernel's range of ephemeral ports. Otherwise, while a server is down for a restart, a client that
+    tries to reach it could get the server's port as its own, and the server could not listen again.
     """
-    # Two programs that ask at the same time should not be told the same ports.
+    # Random ports, so that two programs that search at the same time rarely get the same ones.
     rng = rng or random.SystemRandom()
     highest = _first_ephemeral_port() - 1
     held: list[socket.socket] = []
@@ -49,7 +49,7 @@ def free_ports(count: int, *, rng: random.Random | None = None) -> list[int]:
         for _ in range(_ATTEMPTS + count):
             if len(held) == count:
                 return [int(candidate.getsockname()[1]) for candidate in held]
-            # Port 0 is any that the kernel gives.
+            # Port 0 is any port that the kernel chooses.
             candidate = _bind(rng.randint(_LOWEST, highest) if highest > _LOWEST else 0)
             if candidate is not None:
                 held.append(candidate)

@@ -1,6 +1,6 @@
 """Child processes that end with their parent, and waiting until they work.
 
-On Linux a child dies with this process however this process ends. Elsewhere a child outlives a parent that was
+On Linux, a child is killed when this process ends, for any reason. On other systems a child survives if its parent is
 killed: only an orderly stop ends it.
 """
 
@@ -22,8 +22,8 @@ from rehearsal.localcluster.errors import LocalClusterError
 _POLL_SECONDS = 0.02
 _TAIL_BYTES = 64 * 1024
 
-# prctl in a small program of its own instead of a preexec_fn: code between fork and exec can deadlock in a process
-# with threads. The parent may be gone before prctl was called, hence the look at the parent's id after it.
+# A separate small program calls prctl, not a preexec_fn: code between fork and exec can deadlock in a process with
+# threads. The parent may have ended before the call of prctl; therefore its id is checked afterwards.
 _BIND_TO_PARENT = """
 import ctypes, os, signal, sys
 if ctypes.CDLL(None, use_errno=True).prctl(1, int(signal.SIGKILL), 0, 0, 0) != 0:
@@ -38,7 +38,7 @@ except OSError as error:
 
 
 def bound_to_parent(command: Sequence[str]) -> list[str]:
-    """Return the command such that the program is killed when the thread that starts it ends."""
+    """Return a command that runs the program and has it killed when the thread that starts it ends."""
     if sys.platform != "linux":
         return list(command)
     return [sys.executable, "-I", "-S", "-c", _BIND_TO_PARENT, str(os.getpid()), *command]
@@ -48,7 +48,7 @@ class _Spawner:
     """Starts processes from one thread that lives as long as this process.
 
     The kernel sends the signal of PR_SET_PDEATHSIG when the *thread* that started the child ends. A cluster started
-    from a short-lived thread would die with it.
+    from a short-lived thread would be killed with that thread.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class _Spawner:
 
     def spawn(self, call: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
         with self._lock:
-            # A forked child of this process has no such thread any more.
+            # A forked child of this process does not have the thread.
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="localcluster-spawner", daemon=True)
                 self._thread.start()
@@ -80,7 +80,7 @@ _spawner = _Spawner()
 
 
 class Process:
-    """One program that can be started again with the same command, its output in one log file."""
+    """A program that can be started repeatedly with the same command; its output is in one log file."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Process:
 
     @property
     def pid(self) -> int | None:
-        """The process id; None before the first start."""
+        """The process ID; None before the first start."""
         return None if self._popen is None else self._popen.pid
 
     @property
@@ -108,11 +108,11 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """How the program ended; minus the signal's number if one ended it; None if it did not end."""
+        """Exit code of the program, or minus the number of the signal that ended it; None if it has not ended."""
         return None if self._popen is None else self._popen.poll()
 
     def start(self) -> None:
-        """Start the program; its output goes to the end of the log."""
+        """Start the program; its output is appended to the log."""
         if self.running:
             raise LocalClusterError(f"{self.name} is already running.", advice="Stop it first.")
         with self.log.open("ab") as log:
@@ -125,7 +125,7 @@ class Process:
                         stderr=subprocess.STDOUT,
                         env=self._environment,
                         cwd=self.log.parent,
-                        # Ctrl-C in a terminal is for the parent, which then stops its children in order.
+                        # Ctrl-C in a terminal must reach only the parent, which then stops its children in order.
                         start_new_session=True,
                     )
                 )
@@ -136,16 +136,16 @@ class Process:
                 ) from error
 
     def send(self, signal_number: int) -> None:
-        """Send a signal; nothing happens if the program has ended."""
+        """Send a signal; do nothing if the program has ended."""
         if self._popen is not None:
             self._popen.send_signal(signal_number)
 
     def terminate(self) -> None:
-        """Ask the program to end."""
+        """Send SIGTERM."""
         self.send(signal.SIGTERM)
 
     def wait_ended(self, *, timeout_seconds: float) -> None:
-        """Wait until the program has ended; kill it when the time is over."""
+        """Wait until the program has ended; kill it after the time-out."""
         if self._popen is None:
             return
         try:
@@ -154,7 +154,7 @@ class Process:
             self.kill()
 
     def kill(self) -> None:
-        """End the program at once."""
+        """Kill the program and wait until it has ended."""
         if self._popen is not None:
             self._popen.kill()
             self._popen.wait()
@@ -172,7 +172,7 @@ class Process:
 
 
 def stop_all(processes: Sequence[Process], *, grace_seconds: float) -> None:
-    """End programs that do not depend on each other: ask all, then wait for each, then kill."""
+    """End programs that do not depend on each other: send SIGTERM to all, wait for each, then kill."""
     for process in processes:
         process.terminate()
     deadline = time.monotonic() + grace_seconds
@@ -191,12 +191,12 @@ def wait_until(
 ) -> None:
     """Wait until the condition holds.
 
-    Raises LocalClusterError when one of the processes ends before, or when the time is over; the error carries the
+    Raises LocalClusterError if one of the processes ends before that, or after the time-out. The error contains the
     last lines of their logs.
     """
     deadline = clock() + timeout_seconds
     while True:
-        # First of all, because a program that found its port taken has ended, and it is another one that answers.
+        # Check the processes first: if a program ended because its port was taken, another program answers on the port.
         for process in processes:
             if process.exit_code is not None:
                 raise LocalClusterError(

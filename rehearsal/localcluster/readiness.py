@@ -1,8 +1,8 @@
-"""Proof that the cluster works as a whole, beyond each program's word for itself.
+"""Proof that the cluster works as a whole, in addition to the readiness of each program.
 
-A node, and an object of each operator that makes no pods, are made, seen to be handled, and removed again. Their Events
-stay. Objects are made by server-side apply: the API server holds back other creates of a kind that it has not served
-for two seconds.
+A Node and an object of each operator are created, seen to be handled, and deleted. The objects create no pods; their
+Events remain. Objects are created by server-side apply, because the API server delays other creates of a kind that it
+has served for less than two seconds.
 """
 
 from __future__ import annotations
@@ -31,28 +31,23 @@ _NODE: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Probe:
-    """An object by which an operator is seen to work."""
+    """An object that proves that an operator works."""
 
     path: str
     manifest: Mapping[str, Any]
 
+    #: Path of the object that the operator creates for the probe; the probe's own path if it creates none.
     child: str
-    """The path of what the operator makes of the object; its own where it makes nothing."""
-
+    #: Whether the child's status shows that its controller has handled it.
     handled: Callable[[Mapping[str, Any]], bool]
-    """Whether the child's status says that its controller has seen it."""
-
+    #: Whether the object has the fields that only the mutating webhook fills in.
     defaulted: Callable[[Mapping[str, Any]], bool] = bool
-    """Whether the object has what only the mutating webhook fills in."""
-
+    #: A spec that only the validating webhook rejects.
     wrong: Mapping[str, Any] = field(default_factory=dict)
-    """A spec that only the validating webhook rejects."""
-
+    #: Part of the webhook's error message.
     refusal: str = ""
-    """In its words."""
-
+    #: Paths of further objects that the operator creates.
     left: tuple[str, ...] = ()
-    """Paths of what else the operator makes."""
 
 
 def _namespaced(group: str, resource: str, name: str = _NAME) -> str:
@@ -80,7 +75,7 @@ _PROBES = {
         wrong={"successPolicy": {"operator": "All", "targetReplicatedJobs": ["no-such-job"]}},
         refusal="no-such-job",
         child=_namespaced("batch/v1", "jobs", f"{_NAME}-probe-0"),
-        # The job controller says Suspended of it.
+        # The Job controller adds the condition Suspended.
         handled=lambda status: bool(status.get("conditions")),
     ),
     LWS.name: _Probe(
@@ -115,7 +110,7 @@ Condition = tuple[str, Callable[[], bool]]
 
 
 def conditions(api: ApiClient) -> list[Condition]:
-    """Return what has to become true of the cluster, in this order, each with words for it."""
+    """Return the conditions of a working cluster in the order of the checks, each with a text for messages."""
     return [
         ("the controller manager to make the default service account", lambda: _service_account_exists(api)),
         ("kwok to make a node ready", lambda: _node_becomes_ready(api)),
@@ -124,7 +119,7 @@ def conditions(api: ApiClient) -> list[Condition]:
 
 
 def operator_conditions(api: ApiClient, operator: Operator) -> list[Condition]:
-    """Return what has to become true of an operator, in this order, each with words for it."""
+    """Return the conditions of a working operator in the order of the checks, each with a text for messages."""
     probe = _PROBES[operator.name]
     webhooks: list[Condition] = [
         (f"{operator.title}'s mutating webhooks to be called", partial(_is_defaulted, api, probe)),
@@ -170,7 +165,7 @@ def _gets_child(api: ApiClient, probe: _Probe) -> bool:
         api.apply(probe.path, _bytes(probe.manifest))
         return False
     child = api.call("GET", probe.child)
-    # Its own controller has seen it: so that one works as well.
+    # The child's own controller has set its status, so that controller works as well.
     return child.status == 200 and probe.handled(child.body.get("status", {}))
 
 

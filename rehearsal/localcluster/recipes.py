@@ -1,9 +1,9 @@
-"""What is built for the local cluster: ten programs out of seven pinned Go modules.
+"""The programs that are built for the local cluster: ten programs from seven pinned Go modules.
 
-The versions live in modules/*/go.mod and go.sum alone; only version stamps that a program reports about itself are
-derived from them. A folder such as kubernetes/1.37 pins another version, for tests that ask for it. Each module has a
-cache key of its own, so that a new version of one program builds nothing else. It covers everything that decides what
-is built, but not the version of the Go toolchain: any that is new enough gives programs that behave alike.
+The versions are only in modules/*/go.mod and go.sum; the version that a program reports about itself is derived from
+them. A folder such as kubernetes/1.37 pins another version for tests that need it. Each module has its own cache key,
+so a new version of one program rebuilds no other. The key covers all inputs that affect the result, except for the
+version of the Go toolchain: programs built by any supported version behave alike.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from rehearsal.localcluster.errors import LocalClusterError
 
 MODULES = Path(__file__).with_name("modules")
 
+#: Minimum version of Go: the go directive of every module here.
 MINIMUM_GO = (1, 26)
-"""The go directive of every module here."""
 
 BUILD_FLAGS = ("-mod=readonly", "-trimpath", "-buildvcs=false")
 
@@ -37,40 +37,33 @@ KUBERAY = "kuberay"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How one program is built."""
+    """Instructions to build one program."""
 
     name: str
+    #: Folder under modules/ that pins the program's version.
     module: str
-    """The folder under modules/ that pins it."""
-
+    #: Path of the Go module whose version the program reports.
     source: str
-    """The path of the Go module whose version is stamped."""
-
     package: str
 
+    #: Go variable for the version; None if the source already contains it.
     version_variable: str | None = None
-    """The Go variable that takes the version; None where the source already knows it."""
-
+    #: Whether $KUBEBUILDER_ASSETS may provide the program.
     from_assets: bool = True
-    """May $KUBEBUILDER_ASSETS provide it?"""
-
+    #: Folder of the source that contains its crd and webhook folders; empty if it has neither.
     manifests: str = ""
-    """The folder of the source that holds its crd and webhook folders; empty where the program has neither."""
-
+    #: A CRD of another module that the program needs: path of the module, and path of the file in it.
     borrowed: tuple[str, str] = ("", "")
-    """A CRD of another module that it looks for: the path of the module, and that of the file in it."""
-
+    #: Whether the program is built only on request.
     optional: bool = False
-    """Built only where it is asked for."""
-
+    #: Feature gates to enable.
     gates: tuple[str, ...] = ()
-    """The feature gates that are enabled in it."""
 
 
 _KUBERNETES = "k8s.io/kubernetes"
 _KUBERNETES_VERSION = "k8s.io/component-base/version.gitVersion"
 
-# The cheap ones first: a mistake in the set-up shows within a minute.
+# Fast builds first, so that a mistake in the set-up shows within a minute.
 RECIPES = (
     Recipe(
         name=ETCD,
@@ -100,7 +93,7 @@ RECIPES = (
         source="sigs.k8s.io/jobset",
         package="sigs.k8s.io/jobset",
         version_variable="sigs.k8s.io/jobset/pkg/version.GitVersion",
-        # Its CRD and webhooks are taken from the same module and must be of the same version.
+        # The CRD and webhooks are taken from the same module and must be of the same version.
         from_assets=False,
         manifests="config/components",
     ),
@@ -140,15 +133,15 @@ RECIPES = (
 )
 
 
+#: Environment variable that selects another version of a module's programs, such as 1.37.
 VERSION_VARIABLES = {"kubernetes": "REHEARSAL_KUBERNETES", "jobset": "REHEARSAL_JOBSET"}
-"""The environment variable that asks for another version of a module's programs, such as 1.37."""
 
+#: Feature gates of newer versions that the tests of these versions use, by module.
 _GATES = {"kubernetes/1.37": ("GenericWorkload",), "jobset/0.12": ("ElasticJobSet", "InPlaceRestart")}
-"""What newer versions have, and their tests are about; by module."""
 
 
 def chosen_recipes(environment: Mapping[str, str], modules: Path) -> tuple[Recipe, ...]:
-    """Return the recipes, with the modules of the versions that the environment asks for."""
+    """Return the recipes, with the modules of the versions that the environment selects."""
     chosen = {}
     for module, variable in VERSION_VARIABLES.items():
         if version := environment.get(variable, ""):
@@ -177,14 +170,14 @@ def pinned_version(recipe: Recipe, modules: Path) -> str:
 
 
 def linker_flags(recipe: Recipe, modules: Path) -> str:
-    """Return the value of -ldflags: no symbol tables, and the version stamp."""
+    """Return the value of -ldflags: no symbol tables, and the version."""
     flags = "-s -w"
     if recipe.version_variable is None:
         return flags
     version = pinned_version(recipe, modules)
     flags += f" -X {recipe.version_variable}={version}"
     if recipe.version_variable == _KUBERNETES_VERSION:
-        # Clients compare major and minor, which are variables of their own.
+        # Clients compare major and minor, which are separate variables.
         major, minor, _ = version.removeprefix("v").split(".", 2)
         package = _KUBERNETES_VERSION.rpartition(".")[0]
         flags += f" -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
@@ -192,7 +185,7 @@ def linker_flags(recipe: Recipe, modules: Path) -> str:
 
 
 def cache_key(module: str, modules: Path, *, platform: str, recipes: Sequence[Recipe] = RECIPES) -> str:
-    """Return the name of a module's cache folder: one per set of sources, flags and platform (such as linux/amd64)."""
+    """Return the name of a module's cache folder; it depends on sources, flags and platform (such as linux/amd64)."""
     digest = hashlib.sha256()
     for path in sorted((modules / module).glob("go.*")):
         digest.update(f"{path.name}\0".encode())

@@ -1,32 +1,33 @@
-"""What kwok, which plays all kubelets of the local cluster, does to nodes and pods.
+"""Configuration of kwok, which simulates all kubelets of the local cluster: its changes to nodes and pods.
 
-A node that says that it has a kubelet of its own is left alone; its pods are not. kwok sets conditions and never a
-node's capacity, allocatable resources, labels, taints or provider id: those belong to whoever registered the node. A
-node without capacity stays without. Pods have no containers: a pod of a Job runs for a time and then ends as its
-annotations say, even where its restart policy would have a kubelet start it again. Any change of a running pod starts
-its time anew.
+kwok ignores a node whose annotation says that it has its own kubelet, but not the pods of that node. kwok sets
+conditions, and never a node's capacity, allocatable resources, labels, taints or provider ID: those belong to the
+client that registered the node. A node without capacity remains without. Pods have no containers: a pod of a Job runs
+for the time in its annotations and then succeeds or fails, even if its restart policy would have a kubelet restart it.
+Any change of a running pod restarts that time.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+#: Pod annotation: time that a pod of a Job runs before it succeeds, as a Go duration such as 1m30s.
 RUN_FOR = "rehearsal.tpu-provisioner.cloud.google.com/run-for"
-"""Pod annotation: how long a pod of a Job runs before it succeeds, as a Go duration such as 1m30s."""
 
+#: Pod annotation: time after which a pod of a Job fails with exit code 1; overrides RUN_FOR.
 FAIL_AFTER = "rehearsal.tpu-provisioner.cloud.google.com/fail-after"
-"""Pod annotation: after how long a pod of a Job fails, with exit code 1; stronger than RUN_FOR."""
 
+#: Node annotation, of any value: another program reports the node's state.
 OWN_KUBELET = "rehearsal.tpu-provisioner.cloud.google.com/own-kubelet"
-"""Node annotation, of any value: somebody else reports the node's state."""
 
 DEFAULT_RUN_SECONDS = 10
 
-# Well within the 50 s after which the node lifecycle controller takes a node for dead.
+# Interval between heartbeats of a node, without and with jitter: well below the 50 s after which the node lifecycle
+# controller treats a node as dead.
 _HEARTBEAT_MILLISECONDS = (20_000, 25_000)
 _PARALLELISM = 16
 _POD_NETWORK = "10.64.0.0/12"
-_NODE_ADDRESS = "192.0.2.1"  # reserved for documentation: nothing answers there
+_NODE_ADDRESS = "192.0.2.1"  # reserved for documentation: no host has it
 
 _NODE_READY = """\
 conditions:
@@ -56,7 +57,7 @@ nodeInfo:
 {{ end }}
 """
 
-# The patch is merged by type: what a condition says, and since when, stays.
+# The patch is merged by type: status and transition time of a condition are kept.
 _NODE_HEARTBEAT = """\
 conditions:
 {{ range NodeConditions }}
@@ -123,7 +124,7 @@ containerStatuses:
 """
 
 
-# Filled in with the operator %: every kind of brace has its meaning to kwok already.
+# Filled in with the operator %, because kwok interprets all kinds of braces.
 _POD_ENDED = """\
 {{ $now := Now }}
 {{ $start := or .status.startTime $now }}
@@ -170,7 +171,7 @@ def _stage(
     status: str | None = None,
     delay: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return a stage that sets the status, or deletes the object where there is none to set."""
+    """Return a stage that sets the status of an object or, without a status, deletes it."""
     step: dict[str, Any] = {"delete": True}
     if status is not None:
         step = {"patch": {"subresource": "status", "root": "status", "template": status}}
@@ -207,15 +208,16 @@ def kwok_configuration() -> list[dict[str, Any]]:
         "manageAllNodes": True,
         "cidr": _POD_NETWORK,
         "nodeIP": _NODE_ADDRESS,
-        # No leases: kwok lets a pod be for ever if its own view of the node's lease lags behind the pod, and one
-        # that is started again waits for its predecessor's leases to expire.
+        # No leases: kwok never handles a pod if its own view of the node's lease is older than the pod, and a restarted
+        # kwok waits until its predecessor's leases expire.
         "nodeLeaseDurationSeconds": 0,
-        # kwok fills in its defaults only where no stage is given; at zero it ends or plays nothing.
+        # kwok uses its defaults only if there are no stages; with zero it exits or handles nothing.
         "nodeLeaseParallelism": _PARALLELISM,
         "nodePlayStageParallelism": _PARALLELISM,
         "podPlayStageParallelism": _PARALLELISM,
         "podsOnNodeSyncParallelism": 4,
-        # A stream instead of lists was once seen to miss a pod that was bound right after its node was born.
+        # kwok with a stream instead of lists was once seen to miss a pod that was bound right after its node was
+        # created.
         "enablePodsOnNodeSyncListPager": True,
         "enablePodsOnNodeSyncStreamWatch": False,
     }
@@ -239,7 +241,7 @@ def kwok_configuration() -> list[dict[str, Any]]:
             status=_NODE_HEARTBEAT,
             delay={
                 "durationMilliseconds": _HEARTBEAT_MILLISECONDS[0],
-                # Nodes of a pool are born together; their heartbeats should not stay so.
+                # Nodes of a pool are created together; the jitter spreads their heartbeats.
                 "jitterDurationMilliseconds": _HEARTBEAT_MILLISECONDS[1],
             },
         ),
@@ -263,8 +265,9 @@ def kwok_configuration() -> list[dict[str, Any]]:
             status=_POD_ENDED % {"phase": "Failed", "exit_code": 1, "reason": "Error"},
             delay=_delay_from(FAIL_AFTER, default_seconds=DEFAULT_RUN_SECONDS),
         ),
-        # kwok deletes by name, and its own delete (grace 0) is one more change of the pod: played again on that, it has
-        # ended the next pod of a StatefulSet, which has the same name.
+        # kwok deletes by name, and its own delete changes the pod again (to grace period 0). Without the second
+        # condition, the stage ran again for that change and deleted the next pod of a StatefulSet, which has the same
+        # name.
         _stage(
             "pod-deleted",
             "Pod",

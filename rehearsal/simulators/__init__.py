@@ -1,1 +1,1 @@
-"""Google's services, played on one machine by independent readings of Google's documents."""
+"""Simulated cloud services for one machine, written independently of the provisioner from Google's documents."""

@@ -1,7 +1,7 @@
-"""The TPU machine types as the simulated GKE knows them: chips, labels, topologies, disks, size.
+"""The TPU machine types of the simulated GKE: chips, labels, topologies, disks, size.
 
-Kept apart from the provisioner's own catalogue on purpose: a rehearsal proves more when both sides read Google's
-documentation separately. It does not know zones, prices, or which GKE version a machine type needs.
+Deliberately separate from the provisioner's catalogue: a rehearsal proves more if both were written independently from
+Google's documentation. Not covered: zones, prices, and the GKE version that a machine type needs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SMALL_CUBOIDS = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 
 
 class PolicyRule(Enum):
-    """What a machine family makes of a workload policy in placementPolicy.policyName."""
+    """Whether node pools of a machine family may have a workload policy in placementPolicy.policyName."""
 
     REFUSED = "refused"
     ALLOWED = "allowed"
@@ -30,9 +30,10 @@ class PolicyRule(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine type; `chips` is 0 for one without TPUs.
+    """A machine type; `chips` is 0 for types without TPUs.
 
-    `slices` lists the multi-host topologies of a flat family; `max_cubes` bounds those of a cubic one.
+    `slices` lists the multi-host topologies of a two-dimensional family. `max_cubes` is the maximum number of 4x4x4
+    cubes in a topology of a three-dimensional family.
     """
 
     name: str
@@ -49,11 +50,11 @@ class Machine:
 
     @property
     def is_tpu(self) -> bool:
-        """Tell whether VMs of this type carry chips."""
+        """Whether VMs of this type have chips."""
         return self.chips > 0
 
     def hosts_of(self, topology: str) -> int | None:
-        """Return how many VMs the topology takes, or None where this machine type can't build it."""
+        """Return the number of VMs of a topology; None if this machine type cannot form it."""
         if topology == self.own_topology:
             return 1
         dimensions = parse_topology(topology)
@@ -70,7 +71,7 @@ class Machine:
 
 
 def parse_topology(text: str) -> tuple[int, ...] | None:
-    """Return the dimensions of a text such as 4x8, or None where it is no topology."""
+    """Return the dimensions of a text such as 4x8; None if it is not a topology."""
     return tuple(int(part) for part in text.split("x")) if _TOPOLOGY.fullmatch(text) else None
 
 
@@ -97,7 +98,7 @@ def _family(
             own_topology=own,
             vcpus=vcpus,
             memory_gib=memory_gib,
-            # Slices of several hosts are built of four-chip VMs only.
+            # Slices of several hosts consist only of four-chip VMs.
             slices=slices if chips == 4 else (),
             max_cubes=max_cubes if chips == 4 else 0,
             **shared,
@@ -175,14 +176,14 @@ _FAMILIES = (
 )
 _TPU_MACHINES = {machine.name: machine for family in _FAMILIES for machine in family}
 
-# Enough of the general-purpose types for a cluster's ordinary pools.
+# General-purpose types, enough for a cluster's ordinary pools.
 _GENERAL = re.compile(r"(?:[nce]\d[a-z]?)-(standard|highmem|highcpu)-(\d{1,3})")
 _GIB_PER_VCPU = {"standard": 4.0, "highmem": 8.0, "highcpu": 1.0}
 _SHARED_CORE = {"e2-micro": (2, 1.0), "e2-small": (2, 2.0), "e2-medium": (2, 4.0)}
 
 
 def find_machine(name: str) -> Machine | None:
-    """Return the machine type of that name, or None where there is none."""
+    """Return the machine type with that name; None if it does not exist."""
     if name in _TPU_MACHINES:
         return _TPU_MACHINES[name]
     if name in _SHARED_CORE:

@@ -1,4 +1,4 @@
-"""One local control plane for all tests of the installation; the manifests are applied to it as a user would."""
+"""Fixtures of all tests of the installation: a local control plane, with the manifests applied as a user would."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.deploy import mainjob
 from tests.deploy.kit import FOREIGN_KINDS, VALUES, copy_of_deploy, disable_component
 from tests.e2e.kit import Ground, has_mutating_policies, simulator_settings
 
-#: The first test that uses a tool (helm, kustomize, ...) builds it.
+#: Time limit of each test in seconds: the first test that uses a tool (helm, kustomize, ...) builds it.
 _LIMIT_SECONDS = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests of this folder their time limit."""
+    """Add the time limit to the tests of this folder."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_LIMIT_SECONDS))
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
-    """Give the world."""
+    """The local control plane with CRDs of other products."""
     directory = tmp_path_factory.mktemp("deploy") / "cluster"
     with Rehearsal(directory=directory, settings=simulator_settings()) as rehearsal:
         for plural, kind, group in FOREIGN_KINDS:
@@ -42,30 +42,30 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
 
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a copy of deploy/, for overlays."""
+    """A copy of deploy/, for overlays."""
     return copy_of_deploy(tmp_path_factory.mktemp("checkout"))
 
 
 @pytest.fixture(scope="session")
 def cluster_overlay(checkout: Path) -> Path:
-    """Give the overlay of the rehearsed cluster, as `make cluster-overlay` makes it."""
+    """The overlay of the rehearsed cluster, as `make cluster-overlay` creates it."""
     folder = overlay.make_overlay(checkout, VALUES)
     if not has_mutating_policies():
-        # As docs/install-variants.md says.
+        # docs/install-variants.md describes this.
         disable_component(folder, "placement")
     return folder
 
 
 @pytest.fixture(scope="session")
 def installed(rehearsal: Rehearsal, cluster_overlay: Path) -> list[dict[str, Any]]:
-    """Apply the overlay; give its objects."""
+    """The objects of the overlay, which is applied to the cluster."""
     mainjob.install(rehearsal, cluster_overlay)
     return list(yaml.safe_load_all(rehearsal.kubectl("kustomize", str(cluster_overlay))))
 
 
 @pytest.fixture
 def ground(rehearsal: Rehearsal) -> Iterator[Ground]:
-    """Give a namespace for JobSets; no provisioner of a test outlives it."""
+    """A namespace for JobSets; provisioners that a test starts are killed at its end."""
     ground = Ground(rehearsal)
     yield ground
     for process in ground.provisioners:

@@ -1,7 +1,7 @@
-"""A gcloud for the tests of the pages: it remembers what was made, and refuses what Google Cloud would refuse.
+"""A fake gcloud for the tests of the pages: it stores resources, and rejects commands that Google Cloud would reject.
 
-Run as `fake_gcloud.py STATE ARGUMENTS...`, with the state in a JSON file. It knows the commands of the pages and no
-others. What it does not show: that the real gcloud takes these flags.
+Run as `fake_gcloud.py STATE ARGUMENTS...`, with the state in a JSON file. It supports only the commands of the pages,
+and does not prove that the real gcloud accepts their flags.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ EMPTY: dict[str, Any] = {"roles": {}, "accounts": [], "bindings": [], "repositor
 
 
 class RefusedError(Exception):
-    """Google Cloud would refuse it."""
+    """Google Cloud would reject the command."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Carry out one command; return the exit code."""
+    """Run one command; return the exit code."""
     path = Path(arguments[0])
     state = json.loads(path.read_text(encoding="utf-8")) if path.exists() else json.loads(json.dumps(EMPTY))
     words = [each for each in arguments[1:] if not each.startswith("--")]
@@ -50,7 +50,7 @@ def _run(state: dict[str, Any], words: list[str], flags: dict[str, str]) -> str:
             _add(state["accounts"], f"{name}@{_project(flags)}.iam.gserviceaccount.com")
         case ["iam", "service-accounts", "delete", address]:
             _remove(state["accounts"], address)
-            # Its own policy goes with it.
+            # Bindings on the account are deleted with it.
             state["bindings"] = [each for each in state["bindings"] if each[0] != address]
         case ["iam", "roles", "create", name]:
             _project(flags)

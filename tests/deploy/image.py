@@ -1,9 +1,9 @@
-"""Doing what the Dockerfile does, without an engine: its instructions are read from it, not repeated here.
+"""Executes the Dockerfile without a container engine. Its instructions are read from the file, not repeated here.
 
-COPY copies, RUN runs with the paths of the build under a scratch folder, and the final stage gives environment, user,
-entry point, and the names that files have in the image. pip installs from folders with the locked wheels, which are
-fetched once a lock file: half of the build's processor time was pip's search in the index. What is not shown: that the
-base image exists and holds the same Python.
+COPY copies, RUN runs with the paths of the build below a scratch folder, and the final stage has environment, user,
+entry point and the paths of files in the image. pip installs from folders with the locked wheels, which are fetched
+once per lock file, because half of the build's CPU time was pip's search in the index. Not tested: that the base image
+exists and contains the same Python.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from pathlib import Path
 
 from rehearsal.localcluster.binaries import cache_root
 
-#: Paths that the Dockerfile writes below; each becomes one in the scratch folder.
+#: Folders that the Dockerfile writes to; each is replaced by a folder in the scratch folder.
 _OURS = ("/opt/tpu-provisioner", "/opt/build", "/wheels")
-#: What the Dockerfile installs from, in the repository.
+#: Lock files from which the Dockerfile installs.
 _LOCKS = ("requirements/run.txt", "requirements/build.txt")
 
 
 @dataclass(slots=True, kw_only=True)
 class Stage:
-    """One FROM and what follows it."""
+    """A FROM instruction and the instructions after it."""
 
     base: str
     name: str = ""
     instructions: list[tuple[str, str]] = field(default_factory=list)
 
     def all(self, instruction: str) -> list[str]:
-        """Return the arguments of every such instruction, in order."""
+        """Return the arguments of all instructions with this name, in order."""
         return [arguments for name, arguments in self.instructions if name == instruction]
 
     def environment(self) -> dict[str, str]:
-        """Return what ENV sets."""
+        """Return the variables that ENV sets."""
         return dict(part.split("=", 1) for line in self.all("ENV") for part in shlex.split(line))
 
     def words(self, instruction: str) -> list[str]:
-        """Return the one such instruction in its JSON form."""
+        """Return the words of the only instruction with this name, which is in JSON form."""
         (line,) = self.all(instruction)
         return list(json.loads(line))
 
 
 def read_stages(dockerfile: Path) -> list[Stage]:
-    """Read a Dockerfile."""
+    """Return the stages of a Dockerfile."""
     text = re.sub(r"(?m)^\s*#.*\n", "", dockerfile.read_text(encoding="utf-8"))
     stages: list[Stage] = []
     for line in re.sub(r"\\\n\s*", " ", text).splitlines():
@@ -67,12 +67,12 @@ def read_stages(dockerfile: Path) -> list[Stage]:
 
 
 def build(stage: Stage, context: Path, scratch: Path) -> None:
-    """Carry out the build stage: its COPY, ENV and RUN instructions."""
+    """Execute the build stage: its COPY, ENV and RUN instructions."""
     source = scratch / "src"
     source.mkdir(parents=True)
     python = _base_python(scratch)
     environment = {"PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin", "HOME": str(scratch)}
-    # Where the index is reached by settings of this machine, the build needs them too.
+    # If this machine reaches the index by special settings, the build needs them as well.
     for name in ("PIP_INDEX_URL", "PIP_CONFIG_FILE", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE"):
         if value := os.environ.get(name):
             environment[name] = value
@@ -100,12 +100,12 @@ def build(stage: Stage, context: Path, scratch: Path) -> None:
 
 
 def _fetched(lock: Path, python: Path, environment: Mapping[str, str]) -> Path:
-    """Return a folder of the user's cache with a lock file's wheels for this Python; the first call fetches them."""
+    """Return a cache folder with the wheels of a lock file for this Python; the first call fetches them."""
     digest = hashlib.sha256(f"{sysconfig.get_platform()} {sys.version}\n".encode() + lock.read_bytes()).hexdigest()
     wheels = cache_root(os.environ) / "test-wheels" / digest[:16]
     wheels.parent.mkdir(parents=True, exist_ok=True)
     with (wheels.parent / "lock").open("w", encoding="ascii") as held:
-        # Two test runs at once fetch once; the kernel lets go when this process ends.
+        # Two concurrent test runs fetch once; the kernel releases the lock when this process ends.
         fcntl.flock(held, fcntl.LOCK_EX)
         if not wheels.exists():
             incomplete = wheels.with_suffix(".incomplete")
@@ -123,7 +123,7 @@ def _fetched(lock: Path, python: Path, environment: Mapping[str, str]) -> Path:
 
 
 def finish(stage: Stage, scratch: Path) -> None:
-    """Carry out the final stage's COPY instructions; what the build made stays where it is in the scratch folder."""
+    """Execute the COPY instructions of the final stage; files of the build stage remain in the scratch folder."""
     for arguments in stage.all("COPY"):
         option, *sources, target = shlex.split(arguments)
         assert option == "--from=build", arguments
@@ -133,14 +133,14 @@ def finish(stage: Stage, scratch: Path) -> None:
 
 
 def _base_python(scratch: Path) -> Path:
-    """Return a Python in place of the base image's: a copy where this one is closed to other users."""
+    """Return a Python instead of the base image's: a copy if other users may not execute this one."""
     python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     if all(parent.stat().st_mode & 0o001 for parent in python.resolve().parents):
         return python
     stdlib = Path(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}))
     base = scratch / "base"
     (base / "bin").mkdir(parents=True)
-    # Byte code comes along for pip; what has PYTHONPYCACHEPREFIX, as the image has, does not look at it.
+    # Bytecode is copied for pip. A Python with PYTHONPYCACHEPREFIX, as in the image, ignores it.
     ignored = shutil.ignore_patterns("test", "tests", "idlelib", "tkinter", "config-*")
     shutil.copytree(stdlib, base / stdlib.relative_to(sys.base_prefix), ignore=ignored)
     shutil.copy(python.resolve(), base / "bin" / "python")

@@ -1,4 +1,4 @@
-"""What the tests of the installation need: what manifests grant and set, and a recorder of the rights that are used."""
+"""Helpers of the tests of the installation: rights and settings of manifests, and a recorder of used rights."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEPLOY = REPOSITORY / "deploy"
 NAMESPACE = constants.DEFAULT_NAMESPACE
 SERVICE_ACCOUNT = "tpu-provisioner-controller-manager"
 DEPLOYMENT = "tpu-provisioner"
-#: What an overlay for the rehearsed cluster is made of.
+#: Values of an overlay for the rehearsed cluster.
 VALUES = {
     "GCP_PROJECT_ID": PROJECT,
     "GCP_CLUSTER": CLUSTER,
@@ -44,7 +44,7 @@ VALUES = {
     "GCP_ZONE": ZONE,
     "GCP_NODE_SERVICE_ACCOUNT": "",
 }
-#: Kinds that clusters with a Prometheus or cert-manager have; here any content will do.
+#: Kinds of Prometheus and cert-manager; in the tests, their CRDs allow any fields.
 FOREIGN_KINDS = (
     ("podmonitors", "PodMonitor", "monitoring.coreos.com"),
     ("servicemonitors", "ServiceMonitor", "monitoring.coreos.com"),
@@ -58,13 +58,13 @@ _PATH = re.compile(
     r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<part>[^/]+))?)?"
 )
 _BY_NAME = re.compile(r"metadata\.name=([^,]+)")
-#: What system:discovery, system:public-info-viewer and system:basic-user let everybody ask.
+#: Paths that system:discovery, system:public-info-viewer and system:basic-user allow for every user.
 _FOR_EVERYBODY = re.compile(rf"/version|{ACCESS_REVIEWS}|/apis/[^/]+(/v[0-9a-z]+)?")
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 def rights(documents: Iterable[dict[str, Any]]) -> set[Right]:
-    """Return everything that the roles in the manifests grant."""
+    """Return all rights that the roles in the manifests grant."""
     return {
         Right(group, resource, verb, role["metadata"].get("namespace", ""), name)
         for role in documents
@@ -78,7 +78,7 @@ def rights(documents: Iterable[dict[str, Any]]) -> set[Right]:
 
 
 def bare(documents: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return objects by kind and name, without what a packager may name as he likes, and without the settings."""
+    """Return objects by kind and name, without settings and fields that may differ between chart and manifests."""
     found = {}
     for document in documents:
         copied: dict[str, Any] = json.loads(json.dumps(document))
@@ -100,13 +100,13 @@ def key_of(document: dict[str, Any]) -> tuple[str, str]:
 
 
 def copy_of_deploy(folder: Path) -> Path:
-    """Return a copy of deploy/ in a folder, which may be written to."""
+    """Return the path of a writable copy of deploy/ in a folder."""
     ignored = shutil.ignore_patterns("__pycache__")
     return Path(shutil.copytree(DEPLOY, folder / "deploy", ignore=ignored))
 
 
 def example(folder: Path, name: str, *, options: str = "") -> Path:
-    """Return a copy of one of the examples of overlays, with the lines enabled that begin as a pattern says."""
+    """Return a copy of an example of overlays; commented lines whose beginning matches `options` are enabled."""
     path = copy_of_deploy(folder) / "example-project" / name / "kustomization.yaml"
     if options:
         path.write_text(re.sub(rf"(?m)^# ({options})", r"\1", path.read_text("utf-8")), encoding="utf-8")
@@ -114,13 +114,13 @@ def example(folder: Path, name: str, *, options: str = "") -> Path:
 
 
 def only(documents: Iterable[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:
-    """Return the one document of a kind."""
+    """Return the only document of a kind."""
     (found,) = [each for each in documents if each["kind"] == kind and name in ("", each["metadata"]["name"])]
     return found
 
 
 def rule_of_component(name: str) -> dict[str, Any]:
-    """Return the rule that a component adds to a role, by its first patch."""
+    """Return the rule that the first patch of a component adds to a role."""
     text = (DEPLOY / "components" / name / "kustomization.yaml").read_text(encoding="utf-8")
     patch, *_ = yaml.safe_load(text)["patches"]
     (operation,) = yaml.safe_load(patch["patch"])
@@ -129,7 +129,7 @@ def rule_of_component(name: str) -> dict[str, Any]:
 
 
 def enable_component(overlay: Path, name: str) -> None:
-    """Add a component to an overlay, as its template says."""
+    """Enable a component in an overlay by removing the comment sign of its line in the template."""
     path = overlay / "components" / "kustomization.yaml"
     text, found = re.subn(rf"(?m)^# (- (?:\.\./)+components/{name})$", r"\1", path.read_text(encoding="utf-8"))
     assert found == 1, f"the template does not name the component {name}"
@@ -137,7 +137,7 @@ def enable_component(overlay: Path, name: str) -> None:
 
 
 def disable_component(overlay: Path, name: str) -> None:
-    """Remove a component that the template of overlays enables."""
+    """Disable a component that the template of overlays enables, by a comment sign."""
     path = overlay / "components" / "kustomization.yaml"
     text, found = re.subn(rf"(?m)^(- (?:\.\./)+components/{name})$", r"# \1", path.read_text(encoding="utf-8"))
     assert found == 1, f"the template does not enable the component {name}"
@@ -145,7 +145,7 @@ def disable_component(overlay: Path, name: str) -> None:
 
 
 def environment_of(documents: list[dict[str, Any]], deployment: str = DEPLOYMENT) -> dict[str, str]:
-    """Return the settings that a Deployment's container gets: the base's in a ConfigMap, the chart's in place."""
+    """Return the settings of a Deployment's container, from a ConfigMap (base) or from its variables (chart)."""
     container = container_of(documents, deployment)
     found: dict[str, str] = {}
     for source in container.get("envFrom", []):
@@ -154,12 +154,12 @@ def environment_of(documents: list[dict[str, Any]], deployment: str = DEPLOYMENT
 
 
 def flags_of(documents: list[dict[str, Any]]) -> list[str]:
-    """Return the container's arguments, without its addresses: here every process needs ports of its own."""
+    """Return the container's arguments without addresses, because each process of the tests needs its own ports."""
     return [flag for flag in container_of(documents)["args"] if "-bind-address=" not in flag]
 
 
 def container_of(documents: list[dict[str, Any]], deployment: str = DEPLOYMENT) -> dict[str, Any]:
-    """Return the one container of a Deployment's pods."""
+    """Return the only container of a Deployment's pods."""
     (container,) = only(documents, "Deployment", deployment)["spec"]["template"]["spec"]["containers"]
     return dict(container)
 
@@ -173,7 +173,7 @@ def kubeconfig_of_service_account(
     namespace: str = NAMESPACE,
     pod: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a kubeconfig with no credentials but a new token of an installed ServiceAccount.
+    """Write a kubeconfig whose only credential is a new token of an installed ServiceAccount.
 
     With the metadata of a pod, the token is bound to it, as kubelets request tokens for the containers of pods.
     """
@@ -200,7 +200,7 @@ def kubeconfig_of_service_account(
 def provisioner_as(
     rehearsal: Rehearsal, kubeconfig: Path, log: Path, *, arguments: Iterable[str], environment: dict[str, str]
 ) -> ProvisionerProcess:
-    """Make a provisioner that has this kubeconfig and no other credentials."""
+    """Return a provisioner, not started yet, with this kubeconfig and no other credentials."""
     return ProvisionerProcess(
         kubeconfig=kubeconfig,
         gke_endpoint=rehearsal.gke.url,
@@ -211,7 +211,7 @@ def provisioner_as(
 
 
 def try_events(api: KubeApi) -> None:
-    """Write an Event and repeat it after minutes; fail where one was dropped."""
+    """Write an Event and repeat it after minutes; fail if one of them was dropped."""
     seconds = 0.0
     recorder = EventRecorder(api, instance="trial", clock=lambda: seconds)
     recorder.start()
@@ -226,7 +226,7 @@ def try_events(api: KubeApi) -> None:
 
 
 class Recorder:
-    """A proxy before the API server that notes which right each request needs, and how it was answered."""
+    """A proxy of the API server that records the required right and the status of each request."""
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         trust = rehearsal.cluster._credentials
@@ -250,7 +250,7 @@ class Recorder:
                     if right is not None:
                         recorder.answers.append((right, answer.status))
                         if right.verb == "patch" and answer.status == HTTPStatus.CREATED:
-                            # An apply of what was not there is a create as well.
+                            # An apply that creates an object needs the right to create as well.
                             recorder.answers.append((replace(right, verb="create"), answer.status))
                     self.send_response(answer.status)
                     self.send_header("Content-Type", answer.headers.get("Content-Type", "application/json"))
@@ -260,7 +260,7 @@ class Recorder:
                         self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
                     self.wfile.write(b"0\r\n\r\n")
                 except OSError:
-                    # The provisioner ended, and its watches with it.
+                    # The provisioner has ended, and so have its watches.
                     self.close_connection = True
                 finally:
                     connection.close()
@@ -275,13 +275,13 @@ class Recorder:
         self._server.block_on_close = False
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(trust.server_certificate, trust.server_key)
-        # The handshake is left to the thread of the connection.
+        # The thread of a connection does the TLS handshake.
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self.url = f"https://{HOST}:{self._server.server_address[1]}"
 
     @contextmanager
     def recording(self) -> Iterator[Recorder]:
-        """Serve."""
+        """Serve until the context ends."""
         thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         thread.start()
         try:
@@ -296,7 +296,7 @@ _HOP_BY_HOP = ("host", "connection", "accept-encoding", "content-length")
 
 
 def right_of(method: str, target: str) -> Right | None:
-    """Return the right that a request needs; None for what every authenticated user may ask."""
+    """Return the right that a request needs; None for paths that every authenticated user may use."""
     url = urlsplit(target)
     if _FOR_EVERYBODY.fullmatch(url.path):
         return None
@@ -307,7 +307,7 @@ def right_of(method: str, target: str) -> Right | None:
         query = parse_qs(url.query)
         watches = query.get("watch", ["false"])[0] in ("true", "1")
         verb = "get" if name else "watch" if watches else "list"
-        # A list of what has one name is one of that name.
+        # A list with a field selector for one name needs only the right for that name.
         selected = _BY_NAME.fullmatch(query.get("fieldSelector", [""])[0])
         name = selected[1] if selected and not name else name
     resource = match["resource"] + (f"/{match['part']}" if match["part"] else "")
@@ -315,7 +315,7 @@ def right_of(method: str, target: str) -> Right | None:
 
 
 def granted_by(granted: set[Right], needed: Right) -> Right | None:
-    """Return the grant that lets a request pass."""
+    """Return the granted right that allows a request; None if no right does."""
     for right in granted:
         if (
             (right.group, right.resource, right.verb) == (needed.group, needed.resource, needed.verb)

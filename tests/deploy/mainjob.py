@@ -1,4 +1,4 @@
-"""The main job, done by a provisioner that has what manifests give it and nothing else."""
+"""Runs a provisioner with the rights and settings of manifests, and nothing else, through the life of a JobSet."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, logged
 def do_the_main_job(
     rehearsal: Rehearsal, ground: Ground, documents: list[dict[str, Any]], recorder: Recorder, directory: Path
 ) -> tuple[ProvisionerProcess, Path]:
-    """From a JobSet to a pool, and from its end to none, with the flags, settings and ServiceAccount of the manifests.
+    """Create a JobSet, await its pool, and the pool's delete after its end, with the manifests' flags and settings.
 
-    Return the provisioner, which has ended in good order, and the kubeconfig that it had.
+    Return the provisioner, which has been stopped in order, and its kubeconfig.
     """
     kubeconfig = kubeconfig_of_service_account(rehearsal, directory / "kubeconfig", server=recorder.url)
     process = provisioner_as(
@@ -58,7 +58,7 @@ def do_the_main_job(
 
 
 def used_rights(recorder: Recorder, documents: list[dict[str, Any]]) -> set[Right]:
-    """Return the rights of the manifests that requests have used; each request had one, and none was refused."""
+    """Return the rights of the manifests that requests have used; fail if a request had no right or was rejected."""
     refused = [(str(right), status) for right, status in recorder.answers if status in (401, 403)]
     assert refused == []
     granted = rights(documents)
@@ -69,7 +69,7 @@ def used_rights(recorder: Recorder, documents: list[dict[str, Any]]) -> set[Righ
 
 @contextmanager
 def uninstalled(rehearsal: Rehearsal, overlay: Path) -> Iterator[None]:
-    """Take the overlay's installation away; put it back afterwards, in place of what has taken its names meanwhile."""
+    """Uninstall the overlay; install it again afterwards, instead of objects that use its names by then."""
     rehearsal.kubectl("delete", "-k", str(overlay), "--wait")
     try:
         yield
@@ -79,7 +79,7 @@ def uninstalled(rehearsal: Rehearsal, overlay: Path) -> Iterator[None]:
 
 
 def install(rehearsal: Rehearsal, overlay: Path) -> None:
-    """Apply an overlay, and wait until the API server goes by its roles and its policy on nodes."""
+    """Apply an overlay, and wait until the API server uses its roles and its policy on nodes."""
     rehearsal.kubectl("apply", "--server-side", "-k", str(overlay))
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "of-nobody"}}
     rehearsal.api.post(collection_path("nodes"), node)

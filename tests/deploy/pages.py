@@ -1,4 +1,4 @@
-"""Command blocks of a page of documentation, each under a comment that says who runs it."""
+"""Reads the command blocks of a page of the documentation, each below a comment that names the readers who need it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _BLOCK = re.compile(
 class Block:
     """Commands to copy."""
 
-    #: `all`, or the choice that the page leaves to its reader; empty where the page forgets to say.
+    #: `all`, or the name of the reader's choice; empty if the comment is missing.
     where: str
     text: str
-    #: The heading that it stands under.
+    #: Heading of the section with the block.
     heading: str
 
 

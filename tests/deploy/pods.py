@@ -1,8 +1,8 @@
-"""The controller's pod, played: a process with what the Deployment gives it, started and stopped as that says.
+"""Simulates the controller's pod: a process with the settings of the Deployment, started and stopped with it.
 
-kwok makes pods ready and runs nothing in them. Here a thread looks at the live Deployment: a template that changed is a
-new process in place of the old one, a Deployment that is gone is none. `kubectl exec` and `logs` reach it through
-a kubectl that a test puts on PATH.
+kwok makes pods ready and runs no processes in them. Here, a thread watches the live Deployment: a changed template
+restarts the process, and without the Deployment there is no process. A wrapper of kubectl, which a test puts on PATH,
+directs `kubectl exec` and `logs` to it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.e2e.kit import EAGER
 _DEPLOYMENT = object_path("deployments", "tpu-provisioner", namespace=NAMESPACE, root="/apis/apps/v1")
 _NODE = "system-1"
 _LOOK_SECONDS = 0.3
-#: kubectl, but for what needs a kubelet.
+#: Wrapper of kubectl for commands that need a kubelet.
 _KUBECTL = """\
 #!{python}
 import os, sys
@@ -43,7 +43,7 @@ os.execv({kubectl!r}, [{kubectl!r}, *arguments])
 
 
 class PlayedPod:
-    """The one pod of the Deployment."""
+    """The only pod of the Deployment."""
 
     def __init__(self, rehearsal: Rehearsal, gke_endpoint: str, directory: Path) -> None:
         self._rehearsal = rehearsal
@@ -52,7 +52,7 @@ class PlayedPod:
         self._environment = directory / "pod-environment"
         self.log = directory / "pod.log"
         self.log.touch()
-        #: How often a pod was started.
+        #: Number of starts of the pod's process.
         self.starts = 0
         self._template: Any = None
         self._process: ProvisionerProcess | None = None
@@ -62,8 +62,8 @@ class PlayedPod:
 
     @contextmanager
     def playing(self) -> Iterator[PlayedPod]:
-        """Play."""
-        # A node for the pod: the provisioner's own are for TPUs alone.
+        """Run the process while the context lasts."""
+        # A Node for the pod, because the provisioner's own nodes are only for TPUs.
         size = {"cpu": "8", "memory": "16Gi", "pods": "50"}
         body = {
             "apiVersion": "v1",
@@ -82,7 +82,7 @@ class PlayedPod:
         assert self.problem == ""
 
     def write_kubectl(self, path: Path) -> None:
-        """Write the kubectl that reaches the pod."""
+        """Write the wrapper of kubectl that reaches the pod."""
         text = _KUBECTL.format(
             python=sys.executable,
             environment=str(self._environment),
@@ -96,7 +96,7 @@ class PlayedPod:
         try:
             while not self._stopping.wait(_LOOK_SECONDS):
                 self._follow(self._wanted())
-        except Exception as error:  # noqa: BLE001 - told by the test's own thread
+        except Exception as error:  # noqa: BLE001 - raised by the test's own thread
             self.problem = f"{type(error).__name__}: {error}"
         finally:
             self._follow(None)

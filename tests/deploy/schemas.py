@@ -33,7 +33,7 @@ def _strict(definition: Json) -> Json:
 
 
 def _used(name: str, definitions: dict[str, Json]) -> dict[str, Json]:
-    """Return a definition with all those that it refers to."""
+    """Return a definition with all definitions that it refers to."""
     found: dict[str, Json] = {}
     waiting = [name]
     while waiting:

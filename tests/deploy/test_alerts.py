@@ -1,4 +1,4 @@
-"""The alerts, evaluated by Prometheus' own engine on series as the controller exports them; runbooks and policies."""
+"""Tests of the alerts with Prometheus' own engine, on series as the controllers export them; runbooks and policies."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _ROOT = DEPLOY.parent
 
 
 def _controller(prefix: str, pods: tuple[str, str], known: str, watched: str) -> dict[str, str]:
-    """Return series of a replica that leads and is well, and of one that waits: a sample a minute.
+    """Return series of a healthy replica that leads and of one that follows: a sample per minute.
 
-    "1x90" is one and 90 more.
+    "1x90" is the value 1 and 90 repetitions.
     """
     leads, waits = pods
     return {
@@ -86,20 +86,20 @@ _PARTITIONS = _controller("partitions_", ("i", "j"), "ledger_known", "pods") | {
     'partitions_oldest_wait_ipus{pod="j"}': "0x90",
 }
 _WELL = _SLICES | _WEBHOOK | _NODE_GROUPS | _PARTITIONS
-#: Of an alert that fires to the end.
+#: End of alerts that fire until the end of the case, in minutes.
 _END = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
     name: str
-    #: Instead of those of two replicas that are well.
+    #: Series that replace those of healthy replicas.
     series: dict[str, str]
-    #: Alerts that fire, from which to which minute.
+    #: First minute in which each alert fires, and first minute in which it no longer does.
     want: dict[str, tuple[int, int]] = field(default_factory=dict)
-    #: What the alerts are about.
+    #: Labels of the alerts.
     labels: dict[str, str] = field(default_factory=dict)
-    #: How long it is looked at.
+    #: Duration of the case in minutes.
     minutes: int = 50
 
 
@@ -116,9 +116,9 @@ def _of_every_controller(
             {is_known: "1x4 0x85"},
             {f"{alert}{unknown}": (15, _END)},
         ),
-        # More than five minutes old at minute 11, and that for five minutes.
+        # More than 5 minutes old at minute 11; fires after 5 more minutes.
         _Case(f"{alert}: rounds end at minute 5", {rounds: "0+60x5 300x85"}, {f"{alert}LoopStalled": (16, _END)}),
-        # Silent for more than 150 s at minute 8.
+        # Silent for more than 150 s at minute 8; fires after 5 more minutes.
         _Case(
             f"{alert}: a watch falls silent at minute 5",
             {age: "20x4 0+60x40 20x44"},
@@ -128,7 +128,7 @@ def _of_every_controller(
     )
 
 
-#: By a counter of what failed.
+#: Alert and its labels by the counter of failures.
 _FAULTS: dict[str, tuple[str, dict[str, str]]] = {
     'partitions_decision_faults_total{pod="i"}': ("IPUPartitionsDecisionFaults", {}),
     'nodegroups_decisions_crashed_total{pod="n"}': ("TPUNodeGroupsDecisionFaults", {}),
@@ -153,7 +153,7 @@ _CASES = (
             ("TPUProvisionerWebhookAbsent", "webhook", "w"),
         )
     ),
-    # Seen from minute 10 to 18, and that for a minute.
+    # Visible from minute 10 to 18; fires after one more minute.
     *(
         _Case(f"{alert}: three faults within a minute", {series: "0x9 3x80"}, {alert: (11, 19)}, labels)
         for series, (alert, labels) in _FAULTS.items()
@@ -313,14 +313,13 @@ def _chart_rules(**values: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the chart's rules as a file of Prometheus."""
+    """The chart's rules as a file for Prometheus."""
     path = tmp_path_factory.mktemp("rules") / "rules.yaml"
     path.write_text(yaml.safe_dump(_chart_rules()["spec"]), encoding="utf-8")
     return path
 
 
-def test_alerts(rules: Path, tmp_path: Path) -> None:
-    """Each alert fires in the minutes that are given and in no other, with its labels and words."""
+def test_alert_fires_only_in_its_minutes_with_its_labels_and_texts(rules: Path, tmp_path: Path) -> None:
     (group,) = yaml.safe_load(rules.read_text(encoding="utf-8"))["groups"]
     known = {rule["alert"]: rule for rule in group["rules"]}
     tests = {"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [_test(case, known) for case in _CASES]}
@@ -331,7 +330,7 @@ def test_alerts(rules: Path, tmp_path: Path) -> None:
 
 def _test(case: _Case, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
     assert case.want.keys() <= known.keys()
-    # As long as it is looked at, and ten minutes more.
+    # Longer than the case by ten minutes.
     last = f"x{case.minutes + 10}"
     series = {name: values.replace("x90", last) for name, values in (_WELL | case.series).items() if values}
     return {
@@ -341,7 +340,7 @@ def _test(case: _Case, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "alert_rule_test": [
             {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": _expected(rule, case, minute)}
             for alert, rule in known.items()
-            # Of what must not fire, every fifth minute is enough.
+            # Every fifth minute is enough for alerts that must not fire.
             for minute in range(0, case.minutes, 1 if alert in case.want else 5)
         ],
     }
@@ -358,13 +357,12 @@ def _expected(rule: dict[str, Any], case: _Case, minute: int) -> list[dict[str, 
     return [{"exp_labels": rule["labels"] | case.labels, "exp_annotations": said}]
 
 
-def test_every_alert_is_seen_to_fire() -> None:
-    """No alert is without a case."""
+def test_every_alert_has_a_case_in_which_it_fires() -> None:
     assert {rule.name for rule in alerts.RULES} == {alert for case in _CASES for alert in case.want}
 
 
-def test_a_query_names_what_is_exported() -> None:
-    """A metric that is renamed would silence its alert."""
+def test_query_of_an_alert_uses_only_exported_metrics_and_labels() -> None:
+    """Otherwise the alert would never fire after a metric is renamed."""
     kinds = (Metrics, WebhookMetrics, NodeGroupMetrics, PartitionMetrics)
     metrics = [kind(version="test") for kind in kinds]
     registries = [each.registry for each in metrics]
@@ -377,8 +375,8 @@ def test_a_query_names_what_is_exported() -> None:
             assert not label or label in exported[name]
 
 
-def test_every_kind_of_alert_of_the_controller_has_a_rule() -> None:
-    """The log is not read by everybody."""
+def test_every_alert_in_the_log_of_the_controller_has_a_rule() -> None:
+    """Administrators may not read the log."""
     kinds = {
         kind
         for path in (_ROOT / "provisioner" / "slices" / "planning").rglob("*.py")
@@ -393,7 +391,7 @@ def test_every_kind_of_alert_of_the_controller_has_a_rule() -> None:
 
 
 def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
-    """The list of runbooks names all of them too."""
+    """The index of the runbooks lists all of them."""
     folder = _ROOT / RUNBOOKS
     pages = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
     index = pages.pop("README")
@@ -406,8 +404,8 @@ def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
         assert re.findall(r"(?m)^## (.+)$", page) == ["Find the cause", "What to do"]
 
 
-def test_an_alert_links_its_runbook_where_the_values_say_where_it_is() -> None:
-    """By the annotation that Prometheus' dashboards know; without an address no link is dead. The words are there."""
+def test_alert_links_its_runbook_if_the_values_have_the_address() -> None:
+    """The link is in the annotation that dashboards of Prometheus use. Without an address, only the file is named."""
     address = "https://wiki.example/tpu"
     for runbooks in ("", address):
         (group,) = _chart_rules(**({"runbooks": runbooks} if runbooks else {}))["spec"]["groups"]
@@ -421,16 +419,16 @@ def test_an_alert_links_its_runbook_where_the_values_say_where_it_is() -> None:
 # --- where they are installed
 
 
-def test_kustomize_has_the_same_rules_as_the_chart(tmp_path: Path) -> None:
-    """The component is complete by itself."""
+def test_rules_of_kustomize_and_chart_are_equal(tmp_path: Path) -> None:
+    """The component is complete without another one."""
     (made,) = tools.built(tmp_path, "prometheus-rule")
     assert made["kind"] == "PrometheusRule"
     assert made["metadata"]["namespace"] == NAMESPACE
     assert made["spec"] == _chart_rules()["spec"]
 
 
-def test_policies_of_google_cloud_are_as_its_api_takes_them() -> None:
-    """There is one for each rule, and what the API restricts is kept to; `make chart` writes them from the rules."""
+def test_policies_of_google_cloud_satisfy_the_limits_of_its_api() -> None:
+    """Each rule has a policy; `make chart` generates them from the rules."""
     policies = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in alerts.POLICIES.iterdir()}
     assert policies.keys() == {rule.slug for rule in alerts.RULES}
     for policy in policies.values():
@@ -440,7 +438,7 @@ def test_policies_of_google_cloud_are_as_its_api_takes_them() -> None:
         for name in ("duration", "evaluationInterval"):
             seconds = re.fullmatch(r"([0-9]+)s", promql[name])
             assert seconds is not None
-            # Whole half minutes.
+            # A multiple of 30 s.
             assert int(seconds[1]) % 30 == 0
         text = policy["documentation"]["content"]
         assert len(text.encode()) < 8192

@@ -1,4 +1,4 @@
-"""The Helm chart: made from the code, the same objects as the kustomize base, taken by a real API server."""
+"""Tests of the Helm chart: generated from the code, equal to the kustomize base, accepted by a real API server."""
 
 from __future__ import annotations
 
@@ -87,23 +87,24 @@ def _template(values: dict[str, Any]) -> list[dict[str, Any]]:
     return tools.template(chart.CHART, values, namespace=NAMESPACE)
 
 
-def test_generated_files_are_current() -> None:
-    """Chart.yaml and values.schema.json are what `make chart` would write now."""
+def test_generated_files_of_the_chart_are_current() -> None:
+    """Chart.yaml and values.schema.json are the files that `make chart` would write now."""
     for path, content in chart.files().items():
         assert path.read_text(encoding="utf-8") == content, f"{path.name} is not current: make chart"
 
 
-def test_lint() -> None:
-    """Helm's own linter finds nothing."""
+def test_chart_has_no_findings_of_helm_lint() -> None:
     tools.run("helm", "lint", "--strict", str(chart.CHART))
 
 
-def test_the_same_objects_as_the_base(installed: list[dict[str, Any]], tmp_path: Path) -> None:
-    """With the default values the chart makes what the kustomize base makes, but the namespace and the labels."""
+def test_chart_with_default_values_creates_the_objects_of_the_base(
+    installed: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """The objects differ only in the namespace and the labels."""
     by_kustomize = bare(each for each in installed if each["kind"] not in ("Namespace", "ConfigMap"))
     by_helm = _template(_IMAGE)
     assert bare(each for each in by_helm if each["kind"] != "ConfigMap") == by_kustomize
-    # The chart's settings are among these.
+    # The chart sets the settings as variables of the container.
     limits = yaml.safe_load((chart.CHART / "values.yaml").read_text(encoding="utf-8"))["settings"]
     assert {each["name"] for each in container_of(by_helm)["env"]} == chart.OF_THE_POD | limits.keys()
 
@@ -113,16 +114,18 @@ def test_the_same_objects_as_the_base(installed: list[dict[str, Any]], tmp_path:
     [_FULL, _SERVICE_MONITOR, _NODE_GROUPS, {**_IMAGE, "webhook": {"only": True}}],
     ids=["full", "a ServiceMonitor", "node groups", "the webhook alone"],
 )
-def test_taken_by_an_api_server(values: dict[str, Any], rehearsal: Rehearsal, tmp_path: Path) -> None:
-    """Server-side applied with strict validation; nothing unknown, nothing refused. What is there stays."""
+def test_objects_of_the_chart_are_accepted_by_a_real_api_server(
+    values: dict[str, Any], rehearsal: Rehearsal, tmp_path: Path
+) -> None:
+    """A server-side dry run with strict validation, so nothing is stored."""
     text = yaml.safe_dump_all(_template(values))
     rehearsal.kubectl(
         "apply", "--server-side", "--validate=strict", "--force-conflicts", "--dry-run=server", "-f", "-", stdin=text
     )
 
 
-def test_a_cluster_without_gke_gets_the_rights_on_node_groups(tmp_path: Path) -> None:
-    """In the namespace that the settings name, and the way to an API server as kubeadm sets it up."""
+def test_provider_gce_gets_the_rights_on_node_groups_in_their_namespace(tmp_path: Path) -> None:
+    """The network policy also allows an API server as kubeadm sets it up."""
     images = {"NODE_GROUP_IMAGES": "*=projects/p/global/images/i"}
     found = {}
     for namespace in ("", "slices"):
@@ -159,7 +162,7 @@ _EXAMPLES: dict[str, tuple[str, str, dict[str, Any], str]] = {
 def test_chart_and_example_start_with_the_same_limits(
     example: str, name: str, values: dict[str, Any], deployment: str
 ) -> None:
-    """Spending is bounded however the provisioner is installed."""
+    """The limits of both bound the costs of a new installation."""
     lines = (DEPLOY / "example-project" / example / "settings.env").read_text(encoding="utf-8").splitlines()
     written = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
     documents = tools.template(DEPLOY / "charts" / name, {**_IMAGE, **values}, namespace=NAMESPACE)
@@ -177,8 +180,7 @@ def test_an_empty_setting_removes_a_limit_of_the_chart() -> None:
     assert (read.max_chips, read.allowed_networks, read.allowed_reservations) == (None, None, ())
 
 
-def test_full_values(installed: list[dict[str, Any]], tmp_path: Path) -> None:
-    """Every value gets where it belongs."""
+def test_each_value_of_the_chart_is_in_its_field(installed: list[dict[str, Any]], tmp_path: Path) -> None:
     documents = _template(_FULL)
     pod = only(documents, "Deployment")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -199,7 +201,7 @@ def test_full_values(installed: list[dict[str, Any]], tmp_path: Path) -> None:
     assert _FULL["podAnnotations"].items() <= metadata["annotations"].items()
     assert not [each for each in documents if each["kind"] == "PriorityClass"]
     assert [each["kind"] for each in documents if each["metadata"]["labels"].get("team") != "ml"] == []
-    # A selector is never changed: what is chosen later must not be in it.
+    # A selector cannot be changed, so it must not contain labels that a user may change later.
     assert "team" not in only(documents, "Deployment")["spec"]["selector"]["matchLabels"]
     assert only(documents, "PodMonitor")["spec"]["podMetricsEndpoints"][0]["interval"] == "15s"
     assert only(documents, "PodMonitoring")["spec"]["endpoints"][0]["interval"] == "1m"
@@ -246,7 +248,7 @@ def test_all_namespaces_are_assigned_by_a_value_as_by_the_component(tmp_path: Pa
         assert specs[0]["variables"][0]["expression"].endswith('!= "off"')
 
 
-#: What one setting of each form refuses; what the schema accepts is tried below.
+#: Invalid values, one for each form of settings; values that the schema accepts are tested below.
 _REFUSED = {
     "a misspelt setting": {"GCP_PROJECT": "a"},
     "a duration without a unit": {"NODEPOOL_DELETION_DELAY": "30"},
@@ -267,12 +269,12 @@ _REFUSED = {
 
 
 @pytest.mark.parametrize("change", _REFUSED.values(), ids=_REFUSED)
-def test_what_the_schema_refuses_the_controller_refuses(change: dict[str, Any]) -> None:
-    """And the name of the setting is told."""
+def test_value_that_the_schema_rejects_is_rejected_by_the_controller(change: dict[str, Any]) -> None:
+    """The message contains the name of the setting."""
     (name,) = change
     with pytest.raises(ValueError, match=name):
         _template({**_IMAGE, "settings": _REQUIRED | change})
-    # The environment holds much that is not the controller's: of a misspelt name it cannot know.
+    # The controller ignores unknown variables of the environment, so it cannot detect a misspelt name.
     if name in {option.variable for option in OPTIONS}:
         with pytest.raises(SettingsError):
             read_settings(_REQUIRED | {key: str(value) for key, value in change.items()})
@@ -281,8 +283,8 @@ def test_what_the_schema_refuses_the_controller_refuses(change: dict[str, Any]) 
 @pytest.mark.parametrize(
     "option", _ALL_OFFERED, ids=[f"{option.group.name}: {option.variable}" for option in _ALL_OFFERED]
 )
-def test_what_the_schema_accepts_the_controller_accepts(option: Option) -> None:
-    """Whatever matches a setting's pattern is read, unless it names something twice, which no pattern can tell."""
+def test_value_that_the_schema_accepts_is_accepted_by_the_controller(option: Option) -> None:
+    """The exception are lists that contain an item twice, which a pattern cannot detect."""
     schema = chart_schema.property_of(option)
     for value in schema.get("enum", []):
         if value != "":
@@ -293,7 +295,7 @@ def test_what_the_schema_accepts_the_controller_accepts(option: Option) -> None:
         @hypothesis.settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
         @hypothesis.given(strategies.from_regex(re.compile(pattern, re.ASCII), fullmatch=True))
         def accepts(text: str) -> None:
-            # The controller takes blanks at the ends away, and takes what is left empty for not set.
+            # The controller strips blanks at both ends, and treats an empty rest as not set.
             stripped = text.strip()
             if not stripped or not all(re.search(each, text, re.ASCII) for each in also):
                 return
@@ -305,8 +307,8 @@ def test_what_the_schema_accepts_the_controller_accepts(option: Option) -> None:
         accepts()
 
 
-def test_the_image() -> None:
-    """There is none that everybody can pull, so it has to be named; without tag and digest it is the release's tag."""
+def test_image_must_be_named_and_has_the_tag_of_the_release_by_default() -> None:
+    """There is no public image."""
     with pytest.raises(ValueError, match=r"image\.repository is required"):
         _template({})
     (container,) = only(_template(_IMAGE), "Deployment")["spec"]["template"]["spec"]["containers"]

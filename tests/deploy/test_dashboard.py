@@ -1,4 +1,4 @@
-"""The Grafana dashboards: metrics and labels that there are, none left out, and where charts and kustomize put them."""
+"""Tests of the Grafana dashboards: existing metrics and labels, completeness, installation by charts and kustomize."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, only
 from tests.support.metrics_table import described, examples
 
-#: Labels that Prometheus gives to what it scrapes; `cluster` where it is told to.
+#: Labels that Prometheus adds to scraped series; `cluster` if it is configured.
 _OF_THE_SCRAPE = {"cluster", "namespace", "pod"}
-#: What every process exports under these names; dashboards of pods show processor time and memory of all of them.
+#: Metrics that every process exports under these names; dashboards of pods show CPU time and memory for all of them.
 _ON_NO_PANEL = {
     "process_cpu_seconds",
     "process_max_fds",
@@ -66,8 +66,8 @@ def _queries(board: Dashboard) -> list[tuple[str, str]]:
 
 
 @_each
-def test_a_query_names_what_there_is(board: Dashboard) -> None:
-    """Its metrics are exported, its labels are theirs, and the legend shows labels that are left."""
+def test_query_of_a_dashboard_uses_exported_metrics_and_labels(board: Dashboard) -> None:
+    """The legend uses only labels that the query keeps."""
     exposed = _exposed(board)
     for query, legend in _queries(board):
         series = _SERIES.findall(query)
@@ -78,15 +78,15 @@ def test_a_query_names_what_there_is(board: Dashboard) -> None:
             assert {"cluster", "namespace"} <= named, query
             assert named | grouped <= exposed[name] | _OF_THE_SCRAPE, query
         for labels, name, matchers in _SUMMED.findall(query):
-            # A sum of the greatest of several series would be too low.
+            # A sum of maxima over different series would be too low.
             alike = set(re.findall(r"(\w+)=\"", matchers))
             assert exposed[name] - alike <= set(labels.split(", ")), query
         outermost = set(_BY.findall(query)[0].split(", ")) if _BY.search(query) else set()
         assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= outermost, query
 
 
-def test_prometheus_reads_each_query_and_the_code_has_each_value_that_is_asked_for(tmp_path: Path) -> None:
-    """Those of all dashboards and of docs/metrics.md; a mistake in a value would leave a panel empty."""
+def test_queries_are_valid_promql_and_match_values_of_the_code(tmp_path: Path) -> None:
+    """The test covers all dashboards and docs/metrics.md; a wrong value would leave a panel empty."""
     queries = [query for board in _METRICS for query, _ in _queries(board)] + examples()
     assert len(queries) > 100
     filled = [query.replace("$__rate_interval", "5m").replace("$", "") for query in queries]
@@ -106,21 +106,21 @@ def test_prometheus_reads_each_query_and_the_code_has_each_value_that_is_asked_f
     assert {value for value in values if f'"{value}"' not in code} == set()
 
 
-def test_every_metric_is_on_a_panel() -> None:
-    """A metric of slices that is new has to get its place, or a reason for having none; other dashboards are short."""
+def test_every_metric_of_slices_is_on_a_panel() -> None:
+    """The other dashboards are short, and show a selection."""
     shown = {
         re.sub(r"_(?:bucket|count|sum|total)$", "", name)
         for query, _ in _queries(dashboard.SLICES)
         for name, _ in _SERIES.findall(query)
     }
     families = {family.name for family in Metrics(version="test").registry.collect()}
-    # Outside of Linux a process exports fewer of its own.
+    # A process exports fewer metrics about itself on systems other than Linux.
     assert families - shown <= _ON_NO_PANEL
 
 
 @_each
-def test_the_panels(board: Dashboard) -> None:
-    """Panels have numbers and titles of their own, and a description; each variable is one of the dashboard."""
+def test_panels_have_unique_ids_and_titles_and_known_variables(board: Dashboard) -> None:
+    """The test also requires a description of each panel."""
     everything = board.json()
     panels = everything["panels"]
     assert len({each["id"] for each in panels}) == len(panels)
@@ -133,8 +133,8 @@ def test_the_panels(board: Dashboard) -> None:
     assert {each["name"] for each in everything["templating"]["list"]} == _VARIABLES - {"__rate_interval", "__all"}
 
 
-def test_what_is_asked_first_is_on_top() -> None:
-    """Cost, use and who waits come before the controller's own health."""
+def test_top_panels_show_cost_use_and_waiting_slices() -> None:
+    """The controller's own health is further down."""
     top = [each["title"] for each in _panels(dashboard.SLICES)[:4]]
     assert top == ["Cost per hour", "Chips running", "Waiting slices", "Longest wait"]
 
@@ -143,8 +143,8 @@ def test_what_is_asked_first_is_on_top() -> None:
     "values", [{}, {"namespace": "monitoring", "labels": {"team": "ml"}, "annotations": {"grafana_folder": "TPU"}}]
 )
 @pytest.mark.parametrize("name", dashboard.BY_CHART)
-def test_a_chart_puts_them_where_grafana_looks(name: str, values: dict[str, Any]) -> None:
-    """A ConfigMap with the label of Grafana's sidecar, and labels, annotations and namespace as chosen."""
+def test_chart_installs_dashboards_where_grafana_looks_for_them(name: str, values: dict[str, Any]) -> None:
+    """A ConfigMap with the label for Grafana's sidecar, and the labels, annotations and namespace of the values."""
     given: dict[str, Any] = {"image": {"repository": "registry.example/controller"}}
     given |= {"dashboards": {"enabled": True, **values}} | (
         {"vipuServerAddr": "vipu"} if name != chart.CHART.name else {}
@@ -158,8 +158,8 @@ def test_a_chart_puts_them_where_grafana_looks(name: str, values: dict[str, Any]
     _has(made, dashboard.BY_CHART[name])
 
 
-def test_kustomize_puts_them_where_grafana_looks(tmp_path: Path) -> None:
-    """The component makes the same ConfigMap, under a name that stays."""
+def test_kustomize_installs_dashboards_where_grafana_looks_for_them(tmp_path: Path) -> None:
+    """The ConfigMap is equal to that of the chart, and its name has no hash."""
     (made,) = tools.built(tmp_path, "dashboards")
     assert made["metadata"]["name"] == "tpu-provisioner-dashboards"
     assert made["metadata"]["namespace"] == NAMESPACE

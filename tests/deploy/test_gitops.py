@@ -142,7 +142,7 @@ def test_kubeconform_accepts_each_object(
 
 
 def test_kubeconform_rejects_an_unknown_field(locations: str, tmp_path: Path) -> None:
-    """Otherwise the test above could not fail."""
+    """Otherwise the test of all objects might accept everything."""
     path = tmp_path / "object.yaml"
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "a"}, "rulez": []}
     path.write_text(yaml.safe_dump(role), encoding="utf-8")
@@ -157,7 +157,7 @@ def test_kubeconform_rejects_an_unknown_field(locations: str, tmp_path: Path) ->
 def _synced(
     rendered: tuple[list[Json], list[Json]], rehearsal: Rehearsal, installed: list[Json]
 ) -> Iterator[list[Json]]:
-    """Apply a rendering as a GitOps controller does, and write as the provisioner does; return the objects."""
+    """Apply a rendering like a GitOps controller, and write like the installed controllers; return the objects."""
     documents = rendered[0]
     namespaces = [each for each in documents if each["kind"] == "Namespace"]
     kept = {key_of(each) for each in installed}
@@ -174,7 +174,7 @@ def _synced(
 
 
 def _apply(rehearsal: Rehearsal, documents: list[Json], *flags: str) -> list[Json]:
-    """Send a server-side apply; return the objects of the answer."""
+    """Send a server-side apply; return the objects of the response."""
     command = ("apply", "--server-side", "--force-conflicts", "-f", "-", "-o", "json")
     answer = json.loads(rehearsal.kubectl(*command, *flags, stdin=yaml.safe_dump_all(documents)))
     items: list[Json] = answer["items"] if answer["kind"] == "List" else [answer]
@@ -216,12 +216,12 @@ def _drift(rehearsal: Rehearsal, documents: list[Json]) -> list[tuple[Json, Json
 
 
 def test_second_sync_changes_nothing(rehearsal: Rehearsal, synced: list[Json]) -> None:
-    """Also none of the fields that the controllers write."""
+    """A sync also leaves the fields unchanged that the controllers write."""
     assert _drift(rehearsal, synced) == []
 
 
 def test_a_change_by_hand_is_drift(rehearsal: Rehearsal, installed: list[Json]) -> None:
-    """Otherwise the test above could not fail."""
+    """Otherwise the test of the second sync might detect nothing."""
     _apply(rehearsal, installed)
     patch = {"spec": {"replicas": 3}}
     rehearsal.api.patch(object_path("deployments", "tpu-provisioner", namespace=NAMESPACE, root="/apis/apps/v1"), patch)

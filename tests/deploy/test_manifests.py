@@ -1,4 +1,4 @@
-"""The manifests, rendered by kustomize and taken by a real API server."""
+"""Tests of the manifests, rendered by kustomize and accepted by a real API server."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from tests.deploy.pages import read_blocks
 from tests.support.settings import settings as make_settings
 
 _IMAGE = "registry.example/controller:v1"
-#: Of clusters with TPUs: partitions-tls is of those with IPUs (test_partition_manifests.py).
+#: Components for clusters with TPUs; partitions-tls is for IPUs (test_partition_manifests.py).
 _ALL = sorted(path.name for path in (DEPLOY / "components").iterdir() if path.name != "partitions-tls")
 
 
 @pytest.fixture(scope="module")
 def base() -> list[dict[str, Any]]:
-    """Give the base's documents."""
+    """The base's documents."""
     return tools.documents(tools.run("kustomize", "build", str(DEPLOY / "base")))
 
 
-def test_the_rights_are_those_that_are_asked_for(base: list[dict[str, Any]]) -> None:
-    """`tpu-provisioner check` asks for exactly the rights that the manifests and their components grant."""
+def test_rights_of_manifests_equal_the_rights_of_the_check_command(base: list[dict[str, Any]]) -> None:
+    """`tpu-provisioner check` tests exactly the rights that the manifests and their components grant."""
     assert set(rights_used(make_settings(own_namespace=NAMESPACE))) == rights(base)
     for component, changes, role in (
         ("opt-in-label", {"opt_in_label": ("key", "value")}, {"kind": "ClusterRole", "metadata": {}}),
@@ -55,8 +55,8 @@ def test_the_rights_are_those_that_are_asked_for(base: list[dict[str, Any]]) -> 
         assert set(rights_used(make_settings(own_namespace=NAMESPACE, **changes))) == rights([*base, more])
 
 
-def test_no_manifest_pauses_or_resumes() -> None:
-    """Whoever applies, upgrades or prunes does not change what an administrator has paused."""
+def test_no_manifest_contains_the_configmap_that_pauses() -> None:
+    """An apply, an upgrade or a prune must not change a pause of the administrator."""
     for path in (*DEPLOY.rglob("*.yaml"), *DEPLOY.rglob("*.tpl")):
         lines = path.read_text(encoding="utf-8").splitlines()
         assert f"  name: {constants.PAUSE_CONFIGMAP_NAME}" not in lines, path
@@ -70,19 +70,19 @@ def _render(rehearsal: Rehearsal, folder: Path) -> list[dict[str, Any]]:
 def full(
     rehearsal: Rehearsal, installed: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """Give an overlay with every component that goes with the others."""
+    """Yield an overlay with every component that can be combined with the others."""
     deploy = copy_of_deploy(tmp_path_factory.mktemp("full"))
     account = "tpu-provisioner@rehearsal-project.iam.gserviceaccount.com"
     folder = overlay.make_overlay(deploy, VALUES, overlay.Choices(google_service_account=account))
     tools.run("kustomize", "edit", "set", "image", f"controller={_IMAGE}", cwd=folder)
     for name in _ALL:
-        # The template enables placement.
+        # Placement is left out, because the template already enables it.
         if name != "placement" and not name.startswith("workload-identity"):
             enable_component(folder, name)
-            # Whoever sets the image again goes on from what this leaves.
+            # `kustomize edit set image` must also work on its own result.
             tools.run("kustomize", "edit", "set", "image", f"controller={_IMAGE}", cwd=folder)
     yield folder
-    # Other tests go by the base's rights, and count what is left of an installation.
+    # Other tests depend on the base's rights, and count the remaining objects of an installation.
     kept = {key_of(each) for each in installed}
     extra = [each for each in _render(rehearsal, folder) if key_of(each) not in kept]
     rehearsal.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(extra))
@@ -90,10 +90,10 @@ def full(
 
 
 @pytest.mark.e2e
-def test_every_component(rehearsal: Rehearsal, full: Path) -> None:
-    """All components together render, and an API server takes them: fields it does not know would be an error.
+def test_all_components_together_are_accepted_by_a_real_api_server(rehearsal: Rehearsal, full: Path) -> None:
+    """Unknown fields would be an error.
 
-    The image is the one that `kustomize edit set image` has set, and pods of a changed setting are new ones.
+    The image is that of `kustomize edit set image`, and a changed setting leads to new pods.
     """
     documents = _render(rehearsal, full)
     kinds = {each["kind"] for each in documents}
@@ -102,7 +102,7 @@ def test_every_component(rehearsal: Rehearsal, full: Path) -> None:
     assert deployment["replicas"] == 2
     container = container_of(documents)
     assert container["image"] == _IMAGE
-    # The ConfigMap's name follows its content.
+    # The name of the ConfigMap depends on its content.
     assert container["envFrom"][0]["configMapRef"]["name"].startswith("tpu-provisioner-settings-")
     account = only(documents, "ServiceAccount", SERVICE_ACCOUNT)
     assert account["metadata"]["annotations"] == {
@@ -114,8 +114,10 @@ def test_every_component(rehearsal: Rehearsal, full: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_principal_takes_the_annotation_off(rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]) -> None:
-    """From the annotation to the direct principal: applying the other overlay takes the annotation away again."""
+def test_overlay_without_the_annotation_removes_it_from_the_service_account(
+    rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]
+) -> None:
+    """An administrator who changes to the direct principal needs this."""
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{SERVICE_ACCOUNT}"
     rehearsal.kubectl("apply", "--server-side", "-k", str(full))
     assert "iam.gke.io/gcp-service-account" in rehearsal.api.get(path)["metadata"]["annotations"]
@@ -125,8 +127,7 @@ def test_principal_takes_the_annotation_off(rehearsal: Rehearsal, full: Path, in
 
 
 @pytest.mark.e2e
-def test_applied_again(rehearsal: Rehearsal, installed: list[dict[str, Any]]) -> None:
-    """Applying the manifests again leaves what the provisioner remembers."""
+def test_second_apply_keeps_the_stored_hints(rehearsal: Rehearsal, installed: list[dict[str, Any]]) -> None:
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{constants.HINTS_CONFIGMAP_NAME}"
     rehearsal.api.patch(path, {"data": {"kept": "yes"}})
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(installed))
@@ -134,8 +135,10 @@ def test_applied_again(rehearsal: Rehearsal, installed: list[dict[str, Any]]) ->
 
 
 @pytest.mark.e2e
-def test_what_a_disabled_component_leaves(rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]) -> None:
-    """The command of the installation page deletes all objects of a component, and no other."""
+def test_command_for_a_disabled_component_deletes_only_its_objects(
+    rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]
+) -> None:
+    """The command is on the installation page."""
     rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(full))
     (block,) = [each for each in read_blocks(REPOSITORY / "docs" / "install-variants.md") if each.where == "disabled"]
 

@@ -1,4 +1,4 @@
-"""Installation of the controller of node groups: with kustomize, with Helm, by itself and beside the provisioner."""
+"""Tests of installing the controller of node groups: with kustomize and Helm, without and with the provisioner."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _VALUES = {"image": {"repository": "controller", "tag": "latest"}, "nodegroups":
 
 @pytest.fixture(scope="module")
 def written() -> list[dict[str, Any]]:
-    """Give the documents of the kustomization, which changes none of them."""
+    """The documents of the kustomization, without changes."""
     return tools.documents(tools.run("kustomize", "build", str(_FOLDER)))
 
 
-def test_definitions_are_no_part_of_an_installation(written: list[dict[str, Any]]) -> None:
-    """Whoever deletes an installation with kustomize does not delete all groups."""
+def test_crds_are_not_part_of_an_installation(written: list[dict[str, Any]]) -> None:
+    """Otherwise deleting the installation with kustomize would delete all groups."""
     assert "CustomResourceDefinition" not in {each["kind"] for each in written}
     assert "Namespace" not in {each["kind"] for each in written}
 
 
-def test_what_the_device_plugin_runs_as(written: list[dict[str, Any]]) -> None:
-    """The DaemonSet that the controller makes names a ServiceAccount that is installed with it."""
+def test_service_account_of_the_device_plugin_is_installed(written: list[dict[str, Any]]) -> None:
+    """The DaemonSet that the controller creates uses it."""
     made = device_plugin.manifest("a")
     account = only(written, "ServiceAccount", made["spec"]["template"]["spec"]["serviceAccountName"])
     assert account["metadata"]["namespace"] == made["metadata"]["namespace"]
@@ -56,8 +56,8 @@ def _example(tmp_path: Path, *, options: str = "") -> list[dict[str, Any]]:
 
 
 @pytest.mark.e2e
-def test_the_example_of_a_cluster_without_gke(tmp_path: Path) -> None:
-    """It has this controller alone, in a namespace of the restricted standard, with settings that it takes."""
+def test_example_without_gke_contains_only_this_controller(tmp_path: Path) -> None:
+    """The namespace has the restricted standard, and the controller accepts the settings."""
     documents = _example(tmp_path)
     assert [each["metadata"]["name"] for each in documents if each["kind"] == "Deployment"] == [_NAME]
     enforced = only(documents, "Namespace")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
@@ -84,8 +84,8 @@ def _mounts(documents: list[dict[str, Any]]) -> tuple[Any, ...]:
 
 
 @pytest.mark.e2e
-def test_credentials_from_a_secret(tmp_path: Path) -> None:
-    """Component and chart mount the same Secret, and a token for Workload Identity Federation, read-only."""
+def test_component_and_chart_mount_the_same_credentials(tmp_path: Path) -> None:
+    """The credentials are a Secret and a token for Workload Identity Federation, both read-only."""
     documents = _example(tmp_path, options=r"components:|- \.\./\.\./components/")
     path, volumes, mounts, _ = _mounts(documents)
     assert path == "/etc/gcp/key.json"
@@ -104,8 +104,8 @@ def _template(values: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.e2e
-def test_the_chart_makes_the_same_objects(written: list[dict[str, Any]]) -> None:
-    """With the switch on the chart makes what kustomize does, and the definitions; with it off nothing of it."""
+def test_chart_with_node_groups_creates_the_objects_of_kustomize_and_the_crds(written: list[dict[str, Any]]) -> None:
+    """If node groups are disabled, it creates none of them."""
     without = {key_of(each) for each in _template({**_VALUES, "nodegroups": {}})}
     more = {key_of(each): each for each in _template(_VALUES) if key_of(each) not in without}
     definitions = {key: more.pop(key) for key in list(more) if key[0] == "CustomResourceDefinition"}
@@ -120,10 +120,10 @@ def test_the_chart_makes_the_same_objects(written: list[dict[str, Any]]) -> None
 
 @pytest.mark.e2e
 @pytest.mark.usefixtures("installed")
-def test_the_chart_where_the_definitions_are_there_already(
+def test_chart_can_be_installed_in_two_ways_if_the_crds_exist(
     rehearsal: Rehearsal, cluster_overlay: Path, tmp_path: Path
 ) -> None:
-    """Helm does not install what others have applied; the page names two ways out."""
+    """Helm refuses to install objects that another client has applied; the page shows both ways."""
     blocks = read_blocks(REPOSITORY / "docs" / "node-groups.md")
     (text,) = [each.text.rstrip() for each in blocks if each.text.startswith("helm ")]
     environment = {
@@ -168,7 +168,7 @@ _OF_PRODUCTS = {"slices": "tpu-provisioner", "nodegroups": _NAME, "webhook": "tp
 def test_chart_creates_only_the_objects_of_the_selected_products(
     values: Json, products: set[str], written: list[dict[str, Any]], installed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """And its notes name no Deployment that it does not create."""
+    """The notes name only Deployments that the chart creates."""
     made = {key_of(each) for each in _template({**_VALUES, "nodegroups": {}, **values})}
     deployments = {name for kind, name in made if kind == "Deployment"}
     assert deployments == {_OF_PRODUCTS[product] for product in products}
@@ -182,15 +182,15 @@ def test_chart_creates_only_the_objects_of_the_selected_products(
 
 @pytest.mark.e2e
 def test_notes_start_the_provisioner_before_they_drain_it(tmp_path: Path) -> None:
-    """With replicas=0 there is no pod in which to run `drain`."""
+    """If replicas=0, there is no pod in which to run `drain`."""
     notes = tools.notes(chart.CHART, {**_VALUES, "replicas": 0}, tmp_path)
     assert "Wait until it has proven" not in notes
     assert notes.index("scale deployment/tpu-provisioner --replicas=1") < notes.index("tpu-provisioner drain")
 
 
 @pytest.mark.e2e
-def test_values_of_the_chart() -> None:
-    """Each gets where it belongs; settings of the provisioner do not."""
+def test_values_of_node_groups_are_in_their_fields() -> None:
+    """Settings of the provisioner are not used for node groups."""
     values = {
         "crds": False,
         "replicas": 2,
@@ -198,7 +198,7 @@ def test_values_of_the_chart() -> None:
         "settings": {"ALLOWED_PROJECTS": "project-a, project-b", "GCE_CALLS_PER_SECOND": 5, "LOG_LEVEL": "debug"},
         "nodeSelector": {"a": "b"},
         "tolerations": [],
-        # Helm merges maps with the defaults; nothing takes one away.
+        # Helm merges maps with the defaults, so a default can only be overridden.
         "affinity": None,
     }
     settings = {"GCP_PROJECT_ID": "project-a", "MAX_CHIPS": 8, "LOG_LEVEL": "info", "SERVED_NAMESPACES": "x"}

@@ -1,4 +1,4 @@
-"""The folder of one cluster: copied, filled, checked, never overwritten."""
+"""Tests of the overlay of one cluster: copied, filled in, checked, never overwritten."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VALUES = {
 
 @pytest.fixture
 def deploy(tmp_path: Path) -> Path:
-    """Give a copy of deploy/ that may be written to."""
+    """A writable copy of deploy/."""
     return copy_of_deploy(tmp_path)
 
 
@@ -35,8 +35,8 @@ def _environment(folder: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
-def test_filled(deploy: Path) -> None:
-    """The values land in the settings, as the controller reads them, and the project in the image's name."""
+def test_overlay_contains_the_values_and_the_image_of_the_project(deploy: Path) -> None:
+    """The controller can read the settings."""
     folder = overlay.make_overlay(deploy, _VALUES)
 
     assert folder == deploy / "a-project" / "a-cluster"
@@ -53,8 +53,7 @@ def test_filled(deploy: Path) -> None:
     }
 
 
-def test_the_template_is_complete() -> None:
-    """The example has settings that the controller takes and knows, and it has nothing to warn of at its start."""
+def test_template_of_overlays_has_valid_settings_without_warnings() -> None:
     environment = _environment(_TEMPLATE)
     read = settings.read_settings(environment)
     assert read.project_id == "example-project"
@@ -62,8 +61,8 @@ def test_the_template_is_complete() -> None:
     assert settings.warnings_about(read) == ()
 
 
-def test_a_google_service_account(deploy: Path) -> None:
-    """With a Google service account the annotation takes the principal's place."""
+def test_google_service_account_enables_the_annotation_component(deploy: Path) -> None:
+    """The component replaces that for the direct principal."""
     account = "tpu-provisioner@a-project.iam.gserviceaccount.com"
     folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(google_service_account=account))
 
@@ -88,8 +87,10 @@ _REFUSED = (
 
 
 @pytest.mark.parametrize(("name", "change", "words"), _REFUSED, ids=[case[0] for case in _REFUSED])
-def test_refused(name: str, change: dict[str, str], words: str, deploy: Path) -> None:
-    """What the controller would refuse is refused before anything is written."""
+def test_invalid_value_is_rejected_before_anything_is_written(
+    name: str, change: dict[str, str], words: str, deploy: Path
+) -> None:
+    """The controller would reject these values."""
     before = sorted(deploy.rglob("*"))
     with pytest.raises(overlay.OverlayError) as refused:
         overlay.make_overlay(deploy, _VALUES | change)
@@ -122,8 +123,10 @@ _WRONG_CHOICES = (
 
 
 @pytest.mark.parametrize(("name", "choices", "words"), _WRONG_CHOICES, ids=[case[0] for case in _WRONG_CHOICES])
-def test_wrong_choices(name: str, choices: overlay.Choices, words: str, deploy: Path) -> None:
-    """A wrong account, image or repository is refused before anything is written."""
+def test_invalid_choice_is_rejected_before_anything_is_written(
+    name: str, choices: overlay.Choices, words: str, deploy: Path
+) -> None:
+    """A wrong account, image or repository."""
     with pytest.raises(overlay.OverlayError) as refused:
         overlay.make_overlay(deploy, _VALUES, choices)
     assert words in str(refused.value)
@@ -139,15 +142,14 @@ _IMAGES = (
 
 
 @pytest.mark.parametrize(("image", "want"), _IMAGES, ids=[case[0] for case in _IMAGES])
-def test_an_image(image: str, want: dict[str, str], deploy: Path) -> None:
-    """The image lands where `kustomize edit set image` would write it."""
+def test_image_is_written_like_by_kustomize_edit(image: str, want: dict[str, str], deploy: Path) -> None:
     folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(image=image))
     (entry,) = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))["images"]
     assert entry == {"name": "controller"} | want
 
 
-def test_make_needs_nothing_installed(tmp_path: Path) -> None:
-    """`make cluster-overlay` runs with a bare Python: no virtual environment, no package but our own."""
+def test_make_cluster_overlay_needs_no_installed_packages(tmp_path: Path) -> None:
+    """The command runs with a bare Python, without a virtual environment."""
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n', encoding="ascii")
     bare.chmod(0o755)
@@ -159,7 +161,7 @@ def test_make_needs_nothing_installed(tmp_path: Path) -> None:
             f"REMOTE={_REPOSITORY_URL}", "REF=v0.1.0",
         ],
         cwd=REPOSITORY,
-        # Who has exported IMG need not say it again.
+        # A user who has exported IMG need not pass it.
         env={"PATH": "/usr/local/bin:/usr/bin:/bin", "IMG": "gcr.io/a/b:v1"},
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
@@ -168,8 +170,8 @@ def test_make_needs_nothing_installed(tmp_path: Path) -> None:
     assert 'newTag: "v1"' in (folder / "kustomization.yaml").read_text(encoding="utf-8")
 
 
-def test_never_overwritten(deploy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A folder that exists is not changed, and the command says so with exit code 1."""
+def test_existing_overlay_is_not_changed(deploy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command prints a message and exits with 1."""
     arguments = ["--project-id=a-project", "--cluster-name=a-cluster", f"--deploy={deploy}"]
     assert overlay.main(arguments) == 0
     assert "kubectl apply --server-side -k" in capsys.readouterr().out
@@ -181,8 +183,8 @@ def test_never_overwritten(deploy: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.e2e
-def test_a_folder_of_ones_own_renders(deploy: Path, tmp_path: Path) -> None:
-    """Kustomize fetches base and components by git, and makes what the same folder makes here, after an edit too."""
+def test_overlay_in_another_folder_renders_the_same_objects(deploy: Path, tmp_path: Path) -> None:
+    """Kustomize fetches base and components by git. An edit of the overlay is kept."""
     repository = deploy.parent
     for command in (
         ["init", "--quiet"],

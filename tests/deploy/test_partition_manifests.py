@@ -1,4 +1,4 @@
-"""The manifests of the controller of partitions: what meets what."""
+"""Tests of the manifests of the controller of partitions: names and references between the objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAME = "tpu-provisioner-partitions"
 # --- a cluster with IPUs alone
 
 
-#: Certificates are either the server's own or those of cert-manager.
+#: Certificates are created either by the webhook server or by cert-manager.
 _OPTIONS = r"patches:|- path: |- \.\./\.\./components/(?!webhook-cert-manager)"
 
 
@@ -33,13 +33,13 @@ def _built(folder: Path, options: str = "") -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Give the objects of the example."""
+    """The objects of the example."""
     return _built(tmp_path_factory.mktemp("plain"))
 
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """Give the objects of the example with all its options that go together."""
+    """The objects of the example with all options that can be combined."""
     return _built(tmp_path_factory.mktemp("full"), _OPTIONS)
 
 
@@ -47,8 +47,8 @@ def _variables(documents: list[dict[str, Any]], name: str) -> dict[str, str]:
     return {each["name"]: each["value"] for each in container_of(documents, name)["env"] if "value" in each}
 
 
-def test_the_example_of_a_cluster_with_ipus(plain: list[dict[str, Any]]) -> None:
-    """Controller and webhook server alone, with one file of settings that both take."""
+def test_example_for_ipus_contains_only_controller_and_webhook_server(plain: list[dict[str, Any]]) -> None:
+    """The settings of the only ConfigMap are valid for both."""
     deployments = {each["metadata"]["name"] for each in plain if each["kind"] == "Deployment"}
     assert deployments == {_NAME, "tpu-provisioner-webhook"}
     settings = only(plain, "ConfigMap")
@@ -68,8 +68,8 @@ def test_the_example_of_a_cluster_with_ipus(plain: list[dict[str, Any]]) -> None
 
 @pytest.mark.e2e
 @pytest.mark.usefixtures("installed")
-def test_an_api_server_takes_the_example(rehearsal: Rehearsal, tmp_path: Path) -> None:
-    """Fields that it does not know would be an error; names, references and expressions are checked as well."""
+def test_example_for_ipus_is_accepted_by_a_real_api_server(rehearsal: Rehearsal, tmp_path: Path) -> None:
+    """Unknown fields would be an error; names, references and CEL expressions are checked as well."""
     folder = example(tmp_path, "ipu-cluster", options=_OPTIONS)
     said = rehearsal.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "-k", str(folder))
     taken = {line.split()[0] for line in said.splitlines()}
@@ -78,8 +78,8 @@ def test_an_api_server_takes_the_example(rehearsal: Rehearsal, tmp_path: Path) -
     assert "podmonitor.monitoring.coreos.com/tpu-provisioner" in taken
 
 
-def test_pods_with_ipus_are_sent_to_the_webhook_server(plain: list[dict[str, Any]]) -> None:
-    """Those of the example; and nobody but its controller may open their gates."""
+def test_pods_with_ipus_are_sent_to_the_webhook_server_of_the_example(plain: list[dict[str, Any]]) -> None:
+    """No other controller than that of the example may open their gates."""
     hooks = {each["name"]: each for each in only(plain, "MutatingWebhookConfiguration")["webhooks"]}
     hook = hooks["partitions.tpu-provisioner.cloud.google.com"]
     service = hook["clientConfig"]["service"]
@@ -89,8 +89,8 @@ def test_pods_with_ipus_are_sent_to_the_webhook_server(plain: list[dict[str, Any
     assert f'"system:serviceaccount:{NAMESPACE}:{account}"' in conditions["is-not-by-the-controller"]
 
 
-def test_the_options_of_the_example(full: list[dict[str, Any]]) -> None:
-    """Scraping, alerts, and the credentials of V-IPU servers, which the controller alone mounts."""
+def test_options_add_scraping_alerts_and_credentials_of_v_ipu_servers(full: list[dict[str, Any]]) -> None:
+    """The credentials are mounted only by the controller."""
     assert {"PodMonitor", "PodMonitoring", "PrometheusRule"} <= {each["kind"] for each in full}
     container = container_of(full, _NAME)
     (folder,) = [each["value"] for each in container["env"] if each["name"] == "VIPU_CREDENTIALS"]
@@ -103,8 +103,8 @@ def test_the_options_of_the_example(full: list[dict[str, Any]]) -> None:
     assert "vipu-credentials" not in str(only(full, "Deployment", "tpu-provisioner-webhook"))
 
 
-def test_with_tls_init_containers_ask_where_the_certificate_is_served(full: list[dict[str, Any]]) -> None:
-    """And pods that wait already find the port that they know."""
+def test_init_containers_with_tls_use_the_port_of_the_certificate(full: list[dict[str, Any]]) -> None:
+    """The port without TLS remains for pods that already wait."""
     container = container_of(full, _NAME)
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert [each for each in container["args"] if "bind" in each] == [
@@ -131,8 +131,8 @@ def test_with_tls_init_containers_ask_where_the_certificate_is_served(full: list
 # --- the image
 
 
-def test_the_image_that_people_build_is_where_the_command_is_looked_for() -> None:
-    """By the name in VIPU_COMMAND, in the PATH of the image that it is built on."""
+def test_image_with_vipu_has_the_command_in_its_path() -> None:
+    """VIPU_COMMAND contains only the name, which is looked up in the PATH of the base image."""
     text = (DEPLOY / "images" / "ipu-partitions.Dockerfile").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert lines[:2] == ["ARG IMAGE", "FROM ${IMAGE}"]

@@ -1,4 +1,4 @@
-"""The rights of the controller of partitions: what its parts ask of an API server, and what the manifests grant."""
+"""Tests of the rights of the controller of partitions: granted by the manifests, and needed by its calls."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _serve_a_pod(controller: Controller) -> None:
     controller.delete("train")
     controller.rounds(30, seconds=10.0)
     assert not controller.vipu.partitions
-    # A repeat is written when the first one is minutes old.
+    # A repeated Event is written only minutes after the first one.
     about = ObjectRef(api_version="v1", kind="Pod", namespace="ml", name="train", uid="uid-train")
     for _ in range(2):
         recorder.emit(about, kind="Normal", reason="Trial", message="trial")
@@ -101,8 +101,8 @@ def _needed(call: Call) -> Right:
     return replace(found, namespace=NAMESPACE) if found.namespace == SYSTEM else found
 
 
-def test_what_is_granted_is_what_is_needed(documents: list[dict[str, Any]], ground: Ground) -> None:
-    """Every call is granted and every grant is used: by Lease, watches, rounds, Events and the REST API."""
+def test_rights_of_partitions_equal_the_needs_of_their_calls(documents: list[dict[str, Any]], ground: Ground) -> None:
+    """Calls of the Lease, watches, rounds, Events and the REST API."""
     controller = Controller()
     _lead(controller.kube)
     _watch(controller.kube)
@@ -116,8 +116,9 @@ def test_what_is_granted_is_what_is_needed(documents: list[dict[str, Any]], grou
     assert {granted_by(granted, right) for right in needed} == granted
 
 
-def test_the_roles_are_bound_to_who_runs(documents: list[dict[str, Any]]) -> None:
-    """To the ServiceAccount of the Deployment, in its namespace, and to nobody else."""
+def test_roles_of_partitions_are_bound_only_to_the_service_account_of_the_deployment(
+    documents: list[dict[str, Any]],
+) -> None:
     deployment = yaml.safe_load((_FOLDER / "deployment.yaml").read_text(encoding="utf-8"))
     account = only(documents, "ServiceAccount")["metadata"]
     assert deployment["spec"]["template"]["spec"]["serviceAccountName"] == account["name"]

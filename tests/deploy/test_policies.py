@@ -1,4 +1,4 @@
-"""Rules that the manifests of all products keep."""
+"""Tests of rules that the manifests of all products must follow."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _SETTINGS = {option.variable for each in (nodegroups, partitions, webhook) for o
     option.variable for option in OPTIONS
 }
 _ANYWHERE = {"0.0.0.0/0", "::/0"}
-#: Ports that pods can be reached at, and addresses that they reach, by port.
+#: Ports at which pods can be reached, and addresses that pods can reach, by port.
 _NETWORKS: dict[str, tuple[list[str], dict[int, set[str]]]] = {
-    # Port 80 and 988 are the metadata server's.
+    # Ports 80 and 988 are those of the metadata server.
     "tpu-provisioner": (
         ["metrics", "probes", "metrics"],
         {53: _ANYWHERE, 443: _ANYWHERE, 80: {"169.254.169.254/32"}, 988: {"169.254.169.252/32"}},
     ),
-    # The API server of GKE is at 443, that of kubeadm at 6443.
+    # The port of GKE's API server is 443, that of kubeadm's API server is 6443.
     "tpu-provisioner-nodegroups": (
         ["metrics"],
         {53: _ANYWHERE, 443: _ANYWHERE, 6443: _ANYWHERE, 80: {"169.254.169.254/32"}},
@@ -44,7 +44,7 @@ _NETWORKS: dict[str, tuple[list[str], dict[int, set[str]]]] = {
 
 @pytest.fixture(scope="module", params=["manifests", "chart of IPUs"])
 def documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Documents:
-    """Give all products together; the chart of TPUs makes the same objects (test_chart.py)."""
+    """The objects of all products; the chart of TPUs creates the same ones (test_chart.py)."""
     if request.param == "manifests":
         return tools.built(tmp_path_factory.mktemp("policies"), *_COMPONENTS, resources=_RESOURCES)
     values = {
@@ -66,8 +66,8 @@ def _containers(documents: _Documents) -> Iterator[tuple[str, dict[str, Any]]]:
         yield name, container_of(documents, name)
 
 
-def test_pods_keep_the_restricted_standard(documents: _Documents) -> None:
-    """They write to no file of the image, and have a limit of memory but none of processor time."""
+def test_pods_satisfy_the_restricted_standard(documents: _Documents) -> None:
+    """The file system of the pods is read-only, and they have a limit of memory but not of CPU."""
     for deployment in _of(documents, "Deployment"):
         pod = deployment["spec"]["template"]["spec"]
         (container,) = pod["containers"]
@@ -85,8 +85,8 @@ def test_pods_keep_the_restricted_standard(documents: _Documents) -> None:
         assert container["resources"]["requests"].keys() == {"cpu", "memory"}
 
 
-def test_each_container_starts_a_command_with_flags_that_it_has(documents: _Documents) -> None:
-    """A leader is elected, and probes and metrics are at the ports that are named."""
+def test_container_starts_a_command_with_valid_flags(documents: _Documents) -> None:
+    """The flags enable leader election, and the ports of probes and metrics are those of the manifest."""
     for name, container in _containers(documents):
         # The image starts `run`.
         program, command, *flags = (*container.get("command", ("tpu-provisioner", "run")), *container["args"])
@@ -116,8 +116,8 @@ def _flags(name: str, command: str, flags: list[str]) -> dict[str, Any]:
     }
 
 
-def test_each_variable_is_a_setting(documents: _Documents) -> None:
-    """A controller would not read any other."""
+def test_each_variable_of_a_container_is_a_setting(documents: _Documents) -> None:
+    """The controllers would ignore any other variable."""
     for name, container in _containers(documents):
         assert {each["name"] for each in container["env"]} <= _SETTINGS, name
 
@@ -130,8 +130,8 @@ def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     )
 
 
-def test_selectors_meet(documents: _Documents) -> None:
-    """Each selects one Deployment's pods, and each Deployment has a policy on its network; monitors scrape all."""
+def test_selectors_match_exactly_the_pods_of_their_deployment(documents: _Documents) -> None:
+    """Each Deployment has a network policy, and monitors scrape all pods."""
     deployments = {each["metadata"]["name"]: each["spec"] for each in _of(documents, "Deployment")}
     pods = {name: spec["template"]["metadata"]["labels"] for name, spec in deployments.items()}
 
@@ -153,8 +153,7 @@ def test_selectors_meet(documents: _Documents) -> None:
         assert endpoint["port"] == "metrics"
 
 
-def test_what_is_named_is_there(documents: _Documents) -> None:
-    """Accounts and priorities of pods, and the roles and accounts of bindings."""
+def test_referenced_accounts_priority_classes_and_roles_exist(documents: _Documents) -> None:
     there = {(each["kind"], each["metadata"]["name"]) for each in documents}
     for each in _of(documents, "Deployment"):
         pod = each["spec"]["template"]["spec"]
@@ -166,19 +165,19 @@ def test_what_is_named_is_there(documents: _Documents) -> None:
             assert subject["kind"] == "Group" or (subject["kind"], subject["name"]) in there
 
 
-def test_networks(documents: _Documents) -> None:
-    """Prometheus and the API server's agents come in; DNS, API servers and the metadata server are reached."""
+def test_network_policies_allow_only_the_needed_connections(documents: _Documents) -> None:
+    """Inbound from Prometheus and the API server's agents; outbound to DNS, API servers and the metadata server."""
     for policy in _of(documents, "NetworkPolicy"):
         spec = policy["spec"]
         assert set(spec["policyTypes"]) == {"Ingress", "Egress"}
         name = policy["metadata"]["name"].replace("ipu-ipu-partitions-", "tpu-provisioner-")
         ports, reached = _NETWORKS[name.replace("ipu-ipu-", "tpu-provisioner-")]
         assert [port["port"] for rule in spec["ingress"] for port in rule["ports"]] == ports
-        # Init containers and API servers are anywhere.
+        # Init containers and API servers have no fixed addresses.
         anyone = [port["port"] for rule in spec["ingress"] if not rule.get("from") for port in rule["ports"]]
         assert anyone == [port for port in ports if port in ("api", "webhooks")]
         agents = [each for rule in spec["ingress"] if rule["ports"][0]["port"] == "probes" for each in rule["from"]]
-        # Not all pods of a namespace, and not those of that label in any namespace.
+        # Selected by namespace and label together, not only by one of them.
         assert all(each.keys() == {"namespaceSelector", "podSelector"} for each in agents)
         assert {
             port["port"]: {peer["ipBlock"]["cidr"] for peer in rule.get("to", ()) if "ipBlock" in peer}
@@ -191,8 +190,7 @@ def test_networks(documents: _Documents) -> None:
 
 
 @pytest.mark.parametrize("folder", [*_RESOURCES, "nodegroups/crds"])
-def test_every_file_is_used(folder: str) -> None:
-    """No manifest lies about that no kustomization names."""
+def test_every_manifest_is_used_by_a_kustomization(folder: str) -> None:
 
     def named(kustomization: Path) -> Iterator[Path]:
         yield kustomization
@@ -201,6 +199,6 @@ def test_every_file_is_used(folder: str) -> None:
             yield from named(path / "kustomization.yaml") if path.is_dir() else [path]
 
     there = {path for path in (DEPLOY / folder).rglob("*") if path.is_file()}
-    # Definitions are installed by themselves.
+    # CRDs are installed separately.
     apart = {path for path in there if folder == "nodegroups" and path.parent.name == "crds"}
     assert set(named(DEPLOY / folder / "kustomization.yaml")) == there - apart

@@ -1,4 +1,4 @@
-"""Workflows, release checks, the bill of materials, and the words about rights in more than one place."""
+"""Tests of workflows, release checks, the bill of materials, and of rights that are listed in more than one place."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def _read(path: Path) -> dict[Any, Any]:
 
 
 @pytest.mark.parametrize("path", _WORKFLOWS, ids=lambda path: path.name)
-def test_no_standing_permissions(path: Path) -> None:
-    """A workflow has no permissions; each job names what it needs, and leaves no credentials behind."""
+def test_workflow_has_no_permissions_and_its_jobs_keep_no_credentials(path: Path) -> None:
+    """The permissions are listed by each job."""
     workflow = _read(path)
     assert workflow["permissions"] == {}
     for job in workflow["jobs"].values():
         assert job["permissions"]
         assert "write-all" not in str(job["permissions"])
-        # What runs at night keeps nobody waiting.
+        # Only pull requests wait for the other workflows.
         assert job["timeout-minutes"] <= (180 if path.name == "nightly.yml" else 60)
         for step in job["steps"]:
             if step.get("uses", "").startswith("actions/checkout@"):
@@ -50,8 +50,8 @@ def test_no_standing_permissions(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", _WORKFLOWS, ids=lambda path: path.name)
-def test_actions_are_pinned(path: Path) -> None:
-    """Every action is named by a whole commit, with its tag beside it; one action is one commit everywhere."""
+def test_actions_are_pinned_by_commit_with_their_tag(path: Path) -> None:
+    """An action has the same commit in all workflows."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if "uses:" in line]
     assert lines
     for line in lines:
@@ -62,8 +62,8 @@ def test_actions_are_pinned(path: Path) -> None:
     assert len(pins) == len({pin.split("@")[0] for pin in pins})
 
 
-def test_only_the_release_may_write() -> None:
-    """What runs for pull requests can only read; no secret but the run's own token is named anywhere."""
+def test_only_the_release_has_permissions_to_write() -> None:
+    """Workflows for pull requests can only read, and no workflow uses a secret other than its own token."""
     writers = {
         (path.name, name)
         for path in _WORKFLOWS
@@ -75,13 +75,12 @@ def test_only_the_release_may_write() -> None:
 
 
 @pytest.mark.e2e
-def test_actionlint() -> None:
-    """The linter of workflows finds nothing."""
+def test_workflows_have_no_findings_of_actionlint() -> None:
     tools.run("actionlint", "-shellcheck=", "-pyflakes=", *map(str, _WORKFLOWS))
 
 
-def test_the_nightly_scan_reads_every_lock() -> None:
-    """The scanner looks at files with "requirements" in their names; the others are named to it."""
+def test_nightly_scan_reads_every_lock_file() -> None:
+    """The scanner finds files with "requirements" in their names; the others are passed to it."""
     locks = [path for path in REPOSITORY.glob("*/*.txt") if "--hash=" in path.read_text(encoding="utf-8")]
     nightly = (REPOSITORY / ".github/workflows/nightly.yml").read_text(encoding="utf-8")
     named = set(re.findall(r"--lockfile=requirements\.txt:(\S+)", nightly))
@@ -111,20 +110,20 @@ def _repository(root: Path, code: str, changelog: str) -> Path:
 
 
 @pytest.mark.parametrize(("name", "code", "changelog", "tag", "words"), _REFUSED, ids=[case[0] for case in _REFUSED])
-def test_not_released(name: str, code: str, changelog: str, tag: str, words: str, tmp_path: Path) -> None:
-    """A tag that does not fit the code and the changelog is refused with what to do."""
+def test_tag_that_contradicts_code_or_changelog_is_not_released(
+    name: str, code: str, changelog: str, tag: str, words: str, tmp_path: Path
+) -> None:
+    """The message contains advice."""
     with pytest.raises(release.ReleaseError, match=re.escape(words)):
         release.check(_repository(tmp_path, code, changelog), tag)
 
 
-def test_notes(tmp_path: Path) -> None:
-    """The notes are the version's section, without its neighbours."""
+def test_release_notes_are_the_section_of_the_version(tmp_path: Path) -> None:
     changelog = "## Unreleased\n\n- later\n\n## [1.2.3] - 2026-01-01\n\n### Added\n\n- this\n\n## 1.2.2\n\n- before\n"
     assert release.check(_repository(tmp_path, _VERSION, changelog), "v1.2.3") == "### Added\n\n- this\n"
 
 
-def test_release_needs_nothing_installed() -> None:
-    """The check runs on a bare Python, with its exit code."""
+def test_release_check_needs_no_installed_packages() -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(REPOSITORY / "generators" / "release.py"), "check", "v0.0.0"],
         capture_output=True, text=True, check=False, timeout=60,
@@ -136,10 +135,10 @@ def test_release_needs_nothing_installed() -> None:
 @pytest.mark.parametrize(
     ("tag", "want"), [("v1.2.3", "--latest\n"), ("v1.2.3-rc.1", "--prerelease\n")], ids=["a release", "a pre-release"]
 )
-def test_flags(
+def test_tag_with_a_dash_is_a_pre_release(
     tag: str, want: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A tag with a dash, as semantic versions have it, is a pre-release."""
+    """As in semantic versioning."""
     code = f'__version__ = "{tag[1:]}"\n'
     monkeypatch.setattr(release, "_REPOSITORY", _repository(tmp_path, code, f"## {tag[1:]}\n\n- a\n"))
     assert release.main(["flags", tag]) == 0
@@ -152,8 +151,8 @@ _SOURCE = "https://github.com/owner/tpu-provisioner"
 
 
 @pytest.mark.e2e
-def test_a_released_chart(tmp_path: Path) -> None:
-    """It installs the released image with no value but what the cluster needs; its version is the release's."""
+def test_released_chart_needs_only_the_values_of_the_cluster(tmp_path: Path) -> None:
+    """The chart uses the released image, and has the version of the release."""
     folder = tmp_path / "tpu-provisioner"
     assert release.main(["chart", _RELEASED, _SOURCE, str(folder)]) == 0
     chart = yaml.safe_load((folder / "Chart.yaml").read_text(encoding="utf-8"))
@@ -167,8 +166,8 @@ def test_a_released_chart(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("product", ["manifest", "nodegroups", "partitions"])
-def test_the_manifest_of_a_release(product: str, tmp_path: Path) -> None:
-    """It has the released image and a ConfigMap that can be named, and nothing of the example's project."""
+def test_manifest_of_a_release_has_its_image_and_a_configmap_for_settings(product: str, tmp_path: Path) -> None:
+    """The manifest contains no values of the example's project."""
     made, settings = map(tools.documents, _released(tmp_path, product))
     (limits,) = settings
     deployments = [each["metadata"]["name"] for each in made if each["kind"] == "Deployment"]
@@ -186,7 +185,7 @@ def test_the_manifest_of_a_release(product: str, tmp_path: Path) -> None:
 
 
 def _released(tmp_path: Path, product: str) -> tuple[str, str]:
-    """Return what a release ships of a product: what is installed, and its settings."""
+    """Return the manifest and the settings of a product in a release."""
     folder = copy_of_deploy(tmp_path / product) / "release" / product
     assert release.main([product, _RELEASED, str(folder)]) == 0
     return tools.run("kustomize", "build", str(folder)), tools.run("kustomize", "build", str(folder / "settings"))
@@ -197,7 +196,7 @@ def _released(tmp_path: Path, product: str) -> tuple[str, str]:
 def test_products_of_a_release_do_not_touch_each_other(
     rehearsal: Rehearsal, cluster_overlay: Path, tmp_path: Path
 ) -> None:
-    """Each has its settings, which no release overwrites or contradicts, and goes without the others."""
+    """Each product has its own settings, which no release overwrites, and can be deleted separately."""
     products = {product: _released(tmp_path, product) for product in ("manifest", "nodegroups", "partitions")}
     namespace = (DEPLOY / "base" / "namespace.yaml").read_text(encoding="utf-8")
 
@@ -227,15 +226,16 @@ def test_products_of_a_release_do_not_touch_each_other(
 
 
 @pytest.mark.parametrize("image", ["controller:latest", "ghcr.io/a/b:v1", f"ghcr.io/a/b@{_DIGEST}"])
-def test_an_image_that_is_not_whole(image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is published names the image by tag and digest."""
+def test_image_without_tag_and_digest_is_rejected(
+    image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert release.main(["chart", image, _SOURCE, str(tmp_path / "a")]) == 1
     assert "is not of the form" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
 
 
 def test_everything_published_is_attested() -> None:
-    """Image and chart by digest; wheel, sdist, bill of materials and install.yaml by file."""
+    """Image and chart by digest; wheel, sdist, bill of materials and install.yaml as files."""
     jobs = _read(REPOSITORY / ".github/workflows/release.yml")["jobs"]
     subjects = {
         step["with"].get("subject-name") or step["with"]["subject-path"]
@@ -246,8 +246,8 @@ def test_everything_published_is_attested() -> None:
     assert subjects == {"${{ steps.facts.outputs.name }}", "${{ steps.facts.outputs.chart }}", "dist/*"}
 
 
-def test_dependabot_looks_after_every_pin() -> None:
-    """Actions, base image, Python and each Go module."""
+def test_dependabot_updates_every_pin() -> None:
+    """Actions, base image, Python packages and each Go module."""
     updates = _read(REPOSITORY / ".github/dependabot.yml")["updates"]
     assert {each["package-ecosystem"] for each in updates} == {"github-actions", "docker", "pip", "gomod"}
     assert all(each["cooldown"]["default-days"] == 7 for each in updates)
@@ -263,8 +263,8 @@ def test_dependabot_looks_after_every_pin() -> None:
 
 
 @pytest.mark.timeout(60)  # reads all installed packages
-def test_the_bill_of_materials(tmp_path: Path) -> None:
-    """`make sbom` names every package of the image's lock, with its version and hashes, in CycloneDX."""
+def test_bill_of_materials_lists_every_package_of_the_image(tmp_path: Path) -> None:
+    """`make sbom` writes it in CycloneDX, with versions and hashes."""
     made, ready = tmp_path / "dist" / "sbom.cdx.json", tmp_path / "ready"
     ready.touch()
     done = subprocess.run(
@@ -288,14 +288,14 @@ def test_the_bill_of_materials(tmp_path: Path) -> None:
 
 _TERRAFORM = DEPLOY / "terraform" / "main.tf"
 _PAGES = [REPOSITORY / "docs" / name for name in ("install.md", "install-variants.md")]
-#: What each role permits.
+#: Permissions of each role.
 _ROLES = {
     "tpuProvisioner": set(PROJECT_PERMISSIONS),
     "tpuProvisionerActAs": {ACT_AS},
     "tpuProvisionerTpu7x": {"compute.resourcePolicies.get", "compute.resourcePolicies.create"},
 }
 _OF_NODE_GROUPS = {"tpuNodeGroups": nodegroup_rights.NEEDED - {ACT_AS}, "tpuNodeGroupsActAs": {ACT_AS}}
-#: On what each is granted to the controller.
+#: Kind of resource on which each role is granted to the controller.
 _GRANTS = {
     ("tpuProvisioner", "project"),
     ("tpuProvisionerActAs", "service account"),
@@ -326,8 +326,10 @@ def _role_ids(module: Path) -> dict[str, str]:
 
 
 @_MODULES
-def test_the_permissions(module: Path, pages: list[Path], roles: dict[str, set[str]]) -> None:
-    """Terraform and the page's commands make these roles, and no other."""
+def test_roles_of_terraform_and_pages_have_the_needed_permissions(
+    module: Path, pages: list[Path], roles: dict[str, set[str]]
+) -> None:
+    """Terraform and the pages create no other role."""
     ids = _role_ids(module)
     assert roles == {
         ids[name]: set(re.findall(r'"(\w+\.\w+\.\w+)"', body))
@@ -339,16 +341,17 @@ def test_the_permissions(module: Path, pages: list[Path], roles: dict[str, set[s
 
 
 @_MODULES
-def test_every_text_in_terraform_is_validated(module: Path, pages: list[Path], roles: dict[str, set[str]]) -> None:
-    """A wrong value is refused when it is planned, not by Google half-way through."""
+def test_every_text_variable_of_terraform_is_validated(
+    module: Path, pages: list[Path], roles: dict[str, set[str]]
+) -> None:
+    """A wrong value is rejected by the plan, before Google rejects it half-way through."""
     variables = re.findall(r'(?ms)^variable "\w+" \{\n(.*?)^\}', module.read_text(encoding="utf-8"))
     texts = [body for body in variables if re.search(r"type +\= string", body)]
     assert texts
     assert all("validation {" in body for body in texts)
 
 
-def test_the_grants() -> None:
-    """Terraform and the page's commands grant the roles on these resources."""
+def test_terraform_and_pages_grant_roles_on_the_same_resources() -> None:
     ids = _role_ids(_TERRAFORM)
     kinds = {"google_project_iam_member": "project", "google_service_account_iam_member": "service account"}
     assert {
@@ -367,10 +370,10 @@ def test_the_grants() -> None:
 
 
 @pytest.mark.parametrize("paths", [[_TERRAFORM], _PAGES], ids=["Terraform", "gcloud"])
-def test_no_predefined_role(paths: list[Path]) -> None:
-    """The controller gets no predefined role but Workload Identity's, and no permission outside of the roles."""
+def test_no_predefined_role_except_workload_identity_user_is_granted(paths: list[Path]) -> None:
+    """No permission outside of the roles is named either."""
     text = "".join(path.read_text(encoding="utf-8") for path in paths)
-    # The nodes' own account has the role that Google made for nodes.
+    # The nodes' own service account has Google's predefined role for nodes.
     of_nodes = set() if paths == [_TERRAFORM] else {"roles/container.defaultNodeServiceAccount"}
     assert set(re.findall(r"roles/[a-z]+\.[A-Za-z.]+", text)) == {"roles/iam.workloadIdentityUser"} | of_nodes
     text = re.sub(r"[a-z.]+(?:googleapis|gserviceaccount)\.com|roles/[a-z]+\.[A-Za-z.]+", "", text)
@@ -379,6 +382,5 @@ def test_no_predefined_role(paths: list[Path]) -> None:
 
 
 @pytest.mark.e2e
-def test_terraform_is_well_formed() -> None:
-    """HCL's own formatter can read it, and would write it so."""
+def test_terraform_is_formatted_by_hclfmt() -> None:
     tools.run("hclfmt", "-require-no-change", *map(str, (DEPLOY / "terraform").rglob("main.tf")))

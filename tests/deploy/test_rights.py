@@ -1,4 +1,4 @@
-"""The rights of the manifests suffice for everything the provisioner does, and it does something with each of them."""
+"""Tests that the rights of the manifests are sufficient for the provisioner, and that it uses each of them."""
 
 from __future__ import annotations
 
@@ -56,21 +56,23 @@ def _lease_holder(rehearsal: Rehearsal, path: str) -> str:
     return str(rehearsal.api.get(path)["spec"].get("holderIdentity", ""))
 
 
-def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], ground: Ground, tmp_path: Path) -> None:
-    """The main job is done with the ServiceAccount's token alone; nothing is refused, and every right is used."""
+def test_provisioner_needs_exactly_the_rights_of_the_manifests(
+    rehearsal: Rehearsal, installed: list[dict[str, Any]], ground: Ground, tmp_path: Path
+) -> None:
+    """A JobSet is served with only the ServiceAccount's token."""
     _make_original_lease(rehearsal)
     with Recorder(rehearsal).recording() as recorder:
-        # It cordoned, or the right to patch nodes would not be used: the policy on nodes let that pass.
+        # The provisioner cordons nodes; this uses the right to patch nodes, and the policy on nodes allows it.
         _, kubeconfig = do_the_main_job(rehearsal, ground, installed, recorder, tmp_path)
         assert rehearsal.api.get(_HINTS).get("data")
         assert not any(_lease_holder(rehearsal, path) for path in (_OWN_LEASE, _ORIGINAL_LEASE))
-        # What a run of seconds does not come to: a lease made, the repeat of an Event, a cordon undone.
+        # Calls that a short run does not make: the create of a Lease, the repeat of an Event, the end of a cordon.
         _forget(rehearsal, _OWN_LEASE)
         api = connect(str(kubeconfig))
         _make_own_lease(api)
         try_events(api)
         _cordon(api, rehearsal)
-        # The main job is a JobSet's; other kinds are only watched meanwhile.
+        # The run serves a JobSet; other kinds are only watched.
         for kind in (WorkloadKind.LEADER_WORKER_SET, WorkloadKind.RAY_CLUSTER):
             assert get_workload(api, kind, "default", "absent") is None
         _ask(api)
@@ -87,8 +89,8 @@ def test_the_main_job(rehearsal: Rehearsal, installed: list[dict[str, Any]], gro
 
 
 def _ask(api: KubeApi) -> None:
-    """Read and watch, and write a status, where the API server does not know the kinds or the object."""
-    # A run of seconds may end before its checks.
+    """Read, watch, and write a status of kinds or objects that do not exist in the API server."""
+    # A short run may end before its checks.
     assert check_placement(api, settings(own_namespace=NAMESPACE)).status is Status.OK
     with pytest.raises(NotFound):
         api.get(object_path("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS, root=f"/apis/{ADMISSION_GROUP}/v1"))

@@ -1,6 +1,6 @@
-"""docs/upgrade.md, rehearsed: every command of the page, on objects, pools, Leases and environment as they are found.
+"""Runs every command of docs/upgrade.md on realistic objects, pools, Leases and environments.
 
-The Go provisioner is played: a thread that renews its Lease as client-go does.
+The Go provisioner is simulated: a thread renews its Lease like client-go.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ pytestmark = pytest.mark.e2e
 _LEASE = object_path("leases", constants.ORIGINAL_LEASE_NAME, namespace=NAMESPACE, root=LEASES_ROOT)
 _DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 _ORIGINAL = "tpu-provisioner-controller-manager"
-#: client-go's default is 15 s; here the wait for its end is only shortened.
+#: The default of client-go is 15 s; a shorter one only shortens the wait for its end.
 _LEASE_SECONDS = 6
-#: All that the Go provisioner's ConfigMap can hold, as its users have it.
+#: All keys that the Go provisioner's ConfigMap can contain, with typical values.
 _ENVIRONMENT = {
     "PROVIDER": "gke",
     "GCP_PROJECT_ID": PROJECT,
@@ -66,7 +66,7 @@ _ENVIRONMENT = {
 
 @contextmanager
 def _the_original_leads(rehearsal: Rehearsal) -> Iterator[None]:
-    """Hold its Lease and renew it; the end is that of a crash, without a release."""
+    """Hold the Go provisioner's Lease and renew it; the end is like a crash, without a release."""
     stopped = threading.Event()
     holder = "tpu-provisioner-controller-manager-5d9c-xyz_1f0e"
 
@@ -113,7 +113,7 @@ def _original_deployment() -> dict[str, Any]:
 
 
 def _original_pool(namespace: str, jobset: str, *, machine_type: str = "ct4p-hightpu-4t") -> dict[str, Any]:
-    """Return what the Go provisioner asks for: its name, its labels, nothing of ours."""
+    """Return the body of the Go provisioner's create: with its name and its labels, without this provisioner's."""
     job = f"{jobset}-w-0"
     labels = {
         constants.NODEPOOL_MANAGER: constants.MANAGER,
@@ -138,13 +138,13 @@ _PAGE = REPOSITORY / "docs" / "upgrade.md"
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """Somebody with a shell in a clone of the repository."""
+    """A user with a shell in a clone of the repository."""
 
     folder: Path
     environment: dict[str, str]
 
     def run(self, where: str, index: int = 0, **variables: str) -> str:
-        """Run one of the page's blocks, which has to succeed; return what it printed."""
+        """Run one of the page's blocks, which must succeed; return its output."""
         block = [block for block in read_blocks(_PAGE) if block.where == where][index]
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block.text],
@@ -162,7 +162,7 @@ class Reader:
 
 @pytest.fixture
 def reader(rehearsal: Rehearsal, tmp_path: Path) -> Reader:
-    """Give somebody who has the names of docs/install.md in his shell."""
+    """A user with the variables of docs/install.md in the shell."""
     folder, programs = tmp_path / "clone", tmp_path / "bin"
     copy_of_deploy(folder)
     for name in ("Makefile", "generators", "provisioner", "examples"):
@@ -186,24 +186,23 @@ def reader(rehearsal: Rehearsal, tmp_path: Path) -> Reader:
     return Reader(folder=folder, environment=environment)
 
 
-def test_every_block_is_run() -> None:
-    """No command block of the page is overlooked."""
+def test_every_command_block_of_the_upgrade_is_run() -> None:
     known = {"kustomize": 1, "takeover": 1, "privileged": 1, "over": 3, "back": 2, "taint": 1}
     assert Counter(block.where for block in read_blocks(_PAGE)) == known
 
 
 @pytest.mark.usefixtures("_clean")
-def test_over_and_back(
+def test_takeover_from_the_go_provisioner_and_back_keeps_pools_in_use(
     rehearsal: Rehearsal, reader: Reader, installed: list[dict[str, Any]], ground: Ground, tmp_path: Path
 ) -> None:
-    """Ours waits, takes over without making or deleting anything in use, does the work, and hands everything back."""
+    """This provisioner waits, takes over the Lease, serves a JobSet, and hands everything back."""
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(_original_deployment()))
     kept = _original_pool(ground.namespace, "kept")
-    # Of another shape, or the next JobSet would rightly use it.
+    # The machine type differs; otherwise the next JobSet would rightly use this pool.
     left = _original_pool(ground.namespace, "left", machine_type="ct5lp-hightpu-8t")
     ground.apply("kept", run_for="600s")
     ground.wait(lambda: ground.unschedulable("kept"), "the JobSet waits for its pool")
-    # Where the Go provisioner can make pools: it leaves auto-upgrade off.
+    # The Go provisioner disables auto-upgrade, so it can create pools only without a release channel.
     ground.gke.set(release_channel=None)
     for body in (kept, left):
         ground.make_pool(body)
@@ -231,12 +230,12 @@ def test_over_and_back(
             lambda: rehearsal.api.get(_LEASE)["spec"]["renewTime"] > renewed and ground.unschedulable("next"),
             "the Go provisioner goes on leading, with work to do",
         )
-        # It looks, and changes nothing.
+        # This provisioner reads, and changes nothing.
         changes = ground.accepted("nodePools.create"), ground.accepted("nodePools.delete")
         assert changes == (made_before, deleted_before)
         assert not logged(process, "lease.acquired")
 
-    # It ends without a word; its Lease runs out.
+    # The Go provisioner ends without a release; its Lease expires.
     reader.run("over", 2)
     assert rehearsal.api.get(f"{_DEPLOYMENTS}/{_ORIGINAL}")["spec"]["replicas"] == 0
     ground.wait(lambda: logged(process, "cluster.proven"), "ours leads", 40)
@@ -251,7 +250,7 @@ def test_over_and_back(
         constants.ORIGINAL_LEASE_NAME, constants.LEASE_NAME))]  # fmt: skip
     assert leases[0] == leases[1] != ""
 
-    # And back: what ours made meanwhile has what the Go provisioner goes by.
+    # On the way back, a pool of this provisioner has the labels that the Go provisioner needs.
     ground.apply("ours", run_for="600s")
     ground.wait(lambda: ground.runs("ours"), "another JobSet runs, on a pool of ours")
     labels = next(body["config"]["labels"] for name, body in ground.sent().items() if name.startswith("ours-"))
@@ -277,15 +276,14 @@ def _pod_template(rehearsal: Rehearsal) -> dict[str, Any]:
 
 @pytest.fixture
 def pod(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[PlayedPod]:
-    """Give the controller's pod a node, so that rollouts end."""
+    """A Node and a process for the controller's pod, so that rollouts end."""
     with PlayedPod(rehearsal, rehearsal.gke.url, tmp_path).playing() as pod:
         yield pod
 
 
-def test_to_a_newer_release(
+def test_upgrade_of_the_image_rolls_the_pods_once(
     rehearsal: Rehearsal, reader: Reader, installed: list[dict[str, Any]], pod: PlayedPod
 ) -> None:
-    """The image changes and the pods roll; applied again, nothing does."""
     reader.run("over", 0)
     assert "successfully rolled out" in reader.run("kustomize", NEW_TAG="v0.2.0")
     template = _pod_template(rehearsal)
@@ -294,8 +292,10 @@ def test_to_a_newer_release(
     assert _pod_template(rehearsal) == template
 
 
-def test_restricted_and_back(rehearsal: Rehearsal, reader: Reader, installed: list[dict[str, Any]]) -> None:
-    """The overlay lifts the pod security standard, and is applied again and again without a conflict."""
+def test_privileged_overlay_and_back_is_applied_without_conflicts(
+    rehearsal: Rehearsal, reader: Reader, installed: list[dict[str, Any]]
+) -> None:
+    """The overlay lifts the pod security standard of the namespace."""
     enforced = "pod-security.kubernetes.io/enforce"
     namespace = object_path("namespaces", NAMESPACE)
     reader.run("over", 0)
@@ -310,10 +310,10 @@ def test_restricted_and_back(rehearsal: Rehearsal, reader: Reader, installed: li
     assert rehearsal.api.get(namespace)["metadata"]["labels"][enforced] == "restricted"
 
 
-def test_from_kustomize_to_helm(
+def test_helm_takes_over_an_installation_of_kustomize(
     rehearsal: Rehearsal, cluster_overlay: Path, reader: Reader, installed: list[dict[str, Any]], pod: PlayedPod
 ) -> None:
-    """Helm takes over every object, the hints keep what is in them, and uninstalling leaves nothing of the overlay."""
+    """The stored hints are kept, and the uninstallation by Helm deletes all objects of the overlay."""
     hints = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace=NAMESPACE)
     try:
         store = HintsStore(rehearsal.api, NAMESPACE)
@@ -335,12 +335,12 @@ def test_from_kustomize_to_helm(
             "ALLOWED_NETWORKS": "none",
             "CHIP_HOUR_PRICES": "tpu-v6e-slice=3, *=1",
         }.items() <= settings.items()
-        # As the running controller does, and Helm has to find its own marks afterwards.
+        # Written like by the running controller; the labels and annotations of Helm must be kept.
         assert store.save({"kept": "still"})
         metadata = rehearsal.api.get(hints)["metadata"]
         assert metadata["labels"]["app.kubernetes.io/managed-by"] == "Helm"
         assert metadata["annotations"]["meta.helm.sh/release-name"] == "tpu-provisioner"
-        # Others have keys of their own there, which stay.
+        # Keys of other clients in the ConfigMap are kept.
         assert rehearsal.api.get(hints)["data"]["kept"] == "still"
         helm = ["helm", "uninstall", "tpu-provisioner", f"--namespace={NAMESPACE}"]
         subprocess.run(helm, env=reader.environment, check=True, timeout=60, stdout=subprocess.DEVNULL)
@@ -351,8 +351,8 @@ def test_from_kustomize_to_helm(
         mainjob.install(rehearsal, cluster_overlay)
 
 
-def test_the_taint_on_the_way_back(rehearsal: Rehearsal, reader: Reader) -> None:
-    """The page's command takes our taint off nodes of our pools, and leaves other taints and other nodes alone."""
+def test_command_removes_the_taint_only_from_nodes_of_the_provisioner(rehearsal: Rehearsal, reader: Reader) -> None:
+    """Other taints of these nodes are kept."""
     ours = {constants.NODEPOOL_MANAGER: constants.MANAGER}
     taints = [{"key": key, "effect": "NoSchedule"} for key in ("kept.example", constants.HELD_LATE)]
     for name, labels in (("held", ours), ("foreign", {})):
@@ -374,7 +374,7 @@ def test_the_taint_on_the_way_back(rehearsal: Rehearsal, reader: Reader) -> None
 
 @pytest.fixture
 def _clean(rehearsal: Rehearsal, ground: Ground) -> Iterator[None]:
-    """Leave neither Lease, Deployment, JobSet nor pool behind."""
+    """Delete Lease, Deployment, JobSets and pools afterwards."""
     yield
     for path in (_LEASE, f"{_DEPLOYMENTS}/{_ORIGINAL}"):
         try:

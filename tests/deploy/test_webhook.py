@@ -1,4 +1,4 @@
-"""The webhook server as its manifests install it: what it may do, which pods it is asked about, and what they get."""
+"""Tests of the webhook server as its manifests install it: its rights, the pods that are sent to it, its patches."""
 
 from __future__ import annotations
 
@@ -66,27 +66,26 @@ def _configurations(documents: _Documents) -> _Documents:
 
 @pytest.fixture(scope="module")
 def component(tmp_path_factory: pytest.TempPathFactory) -> _Documents:
-    """Give the objects of the component `webhook`."""
+    """The objects of the component `webhook`."""
     return tools.built(tmp_path_factory.mktemp("webhook"), "webhook")
 
 
 @pytest.fixture(scope="module")
 def with_cert_manager(tmp_path_factory: pytest.TempPathFactory) -> _Documents:
-    """Give the objects of both components."""
+    """The objects of both components."""
     return tools.built(tmp_path_factory.mktemp("cert-manager"), "webhook", "webhook-cert-manager")
 
 
 @pytest.fixture(scope="module")
 def with_partitions(tmp_path_factory: pytest.TempPathFactory) -> _Documents:
-    """Give the objects of both components."""
+    """The objects of both components."""
     return tools.built(tmp_path_factory.mktemp("partitions"), "webhook", "webhook-partitions")
 
 
 # --- the manifests ----------------------------------------------------------------------------------------------------
 
 
-def test_the_parts_meet(component: _Documents) -> None:
-    """Names, ports and selectors are those that the server goes by."""
+def test_names_ports_and_paths_of_the_component_are_those_of_the_server(component: _Documents) -> None:
     settings, addresses = WebhookSettings(), Addresses()
     service, container = only(component, "Service"), container_of(component, _NAME)
     assert {"name": "webhooks", "containerPort": int(addresses.webhooks.removeprefix(":"))} in container["ports"]
@@ -102,12 +101,12 @@ def test_the_parts_meet(component: _Documents) -> None:
             asked.add(service["path"])
             assert (service["name"], service["namespace"]) == (settings.service, NAMESPACE)
             assert hook["failurePolicy"] == "Ignore"
-    # These are registered by components of their own.
+    # The other paths are registered by separate components.
     assert asked == paths - {"/mutate/partitions", *_PLACEMENT_PATHS}
 
 
-def test_validation_looks_at_the_kinds_that_are_judged_and_at_each_namespace_once(component: _Documents) -> None:
-    """Whatever its label says; a label of another value is none."""
+def test_validation_covers_the_kinds_of_the_code_and_each_namespace_once(component: _Documents) -> None:
+    """Namespaces without the label, or with an unknown value, are covered by the default."""
     configuration = only(component, "ValidatingWebhookConfiguration")
     named = {}
     for hook in configuration["webhooks"]:
@@ -122,8 +121,8 @@ def test_validation_looks_at_the_kinds_that_are_judged_and_at_each_namespace_onc
     }
 
 
-def test_cert_manager_takes_the_place_of_own_certificates(with_cert_manager: _Documents) -> None:
-    """The server finds the files where it looks for them, for the names that API servers use; no right is left over."""
+def test_cert_manager_replaces_own_certificates_and_their_rights(with_cert_manager: _Documents) -> None:
+    """The server finds the files at its default paths, and the certificates are for the names that API servers use."""
     assert {(right.resource, right.verb) for right in rights(with_cert_manager)} == {
         ("statefulsets", "get"),
         ("jobs", "get"),
@@ -155,7 +154,7 @@ def test_cert_manager_takes_the_place_of_own_certificates(with_cert_manager: _Do
 # --- the chart --------------------------------------------------------------------------------------------------------
 
 
-#: Limits of the chart's values, as in the example of an overlay (test_chart.py).
+#: Limits in the chart's values, as in the example of an overlay (test_chart.py).
 _LIMITS = {
     "MAX_CHIPS": "256",
     **dict.fromkeys(
@@ -178,14 +177,15 @@ def _rendered(
 
 
 @pytest.mark.parametrize("managed", [False, True], ids=["own certificates", "cert-manager"])
-def test_the_chart_makes_the_same_objects(managed: bool, component: _Documents, with_cert_manager: _Documents) -> None:
-    """With the default values, and with cert-manager."""
+def test_chart_with_the_webhook_creates_the_objects_of_the_component(
+    managed: bool, component: _Documents, with_cert_manager: _Documents
+) -> None:
     made = _rendered(certManager={"enabled": managed})
     assert bare(made) == bare(with_cert_manager if managed else component)
 
 
 def test_pods_with_ipus_are_registered_by_a_component_or_a_value(with_partitions: _Documents) -> None:
-    """Strictly: without the server such a pod would run, and have no IPUs. The chart says which image waits."""
+    """The failurePolicy is Fail, as without the webhook a pod would run without IPUs. The init image is the chart's."""
     made = _rendered(partitions={"enabled": True})
     assert _by_name(only(made, "MutatingWebhookConfiguration")) == _by_name(
         only(with_partitions, "MutatingWebhookConfiguration")
@@ -201,7 +201,7 @@ def test_pods_with_ipus_are_registered_by_a_component_or_a_value(with_partitions
 
 
 def test_placement_is_registered_by_a_component_or_on_clusters_without_the_policy(tmp_path: Path) -> None:
-    """A pod is reviewed once, regardless of the label of its namespace; policy and webhook match the same pods."""
+    """A pod is reviewed once, regardless of its namespace's label; policy and webhook match the same pods."""
     documents = tools.built(tmp_path, "webhook", "webhook-placement", "placement")
     by_component = _by_name(only(documents, "MutatingWebhookConfiguration"))
     assert _by_name(only(_rendered(apis=()), "MutatingWebhookConfiguration")) == by_component
@@ -232,8 +232,8 @@ def _by_name(configuration: Json) -> dict[str, Json]:
     return {each["name"]: each for each in configuration["webhooks"]}
 
 
-def test_the_values_of_the_chart() -> None:
-    """Each gets where it belongs; every setting is offered that does not name an object of the chart."""
+def test_values_of_the_webhook_are_in_their_fields() -> None:
+    """Every setting is offered, except for names of objects of the chart."""
     values: Json = {
         "replicas": 3,
         "failurePolicy": "Fail",
@@ -250,7 +250,7 @@ def test_the_values_of_the_chart() -> None:
     assert {key: pod[key] for key in ("nodeSelector", "tolerations", "affinity")}.items() <= values.items()
     assert container_of(documents, _NAME)["resources"] == values["resources"]
     assert container_of(documents, _NAME)["args"] == ["webhook", "--verbose"]
-    # The controller's settings count where the server has none of its own.
+    # The controller's settings are defaults for the webhook server.
     assert environment_of(documents, _NAME) == {
         "INJECT": "all",
         "INJECT_TOPOLOGY": "true",
@@ -272,8 +272,8 @@ def _alone(**values: Any) -> _Documents:
     return tools.template(chart.CHART, made, namespace=NAMESPACE)
 
 
-def test_an_overlay_installs_the_server_alone(component: _Documents) -> None:
-    """The component in a namespace, with settings that the server takes."""
+def test_overlay_installs_only_the_webhook_server(component: _Documents) -> None:
+    """The component in a namespace, with settings that the server accepts."""
     folder = DEPLOY / "example-project" / "webhook-cluster"
     documents = tools.documents(tools.run("kustomize", "build", str(folder)))
     assert {key_of(each) for each in documents if each["kind"] not in ("Namespace", "ConfigMap")} == {
@@ -289,15 +289,15 @@ def _image_of(folder: Path) -> str:
     return f"{image['newName']}:{image['newTag']}"
 
 
-def test_a_value_of_the_chart_installs_the_server_alone(component: _Documents) -> None:
-    """The same objects; its warnings, which are about node pools, are off unless they are set."""
+def test_value_of_the_chart_installs_only_the_webhook_server(component: _Documents) -> None:
+    """The objects are those of the component. Warnings, which are about node pools, are disabled by default."""
     assert bare(_alone()) == bare(component)
     assert environment_of(_alone(), _NAME) == {"VALIDATION": "off", **_LIMITS}
     documents = _alone(webhook={"only": True, "settings": {"VALIDATION": "warn"}})
     assert environment_of(documents, _NAME) == {"VALIDATION": "warn", **_LIMITS}
 
 
-#: What `helm show values` prints of gke-tpu-env-injector's chart 0.3.1, without the image's name.
+#: Output of `helm show values` for gke-tpu-env-injector's chart 0.3.1, without the image's name.
 _DEFAULTS_OF_OLD: Json = {
     "replicaCount": 1,
     "image": {"repository": "registry.example/controller", "pullPolicy": "IfNotPresent", "tag": ""},
@@ -322,8 +322,8 @@ _DEFAULTS_OF_OLD: Json = {
 }
 
 
-def test_values_of_env_injector_are_taken(component: _Documents, with_cert_manager: _Documents) -> None:
-    """Its defaults as they are, and each value that has a counterpart, under its old name."""
+def test_values_of_env_injector_are_accepted(component: _Documents, with_cert_manager: _Documents) -> None:
+    """The test passes its unchanged defaults, and each value with a counterpart, under its old name."""
     made, want = bare(_alone(**_DEFAULTS_OF_OLD)), bare(component)
     want["Deployment", _NAME]["spec"]["replicas"] = 1
     assert made == want
@@ -363,8 +363,8 @@ _WITHOUT_COUNTERPART: dict[str, tuple[Json, str]] = {
 
 
 @pytest.mark.parametrize(("values", "message"), _WITHOUT_COUNTERPART.values(), ids=_WITHOUT_COUNTERPART)
-def test_values_of_env_injector_without_counterpart(values: Json, message: str) -> None:
-    """The message names the value and what to use."""
+def test_value_of_env_injector_without_counterpart_is_rejected_with_advice(values: Json, message: str) -> None:
+    """The message names the value and its replacement."""
     with pytest.raises(ValueError, match=message):
         _alone(**values)
 
@@ -374,14 +374,14 @@ def test_values_of_env_injector_without_counterpart(values: Json, message: str) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """The installed webhook, and a server process that has the rights and settings of the manifests alone."""
+    """The installed webhook, and a server process with only the rights and settings of the manifests."""
 
     documents: _Documents
     recorder: Recorder
     metrics_url: str
 
     def reviews(self) -> int:
-        """Return how many reviews the server has answered."""
+        """Return the number of reviews that the server has answered."""
         with urllib.request.urlopen(self.metrics_url, timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         return sum(int(float(line.rpartition(" ")[2])) for line in lines if "webhook_reviews_total{" in line)
@@ -391,10 +391,10 @@ class Served:
 def served(
     rehearsal: Rehearsal, installed: _Documents, component: _Documents, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    """Install the component, and run what its Deployment would.
+    """Install the component, and run the process of its Deployment.
 
-    Nothing here leads from a Service to a pod. For one that stands for an external name the API server connects to
-    that name, and still verifies the certificate for the Service's own.
+    No kube-proxy leads from a Service to a pod here. For a Service of type ExternalName, the API server connects to the
+    external name, and verifies the certificate for the name of the Service.
     """
     directory = tmp_path_factory.mktemp("served")
     webhooks, metrics, probes = free_ports(3)
@@ -440,7 +440,7 @@ def served(
 
 
 def _await_rights(rehearsal: Rehearsal) -> None:
-    """Wait until the authorizer has learnt of the roles."""
+    """Wait until the API server uses the roles."""
 
     def may(verb: str, what: str) -> bool:
         try:
@@ -493,27 +493,28 @@ _PODS: dict[str, tuple[str, Json, bool]] = {
 
 
 @pytest.mark.parametrize(("namespace", "spec", "want_asked"), _PODS.values(), ids=_PODS)
-def test_which_pods_are_sent(
+def test_only_pods_that_request_chips_are_sent_to_the_webhook(
     namespace: str, spec: Json, want_asked: bool, rehearsal: Rehearsal, served: Served
 ) -> None:
-    """The API server takes the conditions, and asks about the pods that request chips and about no other."""
+    """The API server accepts and evaluates the match conditions."""
     before = served.reviews()
     _create_for_trial(rehearsal, _pod(namespace, **spec))
     assert (served.reviews() > before) == want_asked
 
 
 def _create_for_trial(rehearsal: Rehearsal, pod: Json) -> None:
-    """Have a pod admitted, not created; what is refused is refused after the webhooks were asked."""
+    """Send a pod as a dry run; errors that the API server raises only after the webhooks are ignored."""
     try:
         rehearsal.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
     except RehearsalError as error:
-        # A request without a limit is invalid, and the provisioner's namespace enforces the restricted standard.
+        # Chips in requests without limits are invalid, and the provisioner's namespace enforces the restricted
+        # standard.
         if "Limit must be set" not in str(error) and "violates PodSecurity" not in str(error):
             raise
 
 
-def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: Ground) -> None:
-    """Those of four kinds of owners; the server needs all of its rights for that, and no other."""
+def test_pods_of_four_kinds_of_owners_get_their_variables(rehearsal: Rehearsal, served: Served, ground: Ground) -> None:
+    """The server uses all of its rights for that, and needs no others."""
     namespace = ground.namespace
     template = {
         "metadata": {"labels": {"app": "serve"}},
@@ -538,7 +539,7 @@ def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: 
     jobset = raw_jobset(
         "set", namespace=namespace, uid="", job="w", replicas=2, parallelism=4,
         pod=template["spec"], pod_metadata={"labels": _ASKING},
-        # With exclusive placement the followers are created only once their leader is scheduled.
+        # With exclusive placement, the followers are created only when their leader is scheduled.
         metadata={"annotations": None},
     )  # fmt: skip
     path = {
@@ -549,7 +550,7 @@ def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: 
     ray = raw_raycluster()
     ray["metadata"] = {"name": "ray", "namespace": namespace}
     events = collection_path("events", namespace=namespace)
-    # Its pods have no number.
+    # Pods of this Job have no index.
     lost = raw_job("lost", namespace=namespace, uid="", parallelism=1, pod=template["spec"],
                    pod_metadata={"labels": _ASKING}, spec={"completionMode": "NonIndexed"})  # fmt: skip
     try:
@@ -574,15 +575,15 @@ def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: 
         + [(str(index), hosts[name]) for name in ("serve", "job") for index in range(4)]
         + [(str(index), hosts[f"set-w-{part}"], *together, str(part)) for part in range(2) for index in range(4)]
     )
-    # An Event is patched when it has repeated for five minutes: tests/deploy/test_rights.py tries that. What is not
-    # installed is listed, not watched.
+    # An Event is patched when it has repeated for five minutes, which tests/deploy/test_rights.py tests. Kinds that are
+    # not installed are listed, not watched.
     used = used_rights(served.recorder, served.documents)
     used |= {Right("", "events", "patch"), Right("cloud.google.com", "machineconfigs", "watch")}
     assert used == rights(served.documents)
 
 
 def _worker(ray: Json) -> Json:
-    """Return the second pod of the first replica of a RayCluster, as KubeRay makes it."""
+    """Return the second pod of the first replica of a RayCluster, as KubeRay creates it."""
     labels = {
         constants.RAY_GROUP: "tpus",
         constants.RAY_REPLICA_INDEX: "0",
@@ -596,7 +597,7 @@ def _worker(ray: Json) -> Json:
 
 
 def _kubectl(rehearsal: Rehearsal, *arguments: str, stdin: Json | None = None) -> tuple[int, str]:
-    """Run the real kubectl; return its exit code and what it says to people."""
+    """Run the real kubectl; return its exit code and its messages."""
     done = subprocess.run(
         [str(rehearsal.cluster.binaries["kubectl"]), f"--kubeconfig={rehearsal.cluster.kubeconfig}", *arguments],
         input=json.dumps(stdin) if stdin is not None else None,
@@ -607,8 +608,10 @@ def _kubectl(rehearsal: Rehearsal, *arguments: str, stdin: Json | None = None) -
     return done.returncode, done.stderr
 
 
-def test_kubectl_says_what_is_wrong(rehearsal: Rehearsal, served: Served, ground: Ground) -> None:
-    """A warning at first, a rejection where the namespace asks for it; what was there before can still be changed."""
+def test_kubectl_shows_a_warning_or_a_rejection_by_the_label_of_the_namespace(
+    rehearsal: Rehearsal, served: Served, ground: Ground
+) -> None:
+    """Objects that existed before can still be changed and deleted."""
     namespace = ground.namespace
 
     def apply(name: str, **parts: Any) -> tuple[int, str]:
@@ -628,7 +631,7 @@ def test_kubectl_says_what_is_wrong(rehearsal: Rehearsal, served: Served, ground
         assert (code, "Warning: spec.replicatedJobs[0].template.spec.parallelism: JobSet" in said) == (0, True), said
         assert "set parallelism to 2 or choose a larger topology" in said
         label("deny")
-        # The API server learns of labels a moment later.
+        # The API server uses a new label after a delay.
         wait_for(lambda: asked("new", "denied the request: spec.replicated"), "it is rejected", PATIENCE_SECONDS)
         assert apply("good", parallelism=2) == (0, "")
         for change in (["label", "jobset/old", "team=a"], ["delete", "jobset/old", "--cascade=foreground"]):
@@ -654,12 +657,12 @@ def _variables(pod: Json) -> dict[str, str]:
     return {name: given[name] for name in _SHOWN if name in given}
 
 
-def test_applied_again(rehearsal: Rehearsal, served: Served) -> None:
-    """Neither way of applying the manifests again takes away the keys, or whom the API server trusts."""
+def test_second_apply_keeps_keys_and_ca_bundles_of_the_webhook(rehearsal: Rehearsal, served: Served) -> None:
+    """This holds for client-side and server-side apply."""
     text = yaml.safe_dump_all(served.documents)
     before = (rehearsal.api.get(_SECRET)["data"], rehearsal.api.get(_CONFIGURATION)["webhooks"])
     assert before[0]["tls.key"]
-    # The first apply that is not server-side notes what it applied; the second one goes by that.
+    # The first client-side apply stores the applied manifest in an annotation, and the second one compares with it.
     for way in (["--server-side"], [], [], ["--server-side"]):
         rehearsal.kubectl("apply", *way, "-f", "-", stdin=text)
         assert (rehearsal.api.get(_SECRET)["data"], rehearsal.api.get(_CONFIGURATION)["webhooks"]) == before

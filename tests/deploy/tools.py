@@ -1,4 +1,4 @@
-"""Programs that only the tests need: built from pinned Go modules into the user's cache, as the local cluster's are."""
+"""Programs that only the tests need, built from pinned Go modules into the user's cache like the local cluster's."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _PACKAGES = {
     "kustomize": "sigs.k8s.io/kustomize/kustomize/v5",
     "promtool": "github.com/prometheus/prometheus/cmd/promtool",
 }
-#: What is left out of a build: promtool's discovery of targets, in some thirty clouds.
+#: Build tags by program; that of promtool excludes service discovery, for some thirty clouds.
 _TAGS = {"promtool": "remove_all_sd"}
 _BUILD_TIMEOUT_SECONDS = 900
-#: An API that clusters have since Kubernetes 1.36.
+#: An API of clusters since Kubernetes 1.36.
 MUTATING_POLICIES = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 
 
@@ -43,7 +43,7 @@ def tool(name: str) -> Path:
     program = root / "test-tools" / f"{name}-{digest[:16]}"
     program.parent.mkdir(parents=True, exist_ok=True)
     with (program.parent / f"{name}.lock").open("w", encoding="ascii") as lock:
-        # Two test runs at once build once; the kernel lets go when this process ends.
+        # Two concurrent test runs build once; the kernel releases the lock when this process ends.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():
             _build(module, _PACKAGES[name], program, root, tags=_TAGS.get(name, ""))
@@ -51,20 +51,20 @@ def tool(name: str) -> Path:
 
 
 def run(name: str, *arguments: str, cwd: Path | None = None) -> str:
-    """Run a tool that has to succeed; return what it printed."""
+    """Run a tool that must succeed; return its output."""
     done = subprocess.run([tool(name), *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, f"{name} {' '.join(arguments)}: {done.stdout}{done.stderr}"
     return done.stdout
 
 
 def documents(text: str) -> list[dict[str, Any]]:
-    """Read the objects of a manifest."""
+    """Return the objects of a manifest."""
     return [each for each in yaml.safe_load_all(text) if each]
 
 
 def built(folder: Path, *components: str, resources: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return the objects of components and folders of deploy/, by a kustomization in an empty folder."""
-    # kustomize takes no absolute paths.
+    # kustomize accepts no absolute paths.
     kustomization = {
         "resources": [os.path.relpath(_DEPLOY / each, folder.resolve()) for each in resources],
         "components": [os.path.relpath(_DEPLOY / "components" / each, folder.resolve()) for each in components],
@@ -81,14 +81,14 @@ def template(
     namespace: str,
     apis: Sequence[str] = (MUTATING_POLICIES,),
 ) -> list[dict[str, Any]]:
-    """Return the objects of a chart; raise ValueError with what helm says where it refuses the values."""
+    """Return the objects of a chart. Raises ValueError with helm's message if it rejects the values."""
     return documents(_rendered(chart, json.dumps(values), release, namespace, tuple(apis)))
 
 
 def notes(chart: Path, values: Mapping[str, Any], folder: Path) -> str:
     """Return the text that helm prints after an installation, rendered in a copy of the chart in an empty folder."""
     copied = Path(shutil.copytree(chart, folder / chart.name))
-    # `helm template` leaves the text out, and `helm install --dry-run` needs a cluster.
+    # `helm template` omits the text, and `helm install --dry-run` needs a cluster.
     text = '{kind: Notes, text: {{ include (print $.Template.BasePath "/NOTES.txt") . | toJson }}}'
     (copied / "templates" / "notes.yaml").write_text(text, encoding="utf-8")
     (found,) = [each["text"] for each in template(copied, values, namespace="system") if each["kind"] == "Notes"]
@@ -97,7 +97,7 @@ def notes(chart: Path, values: Mapping[str, Any], folder: Path) -> str:
 
 @functools.cache
 def _rendered(chart: Path, values: str, release: str, namespace: str, apis: tuple[str, ...]) -> str:
-    # Built without helm's own release flags, it takes a cluster to be an old one where it is not told.
+    # Built without the flags of helm's release, helm assumes an old cluster unless the version is given.
     command = [
         tool("helm"),
         "template",

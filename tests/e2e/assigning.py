@@ -1,4 +1,4 @@
-"""Workloads and checks of the tests of assignment: which pods run on the nodes of which pool."""
+"""Workloads and checks of the tests of assignment: the pods that run on the nodes of each pool."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from provisioner.model.placement import MARKS, labels_of, slice_key
 from tests.e2e.kit import EXCLUSIVE, Ground, jobset
 from tests.support.objects import Json
 
-#: Number of restarts after which a workload still has its nodes.
+#: Number of restarts after which a workload must still have its nodes.
 RESTARTS = 10
-#: Longer than any test.
+#: Duration of pods that must not end before their test.
 _LONG = "3600s"
 
 
@@ -116,18 +116,18 @@ def assert_each_on_a_pool_of_its_own(ground: Ground, *, slices: int, **labels_of
 
 
 def remove(ground: Ground, pod: Json, *, at_once: bool = False) -> None:
-    """Delete a pod, as a failing host does; `at_once` as the controller manager does it for a node that is gone."""
+    """Delete a pod, as for a failing host; with `at_once`, as the controller manager does it for a lost node."""
     path = object_path("pods", pod["metadata"]["name"], namespace=ground.namespace)
     ground.api.delete(path + ("?gracePeriodSeconds=0" if at_once else ""))
 
 
 def await_rival(ground: Ground, name: str) -> None:
-    """Wait until a JobSet waits for a limit."""
+    """Wait until a JobSet waits because of a limit."""
     ground.wait(lambda: constants.LIMIT_REACHED in ground.reasons("Pod", f"{name}-"), f"{name} waits for a limit")
 
 
 def restart(ground: Ground, *names: str) -> None:
-    """Delete a pod of each JobSet, and wait until new pods run in place of all pods; each time it is another pod."""
+    """Delete a pod of each JobSet, another one each time, and wait until all pods are replaced and run."""
     before = {name: running(ground, **of(name)) for name in names}
     old = {pod["metadata"]["uid"] for pods in before.values() for pod in pods}
     for name, pods in before.items():

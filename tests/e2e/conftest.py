@@ -1,4 +1,4 @@
-"""One local control plane and one simulated GKE for all end-to-end tests; each test gets a namespace of its own."""
+"""Fixtures of all end-to-end tests: a shared local control plane and simulated GKE, and a namespace for each test."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from rehearsal import localcluster
 from rehearsal.demos import ProvisionerProcess, Rehearsal
 from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, placement_policies, simulator_settings
 
-#: A loaded API server deletes a hundred objects a second.
+#: The API server deletes only a hundred objects per second under load.
 _MANY_OBJECTS = Timeouts(connect_seconds=5.0, read_seconds=PATIENCE_SECONDS)
 
 
 class Shared:
-    """The provisioner of all tests that need none of their own; only one may run at a time."""
+    """The provisioner of all tests that do not start one; only one provisioner may run at a time."""
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         self._rehearsal = rehearsal
         self._process: ProvisionerProcess | None = None
 
     def running(self) -> ProvisionerProcess:
-        """Return it; start it where it does not run."""
+        """Return the process; start it if it does not run."""
         if self._process is None:
             self._process = self._rehearsal.provisioner(environment=EAGER, name="shared")
             self._process.start()
         return self._process
 
     def stop(self) -> None:
-        """Make room for another."""
+        """Stop the process, so that a test can start its own."""
         if self._process is not None:
             assert self._process.stop() == 0
             self._process = None
@@ -44,14 +44,14 @@ class Shared:
 
 @pytest.fixture(scope="session")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
-    """Give the world."""
+    """The local control plane and the simulated GKE."""
     with Rehearsal(directory=tmp_path_factory.mktemp("e2e") / "cluster", settings=simulator_settings()) as rehearsal:
         yield rehearsal
 
 
 @pytest.fixture(scope="session")
 def shared(rehearsal: Rehearsal) -> Iterator[Shared]:
-    """Give the keeper of the shared provisioner."""
+    """The handle of the shared provisioner."""
     shared = Shared(rehearsal)
     yield shared
     shared.stop()
@@ -59,32 +59,32 @@ def shared(rehearsal: Rehearsal) -> Iterator[Shared]:
 
 @pytest.fixture(scope="module")
 def leaderworkersets(rehearsal: Rehearsal) -> None:
-    """Have the LeaderWorkerSet controller in the world; tests that do not ask for it do not wait for it."""
+    """Run the LeaderWorkerSet controller; only tests that use this fixture wait for its start."""
     if localcluster.LWS.name not in rehearsal.cluster.component_names:
         rehearsal.cluster.add(localcluster.LWS)
 
 
 @pytest.fixture(scope="module")
 def kueue(rehearsal: Rehearsal) -> None:
-    """Have Kueue in the world; its build takes ten minutes."""
+    """Run Kueue; its first build takes ten minutes."""
     _add(rehearsal, localcluster.KUEUE)
 
 
 @pytest.fixture(scope="module")
 def kuberay(rehearsal: Rehearsal) -> None:
-    """Have KubeRay in the world; its build takes minutes."""
+    """Run KubeRay; its first build takes minutes."""
     _add(rehearsal, localcluster.KUBERAY)
 
 
 @pytest.fixture(scope="module")
 def policies(rehearsal: Rehearsal) -> Iterator[None]:
-    """Have the policies of placement in force."""
+    """Install the admission policies of placement."""
     with placement_policies(rehearsal):
         yield
 
 
 def _add(rehearsal: Rehearsal, operator: localcluster.Operator) -> None:
-    """Add an operator where a variable asks for it: its schemas and its build are not for every run of all tests."""
+    """Add an operator if an environment variable enables it: its build and its schemas take much time."""
     if os.environ.get("TPU_PROVISIONER_OPERATORS") != "1":
         pytest.skip(f"{operator.title} takes long to build and to start: run make test-operators")
     rehearsal.cluster.add(operator)
@@ -92,7 +92,7 @@ def _add(rehearsal: Rehearsal, operator: localcluster.Operator) -> None:
 
 @contextmanager
 def own_ground(rehearsal: Rehearsal, shared: Shared) -> Iterator[Ground]:
-    """Give a namespace, and leave nothing behind: no pool, no fault, no changed setting."""
+    """Yield a namespace; delete all pools, faults and changed settings afterwards."""
     ground = Ground(rehearsal)
     ground.gke.reset_calls()
     settings = ground.gke.settings.as_json()
@@ -112,27 +112,27 @@ def own_ground(rehearsal: Rehearsal, shared: Shared) -> Iterator[Ground]:
 
 @pytest.fixture
 def ground(rehearsal: Rehearsal, shared: Shared) -> Iterator[Ground]:
-    """Give each test a ground of its own."""
+    """A namespace for each test."""
     with own_ground(rehearsal, shared) as ground:
         yield ground
 
 
 @pytest.fixture
 def provisioner(shared: Shared) -> ProvisionerProcess:
-    """Give the shared provisioner."""
+    """The shared provisioner."""
     return shared.running()
 
 
 @pytest.fixture
 def alone(ground: Ground, shared: Shared) -> Ground:
-    """Give the ground without the shared provisioner: the test starts its own."""
+    """A namespace without the shared provisioner: the test starts its own."""
     shared.stop()
     return ground
 
 
 @pytest.fixture
 def assigned(alone: Ground, policies: None) -> Ground:
-    """Give a namespace whose pods are marked, without a provisioner."""
+    """A namespace whose pods get marks, without a provisioner."""
     alone.assign()
     return alone
 
@@ -147,7 +147,8 @@ def _clear_up(ground: Ground, shared: Shared, settings: dict[str, Any]) -> None:
     ground.gke.clear()
     ground.gke.set(**settings)
     if ground.gke.pools:
-        # It has to see the JobSets being deleted, or many at once are braked.
+        # A running provisioner must see that the JobSets are deleted. Otherwise, if many are gone at its start, its
+        # brake delays the deletes of their pools.
         shared.running()
     _delete_all(ground.rehearsal, "jobsets", root=JOBSET.root)
     if localcluster.LWS.name in ground.rehearsal.cluster.component_names:
@@ -165,7 +166,7 @@ def _clear_up(ground: Ground, shared: Shared, settings: dict[str, Any]) -> None:
         try:
             ground.wait(lambda: not ground.gke.pools, "all pools are gone after the test", PATIENCE_SECONDS)
         finally:
-            # What one test leaves behind must not fail the next.
+            # Pools that one test leaves behind must not fail the next test.
             for name in ground.sent():
                 ground.drop_pool(name)
 

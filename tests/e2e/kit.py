@@ -1,4 +1,4 @@
-"""What the end-to-end tests say of JobSets, pods, pools and provisioners."""
+"""Helpers of the end-to-end tests for JobSets, pods, pools and provisioners."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from rehearsal.simulators.gke.records import PoolStatus, PoolView
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.support.objects import pod_spec, raw_jobset
 
-#: Short, so that a test takes seconds, and long enough to act in the middle.
+#: Durations of the simulated GKE: short enough for tests of seconds, long enough to act before they end.
 QUICK: dict[str, float | None] = {
     "create_seconds": 2.0,
     "delete_seconds": 1.0,
@@ -45,26 +45,27 @@ QUICK: dict[str, float | None] = {
     "request_seconds": 0.0,
     "repair_seconds": None,
 }
-#: The provisioner's environment where a test is not about these.
+#: Environment of provisioners, unless a test sets these variables.
 EAGER = {"NODEPOOL_DELETION_DELAY": "2s", "NODE_MIN_LIFESPAN": "0s"}
-#: Many times what anything takes on an idle machine.
+#: Time-out in seconds of the waits: many times the duration of any step on an idle machine, so that only a hang exceeds
+#: it.
 PATIENCE_SECONDS = 80.0
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 #: Arguments of kubectl for the admission policies of placement.
 PLACEMENT_MANIFESTS = (("-f", "deploy/base/placement-guard.yaml"), ("-k", "deploy/components/placement"))
-#: Labels of a namespace whose pods are marked.
+#: Labels of a namespace whose pods get marks.
 ASSIGNED = {constants.PLACEMENT: constants.PLACEMENT_ASSIGN}
 _TRIALS = "placement-trials"
 _numbers = itertools.count(1)
 
 
 def has_mutating_policies() -> bool:
-    """Return whether the rehearsed Kubernetes has MutatingAdmissionPolicy v1; the oldest that is tested does not."""
+    """Return whether the rehearsed Kubernetes has MutatingAdmissionPolicy v1; the oldest tested version does not."""
     return os.environ.get(VERSION_VARIABLES["kubernetes"]) != "1.35"
 
 
 def simulator_settings(**changes: Any) -> SimulatorSettings:
-    """Return settings of the rehearsed GKE."""
+    """Return settings of the simulated GKE."""
     return SimulatorSettings(project=PROJECT, location=LOCATION, cluster=CLUSTER, **{**QUICK, **changes})
 
 
@@ -104,17 +105,17 @@ def jobset(
 
 
 class Ground:
-    """A namespace of the shared rehearsal, and what happens in it."""
+    """A namespace of the shared rehearsal, with access to its objects and to the simulated GKE."""
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         self.rehearsal = rehearsal
         self.gke = rehearsal.gke
         self.api = rehearsal.api
-        #: Provisioners of this test alone.
+        #: Provisioners that the test has started.
         self.provisioners: list[ProvisionerProcess] = []
         self.namespace = f"e2e-{next(_numbers)}"
         rehearsal.create_namespace(self.namespace)
-        # Pods are admitted only once the namespace has its service account.
+        # The API server admits pods only when the namespace has its service account.
         wait_for(
             lambda: rehearsal.objects(collection_path("serviceaccounts", namespace=self.namespace)),
             f"namespace {self.namespace} has a service account",
@@ -122,17 +123,17 @@ class Ground:
         )
 
     def assign(self) -> None:
-        """Have admission mark the pods of the namespace."""
+        """Make admission mark the pods of the namespace."""
         self.api.patch(object_path("namespaces", self.namespace), {"metadata": {"labels": ASSIGNED}})
 
     # --- JobSets
 
     def apply(self, name: str, **options: Any) -> None:
-        """Create a JobSet; one that is still on its way out is waited for."""
+        """Create a JobSet; if one with that name is still being deleted, wait for that."""
         self.post(jobset(name, self.namespace, **options))
 
     def post(self, body: dict[str, Any]) -> None:
-        """Create a JobSet as it is written."""
+        """Create a JobSet from its manifest."""
         name = body["metadata"]["name"]
 
         def posted() -> bool:
@@ -153,18 +154,18 @@ class Ground:
         return self.api.get(self._path(name))
 
     def state(self, name: str) -> str:
-        """Return "Completed", "Failed", or nothing while it lives."""
+        """Return "Completed" or "Failed", or "" if the JobSet has not ended."""
         return str(self.jobset(name).get("status", {}).get("terminalState", ""))
 
     def restarts(self, name: str) -> int:
-        """Return how often a JobSet was restarted."""
+        """Return the number of restarts of a JobSet."""
         return int(self.jobset(name).get("status", {}).get("restarts", 0))
 
     def _path(self, name: str) -> str:
         return object_path("jobsets", name, namespace=self.namespace, root=JOBSET.root)
 
     def await_completed(self, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait until JobSets are completed; a failed one ends the wait."""
+        """Wait until JobSets are completed; fail if one failed."""
 
         def completed() -> bool:
             states = {name: self.state(name) for name in names}
@@ -184,7 +185,7 @@ class Ground:
         return [pod for pod in self.pods() if pod["metadata"].get("labels", {}).get(constants.JOBSET_NAME) == name]
 
     def runs(self, name: str, *, pods: int = 1) -> bool:
-        """Whether as many pods of a JobSet run."""
+        """Whether this number of pods of a JobSet runs."""
         return [pod["status"].get("phase") for pod in self.pods_of(name)].count("Running") == pods
 
     def leader(self, name: str) -> dict[str, Any] | None:
@@ -206,7 +207,7 @@ class Ground:
         return self.rehearsal.objects(collection_path("nodes"))
 
     def events(self, kind: str, name: str = "") -> list[dict[str, Any]]:
-        """List our Events on objects of a kind, oldest first."""
+        """Return the provisioner's Events on objects of a kind, oldest first."""
         where = "default" if kind == "Node" else self.namespace
         found = [
             event
@@ -218,32 +219,32 @@ class Ground:
         return sorted(found, key=lambda event: str(event["firstTimestamp"]))
 
     def reasons(self, kind: str, name: str = "") -> set[str]:
-        """Return the reasons of our Events on objects of a kind."""
+        """Return the reasons of the provisioner's Events on objects of a kind."""
         return {str(event["reason"]) for event in self.events(kind, name)}
 
     # --- GKE
 
     def pools(self, prefix: str = "") -> tuple[PoolView, ...]:
-        """Return the pools whose names begin so."""
+        """Return the pools whose names have the prefix."""
         return tuple(pool for pool in self.gke.pools if pool.name.startswith(prefix))
 
     def living(self, prefix: str = "") -> tuple[PoolView, ...]:
-        """Return those that are not on their way out."""
+        """Return the pools whose names have the prefix, and which are neither being deleted nor in ERROR."""
         gone = (PoolStatus.STOPPING, PoolStatus.ERROR)
         return tuple(pool for pool in self.pools(prefix) if pool.status not in gone)
 
     def sent(self) -> dict[str, dict[str, Any]]:
-        """Return the bodies that the creators of all pools sent."""
+        """Return the body of the create of each pool."""
         world = self.gke.world
         with world.moment():
             return {name: pool.body for each in world._clusters.values() for name, pool in each.pools.items()}
 
     def make_pool(self, body: dict[str, Any]) -> None:
-        """Make a pool as somebody else would."""
+        """Create a pool as another client would."""
         requests.post(f"{self.gke.url}{self._pools_path}", json={"nodePool": body}, timeout=10).raise_for_status()
 
     def drop_pool(self, name: str) -> None:
-        """Delete a pool as somebody else would."""
+        """Delete a pool as another client would."""
         requests.delete(f"{self.gke.url}{self._pools_path}/{name}", timeout=10)
 
     @property
@@ -251,11 +252,11 @@ class Ground:
         return f"/v1/projects/{PROJECT}/locations/{LOCATION}/clusters/{CLUSTER}/nodePools"
 
     def accepted(self, method: str) -> int:
-        """Return how many calls of a method GKE has taken."""
+        """Return the number of calls of a method that GKE has accepted."""
         return self.gke.call_counts().get(method, {}).get("200", 0)
 
     def await_gone(self, prefix: str = "", *, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait until no pool of that prefix is left, nor a node of one."""
+        """Wait until all pools whose names have the prefix are deleted."""
         self.wait(lambda: not self.pools(prefix), f"no pool {prefix!r} is left", seconds)
 
     # --- provisioners
@@ -268,7 +269,7 @@ class Ground:
         wait: bool = True,
         kubeconfig: Path | None = None,
     ) -> ProvisionerProcess:
-        """Start a provisioner of this test's own."""
+        """Start a provisioner for this test."""
         made = self.rehearsal.provisioner(
             environment={**EAGER, **(environment or {})}, arguments=arguments, kubeconfig=kubeconfig
         )
@@ -282,11 +283,11 @@ class Ground:
     # --- waiting
 
     def wait(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait for a condition; show what there is when it does not come."""
+        """Wait for a condition; show the state in the error after the time-out."""
         wait_for(condition, what, seconds, self.picture)
 
     def picture(self) -> str:
-        """Return what there is, for a failed wait."""
+        """Return a description of the state for a failed wait."""
         pods = [
             f"{pod['metadata']['name']} {pod['status'].get('phase')} on {pod['spec'].get('nodeName')}"
             for pod in self.pods()[:20]
@@ -298,7 +299,7 @@ class Ground:
 
 @contextlib.contextmanager
 def placement_policies(rehearsal: Rehearsal) -> Iterator[None]:
-    """Have the admission policies of placement in force."""
+    """Install the admission policies of placement, and wait until they are in force."""
     rehearsal.create_namespace(_TRIALS, labels=ASSIGNED)
     for manifest in PLACEMENT_MANIFESTS:
         rehearsal.kubectl("apply", "--server-side", "--validate=strict", *manifest)
@@ -334,7 +335,7 @@ def placement_policies(rehearsal: Rehearsal) -> Iterator[None]:
 
 @contextlib.contextmanager
 def registered_webhook(rehearsal: Rehearsal, component: str) -> Iterator[int]:
-    """Register the webhooks of a component as it is installed; give the port at which they are called.
+    """Register the webhooks of a component with its manifest; yield the port at which they are called.
 
     No kube-proxy runs, so a Service of type ExternalName leads the API server to this machine; it verifies the
     certificate by the name of the Service.
@@ -370,7 +371,7 @@ def registered_webhook(rehearsal: Rehearsal, component: str) -> Iterator[int]:
 def serving_webhook(
     rehearsal: Rehearsal, port: int, settings: WebhookSettings, admits: Callable[[], bool]
 ) -> Iterator[WebhookServer]:
-    """Run the webhook server, once the API server reaches and trusts it, as `admits` shows."""
+    """Run the webhook server; yield it when the API server reaches and trusts it, as `admits` shows."""
 
     def asked() -> bool:
         try:
@@ -394,7 +395,7 @@ class NodeGroups:
         client = ComputeClient(endpoint=settings.gce_endpoint)
         addresses = app.Addresses(metrics="0", probes="0", leader_elect=leader_elect)
         api = connect(str(kubeconfig))
-        # Nothing that an earlier process has sent arrives late here; that it may is shown by tests/nodegroups.
+        # Shortened, because no calls of an earlier process arrive late here; tests/nodegroups test that case.
         self._patches = pytest.MonkeyPatch()
         self._patches.setattr(child, "_ARRIVED_SECONDS", 2.0)
         self.controller = app.build(settings, addresses, api, client, exit_process=lambda code: None)
@@ -404,7 +405,7 @@ class NodeGroups:
         self._thread.start()
 
     def stop(self) -> None:
-        """End it in good order, as on SIGTERM."""
+        """End the controller in order, as on SIGTERM."""
         self.controller.stop()
         self._thread.join(30)
         self.controller.shut_down()
@@ -412,7 +413,7 @@ class NodeGroups:
 
 
 def ready(provisioner: ProvisionerProcess) -> tuple[int, str]:
-    """Ask a provisioner for its readiness; 0 where nothing answers."""
+    """Return status and text of a provisioner's readiness; 0 if it cannot be reached."""
     try:
         answer = requests.get(provisioner.ready_url, timeout=5)
     except requests.ConnectionError:
@@ -428,7 +429,7 @@ def metrics(provisioner: ProvisionerProcess) -> str:
 
 
 def metric(provisioner: ProvisionerProcess, name: str, **labels: str) -> float:
-    """Return the value of a metric, without the prefix that all have; 0 where it has none yet."""
+    """Return the value of a metric, whose name has no prefix; 0 if it has no value yet."""
     wanted = (f"tpu_provisioner_{name}", labels)
     for family in text_string_to_metric_families(metrics(provisioner)):
         for sample in family.samples:
@@ -438,9 +439,10 @@ def metric(provisioner: ProvisionerProcess, name: str, **labels: str) -> float:
 
 
 def await_round(provisioner: ProvisionerProcess, api: KubeApi, *, after: datetime) -> None:
-    """Wait until a whole round lies after a moment: whatever the provisioner would have done by then, it has begun.
+    """Wait until the provisioner has made a whole round that began after the given time.
 
-    There must be a node of one of its pools: a label of that is changed, so that a round is made at once.
+    Effects that such a round must have can be checked afterwards. A node of one of its pools must exist: a change of
+    its label triggers the round.
     """
     wait_for(lambda: datetime.now(UTC) > after, f"it is {after:%H:%M:%S}", PATIENCE_SECONDS)
     node = next(
@@ -448,7 +450,7 @@ def await_round(provisioner: ProvisionerProcess, api: KubeApi, *, after: datetim
         for item in api.list_page(collection_path("nodes")).items
         if item["metadata"]["labels"].get(constants.NODEPOOL_MANAGER) == constants.MANAGER
     )
-    # The first of two rounds may have begun before.
+    # The first of two rounds may have begun before the change.
     for _ in range(2):
         poked = datetime.now(UTC).timestamp()
         label = {"example.com/poked": f"{poked:.6f}"}
@@ -462,7 +464,7 @@ def await_round(provisioner: ProvisionerProcess, api: KubeApi, *, after: datetim
 
 
 def moment(record: Mapping[str, Any]) -> datetime:
-    """Return when a log line was written."""
+    """Return the time of a log line."""
     return datetime.fromisoformat(record["time"])
 
 
@@ -472,9 +474,9 @@ def logged(provisioner: ProvisionerProcess, event: str) -> list[dict[str, Any]]:
 
 
 def remove_node_group_kinds(rehearsal: Rehearsal) -> None:
-    """Remove the kinds of node groups with all their objects, whose finalizers nobody is left to take off.
+    """Delete the CRDs of node groups with all their objects, whose finalizers no controller removes any longer.
 
-    Returns when they are gone: while a kind is being removed, none of its objects can be created.
+    Returns when they are deleted: while a CRD is being deleted, none of its objects can be created.
     """
     wanted = {f"{kind.plural}.{GROUP}" for kind in Kind}
     there = {name.rpartition("/")[2] for name in rehearsal.kubectl("get", "crd", "-o", "name").split()} & wanted
@@ -489,8 +491,8 @@ def remove_node_group_kinds(rehearsal: Rehearsal) -> None:
 
 
 def told(ground: Ground, reason: str, name: str, *, kind: str = "Pod") -> list[str]:
-    """Return the words of our Events of a reason on objects whose names begin so, in the order of their writing."""
+    """Return the messages of the provisioner's Events with a reason on objects with a name prefix, oldest first."""
     events = [event for event in ground.events(kind, name) if event["reason"] == reason]
-    # Their times are whole seconds.
+    # Sorted by version, because the times of Events are whole seconds.
     events.sort(key=lambda event: int(event["metadata"]["resourceVersion"]))
     return [str(event["message"]) for event in events]

@@ -1,4 +1,4 @@
-"""The provisioner and the admission policies of placement together: each group of pods runs on the pool of its own."""
+"""Tests of the provisioner with the admission policies of placement: each group of pods runs on its own pool."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.objects import Json, pod_spec, raw_job, raw_lws
 
 pytestmark = [
     pytest.mark.e2e,
-    # Workloads restart ten times, each time by several controllers.
+    # Workloads restart ten times, and several controllers take part in each restart.
     pytest.mark.timeout(300),
     pytest.mark.skipif(not has_mutating_policies(), reason="MutatingAdmissionPolicy needs Kubernetes 1.36"),
 ]
@@ -45,7 +45,7 @@ _TOLERATES_ALL = [{"operator": "Exists"}]
 
 
 def post_pod(ground: Ground, namespace: str, name: str, spec: Json, **metadata: Any) -> None:
-    """Create a pod of no workload."""
+    """Create a pod without a workload."""
     body = {"metadata": {"name": name, **metadata}, "spec": spec}
     ground.api.post(collection_path("pods", namespace=namespace), body)
 
@@ -53,8 +53,8 @@ def post_pod(ground: Ground, namespace: str, name: str, spec: Json, **metadata: 
 # --- Without the policies: this test is the first of the file, because the other tests share the policies ---
 
 
-def test_pods_from_before_the_policies_keep_their_pools(alone: Ground, rehearsal: Rehearsal) -> None:
-    """Without the policies, each slice gets a pool as well; with them, the slice returns to the pool that it had."""
+def test_slices_from_before_the_policies_keep_their_pools(alone: Ground, rehearsal: Rehearsal) -> None:
+    """Without the policies, each slice also gets a pool. After their installation, a slice restarts on its pool."""
     alone.assign()
     alone.provisioner()
     alone.post(train(alone, "before", slices=2))
@@ -74,7 +74,7 @@ def test_pods_from_before_the_policies_keep_their_pools(alone: Ground, rehearsal
         for key, names in groups.items():
             want = labels_of(key, alone.namespace) if key == after else {}
             assert [labels[name] for name in names] == [want] * 2
-        # A restart replaces the pods by marked pods.
+        # A restart replaces the pods by pods with marks.
         restart(alone, "before")
         assert nodes_of(running(alone)) == groups
         assert_each_on_a_pool_of_its_own(alone, slices=3)
@@ -95,8 +95,8 @@ def test_equal_jobsets_that_start_together_never_share_a_pool(assigned: Ground) 
     assert len(assigned.pools()) == assigned.accepted("nodePools.create") == 6
 
 
-def test_jobsets_that_restart_keep_their_nodes_beside_a_rival(assigned: Ground) -> None:
-    """The rival fits each of the pools, which have no pods during a restart."""
+def test_jobsets_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground) -> None:
+    """During a restart, the pools have no pods, and the rival would fit each of them."""
     assigned.provisioner(environment={"MAX_CHIPS": "32"})
     owners = {"exclusive": True, "spread": False}
     for name, exclusive in owners.items():
@@ -119,7 +119,7 @@ def test_jobsets_that_restart_keep_their_nodes_beside_a_rival(assigned: Ground) 
 
 
 @pytest.mark.usefixtures("leaderworkersets")
-def test_groups_and_jobs_that_restart_keep_their_nodes_beside_a_rival(assigned: Ground) -> None:
+def test_groups_and_jobs_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground) -> None:
     """No annotation separates the groups of the LeaderWorkerSet."""
     assigned.provisioner(environment={"MAX_CHIPS": "24", "SERVE_JOBS": "true"})
     namespace, pod = assigned.namespace, pod_spec(terminationGracePeriodSeconds=1)
@@ -142,9 +142,9 @@ def test_groups_and_jobs_that_restart_keep_their_nodes_beside_a_rival(assigned: 
         pods = running(assigned, **{constants.LWS_NAME: "serve"})
         old = {each["metadata"]["uid"] for each in pods}
         for each in pods:
-            # A leader takes its group along; the controller of groups may miss the deletion of a worker.
+            # The controller recreates the group of a deleted leader; it may miss the deletion of a worker.
             if each["metadata"]["labels"][constants.LWS_WORKER_INDEX] == "0":
-                # The controller may restart a group once more by itself.
+                # The controller may already have deleted the pod in another restart.
                 with contextlib.suppress(NotFound):
                     remove(assigned, each)
 
@@ -160,8 +160,8 @@ def test_groups_and_jobs_that_restart_keep_their_nodes_beside_a_rival(assigned: 
     assert assigned.accepted("nodePools.create") == 3
 
 
-def test_pods_that_start_together_are_bound_once_all_their_pools_are_ready(assigned: Ground) -> None:
-    """The device plugin of one of six nodes reports its chips late."""
+def test_pods_of_all_or_nothing_are_bound_only_when_all_pools_are_ready(assigned: Ground) -> None:
+    """The chips of one of six nodes are reported late."""
     assigned.provisioner()
     assigned.gke.inject(Fault(kind=FaultKind.NODES_WITHOUT_CHIPS, hosts=1, count=1))
     annotations = {constants.ALL_OR_NOTHING: "true"}
@@ -198,7 +198,7 @@ _DAEMON: Mapping[str, Any] = {
 
 @pytest.fixture
 def daemons(assigned: Ground) -> Iterator[None]:
-    """Have a DaemonSet that tolerates the taint of TPU nodes."""
+    """Run a DaemonSet that tolerates the taint of TPU nodes."""
     template = {"metadata": {"labels": {"app": "monitor"}}, "spec": dict(_DAEMON)}
     spec = {"selector": {"matchLabels": {"app": "monitor"}}, "template": template}
     path, root = "daemonsets", "/apis/apps/v1"
@@ -210,7 +210,7 @@ def daemons(assigned: Ground) -> Iterator[None]:
 
 @pytest.fixture
 def urgent(assigned: Ground) -> Iterator[str]:
-    """Give a PriorityClass."""
+    """Name of a PriorityClass."""
     name, root = f"urgent-{assigned.namespace}", "/apis/scheduling.k8s.io/v1"
     body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1000}
     assigned.api.post(collection_path("priorityclasses", root=root), body)
@@ -220,7 +220,7 @@ def urgent(assigned: Ground) -> Iterator[str]:
 
 @pytest.mark.usefixtures("daemons")
 def test_freed_pool_goes_to_the_first_in_the_line_and_to_no_intruder(assigned: Ground, urgent: str) -> None:
-    """Intruders belong to no workload, tolerate everything, and have the labels of the pod whose node they want."""
+    """Intruders belong to no workload, tolerate every taint, and have the labels of the pod whose node they want."""
     assigned.provisioner(environment={"MAX_CHIPS": "8", "NODEPOOL_DELETION_DELAY": "5s"})
     assigned.post(train(assigned, "owner"))
     assigned.wait(lambda: len(running(assigned, **of("owner"))) == 2, "the owner runs")
@@ -231,7 +231,7 @@ def test_freed_pool_goes_to_the_first_in_the_line_and_to_no_intruder(assigned: G
     await_rival(assigned, "older")
     assigned.post(train(assigned, "younger", exclusive=False, priorityClassName=urgent))
     await_rival(assigned, "younger")
-    # The scheduler preempts no pods of other slices: their nodes do not match.
+    # The scheduler does not preempt pods of other slices, because their nodes do not match.
     assert len(running(assigned, **of("owner"))) == 2
     for before, after in (("owner", "younger"), ("younger", "older")):
         assigned.delete(before)
@@ -290,13 +290,13 @@ def test_assignment_survives_restarts_edited_labels_and_recreated_nodes(assigned
     want = {name: labels_of(key, assigned.namespace) for name in nodes}
     uids = {pod["metadata"]["uid"] for pod in running(assigned)}
 
-    # A new process.
+    # A new process keeps the labels.
     assert process.stop() == 0
     process = assigned.provisioner(environment=environment)
     await_round(process, assigned.api, after=datetime.now(UTC))
     assert marks_of_nodes(assigned) == want
 
-    # Labels that are edited.
+    # Edited labels are corrected.
     for edited in (
         {constants.SLICE: "j-of-nobody"},
         dict.fromkeys(MARKS),
@@ -307,7 +307,7 @@ def test_assignment_survives_restarts_edited_labels_and_recreated_nodes(assigned
         assigned.wait(lambda: marks_of_nodes(assigned) == want, f"the labels are restored after {edited}")
     assert {pod["metadata"]["uid"] for pod in running(assigned)} == uids
 
-    # A node that is recreated.
+    # A recreated node gets the labels of the slice.
     (victim, _) = running(assigned)
     assigned.api.delete(object_path("nodes", victim["spec"]["nodeName"]))
     remove(assigned, victim, at_once=True)

@@ -1,4 +1,4 @@
-"""Pods with ResourceClaims on a real control plane: chips come from the TPU driver of DRA, not as a resource."""
+"""Tests of pods with ResourceClaims on a real control plane: chips from the TPU driver of DRA, not as a resource."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DRIVER = {constants.TPU_DRA_DRIVER: "true"}
 
 @pytest.fixture
 def device_class(alone: Ground) -> Iterator[None]:
-    """Have the class of the driver's chart, which serves requests for the resource as well."""
+    """Create the DeviceClass of the driver's chart, which also serves requests for the resource."""
     selector = {"cel": {"expression": 'device.driver == "tpu.google.com"'}}
     body = {
         "apiVersion": "resource.k8s.io/v1",
@@ -96,7 +96,7 @@ class Rights:
         self._kubectl("apply", "--server-side", documents)
 
     def remove(self) -> None:
-        """Delete all of them."""
+        """Delete all rights."""
         self._kubectl("delete", "--ignore-not-found", self._documents)
 
     def _kubectl(self, verb: str, flag: str, documents: list[dict[str, Any]]) -> None:
@@ -109,7 +109,7 @@ def _is_of(rule: dict[str, Any], names: tuple[str, ...]) -> bool:
 
 @pytest.fixture
 def rights(alone: Ground, tmp_path: Path) -> Iterator[Rights]:
-    """Have the rights of the manifests."""
+    """The rights of the manifests."""
     alone.rehearsal.create_namespace(constants.DEFAULT_NAMESPACE)
     granted = Rights(alone.rehearsal, tmp_path)
     try:
@@ -142,7 +142,7 @@ def test_slices_start_although_rights_are_missing_since_a_restart(alone: Ground,
     alone.wait(lambda: alone.runs("claims", pods=4), "all pods run")
     assert metric(process, "source_unknown", source=HINTS) == 0
     assert metric(process, "source_unknown", source=RESOURCE_SLICES) == 1
-    # The creates of the first process count.
+    # The creates of the first process count for the limit.
     alone.apply("after", run_for="1s")
     alone.wait(lambda: told(alone, constants.LIMIT_REACHED, "after"), "the limit is reached")
     alone.delete("after")
@@ -153,7 +153,7 @@ def test_slices_start_although_rights_are_missing_since_a_restart(alone: Ground,
 
 @pytest.mark.usefixtures("device_class")
 def test_pods_with_claims_run_on_nodes_without_the_resource(alone: Ground) -> None:
-    """Each host of a slice gives its chips to one pod, also where that requests them by the name of the resource."""
+    """Each host of a slice gives its chips to one pod, even to a pod that requests them by the name of the resource."""
     alone.provisioner()
     post_claims(alone)
     alone.apply("extended", topology="2x2x2", parallelism=2, run_for="10s", selector=DRIVER)

@@ -1,4 +1,4 @@
-"""Crashes of the provisioner in each phase, and of the API server. Nothing doubled, lost or leaked."""
+"""Tests of crashes of the provisioner in each phase, and of the API server: no pool is doubled, lost or leaked."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.e2e.kit import Ground, ready
 pytestmark = pytest.mark.e2e
 
 
-def test_killed_in_every_phase(alone: Ground) -> None:
-    """Killed while provisioning, in use, idle and deleting, the next process goes on where the last one was.
+def test_provisioner_killed_in_any_phase_continues_after_its_restart(alone: Ground) -> None:
+    """The process is killed while a pool is provisioning, in use, idle and deleting.
 
-    While an answer is on its way: tests/slices/suppliers/conformance.py.
+    tests/slices/suppliers/conformance.py has the case of a call whose response is lost.
     """
     process = alone.provisioner(environment={"NODEPOOL_DELETION_DELAY": "5s"})
 
@@ -40,8 +40,8 @@ def test_killed_in_every_phase(alone: Ground) -> None:
     assert (alone.accepted("nodePools.create"), alone.accepted("nodePools.delete")) == (1, 1)
 
 
-def test_the_api_server_restarts(alone: Ground) -> None:
-    """While the API server is away nothing is deleted; after it, everything goes on."""
+def test_no_pool_is_deleted_while_the_api_server_restarts(alone: Ground) -> None:
+    """Afterwards, JobSets are served as before."""
     process = alone.provisioner()
     alone.apply("steady", run_for="10s")
     alone.wait(lambda: alone.runs("steady"), "it runs")

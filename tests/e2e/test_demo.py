@@ -1,4 +1,4 @@
-"""The demo as a user starts it."""
+"""Tests of the demos, started like a user starts them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 def assert_tells(story: list[str], *arguments: str, **environment: str) -> None:
-    """Assert that a command ends well, and tells these lines, as regular expressions, in this order."""
+    """Check that a command exits with 0 and prints these lines, given as regular expressions, in this order."""
     environment = {**os.environ, "COLUMNS": "160", "NO_COLOR": "1", **environment}
     command, pipe = [sys.executable, "-m", "rehearsal", *arguments], subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:
@@ -26,8 +26,8 @@ def assert_tells(story: list[str], *arguments: str, **environment: str) -> None:
         place = found.start()
 
 
-def test_the_demo_shows_a_whole_life_and_ends_well() -> None:
-    """From leader pods that cannot be scheduled to nothing left, then the tables, then exit code 0."""
+def test_demo_shows_a_jobset_until_its_pools_are_deleted() -> None:
+    """The tables follow, and the exit code is 0."""
     story = [
         r"JobSet default/tpu-demo: created",
         r"leader pod default/tpu-demo-workers-0-0-\w+ cannot be scheduled",
@@ -44,8 +44,8 @@ def test_the_demo_shows_a_whole_life_and_ends_well() -> None:
     assert_tells(story, "demo", "--create-seconds=2", "--delete-seconds=1", NODEPOOL_DELETION_DELAY="1s")
 
 
-def test_the_demo_of_node_groups_shows_machines_that_join_and_ends_well() -> None:
-    """From pods that cannot be scheduled to nothing left in the cluster and in Compute Engine, then exit code 0."""
+def test_demo_of_node_groups_shows_joining_machines_until_all_are_deleted() -> None:
+    """Nothing is left in the cluster and in Compute Engine, and the exit code is 0."""
     story = [
         r"requests instance template slice-template-\w+ from Compute Engine",
         r"managed instance group slice-mig-\w+ exists",
@@ -64,8 +64,8 @@ def test_the_demo_of_node_groups_shows_machines_that_join_and_ends_well() -> Non
     assert_tells(story, "demo-gce", "--create-seconds=1", "--boot-seconds=1")
 
 
-def test_the_demo_of_partitions_shows_pods_from_waiting_to_released_and_ends_well() -> None:
-    """From pods that are held back to nothing left on the V-IPU server and in the ledger, then exit code 0."""
+def test_demo_of_partitions_shows_pods_until_all_partitions_are_removed() -> None:
+    """Nothing is left on the V-IPU server and in the ledger, and the exit code is 0."""
     story = [
         r"the webhook server runs, and pods with IPUs are sent to it",
         r"the controller of partitions runs; V-IPU is simulated, with 16 IPUs",
@@ -75,7 +75,7 @@ def test_the_demo_of_partitions_shows_pods_from_waiting_to_released_and_ends_wel
         r"has its IPUoF configuration, \d+ characters",
         r"has succeeded",
         r"partition tpup-[\w-]+ is removed",
-        # One that waited for these IPUs.
+        # The pod that waited for these IPUs.
         r"is released to the scheduler with partition tpup-[\w-]+",
         r"has succeeded",
         r"nothing is left: no partition, no entry in the ledger",

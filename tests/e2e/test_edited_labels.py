@@ -1,4 +1,4 @@
-"""A user edits the label by which nodes name their pool: nothing is deleted under work, on a real control plane."""
+"""Tests of an edited label with the pool of a node, on a real control plane: no pool under work is deleted."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.support.objects import Json
 
 pytestmark = pytest.mark.e2e
 
-#: The delays after which a pool without nodes or work is deleted, as short as they can be.
+#: The shortest possible delays before a pool without nodes or work is deleted.
 _SHORT = {"NODEPOOL_DELETION_DELAY": "1s", "NODE_MIN_LIFESPAN": "0s", "NODEPOOL_READY_TIMEOUT": "3s"}
-#: Longer than all of them, and than the pause between two deletes that the gate refused.
+#: Longer than all of these delays, and than the pause between two deletes that the gate rejected.
 _PATIENCE = timedelta(seconds=8)
 
 
@@ -48,7 +48,7 @@ def test_pool_under_work_is_kept_while_the_label_of_its_nodes_is_edited(alone: G
             process = alone.provisioner(environment=_SHORT)
     assert {pod["metadata"]["uid"] for pod in running(alone)} == uids
     assert alone.accepted("nodePools.create") == 2
-    # The gate finds the nodes itself, among all nodes of the cluster.
+    # The gate does not use the plan's nodes of a pool: it looks for them among all nodes of the cluster.
     gate = make_gate(alone.api, lambda: datetime.now(UTC))
     membership = Membership(listed={PoolName(edited), PoolName(other)})
     delete = a_delete(

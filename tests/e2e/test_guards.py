@@ -1,4 +1,4 @@
-"""What keeps the provisioner from acting on a world that it does not understand."""
+"""Tests of the conditions under which the provisioner must do nothing: a wrong cluster, a missing CRD."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _api(simulator: Simulator) -> Api:
     return service._api
 
 
-def test_another_cluster_is_left_alone(alone: Ground) -> None:
-    """Where GCP_CLUSTER is not that of the kubeconfig, nothing is touched, and readiness says why."""
+def test_provisioner_with_another_clusters_name_changes_nothing_and_is_not_ready(alone: Ground) -> None:
+    """The certificate authority of GCP_CLUSTER is not that of the kubeconfig."""
     certificate = b"-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
     with Simulator(simulator_settings()) as other:
         _api(other)._ca_certificate = base64.b64encode(certificate).decode()
@@ -47,7 +47,7 @@ def test_another_cluster_is_left_alone(alone: Ground) -> None:
             rounds = metric(process, "rounds_total", result="ok")
             alone.apply("another", run_for="1s")
             alone.wait(lambda: metric(process, "rounds_total", result="ok") >= rounds + 2, "it has heard of that")
-            # What the checks ask at the start changes nothing.
+            # Calls of the checks at the start change nothing.
             checks = {"nodePools.list", "projects.testIamPermissions", "serviceAccounts.testIamPermissions"}
             assert "clusters.get" in other.call_counts()
             assert set(other.call_counts()) <= {"clusters.get", *checks}
@@ -57,8 +57,8 @@ def test_another_cluster_is_left_alone(alone: Ground) -> None:
             process.kill()
 
 
-def test_the_jobset_kind_is_removed_and_put_back(alone: Ground) -> None:
-    """While the kind is missing nothing is deleted, and readiness says why; once it is back all goes on."""
+def test_no_pool_is_deleted_while_the_jobset_crd_is_missing(alone: Ground) -> None:
+    """The readiness names the missing CRD; once it is installed again, JobSets are served."""
     running = alone.rehearsal.cluster
     process = alone.provisioner(environment={"NODEPOOL_DELETION_DELAY": "10s"})
     alone.apply("before", run_for="1h")
@@ -67,15 +67,16 @@ def test_the_jobset_kind_is_removed_and_put_back(alone: Ground) -> None:
     try:
         alone.wait(lambda: "JobSet CRD is not installed" in ready(process)[1], "readiness says why", 90)
         assert ready(process)[0] == 503
-        # The JobSet went with its kind, and its Job too, unless the collector was late: the pool looks idle now.
+        # The JobSet was deleted with its CRD, and its Job by the garbage collector, unless that is late. The pool looks
+        # idle now.
         alone.rehearsal.kubectl("delete", "jobs", "--all", "-n", alone.namespace)
         alone.wait(lambda: not alone.pods(), "its pod is gone")
         rounds = metric(process, "rounds_total", result="ok")
-        # A provisioner that trusts what it has would send the delete by then.
+        # A provisioner that trusted its cache would send the delete within that time.
         await_round(process, alone.api, after=datetime.now(UTC) + timedelta(seconds=10))
         assert metric(process, "rounds_total", result="ok") >= rounds + 2
         assert metric(process, "watch_synced", resource="jobsets") == 0
-        # Not even tried: the gate would stop it as well, and say so.
+        # No delete was even decided: otherwise the gate would have logged that it stopped it.
         assert not logged(process, "node_pool.delete_postponed")
         assert alone.gke.count("nodePools.delete") == 0
         assert len(alone.living("before-")) == 1
@@ -84,12 +85,12 @@ def test_the_jobset_kind_is_removed_and_put_back(alone: Ground) -> None:
         manifests = running.binaries.manifests["jobset"] / "crd" / "bases"
         alone.rehearsal.kubectl("apply", "--server-side", "-f", str(manifests))
         alone.wait(lambda: _jobsets_are_served(alone), "the kind is back")
-        # How long JobSet's own controller takes to notice is not the question here.
+        # The time until JobSet's controller notices the CRD is not tested.
         running.restart(recipes.JOBSET)
     alone.wait(lambda: ready(process)[0] == 200, "it is ready again")
     alone.wait(lambda: _taken(alone, "after"), "a JobSet is taken", 60)
     alone.await_completed("after", seconds=60)
-    # The JobSet was removed with its kind, so that its pool may go now.
+    # The JobSet was deleted with its CRD, so its pool may be deleted now.
     alone.await_gone(seconds=60)
     assert alone.accepted("nodePools.delete") == 2
 

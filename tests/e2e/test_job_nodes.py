@@ -1,4 +1,4 @@
-"""JobSet's placement by node labels, with JobSet's own controller on a real control plane."""
+"""Tests of JobSet's placement by node labels, with JobSet's controller on a real control plane."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ pytestmark = pytest.mark.e2e
 _LABEL = "alpha.jobset.sigs.k8s.io/namespaced-job"
 
 
-def test_each_job_runs_on_the_pool_with_its_label_also_after_a_restart(
+def test_job_runs_on_the_pool_with_its_label_also_after_a_restart(
     ground: Ground, provisioner: ProvisionerProcess
 ) -> None:
-    """Two child Jobs of two hosts: without the provisioner, an administrator would have to label their nodes."""
+    """Without the provisioner, an administrator would have to label the nodes of the child Jobs."""
     strategy = {constants.NODE_SELECTOR_STRATEGY: "true"}
     ground.apply("placed", topology="2x2x2", replicas=2, parallelism=2, run_for="20m", annotations=strategy)
     ground.wait(lambda: ground.runs("placed", pods=4), "all pods run")
@@ -38,7 +38,7 @@ def test_each_job_runs_on_the_pool_with_its_label_also_after_a_restart(
 
 
 def _places(ground: Ground) -> dict[str, set[str]]:
-    """Return the node pools on which the pods of each child Job are."""
+    """Return the node pools of the pods of each child Job."""
     pools = {each["metadata"]["name"]: each["metadata"]["labels"][constants.NODE_POOL] for each in ground.nodes()}
     places: dict[str, set[str]] = {}
     for pod in ground.pods_of("placed"):

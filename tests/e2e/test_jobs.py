@@ -1,4 +1,4 @@
-"""Plain Jobs on a real control plane: those that ask for it are served, with SERVE_JOBS."""
+"""Tests of plain Jobs on a real control plane, served with SERVE_JOBS if they have the annotation."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def ended(ground: Ground, name: str) -> bool:
     return conditions.get("Complete") == "True"
 
 
-def test_jobs_that_ask_for_it_are_served(alone: Ground) -> None:
-    """One pool for each, which goes when the Job has ended; others get nothing, and JobSets are served as ever."""
+def test_jobs_with_the_annotation_get_a_pool_until_they_end(alone: Ground) -> None:
+    """Other Jobs get no pool, and JobSets are served as before."""
     alone.provisioner(environment=SERVING)
     alone.rehearsal.kubectl("apply", "--server-side", "--dry-run=server", f"--filename={EXAMPLE}")
     apply(alone, "plain")
-    # The pods of the second wave use the hosts that the first one leaves.
+    # The pods of the second wave use the hosts of the first wave.
     apply(alone, "waves", completions=4)
     apply(alone, "brief", ttlSecondsAfterFinished=0)
     apply(alone, "silent", served=False)

@@ -1,8 +1,8 @@
-"""The real KubeRay on a real control plane, and this package's webhook: each replica of several hosts is a slice.
+"""Tests with the real KubeRay on a real control plane, and the webhook: each replica of several hosts is a slice.
 
-kwok plays the kubelets, so nothing of Ray runs: no pod waits for the head, and no Ray job is ever heard of. A RayJob
-therefore ends only by its submitter's failure here. These tests run with `make test-operators` only, which builds
-KubeRay the first time.
+kwok simulates the kubelets, so no software of Ray runs: no pod waits for the head, and Ray never reports the state of a
+job. A RayJob can therefore end only by the failure of its submitter. These tests run only with `make test-operators`,
+which builds KubeRay the first time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.support.objects import Json, pod_spec, raw_raycluster
 
 pytestmark = [
     pytest.mark.e2e,
-    # The API server takes ten seconds and more for KubeRay's schemas, in the time of the first test.
+    # The first test includes the ten or more seconds that the API server needs for KubeRay's schemas.
     pytest.mark.timeout(120),
     pytest.mark.usefixtures("kuberay", "webhook", "head_node", "provisioner"),
 ]
@@ -45,7 +45,7 @@ _HEAD = {"spec": {"containers": [{"name": "head", "image": "none"}]}}
 
 @pytest.fixture(scope="module")
 def webhook(rehearsal: Rehearsal, kuberay: None) -> Iterator[None]:
-    """Have the webhook place pods, and set their variables."""
+    """Run the webhook, which adds affinity and environment variables to pods."""
     pod = {"metadata": {"generateName": "probe-"}, "spec": pod_spec(accelerator="tpu-v6e-slice", topology="2x2")}
     path = f"{collection_path('pods', namespace='default')}?dryRun=All"
 
@@ -59,7 +59,7 @@ def webhook(rehearsal: Rehearsal, kuberay: None) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def head_node(rehearsal: Rehearsal) -> Iterator[None]:
-    """Have a node for heads and submitters: KubeRay submits a RayJob once the head runs."""
+    """Create a node for heads and submitters: KubeRay submits a RayJob when the head runs."""
     room = {"cpu": "64", "memory": "256Gi", "pods": "100"}
     status = {"capacity": room, "allocatable": room}
     rehearsal.api.post(collection_path("nodes"), {"metadata": {"name": _HEAD_NODE}, "status": status})
@@ -68,7 +68,7 @@ def head_node(rehearsal: Rehearsal) -> Iterator[None]:
 
 
 class Ray:
-    """A RayCluster or a RayJob named "ray" with one group of v6e hosts, and what runs for it."""
+    """A RayCluster or a RayJob named "ray" with one group of v6e hosts, and its pods and pools."""
 
     def __init__(self, ground: Ground, *, replicas: int = 1, hosts: int = 4, topology: str = "4x4") -> None:
         self.ground = ground
@@ -83,7 +83,7 @@ class Ray:
         self._create("rayclusters", {**self._raw, "metadata": {"name": "ray"}})
 
     def create_job(self, **spec: Any) -> None:
-        """Create a RayJob that makes the RayCluster, and ends it when it is over."""
+        """Create a RayJob that creates the RayCluster, and deletes it at its end."""
         spec |= {"entrypoint": "none", "shutdownAfterJobFinishes": True, "rayClusterSpec": self._raw["spec"]}
         self._create(
             "rayjobs", {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "ray"}, "spec": spec}
@@ -102,12 +102,12 @@ class Ray:
         self.change(workerGroupSpecs=[{**self._raw["spec"]["workerGroupSpecs"][0], "replicas": replicas}])
 
     def delete(self) -> None:
-        """Delete what was created."""
+        """Delete the created object."""
         self.ground.api.delete(self._path)
 
     @property
     def workers(self) -> list[Json]:
-        """The workers that run and stay."""
+        """The running workers that are not being deleted."""
         return [
             pod
             for pod in self.ground.pods()
@@ -118,7 +118,7 @@ class Ray:
 
     @property
     def pools(self) -> dict[str, set[str]]:
-        """The pools of the workers that run, by the name of the replica."""
+        """The pools of the running workers, by the name of the replica."""
         pool_of = {
             node["metadata"]["name"]: node["metadata"].get("labels", {}).get(constants.NODE_POOL, "")
             for node in self.ground.nodes()
@@ -129,18 +129,18 @@ class Ray:
         return dict(found)
 
     def await_workers(self, count: int) -> None:
-        """Wait until so many run, and no more."""
+        """Wait until exactly this number of workers runs."""
         self.ground.wait(lambda: len(self.workers) == count, f"{count} workers run")
 
     def await_nothing(self) -> None:
-        """Wait until no pod, no pool and no node of it is left."""
+        """Wait until no pod, no pool and no node of the cluster is left."""
         self.ground.wait(lambda: not self.ground.pods(), "no pod is left")
         self.ground.await_gone()
         self.ground.wait(lambda: len(self.ground.nodes()) == 1, "no node is left but that of heads")
 
 
-def test_a_group_of_several_hosts_runs_on_one_pool(ground: Ground) -> None:
-    """Each worker knows its number, and the others by names that KubeRay's Service has; nothing is left behind."""
+def test_group_of_several_hosts_runs_on_one_pool_and_is_deleted_with_it(ground: Ground) -> None:
+    """Each worker has its number, and the names of the others under KubeRay's Service."""
     ray = Ray(ground)
     ray.create()
     ray.await_workers(4)
@@ -159,8 +159,8 @@ def test_a_group_of_several_hosts_runs_on_one_pool(ground: Ground) -> None:
     ray.await_nothing()
 
 
-def test_replicas_come_and_go_with_their_pools(ground: Ground) -> None:
-    """From none to four, each on a pool of its own, to one: the pool of the replica that stays."""
+def test_replicas_are_scaled_with_their_pools(ground: Ground) -> None:
+    """From none to four, each on its own pool, to one, which keeps its pool."""
     ray = Ray(ground, replicas=0)
     ray.create()
     ray.scale(4)
@@ -177,8 +177,8 @@ def test_replicas_come_and_go_with_their_pools(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("lost", ["a pod", "a node"])
-def test_a_lost_host_costs_no_pool(ground: Ground, lost: str) -> None:
-    """KubeRay makes the whole replica anew under another name, and it runs where the old one did."""
+def test_replica_that_lost_a_host_is_recreated_on_the_same_pool(ground: Ground, lost: str) -> None:
+    """KubeRay recreates the whole replica under another name."""
     ground.gke.set(repair_seconds=1.0)
     ray = Ray(ground)
     ray.create()
@@ -188,7 +188,7 @@ def test_a_lost_host_costs_no_pool(ground: Ground, lost: str) -> None:
     path = object_path("pods", victim["metadata"]["name"], namespace=ground.namespace)
     if lost == "a node":
         ground.api.delete(object_path("nodes", victim["spec"]["nodeName"]))
-        # As the controller manager does it, 40 seconds after the node.
+        # The controller manager deletes a pod in this way 40 s after the loss of its node.
         path += "?gracePeriodSeconds=0"
     ground.api.delete(path)
     ground.wait(lambda: len(ray.workers) == 4 and not before.keys() & ray.pools.keys(), "the replica is made anew")
@@ -197,8 +197,8 @@ def test_a_lost_host_costs_no_pool(ground: Ground, lost: str) -> None:
     assert ground.accepted("nodePools.delete") == 0
 
 
-def test_a_rayjob_is_suspended_and_deleted(ground: Ground) -> None:
-    """As Kueue suspends it: its RayCluster and pool go, and come again; deleted, it leaves nothing."""
+def test_suspended_rayjob_loses_its_pool_until_it_is_resumed(ground: Ground) -> None:
+    """Kueue suspends RayJobs in this way. After its delete, nothing is left."""
     ray = Ray(ground)
     ray.create_job()
     ray.await_workers(4)
@@ -210,8 +210,8 @@ def test_a_rayjob_is_suspended_and_deleted(ground: Ground) -> None:
     ray.await_nothing()
 
 
-def test_a_rayjob_that_is_over_leaves_nothing(ground: Ground) -> None:
-    """Its RayCluster is deleted with all that it has."""
+def test_ended_rayjob_leaves_no_pool(ground: Ground) -> None:
+    """The RayCluster is deleted with all its pods."""
     ray = Ray(ground)
     submitter = {"spec": {"restartPolicy": "Never", **_HEAD["spec"]}, "metadata": {"annotations": {FAIL_AFTER: "8s"}}}
     ray.create_job(submitterPodTemplate=submitter, submitterConfig={"backoffLimit": 0})
@@ -220,8 +220,8 @@ def test_a_rayjob_that_is_over_leaves_nothing(ground: Ground) -> None:
     assert ground.rehearsal.objects(collection_path("rayclusters", namespace=ground.namespace, root=_ROOT)) == []
 
 
-def test_a_group_of_256_chips(ground: Ground) -> None:
-    """64 hosts on one pool."""
+def test_group_of_256_chips_runs_on_one_pool(ground: Ground) -> None:
+    """The pool has 64 hosts."""
     ray = Ray(ground, hosts=64, topology="16x16")
     ray.create()
     ray.await_workers(64)
@@ -229,13 +229,13 @@ def test_a_group_of_256_chips(ground: Ground) -> None:
     assert ground.accepted("nodePools.create") == 1
 
 
-# --- With the policies of placement: the last test of the file, because the tests before have none ---
+# --- With the policies of placement: the last test of the file, because the earlier tests have none ---
 
 
-# Ten restarts.
+# The test includes ten restarts.
 @pytest.mark.timeout(300)
-def test_replicas_never_share_a_pool_and_keep_it_beside_a_rival(assigned: Ground) -> None:
-    """KubeRay recreates a replica under another name; its index, and so its pool, stays the same."""
+def test_replicas_never_share_a_pool_and_keep_it_despite_a_rival(assigned: Ground) -> None:
+    """KubeRay recreates a replica under another name; its index, and so its pool, remains the same."""
     assigned.provisioner(environment={"MAX_CHIPS": "48"})
     ray, workers = Ray(assigned, replicas=3), {constants.RAY_GROUP: "tpus"}
     ray.create()

@@ -1,6 +1,6 @@
-"""The real Kueue on a real control plane: capacity is asked for first, and a JobSet starts when all of it is there.
+"""Tests with the real Kueue on a real control plane: a JobSet is resumed when its whole capacity is ready.
 
-They run with `make test-operators` only, which builds Kueue the first time.
+These tests run only with `make test-operators`, which builds Kueue the first time.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _KINDS = {
 }
 _PRIORITY = "kueue.x-k8s.io/priority-class"
 _PRIORITIES = {"low": 1, "high": 2}
-#: As the flavors of docs/kueue.md have.
+#: Tolerations of the flavors in docs/kueue.md.
 _TOLERATIONS = [
     {"key": constants.TPU_RESOURCE, "operator": "Exists"},
     {"key": "cloud.google.com/gke-spot", "operator": "Exists"},
@@ -62,7 +62,7 @@ _ON_ONE_POOL = {
 
 
 class Queue:
-    """A ClusterQueue of its own for a test, with what it needs."""
+    """A ClusterQueue for one test, with the objects that it needs."""
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
@@ -70,7 +70,7 @@ class Queue:
         self._made: list[str] = []
 
     def make(self, kind: str, name: str, spec: Mapping[str, Any], **fields: Any) -> str:
-        """Create an object of Kueue's; return its name, which no other test has."""
+        """Create an object of Kueue; return its name, which is unique to the test."""
         own = kind == "LocalQueue"
         full = name if own else f"{self.name}-{name}"
         body = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "metadata": {"name": full}, **fields}
@@ -78,7 +78,7 @@ class Queue:
         return full
 
     def post(self, resource: str, body: Mapping[str, Any], *, root: str, namespaced: bool = True) -> None:
-        """Create an object that goes with the queue."""
+        """Create an object that is deleted with the queue."""
         namespace = self.ground.namespace if namespaced else None
         self.ground.api.post(collection_path(resource, namespace=namespace, root=root), dict(body))
         self._made.append(object_path(resource, body["metadata"]["name"], namespace=namespace, root=root))
@@ -86,7 +86,7 @@ class Queue:
     def set_up(
         self, flavors: Mapping[str, Mapping[str, Any]], *, chips: int = 64, check: bool = True, **spec: Any
     ) -> None:
-        """Create a queue `tpu` with flavors that have a quota of so many chips each."""
+        """Create a queue `tpu` with flavors that have a quota of this number of chips each."""
         quota = [{"name": constants.TPU_RESOURCE, "nominalQuota": chips}]
         names = [self.make("ResourceFlavor", name, flavor) for name, flavor in flavors.items()]
         entries = [{"name": name, "resources": quota} for name in names]
@@ -133,7 +133,7 @@ class Queue:
         self.ground.post(body)
 
     def workload(self, name: str) -> dict[str, Any]:
-        """Return the Workload of a JobSet; nothing while there is none."""
+        """Return the Workload of a JobSet; empty if it does not exist."""
         path = collection_path("workloads", namespace=self.ground.namespace, root=_KUEUE)
         for raw in self.ground.rehearsal.objects(path):
             if raw["metadata"]["ownerReferences"][0]["name"] == name:
@@ -141,7 +141,7 @@ class Queue:
         return {}
 
     def check(self, name: str) -> dict[str, Any]:
-        """Return the state of the admission check of a JobSet."""
+        """Return the state of the admission check of a JobSet; empty if it does not exist."""
         checks = self.workload(name).get("status", {}).get("admissionChecks", [])
         return dict(checks[0]) if checks else {}
 
@@ -155,7 +155,7 @@ class Queue:
         return self.ground.rehearsal.objects(path)
 
     def wait(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE_SECONDS) -> None:
-        """Wait; the picture of a failure has what Kueue and the provisioner say."""
+        """Wait for a condition; after the time-out, the error contains the state of Kueue and of the provisioner."""
         wait_for(condition, what, seconds, self.picture)
 
     def await_completed(self, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
@@ -163,14 +163,14 @@ class Queue:
         self.wait(lambda: all(self.ground.state(name) == "Completed" for name in names), f"{names} complete", seconds)
 
     def picture(self) -> str:
-        """Return what there is."""
+        """Return a description of the state for a failed wait."""
         path = collection_path("workloads", namespace=self.ground.namespace, root=_KUEUE)
         found = [*self.ground.rehearsal.objects(path), *self.requests()]
         statuses = [f"{raw['metadata']['name']}: {json.dumps(raw.get('status', {}))}" for raw in found]
         return "\n".join([*statuses, self.ground.picture()])
 
     def remove(self) -> None:
-        """Delete everything; Kueue lets go of it once nothing uses it any more."""
+        """Delete all objects. Kueue removes their finalizers when they are no longer used."""
         for path in reversed(self._made):
             try:
                 self.ground.api.delete(path)
@@ -180,15 +180,15 @@ class Queue:
 
 @pytest.fixture
 def queue(ground: Ground) -> Iterator[Queue]:
-    """Give a queue, not set up yet."""
+    """A queue without flavors yet."""
     queue = Queue(ground)
     yield queue
     queue.remove()
 
 
 @pytest.mark.usefixtures("provisioner")
-def test_without_a_check_a_jobset_is_resumed_by_quota(queue: Queue) -> None:
-    """It waits for those before it; its pods are demand like any other's."""
+def test_jobset_without_an_admission_check_is_resumed_by_quota(queue: Queue) -> None:
+    """The second JobSet waits for quota; the pods of both are ordinary demand."""
     queue.set_up(_V4, chips=4, check=False)
     queue.submit("first", run_for="2s")
     queue.submit("second", run_for="1s")
@@ -197,9 +197,9 @@ def test_without_a_check_a_jobset_is_resumed_by_quota(queue: Queue) -> None:
     assert queue.requests() == []
 
 
-def test_a_jobset_starts_when_all_its_slices_are_ready_and_on_them(queue: Queue, alone: Ground) -> None:
-    """Its Workload says when that is expected; nothing is created twice."""
-    # What is expected goes by the creates before; words are written every 15 s.
+def test_jobset_is_resumed_when_all_its_slices_are_ready_and_runs_on_them(queue: Queue, alone: Ground) -> None:
+    """Before that, its Workload shows the expected time. No pool is created twice."""
+    # The expected time depends on earlier creates; messages are written every 15 s.
     alone.provisioner(environment=EAGER)
     alone.gke.set(create_seconds=17.0)
     queue.set_up(_V4)
@@ -213,9 +213,9 @@ def test_a_jobset_starts_when_all_its_slices_are_ready_and_on_them(queue: Queue,
     alone.await_gone()
 
 
-def test_a_stockout_moves_a_jobset_to_the_next_choice_of_capacity(queue: Queue, alone: Ground) -> None:
-    """Within one retry; Kueue itself goes to another flavor only for its quota."""
-    # Stockouts are remembered.
+def test_stockout_moves_a_jobset_to_its_next_choice_of_capacity(queue: Queue, alone: Ground) -> None:
+    """The move takes one retry of the request. Kueue itself uses another flavor only because of its quota."""
+    # The test needs its own provisioner, because a provisioner remembers stockouts.
     alone.provisioner(environment=EAGER)
     queue.set_up(_V4)
     alone.gke.inject(Fault(kind=FaultKind.STOCKOUT, capacity=Capacity.ON_DEMAND))
@@ -226,7 +226,7 @@ def test_a_stockout_moves_a_jobset_to_the_next_choice_of_capacity(queue: Queue, 
 
 
 @pytest.mark.usefixtures("provisioner")
-def test_a_flavor_with_a_topology_is_admitted_onto_fresh_pools(queue: Queue) -> None:
+def test_jobset_of_a_flavor_with_a_topology_runs_on_its_new_pools(queue: Queue) -> None:
     """Kueue computes the topology after the check, on the new nodes, and binds each slice to a node pool."""
     queue.set_up_topology()
     queue.submit("train", topology="2x2x2", replicas=2, parallelism=2, exclusive=False, pod_annotations=_ON_ONE_POOL)
@@ -235,8 +235,8 @@ def test_a_flavor_with_a_topology_is_admitted_onto_fresh_pools(queue: Queue) -> 
 
 
 @pytest.mark.usefixtures("provisioner")
-def test_a_jobset_that_preempts_another_gets_its_pools(queue: Queue) -> None:
-    """Nothing is created for it."""
+def test_jobset_that_preempts_another_gets_its_pools(queue: Queue) -> None:
+    """The preempting JobSet runs on the pools of the other one."""
     ground = queue.ground
     queue.set_up(_V4, chips=8, preemption={"withinClusterQueue": "LowerPriority"})
     classes = {name: queue.make("WorkloadPriorityClass", name, {}, value=value) for name, value in _PRIORITIES.items()}
@@ -248,11 +248,11 @@ def test_a_jobset_that_preempts_another_gets_its_pools(queue: Queue) -> None:
     assert ground.accepted("nodePools.create") == 2
 
 
-def test_no_jobset_is_resumed_in_part(queue: Queue, alone: Ground) -> None:
-    """Thirty JobSets, and stockouts in one of two flavors: each has a ready pool for each pod that is not bound.
+def test_resumed_jobset_has_a_pool_for_each_of_its_pods(queue: Queue, alone: Ground) -> None:
+    """Thirty JobSets, and stockouts in one of two flavors.
 
-    Without the policies of placement, pods may be bound to a pool that another JobSet has left, and then the pool of
-    their request is deleted.
+    Without the policies of placement, pods may be bound to a pool that another JobSet has left; then the pool of their
+    request is deleted.
     """
     alone.provisioner(environment=EAGER)
     spot = {"nodeLabels": {"cloud.google.com/gke-spot": "true"}, **_V4["v4"]}
@@ -293,15 +293,15 @@ def _runs(raw: Mapping[str, Any]) -> bool:
 
 
 def _pools_of(raw: Mapping[str, Any], requests: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Return the pools of the request that a resumed JobSet uses."""
+    """Return the pools of the request that a resumed JobSet consumes."""
     template = raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
     used = requests.get(template["metadata"]["annotations"].get(constants.CONSUMES_REQUEST, ""), {})
     return set(used.get("status", {}).get("provisioningClassDetails", {}).get("node-pools", "").split(","))
 
 
 @pytest.mark.usefixtures("provisioner")
-def test_a_job_starts_on_a_warm_slice_and_the_buffer_is_filled_again(queue: Queue) -> None:
-    """Without a create of its own, and without Kueue."""
+def test_job_starts_on_a_warm_slice_and_the_buffer_is_filled_again(queue: Queue) -> None:
+    """The JobSet is not in a queue, and no pool is created for it."""
     ground = queue.ground
     template = {"metadata": {"name": "template"}, "template": {"spec": pod_spec(topology="2x2x1")}}
     queue.post("podtemplates", template, root="/api/v1")
@@ -322,7 +322,7 @@ def test_a_job_starts_on_a_warm_slice_and_the_buffer_is_filled_again(queue: Queu
 
 
 def _full(ground: Ground) -> bool:
-    """Whether the buffer says that it is full."""
+    """Whether the status of the buffer shows that it is full."""
     path = collection_path("capacitybuffers", namespace=ground.namespace, root="/apis/autoscaling.x-k8s.io/v1beta1")
     conditions = [
         each for raw in ground.rehearsal.objects(path) for each in raw.get("status", {}).get("conditions", ())
@@ -330,16 +330,16 @@ def _full(ground: Ground) -> bool:
     return any(each["type"] == constants.PROVISIONING_BUFFER and each["status"] == "True" for each in conditions)
 
 
-# --- With the policies of placement: the last tests of the file, because the tests before have none ---
+# --- With the policies of placement: the last tests of the file, because the earlier tests have none ---
 
 
-# Ten restarts.
+# The test includes ten restarts.
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("has_topology", [False, True], ids=["quota", "topology"])
-def test_jobset_of_a_queue_keeps_the_pools_of_its_request_beside_a_rival(
+def test_jobset_of_a_queue_keeps_the_pools_of_its_request_despite_a_rival(
     has_topology: bool, queue: Queue, assigned: Ground
 ) -> None:
-    """The rival is in no queue. With a topology, Kueue chooses the pool of each slice, and the provisioner follows."""
+    """The rival is in no queue. With a topology, Kueue chooses the pool of each slice, and the provisioner uses it."""
     assigned.provisioner(environment={"MAX_CHIPS": "16"})
     if has_topology:
         queue.set_up_topology()

@@ -1,4 +1,4 @@
-"""Objects as large as a user can make them: one in the cluster, and lists of many."""
+"""Tests of lists with objects of the maximum size."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tests.e2e.kit import Ground
 pytestmark = pytest.mark.e2e
 
 
-def test_pages_change_their_size_within_one_list(ground: Ground) -> None:
-    """A list of small, then large, then small objects comes whole, in pages of few bytes, as it was at its beginning.
+def test_list_whose_page_size_changes_is_complete_and_consistent(ground: Ground) -> None:
+    """Small, then large, then small objects are listed in pages of limited bytes, all from the same version.
 
-    The API server takes another limit with the same continue token.
+    The API server accepts another limit with the same continue token.
     """
     path, ours = collection_path("configmaps", namespace=ground.namespace), {"paged": "true"}
 
@@ -26,7 +26,7 @@ def test_pages_change_their_size_within_one_list(ground: Ground) -> None:
         make(name, size)
     pager = Pager(ground.api, path, {"labelSelector": "paged=true"}, most=8)
     pages: list[Page] = [pager.fetch()]
-    # Of what happens meanwhile a watch tells, from this list's version on.
+    # A watch from the list's version would report these changes.
     ground.api.delete(object_path("configmaps", names[-1], namespace=ground.namespace))
     make("object-99", 10)
     while pages[-1].continue_token:

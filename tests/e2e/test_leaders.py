@@ -1,4 +1,4 @@
-"""Two replicas and one lease: one acts, the other takes over, and no slice ever gets two pools."""
+"""Tests of two replicas and one Lease: one leads, the other takes over, and no slice gets two pools."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def leads(process: ProvisionerProcess) -> bool:
 
 
 def chip_seconds(process: ProvisionerProcess, ground: Ground) -> float:
-    """What a replica exports of the chip-seconds of a namespace, whatever the chips did."""
+    """Return the chip-seconds of a namespace that a replica exports, for all states of chips."""
     of_namespace = rf'tpu_provisioner_chip_seconds_total\{{.*workload_namespace="{ground.namespace}"\}} (\S+)'
     return sum(map(float, re.findall(of_namespace, metrics(process))))
 
 
-def test_two_replicas(alone: Ground) -> None:
-    """One of two replicas acts; ended in good order it hands over in seconds, killed it is replaced after its lease."""
+def test_follower_takes_over_from_a_stopped_or_killed_leader(alone: Ground) -> None:
+    """The takeover needs seconds after an orderly stop, and the rest of the Lease after a kill."""
     first = alone.provisioner(arguments=ELECT)
     second = alone.provisioner(arguments=ELECT, wait=False)
     alone.wait(lambda: ready(second)[0] == 200, "the follower is ready")
@@ -35,9 +35,9 @@ def test_two_replicas(alone: Ground) -> None:
     assert not logged(second, "cluster.proven")
     alone.apply("second-leg", run_for="1s", topology="2x2x2", parallelism=2)
     assert first.stop() == 0
-    # Sooner than the lease of 30 s would run out.
+    # Sooner than the Lease of 30 s would expire.
     alone.wait(lambda: leads(second), "the follower takes over", 20)
-    # One replica ended before its first minute was over, the other has just begun: the end has written it.
+    # Both replicas ran for less than a minute as leaders, so the value was written at the stop of the first one.
     alone.wait(lambda: chip_seconds(second, alone) > 0, "the chip-seconds go on")
     handed_over = chip_seconds(second, alone)
     alone.await_completed("relay", "second-leg")
@@ -51,5 +51,5 @@ def test_two_replicas(alone: Ground) -> None:
     alone.await_completed("third-leg")
     alone.await_gone()
     assert alone.accepted("nodePools.create") == 3
-    # In good order, or the next test would have to wait for its lease.
+    # Stopped in order; otherwise the next test would have to wait for its Lease.
     assert third.stop() == 0

@@ -1,4 +1,4 @@
-"""LeaderWorkerSets on a real control plane, with their real controller: each group is a slice."""
+"""Tests of LeaderWorkerSets on a real control plane, with their real controller: each group is a slice."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _POD = pod_spec(terminationGracePeriodSeconds=1)
 
 
 def apply(ground: Ground, name: str, **options: Any) -> str:
-    """Create a LeaderWorkerSet; return its address."""
+    """Create a LeaderWorkerSet; return its path."""
     path = collection_path("leaderworkersets", namespace=ground.namespace, root=LEADER_WORKER_SET.root)
     ground.api.post(path, raw_lws(name, namespace=ground.namespace, uid="", pod=_POD, **options))
     return object_path("leaderworkersets", name, namespace=ground.namespace, root=LEADER_WORKER_SET.root)
 
 
 def running(ground: Ground) -> dict[str, str]:
-    """Return the UIDs of the pods that run, by name."""
+    """Return the UIDs of the running pods, by name."""
     return {
         pod["metadata"]["name"]: pod["metadata"]["uid"]
         for pod in ground.pods()
@@ -36,8 +36,10 @@ def running(ground: Ground) -> dict[str, str]:
     }
 
 
-def test_the_life_of_a_leaderworkerset(ground: Ground, provisioner: ProvisionerProcess) -> None:
-    """From groups that wait to nothing left; a restart reuses the pool, scaling adds and removes one."""
+def test_leaderworkerset_is_served_through_restarts_and_scaling_to_its_delete(
+    ground: Ground, provisioner: ProvisionerProcess
+) -> None:
+    """A restart reuses the pool; scaling creates and deletes one."""
     path = apply(ground, "serve")
     ground.wait(lambda: len(running(ground)) == 4, "all pods of both groups run")
     pools = {pool.name for pool in ground.living("serve-")}
@@ -68,8 +70,10 @@ def test_the_life_of_a_leaderworkerset(ground: Ground, provisioner: ProvisionerP
     ground.wait(lambda: not ground.nodes(), "all nodes are gone")
 
 
-def test_the_example(ground: Ground, provisioner: ProvisionerProcess) -> None:
-    """It applies to a real API server, and gets a pool of four hosts for each replica."""
+def test_example_of_a_leaderworkerset_gets_a_pool_for_each_replica(
+    ground: Ground, provisioner: ProvisionerProcess
+) -> None:
+    """The example applies to a real API server; each pool has four hosts."""
     ground.rehearsal.kubectl("apply", "--server-side", "-n", ground.namespace, "-f", str(EXAMPLE))
     ground.wait(lambda: len(running(ground)) == 8, "all pods of both groups run")
     pools = ground.living("serve-v6e-4x4-")

@@ -1,4 +1,4 @@
-"""JobSets and their pools on a real control plane: the examples, strange neighbours, and a pause."""
+"""Tests of JobSets and their pools on a real control plane: the examples, and a pause."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ pytestmark = pytest.mark.e2e
 EXAMPLES = Path(package.__file__).parent.parent / "examples"
 
 
-def test_every_example_runs(ground: Ground, provisioner: ProvisionerProcess) -> None:
-    """Each applies to a real API server, and all its pods fit the nodes of its pools."""
+def test_every_example_applies_and_its_pods_fit_their_pools(ground: Ground, provisioner: ProvisionerProcess) -> None:
     files = sorted(EXAMPLES.glob("*/jobset.yaml"))
     documents = [body for each in files for body in yaml.safe_load_all(each.read_text(encoding="utf-8"))]
     jobs = [job for body in documents for job in body["spec"]["replicatedJobs"]]
@@ -31,8 +30,8 @@ def test_every_example_runs(ground: Ground, provisioner: ProvisionerProcess) -> 
     ground.wait(lambda: all(pod["spec"].get("nodeName") for pod in ground.pods()), "all pods fit their nodes")
 
 
-def test_a_pause_of_a_running_provisioner(alone: Ground) -> None:
-    """A ConfigMap pauses it without a restart, and its end resumes."""
+def test_pause_by_configmap_stops_creates_until_it_is_deleted(alone: Ground) -> None:
+    """The provisioner is not restarted for it."""
     made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": constants.PAUSE_CONFIGMAP_NAME}}
     alone.api.post(collection_path("configmaps", namespace=constants.DEFAULT_NAMESPACE), made)
     alone.provisioner()

@@ -1,6 +1,6 @@
-"""What only newer versions have: gangs of Kubernetes 1.37, in-place restarts and elastic JobSets of JobSet 0.12.
+"""Tests of features of newer versions: gangs (Kubernetes 1.37), in-place restarts and elastic JobSets (JobSet 0.12).
 
-They run with `make test-versions` only, which builds these versions the first time, with the feature gates enabled.
+They run only with `make test-versions`, which builds these versions the first time, with the feature gates enabled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TWO_HOSTS = {"topology": "2x2x2", "parallelism": 2, "run_for": "10m"}
 
 
 def _needs(**versions: str) -> None:
-    """Skip a test where another version runs."""
+    """Skip a test if another version runs."""
     for module, version in versions.items():
         if os.environ.get(VERSION_VARIABLES[module]) != version:
             pytest.skip(f"it needs {module} {version}: run make test-versions")
@@ -44,7 +44,7 @@ def _create_gang(ground: Ground, pods: int) -> None:
 
 
 def _pools_of_jobs(ground: Ground) -> dict[str, set[str]]:
-    """Return on which pools the pods of each Job run."""
+    """Return the pools on which the pods of each Job run."""
     pools = {node["metadata"]["name"]: node["metadata"]["labels"][constants.NODE_POOL] for node in ground.nodes()}
     found = defaultdict(set)
     for pod in ground.pods_of("train"):
@@ -53,8 +53,8 @@ def _pools_of_jobs(ground: Ground) -> dict[str, set[str]]:
     return found
 
 
-def test_a_gang_of_four_slices_runs(ground: Ground) -> None:
-    """Affinity keeps the pods of each Job together, as no webhook may hold them back; the gang waits for all pools."""
+def test_gang_of_four_slices_runs_when_all_pools_exist(ground: Ground) -> None:
+    """Affinity keeps the pods of each Job together, because a webhook must not hold back pods of a gang."""
     _needs(kubernetes="1.37", jobset="0.12")
     body, job = _body(ground, replicas=4, run_for="5s")
     del body["metadata"]["annotations"][EXCLUSIVE]
@@ -68,7 +68,7 @@ def test_a_gang_of_four_slices_runs(ground: Ground) -> None:
         for kind, field in (("Affinity", "matchLabelKeys"), ("AntiAffinity", "mismatchLabelKeys"))
     }
     ground.post(body)
-    # Nobody waits for the gang to be looked at: there is no PodGroup yet.
+    # The pools are created although there is no PodGroup yet.
     ground.wait(lambda: len(ground.living("train-")) == 4, "all slices have pools")
     _create_gang(ground, 8)
     ground.wait(lambda: ground.runs("train", pods=8), "the gang runs")
@@ -81,8 +81,8 @@ def test_a_gang_of_four_slices_runs(ground: Ground) -> None:
     assert ground.accepted("nodePools.create") == 4
 
 
-def test_a_gang_with_exclusive_placement_is_reported(ground: Ground) -> None:
-    """JobSet makes no followers, so that the gang never has its pods: nothing runs, and the JobSet says so."""
+def test_gang_with_exclusive_placement_is_reported_on_the_jobset(ground: Ground) -> None:
+    """JobSet creates no followers before the leaders are bound, so the gang never has all its pods."""
     _needs(kubernetes="1.37", jobset="0.12")
     body, job = _body(ground, replicas=2)
     job["template"]["spec"] |= _GANG
@@ -96,8 +96,8 @@ def test_a_gang_with_exclusive_placement_is_reported(ground: Ground) -> None:
 
 
 @pytest.mark.parametrize("lost", ["a node", "the pool"])
-def test_an_in_place_restart_gets_back_what_was_lost(ground: Ground, lost: str) -> None:
-    """A follower alone waits for the repair of its node; where the pool is gone, its leader asks for another."""
+def test_in_place_restart_gets_its_lost_node_or_pool_back(ground: Ground, lost: str) -> None:
+    """A lost follower waits for the repair of its node. If the pool was deleted, the leader requests another one."""
     _needs(jobset="0.12")
     ground.gke.set(repair_seconds=3.0)
     body, job = _body(ground)
@@ -114,7 +114,7 @@ def test_an_in_place_restart_gets_back_what_was_lost(ground: Ground, lost: str) 
         ground.drop_pool(pool)
         ground.wait(lambda: pool not in {each.name for each in ground.living()}, "the pool is gone")
     for pod in (follower,) if lost == "a node" else (leader, follower):
-        # As the controller manager does it, 40 seconds after the node.
+        # The controller manager deletes a pod in this way 40 s after the loss of its node.
         path = object_path("pods", pod["metadata"]["name"], namespace=ground.namespace)
         ground.api.patch(f"{path}/status", {"status": {"phase": "Failed"}})
         ground.api.delete(f"{path}?gracePeriodSeconds=0")
@@ -130,8 +130,8 @@ def test_an_in_place_restart_gets_back_what_was_lost(ground: Ground, lost: str) 
     assert [len(each) for each in _pools_of_jobs(ground).values()] == [1]
 
 
-def test_an_elastic_jobset_keeps_its_pool(ground: Ground, provisioner: ProvisionerProcess) -> None:
-    """Pods that its topology has no host for wait, and idle hosts are reported; what runs, runs on."""
+def test_elastic_jobset_keeps_its_pool_when_it_is_resized(ground: Ground, provisioner: ProvisionerProcess) -> None:
+    """Pods without a host in its topology wait, idle hosts are reported, and running pods continue."""
     _needs(jobset="0.12")
     body, job = _body(ground)
     job["completions"] = 2

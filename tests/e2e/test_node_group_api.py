@@ -1,6 +1,6 @@
-"""The definitions of the node groups on a real API server: every rule, bound and default, and manifests as they are.
+"""Tests of the CRDs of node groups on a real API server: every rule, bound and default, and the example manifests.
 
-Nothing else checks objects: what the API server takes has to be read.
+No webhook validates these objects, so the controller must be able to read every object that the API server accepts.
 """
 
 from __future__ import annotations
@@ -66,24 +66,24 @@ _OWN = without(GROUP, "instanceConfig", "bootstrapKubernetes", instanceTemplateU
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """The API server with the definitions."""
+    """The API server with the CRDs."""
 
     kube: Kube
 
     def create(self, kind: Kind, spec: object, *, name: str = "tried", dry: bool = True) -> requests.Response:
-        """Create an object, or only try to."""
+        """Create an object, by default only as a dry run."""
         body = {"apiVersion": "tpu.google.com/v1alpha1", "kind": kind.value, "metadata": {"name": name}, "spec": spec}
         path = collection_path(kind.plural, namespace=_NAMESPACE, root=_ROOT)
         return self.kube.call("POST", f"{path}?fieldValidation=Ignore{'&dryRun=All' if dry else ''}", body)
 
     def path(self, kind: Kind, name: str) -> str:
-        """Return the address of an object."""
+        """Return the path of an object."""
         return object_path(kind.plural, name, namespace=_NAMESPACE, root=_ROOT)
 
 
 @pytest.fixture(scope="module")
 def server(rehearsal: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Give the API server, with what objects of before left behind: they were made when nothing was checked."""
+    """Yield the API server, with objects that were created when the CRDs had no rules."""
     kube = Kube(rehearsal.cluster.kubeconfig, tmp_path_factory.mktemp("credentials"))
     rehearsal.create_namespace(_NAMESPACE)
     server = Server(kube=kube)
@@ -111,7 +111,7 @@ def server(rehearsal: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> It
     remove_node_group_kinds(rehearsal)
 
 
-#: Objects that could be made before, and that nobody could serve.
+#: Objects that were created before the rules, and that no controller could serve.
 _OF_BEFORE: Mapping[str, dict[str, Any] | None] = {
     "a" * 60: dict(GROUP),
     "no.resource": dict(GROUP),
@@ -126,12 +126,12 @@ _OF_BEFORE: Mapping[str, dict[str, Any] | None] = {
 
 
 Json = dict[str, Any]
-#: By the rule's words: specs that break it and nothing else, each with the nearest spec that keeps it.
+#: Specs by the message of the only rule that they break, each with a similar spec that satisfies the rule.
 Rules = Mapping[str, Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]]
 
 
 def _config_rules(kind: Kind) -> Rules:
-    """Return the rules of instanceConfig, which hold in a group and in a template."""
+    """Return the rules of instanceConfig, which apply to groups and templates."""
 
     def spec(*gone: str, **changes: Any) -> Json:
         if kind is Kind.INSTANCE_TEMPLATE:
@@ -229,7 +229,7 @@ RULES: Mapping[Kind, Rules] = {
     },
 }
 
-#: Changes of a group: what is there, what it is to become, and the words of the rule against that.
+#: Changes of a group: the old and the new spec, and the message of the rule that forbids the change.
 CHANGES = (
     *(
         (GROUP, without(GROUP, **{name: value}), f"{name} cannot be changed; create another object")
@@ -276,10 +276,10 @@ def _rules(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_no_rule_is_left_out(kind: Kind) -> None:
-    """Every rule of every kind is tried below, and every rule that is tried is there."""
+def test_every_rule_of_the_crd_is_tested(kind: Kind) -> None:
+    """Every tested rule must also exist."""
     schema = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    # Patterns are tried with the bounds (`_values`).
+    # Patterns are tested with the bounds (`_values`).
     tried = {*RULES.get(kind, ()), "spec is missing", "Compute Engine accepts no other", "must be a", "must be the "}
     tried |= {words for _, _, words in CHANGES} if kind is Kind.TPU_NODE_GROUP else {"spec cannot be changed; create"}
     rules = list(_rules(schema))
@@ -289,8 +289,8 @@ def test_no_rule_is_left_out(kind: Kind) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(("kind", "words"), [(kind, words) for kind, rules in RULES.items() for words in rules])
-def test_a_rule(kind: Kind, words: str, server: Server) -> None:
-    """The broken spec is refused with the rule's words, and for nothing else; the kept one is taken."""
+def test_spec_that_breaks_a_rule_is_rejected_only_with_its_message(kind: Kind, words: str, server: Server) -> None:
+    """The similar spec is accepted."""
     for broken, kept in RULES[kind][words]:
         answer = server.create(kind, broken)
         assert answer.status_code == 422, answer.text
@@ -301,8 +301,7 @@ def test_a_rule(kind: Kind, words: str, server: Server) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", Kind)
-def test_an_object_without_a_spec(kind: Kind, server: Server) -> None:
-    """It says nothing, so it is refused."""
+def test_object_without_a_spec_is_rejected(kind: Kind, server: Server) -> None:
     answer = server.create(kind, None)
     assert answer.status_code == 422
     assert "spec is missing" in answer.text
@@ -323,8 +322,10 @@ def test_an_object_without_a_spec(kind: Kind, server: Server) -> None:
         pytest.param("a" * 64, Kind.MANAGED_INSTANCE_GROUP, False, id="a managed instance group's with one more"),
     ],
 )
-def test_names(name: str, kind: Kind, good: bool, server: Server) -> None:
-    """A name is taken if the resources that follow from it can have theirs."""
+def test_name_is_accepted_if_the_names_derived_from_it_are_valid(
+    name: str, kind: Kind, good: bool, server: Server
+) -> None:
+    """The resources in Compute Engine get names that depend on it."""
     answer = server.create(kind, EXAMPLES[kind], name=name)
     assert answer.status_code == (201 if good else 422), answer.text
     assert ("Compute Engine accepts no other" in answer.text) is not good
@@ -333,8 +334,8 @@ def test_names(name: str, kind: Kind, good: bool, server: Server) -> None:
 
 
 @pytest.mark.e2e
-def test_nothing_of_a_group_changes(server: Server) -> None:
-    """Each field stays as it is, and absent where it is absent; what is no change is taken."""
+def test_no_field_of_a_group_can_be_changed_added_or_removed(server: Server) -> None:
+    """An update without a change is accepted."""
     for index, (old, new, words) in enumerate(CHANGES):
         name = f"change-{index}"
         made = server.create(Kind.TPU_NODE_GROUP, old, name=name, dry=False)
@@ -349,8 +350,8 @@ def test_nothing_of_a_group_changes(server: Server) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", CHILD_CHANGES)
-def test_nothing_of_a_child_changes(kind: Kind, server: Server) -> None:
-    """Compute Engine changes none of these resources, so a change would say what is not so."""
+def test_no_field_of_a_child_can_be_changed(kind: Kind, server: Server) -> None:
+    """The controller does not change the resources in Compute Engine, so a changed spec would be wrong."""
     made = server.create(kind, EXAMPLES[kind], name="fixed", dry=False)
     assert made.status_code == 201, made.text
     path = f"{server.path(kind, 'fixed')}?dryRun=All"
@@ -363,8 +364,8 @@ def test_nothing_of_a_child_changes(kind: Kind, server: Server) -> None:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("name", _OF_BEFORE)
-def test_an_object_that_no_one_could_make_now_can_still_go(name: str, server: Server) -> None:
-    """It gets its status, and loses its finalizers: otherwise neither it nor its namespace would ever go."""
+def test_object_that_is_invalid_now_can_still_be_deleted(name: str, server: Server) -> None:
+    """The controller can write its status and finalizers; otherwise the namespace could never be deleted."""
     path = server.path(Kind.TPU_NODE_GROUP, name)
     group = parse(TpuNodeGroup, server.kube.get(path))
     why = Condition(type="Ready", status=ConditionStatus.FALSE, reason=Reason.INVALID_SPEC, message="cannot be served")
@@ -383,7 +384,7 @@ def test_an_object_that_no_one_could_make_now_can_still_go(name: str, server: Se
 
 
 def _values(form: Form) -> Iterator[object]:
-    """Give values in and beyond the bounds of a form, and values of other forms."""
+    """Yield values within and beyond the bounds of a form, and values of other forms."""
     yield from (5, True, 1.5, "", "x", "A b", "x\n", [], {}, ["x"], {"a": "b"})
     match form:
         case Text():
@@ -414,8 +415,8 @@ def _trials(kind: Kind) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", Kind)
-def test_what_the_api_server_takes_can_be_read(kind: Kind, server: Server) -> None:
-    """Each field in turn gets values in its bounds, beyond them, and of other types."""
+def test_object_that_the_api_server_accepts_can_be_parsed(kind: Kind, server: Server) -> None:
+    """Each field gets values within its bounds, beyond them, and of other types."""
     taken = 0
     for _, spec in _trials(kind):
         answer = server.create(kind, spec)
@@ -430,7 +431,7 @@ def _of_size(field: str, value: object) -> Json:
     return without(GROUP, instanceConfig={**CONFIG, field: value})
 
 
-#: The bounds of docs/security.md: each with a spec that has this many.
+#: The bounds of docs/security.md, each with a function that returns a spec with this number.
 BOUNDS: Mapping[str, tuple[int, Callable[[int], Json]]] = {
     "machines": (
         bounds.GROUP_NODES,
@@ -533,8 +534,9 @@ def test_status_is_accepted_only_within_a_bound(bound: int, make: Callable[[int]
         ),
     ],
 )
-def test_defaults(kind: Kind, spec: dict[str, Any], added: dict[str, Any], server: Server) -> None:
-    """The API server adds these, and the reader of objects counts on the same."""
+def test_defaults_of_the_crd_equal_those_of_the_parser(
+    kind: Kind, spec: dict[str, Any], added: dict[str, Any], server: Server
+) -> None:
     answer = server.create(kind, spec)
     assert answer.status_code == 201, answer.text
     assert answer.json()["spec"] == {**spec, **added}
@@ -545,15 +547,15 @@ def test_defaults(kind: Kind, spec: dict[str, Any], added: dict[str, Any], serve
 
 
 @pytest.mark.e2e
-def test_the_examples_apply(rehearsal: Rehearsal, server: Server) -> None:
-    """Strictly: a field that the definitions do not know would fail."""
+def test_examples_apply_with_strict_validation(rehearsal: Rehearsal, server: Server) -> None:
+    """Fields that the CRDs do not define are rejected."""
     said = rehearsal.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(_MANIFESTS))
     assert said.count("created") == len(list(_MANIFESTS.iterdir()))
 
 
 @pytest.mark.e2e
-def test_a_child_reads_as_what_it_was_made_from(server: Server) -> None:
-    """The API server adds nothing that would look like a difference: it would be recreated again and again."""
+def test_created_child_is_parsed_without_differences(server: Server) -> None:
+    """A default that the API server adds would look like a difference, and the child would be recreated repeatedly."""
     made = server.create(Kind.TPU_NODE_GROUP, GROUP, name="parent", dry=False)
     group = parse(TpuNodeGroup, made.json()).meta
     for wanted in _children(group):
@@ -597,8 +599,8 @@ def _children(group: ObjectMeta) -> Iterator[Child]:
 
 
 @pytest.mark.e2e
-def test_what_people_see_of_a_group(rehearsal: Rehearsal, server: Server) -> None:
-    """A status that is written shows in the columns, by the short name, and among all kinds of TPUs."""
+def test_columns_of_a_group_show_its_status(rehearsal: Rehearsal, server: Server) -> None:
+    """The columns are also shown for the short name of the kind, and for the category of all TPU kinds."""
     made = server.create(Kind.TPU_NODE_GROUP, GROUP, name="seen", dry=False)
     group = parse(TpuNodeGroup, made.json())
     waiting = Condition(

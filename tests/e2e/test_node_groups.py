@@ -1,6 +1,6 @@
-"""The controller of node groups on a real API server and a simulated Compute Engine, from nothing to nothing left.
+"""Tests of the controller of node groups on a real API server, with a simulated Compute Engine.
 
-Its machines join with the tokens that the controller makes, and the cluster approves and issues their certificates.
+Machines join with the tokens that the controller creates, and the cluster approves and issues their certificates.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _NAMESPACE, _GROUP = "slices", "slice"
 _PLUGIN = object_path("daemonsets", "tpu-device-plugin", namespace="kube-system", root=APPS_ROOT)
 _SECRETS = f"{collection_path('secrets', namespace=tokens.NAMESPACE)}?labelSelector={names.GROUP_NAME}"
 _RIGHTS = Path(__file__).parents[2] / "deploy" / "nodegroups" / "rbac"
-#: The pods of the device plugin need their ServiceAccount.
+#: The pods of the device plugin need its ServiceAccount.
 _MANIFESTS = (_RIGHTS, _RIGHTS.parent / "device-plugin")
 _PATIENCE_SECONDS = 90.0
-#: The address of the API server is what the cluster publishes.
+#: The machines get the address of the API server that the cluster publishes.
 _SETTINGS = NodeGroupSettings(
     project_id=PROJECT,
     device_plugin_image="registry.example.com/plugin:1",
@@ -83,12 +83,12 @@ class World:
         return self.admin.get(object_path("tpunodegroups", _GROUP, namespace=_NAMESPACE, root=API_ROOT))
 
     def ready(self) -> dict[str, Any]:
-        """Return the group's condition Ready; empty where there is none."""
+        """Return the group's condition Ready; empty if it does not exist."""
         conditions = self.group().get("status", {}).get("conditions", [])
         return next((each for each in conditions if each["type"] == "Ready"), {})
 
     def is_ready(self) -> bool:
-        """Whether the group is."""
+        """Return whether the group is ready."""
         return self.ready().get("status") == "True"
 
     def nodes(self) -> list[dict[str, Any]]:
@@ -97,11 +97,11 @@ class World:
         return list(found["items"])
 
     def indexes(self) -> list[str]:
-        """Return the numbers of the nodes in their slice."""
+        """Return the worker indexes of the nodes in their slice."""
         return sorted(raw["metadata"]["labels"].get(names.WORKER_INDEX, "") for raw in self.nodes())
 
     def left(self) -> list[str]:
-        """Name all that is there because of the group."""
+        """Return the names of all objects and machines that exist because of the group."""
         paths = [collection_path(kind.plural, root=API_ROOT) for kind in Kind]
         paths += [_SECRETS, f"{collection_path('nodes')}?labelSelector={names.GROUP_NAME}"]
         found = [item["metadata"]["name"] for path in paths for item in self.admin.get(path)["items"]]
@@ -109,7 +109,7 @@ class World:
 
 
 def install(rehearsal: Rehearsal, directory: Path, server: str) -> Path:
-    """Give the controller its rights; return a kubeconfig with nothing but the token of its ServiceAccount."""
+    """Grant the controller its rights; return a kubeconfig with only the token of its ServiceAccount."""
     rehearsal.create_namespace(constants.DEFAULT_NAMESPACE)
     for folder in _MANIFESTS:
         rehearsal.kubectl("apply", "--server-side", "-k", str(folder))
@@ -118,7 +118,7 @@ def install(rehearsal: Rehearsal, directory: Path, server: str) -> Path:
 
 @pytest.fixture
 def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
-    """Give a cluster without the definitions, and a Compute Engine without resources."""
+    """Yield a cluster without the CRDs, and a Compute Engine without resources."""
     admin = Kube(rehearsal.cluster.kubeconfig, tmp_path)
     rehearsal.create_namespace(_NAMESPACE)
     with ComputeSimulator(QUICK_JOINS) as compute, Recorder(rehearsal).recording() as recorder:
@@ -133,10 +133,10 @@ def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.mark.timeout(300)
-def test_from_nothing_to_nothing_left(world: World) -> None:
-    """The definitions come late, a pod with chips is evicted, a restart in between is not noticed.
+def test_group_is_served_from_its_create_to_its_complete_delete(world: World) -> None:
+    """The CRDs are installed late, a pod with chips is evicted, and the controller restarts in between.
 
-    Nothing that the controller needs is forbidden to it by the rights of the manifests, and it uses each of them.
+    The rights of the manifests are sufficient, and the controller uses each of them.
     """
     controller = world.start()
     wait_for(lambda: any("404" in each for each in controller.loop.problems()), what="the definitions are missed")
@@ -156,7 +156,7 @@ def test_from_nothing_to_nothing_left(world: World) -> None:
     wait_for(lambda: world.indexes() == ["0", "1", "2", "3"], what="each node has its number")
     taint = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
     assert all(taint in raw["spec"]["taints"] for raw in world.nodes())
-    # Somebody takes it off, which is the one thing for which a node is read before it is changed.
+    # The controller reads a node before a change only if its taint was removed by another client.
     world.admin.merge(object_path("nodes", world.nodes()[0]["metadata"]["name"]), {"spec": {"taints": None}})
     wait_for(lambda: all(taint in raw["spec"].get("taints", []) for raw in world.nodes()), what="it is back")
     version = world.admin.get(_PLUGIN)["metadata"]["annotations"][VERSION]
@@ -194,17 +194,17 @@ def test_from_nothing_to_nothing_left(world: World) -> None:
     events = world.admin.get(collection_path("events", namespace=_NAMESPACE))["items"]
     reasons = {each["reason"] for each in events if each["involvedObject"]["kind"] == "TPUNodeGroup"}
     assert {"Provisioned", "Cleanup"} <= reasons
-    # What a run of seconds does not come to: the repeat of an Event.
+    # The repeat of an Event needs another right, and does not happen in this short run.
     try_events(connect(str(world.kubeconfig)))
     everything = yaml.safe_load_all(world.rehearsal.kubectl("kustomize", str(_RIGHTS)))
     documents = [each for each in everything if each["metadata"]["name"] == app.LEASE_NAME]
-    # The API server asks for this one itself, when a request is approved.
+    # The API server itself checks this right when a request is approved.
     approve = Right("certificates.k8s.io", "signers", "approve", "", tokens.SIGNER)
     assert used_rights(world.recorder, documents) == rights(documents) - {approve}
 
 
 class Intruder:
-    """Whoever writes the startup script of a machine: it has the machine's token, and wants more than that node."""
+    """The author of a machine's startup script, who has the machine's token and tries to get more than its node."""
 
     def __init__(self, world: World, token: Token) -> None:
         self.world, self.token = world, token
@@ -214,14 +214,14 @@ class Intruder:
         self.key = joining.new_key(token.machine)
 
     def ask(self, key: joining.NewKey) -> str:
-        """Ask for a certificate; return the address of the request."""
+        """Request a certificate; return the path of the request."""
         client = HttpsClient(replace(self.access, token=self.token.value))
         made = client.call("POST", joining.REQUESTS, joining.request_body(key.request_pem))
         client.close()
         return f"{joining.REQUESTS}/{made['metadata']['name']}"
 
     def register(self, body: dict[str, Any]) -> None:
-        """Register a node with the certificate of the machine's own."""
+        """Register a node with the certificate of the machine."""
         path = self.ask(self.key)
         issued = wait_for(lambda: joining.certificate_of(self.world.admin.get(path)), what="the certificate is issued")
         client = HttpsClient(replace(self.access, certificate_pem=issued, key_pem=self.key.key_pem))
@@ -230,8 +230,8 @@ class Intruder:
 
 
 @pytest.mark.timeout(300)
-def test_a_machines_token_makes_it_its_own_node_and_no_other(world: World) -> None:
-    """Neither by a certificate of another, nor by saying that it is another machine."""
+def test_token_of_a_machine_gets_a_certificate_only_for_its_own_node(world: World) -> None:
+    """Requests for other nodes are not approved. A Node with another machine's provider ID gets no worker index."""
     world.rehearsal.kubectl("apply", "--server-side", "-k", str(crds.FOLDER))
     definitions = [f"customresourcedefinitions/{kind.plural}.{GROUP}" for kind in Kind]
     world.rehearsal.kubectl("wait", "--for=condition=Established", "--timeout=30s", *definitions)
@@ -253,7 +253,7 @@ def test_a_machines_token_makes_it_its_own_node_and_no_other(world: World) -> No
             "status": {"conditions": [{"type": "Ready", "status": "True"}]},
         }
     )
-    # Those came before the one that was approved.
+    # These requests came before the one that was approved.
     assert [world.admin.get(path).get("status", {}) for path in refused] == [{}, {}]
 
     world.compute.world.change_settings({"boot_seconds": 0.2})

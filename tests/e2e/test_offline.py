@@ -1,4 +1,4 @@
-"""The pods that `plan` goes by are those that JobSet and the Job controller make."""
+"""Test that the pods that `plan` derives equal those that JobSet and the Job controller create."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tests.e2e.kit import Ground
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "all-or-nothing" / "jobset.yaml"
-#: The labels that the API server's own admission adds, and UIDs of Jobs, which are not known before they exist.
+#: Labels that the API server's admission adds, and UIDs of Jobs, which are unknown before they exist.
 _UNKNOWN = {"controller-uid", "batch.kubernetes.io/controller-uid", "jobset.sigs.k8s.io/priority"}
 
 
 def _known(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return labels without what nobody can know."""
+    """Return labels without those that are unknown before the pods exist."""
     return {key: value for key, value in labels.items() if key not in _UNKNOWN}
 
 
-def test_leader_pods_are_as_the_controllers_make_them(alone: Ground) -> None:
-    """Labels, annotations, owner, selectors and tolerations, of two replicated jobs with exclusive placement."""
+def test_leader_pods_of_plan_equal_those_of_the_controllers(alone: Ground) -> None:
+    """Compares labels, annotations, owner, selectors and tolerations for two jobs with exclusive placement."""
     raw = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     raw["metadata"]["namespace"] = alone.namespace
     first = raw["spec"]["replicatedJobs"][0]
@@ -68,5 +68,5 @@ def test_leader_pods_are_as_the_controllers_make_them(alone: Ground) -> None:
             given.affinity_terms,
             given.annotations,
         )
-        # Kubernetes adds what it tolerates of nodes that are not ready.
+        # Kubernetes adds tolerations for nodes that are not ready.
         assert set(asked.tolerations) <= set(given.tolerations)

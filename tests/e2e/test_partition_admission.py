@@ -1,6 +1,6 @@
-"""Pods with IPUs on the real API server: which are sent, what they get is valid, and whose tokens prove what.
+"""Tests of pods with IPUs on the real API server: which are sent to the webhook, patches, and tokens of pods.
 
-The webhook is registered as the component `webhook-partitions` has it.
+The webhook is registered with the manifest of the component `webhook-partitions`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WITH_PLUGIN = WebhookSettings(ipu_injection="least-privilege", ipu_init_image=_I
 
 @pytest.fixture
 def port(rehearsal: Rehearsal) -> Iterator[int]:
-    """Register the webhook as it is installed, and give the port at which it is called."""
+    """Register the webhook with its manifest; yield the port at which it is called."""
     rehearsal.create_namespace(_NAMESPACE)
     with registered_webhook(rehearsal, "webhook-partitions") as port:
         yield port
@@ -73,12 +73,12 @@ def pod(annotations: Json | None = None, *, container: Json | None = None, **spe
 
 
 def tried(rehearsal: Rehearsal, raw: Json) -> Json:
-    """Have a pod admitted and validated, not created."""
+    """Return a pod as admitted and validated, by a dry run."""
     return rehearsal.api.post(f"{_PODS}?dryRun=All", raw)
 
 
 def reviews(webhook: WebhookServer) -> float:
-    """Return how many reviews of pods with IPUs were answered."""
+    """Return the number of answered reviews of pods with IPUs."""
     lines = webhook.metrics.registry.exposition().decode().splitlines()
     mine = [each for each in lines if each.startswith('tpu_provisioner_webhook_reviews_total{hook="partitions"')]
     return sum(float(each.rpartition(" ")[2]) for each in mine)
@@ -112,8 +112,8 @@ PODS = {
 }
 
 
-def test_what_is_injected_is_a_valid_pod(rehearsal: Rehearsal, port: int) -> None:
-    """In every mode, whatever else is in it; and the API server's own additions are no reason for another patch."""
+def test_injected_pod_is_valid_in_every_mode(rehearsal: Rehearsal, port: int) -> None:
+    """A second review adds no patch because of the API server's defaults."""
     for settings in (COMPATIBLE, LEAST, WITH_PLUGIN):
         with serving(rehearsal, port, settings):
             for name, raw in PODS.items():
@@ -138,8 +138,8 @@ _UNPRIVILEGED = {
 }
 
 
-def test_which_level_of_pod_security_each_mode_needs(rehearsal: Rehearsal, port: int) -> None:
-    """Of pods that ask for nothing themselves; it looks at them after the webhook."""
+def test_each_mode_is_admitted_by_its_documented_levels_of_pod_security(rehearsal: Rehearsal, port: int) -> None:
+    """The fields of the tested pods need no privileges. Pod Security checks pods after the webhook."""
     levels = ("privileged", "baseline", "restricted")
     for level in levels:
         labels = {"pod-security.kubernetes.io/enforce": level}
@@ -154,7 +154,7 @@ def test_which_level_of_pod_security_each_mode_needs(rehearsal: Rehearsal, port:
 
 
 def _is_admitted(rehearsal: Rehearsal, namespace: str) -> bool:
-    # The other modes give no privilege to who refuses it.
+    # Only for `restricted`: the injection makes a container privileged unless its own security context forbids that.
     container = {"securityContext": _UNPRIVILEGED} if namespace.endswith("restricted") else None
     try:
         rehearsal.api.post(f"{collection_path('pods', namespace=namespace)}?dryRun=All", pod(container=container))
@@ -167,8 +167,8 @@ def _kept(made: Json) -> Json:
     return {key: made["metadata"][key] for key in ("annotations", "labels")}
 
 
-def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, port: int) -> None:
-    """Nobody waits for the server but pods with IPUs; without it these are rejected."""
+def test_only_pods_with_ipus_are_sent_and_their_annotations_are_protected(rehearsal: Rehearsal, port: int) -> None:
+    """Without the webhook server, pods with IPUs are rejected, and other pods are admitted without delay."""
     path = object_path("pods", "train", namespace=_NAMESPACE)
 
     def changed(annotations: Json, labels: Json | None = None) -> None:
@@ -205,7 +205,7 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, port:
         with pytest.raises(Forbidden, match="removed by the controller"):
             rehearsal.api.patch(path, {"spec": {"schedulingGates": []}})
 
-        # A status takes annotations and labels along; other parts of a pod do not.
+        # An update of the status can also change annotations and labels; updates of other subresources cannot.
         ours = {"annotations": {names.IPUS: "8", names.RELEASE: "true"}, "labels": {names.POD_LABEL: None}}
         for key, changes in ours.items():
             for name, value in changes.items():
@@ -224,7 +224,7 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, port:
             found = rehearsal.api.get(path)["metadata"]
             assert {key: found[key] for key in ours} == {key: before_parts[key] for key in ours}, part
 
-        # The controller needs no webhook server to tell a pod its partition.
+        # The controller can add the partition to a pod without the webhook server.
         before = reviews(webhook)
         told = {"annotations": {names.PARTITION_ID: "tpup-1"}}
         body = json.dumps({"metadata": told, "spec": {"schedulingGates": [], "nodeSelector": {"no": "such"}}})
@@ -234,7 +234,8 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, port:
         )
         assert reviews(webhook) == before
 
-        # What binds it to a node leaves the rest as it is; until then its annotations would be added to the pod's.
+        # The binding must not change the pod's annotations: before the pod is bound, those of the binding are added to
+        # it.
         target = {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}
         for metadata in ({"annotations": {names.RELEASE: "true"}}, {"labels": {names.POD_LABEL: "x"}}):
             binding = {
@@ -251,7 +252,7 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, port:
         rehearsal.api.post(f"{path}/binding", binding)
         assert rehearsal.api.get(path)["metadata"]["annotations"]["note"] == "z"
         assert reviews(webhook) == before
-        # No kubelet ends it on that node, and its namespace would wait for it for a minute.
+        # No kubelet ends the pod on that node, and the delete of the namespace would wait for it for a minute.
         rehearsal.api.delete(f"{path}?gracePeriodSeconds=0")
 
     tried(rehearsal, pod({}))
@@ -259,8 +260,8 @@ def test_which_pods_are_sent_and_what_may_be_changed(rehearsal: Rehearsal, port:
         tried(rehearsal, pod())
 
 
-def test_tokens_prove_pods_to_the_rest_api(rehearsal: Rehearsal) -> None:
-    """As the API server makes and reviews them: for our audience, bound to a pod, as long as the pod is there."""
+def test_token_bound_to_a_pod_authenticates_it_to_the_rest_api(rehearsal: Rehearsal) -> None:
+    """The tokens are created and reviewed by the API server: for the audience, bound to a pod, while the pod exists."""
     api, namespace = rehearsal.api, "ipu-tokens"
     rehearsal.create_namespace(namespace)
     pods = collection_path("pods", namespace=namespace)
@@ -296,7 +297,7 @@ def test_tokens_prove_pods_to_the_rest_api(rehearsal: Rehearsal) -> None:
     )
     sources = Sources(
         cluster_uid=lambda: "cluster",
-        # The gate keeps them from the scheduler here; the controller has let them go.
+        # In this test, a gate keeps the pods from the scheduler; the controller would have removed it.
         pod=lambda _namespace, name: replace(parse_pod(mine if name == "mine" else other), gated=False, node="host-1"),
         ledger=lambda: Ledger(entries=(entry,)),
         vipu=lambda _address: vipu,
@@ -324,7 +325,7 @@ def test_tokens_prove_pods_to_the_rest_api(rehearsal: Rehearsal) -> None:
             *("create", "rolebinding", "looks", f"--namespace={namespace}", "--clusterrole=view"),
             f"--serviceaccount={namespace}:default",
         )
-        # The API server learns of rights a moment later, and an answer counts for ten seconds.
+        # The API server uses new rights after a delay, and an answer is cached for ten seconds.
         wait_for(
             lambda: ground.send("GET", path, token(None)).status == 200, what="it may look", seconds=PATIENCE_SECONDS
         )

@@ -1,6 +1,6 @@
-"""The controller of partitions on a real API server, scheduler and simulated V-IPU server, left by pods.
+"""Tests of the controller of partitions on a real API server, with a simulated V-IPU server: the ends of pods.
 
-It is a process of its own with the rights of deploy/partitions and no others; V-IPU is asked by the simulated command.
+The controller is a process with only the rights of deploy/partitions; it calls V-IPU with the simulated command.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class World:
         self.rehearsal.api.post(collection_path("nodes"), node)
 
     def create_job(self, name: str, size: int, *, run_for: str, node: str) -> None:
-        """Create a Job of one pod as the webhook would leave it."""
+        """Create a Job of one pod, changed as the webhook would change it."""
         pod: dict[str, Any] = {
             "metadata": {"annotations": {names.IPUS: str(size), RUN_FOR: run_for}},
             "spec": {
@@ -106,12 +106,12 @@ class World:
         return sorted(pod["status"].get("phase", "") for pod in self.pods())
 
     def id_of(self, pod: dict[str, Any]) -> str:
-        """Return the id of a pod's partition."""
+        """Return the ID of a pod's partition."""
         server = f"{self.vipu.host}:{self.vipu.port}"
         return names.partition_id(self.cluster_uid, pod["metadata"]["uid"], server)
 
     def ledger(self) -> dict[str, Any]:
-        """Return the entries of the ledger, by id."""
+        """Return the entries of the ledger by ID."""
         found = self.rehearsal.objects(
             collection_path("configmaps", namespace=constants.DEFAULT_NAMESPACE),
             fieldSelector=f"metadata.name={names.LEDGER_CONFIGMAP_NAME}",
@@ -120,13 +120,13 @@ class World:
         return {key: json.loads(text) for key, text in data.items()}
 
     def ids(self) -> set[str]:
-        """Return the ids of the partitions on the server."""
+        """Return the IDs of the partitions on the server."""
         return {each.id for each in self.vipu.partitions}
 
 
 @pytest.fixture
 def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
-    """Give a cluster with a host that reaches 16 IPUs, and a controller that runs; leave nothing of it."""
+    """Yield a cluster with a host that reaches 16 IPUs, and a running controller; delete everything afterwards."""
     rehearsal.create_namespace(constants.DEFAULT_NAMESPACE)
     rehearsal.create_namespace(_NAMESPACE)
     for file in _RIGHTS:
@@ -149,10 +149,10 @@ def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
     rehearsal.api.delete(f"{collection_path('nodes')}?labelSelector={'%3D'.join(_LABEL)}")
 
 
-def test_however_a_pod_ends_its_partition_is_given_back_and_no_other(world: World) -> None:
-    """It fails, is deleted, is evicted, or its node is gone, all at once; one that runs on keeps its partition.
+def test_partition_of_an_ended_pod_is_removed_and_no_other(world: World) -> None:
+    """Pods fail, are deleted, are evicted and lose their node at the same time. A running pod keeps its partition.
 
-    The test is the pod garbage collector, which would find the pod of a node that is gone after a minute.
+    The test acts as the pod garbage collector, which deletes the pods of a lost node only after a minute.
     """
     api = world.rehearsal.api
     world.create_node("ipu-host-lost")

@@ -1,6 +1,6 @@
-"""The admission policies of placement on a real API server, with the real controllers of JobSet and LeaderWorkerSet.
+"""Tests of the admission policies of placement with a real API server and real controllers of workloads.
 
-Each pod is also given to the review of the webhook server, which must make the same changes.
+Each pod is also reviewed by the code of the webhook server, which must make the same changes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CLAIMS: Json = {"resourceClaims": [{"name": "tpu", "resourceClaimTemplateName":
 
 @dataclass(frozen=True)
 class Admission:
-    """Creates pods as trials: the API server admits them, and does not store them."""
+    """Creates pods as dry runs: the API server admits them, and does not store them."""
 
     rehearsal: Rehearsal
     #: Whether the changes of the policy are compared with the review of the webhook server.
@@ -73,7 +73,7 @@ class Admission:
 
 @pytest.fixture(scope="module")
 def admission(rehearsal: Rehearsal) -> Iterator[Admission]:
-    """Apply the policies, and wait until they are in force."""
+    """Install the policies, and wait until they are in force."""
     rehearsal.create_namespace(_ASSIGNED, labels=ASSIGNED)
     rehearsal.create_namespace(_OPEN)
     rehearsal.create_namespace(_ADMIN, labels={"resource.kubernetes.io/admin-access": "true"})
@@ -83,7 +83,7 @@ def admission(rehearsal: Rehearsal) -> Iterator[Admission]:
 
 
 def _exempt_from_operators(rehearsal: Rehearsal, *namespaces: str) -> None:
-    """Keep the webhooks of operators that earlier tests installed from rejecting pods with incomplete labels."""
+    """Exempt namespaces from webhooks of operators of earlier tests, which reject pods with incomplete labels."""
     others = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(namespaces)}
     for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
         for name in rehearsal.kubectl("get", kind, "-o", "name").split():
@@ -172,7 +172,7 @@ _NOT_SERVED: dict[str, tuple[Json, Json]] = {
 def test_pod_of_a_group_that_the_provisioner_cannot_serve_is_not_marked(
     spec: Json, metadata: Json, admission: Admission
 ) -> None:
-    """Marks would make it wait forever."""
+    """With marks, the pod would wait forever for a pool."""
     admitted = admission.admit(_ASSIGNED, spec, **{"labels": _GROUP, **metadata})
     assert (marks(admitted), terms(admitted)) == ({}, [{"matchExpressions": [_KEPT_OFF]}])
 
@@ -200,7 +200,7 @@ _TERMS: dict[str, tuple[list[Json], list[Json]]] = {
 
 @pytest.mark.parametrize(("given", "want"), _TERMS.values(), ids=_TERMS)
 def test_every_term_of_node_affinity_excludes_slices(given: list[Json], want: list[Json], admission: Admission) -> None:
-    """One term suffices for the scheduler, so that one term without the expression would let the pod in."""
+    """For the scheduler one matching term is enough, so a term without the expression would let the pod in."""
     assert terms(admission.admit(_OPEN, _with_terms(*given))) == want
 
 
@@ -217,7 +217,7 @@ def test_pod_without_required_node_affinity_is_kept_off_slices(affinity: Json, a
     assert terms(admission.admit(_OPEN, pod_spec(affinity=affinity))) == [{"matchExpressions": [_KEPT_OFF]}]
 
 
-def test_affinity_without_terms_stays_invalid(admission: Admission) -> None:
+def test_affinity_without_terms_is_still_rejected(admission: Admission) -> None:
     """The API server rejects an empty list of terms; admission does not make it valid."""
     assert "must have at least one node selector term" in admission.refusal(_OPEN, _with_terms())
 
@@ -319,7 +319,7 @@ def test_affinity_that_excludes_slices_is_allowed(admission: Admission) -> None:
 
 
 def test_pod_with_too_many_terms_is_rejected(admission: Admission) -> None:
-    """A pod for which the policy exceeds its budget must not be admitted without the affinity."""
+    """The policy exceeds its budget for such a pod; it must not be admitted without the affinity."""
     spec = _with_terms(*({"matchExpressions": [_ZONE]} for _ in range(20_000)))
     refusal = admission.refusal(_OPEN, spec)
     assert "tpu-provisioner-placement" in refusal, refusal
@@ -346,7 +346,7 @@ def test_selectors_of_gated_pods_cannot_be_extended_with_marks(admission: Admiss
         return ""
 
     try:
-        # As Kueue's topology-aware scheduling does it.
+        # Kueue's topology-aware scheduling adds this selector.
         for name in ("marked", "plain", "none"):
             assert not extended(name, {constants.HOSTNAME: "node-1"})
         assert "excludes the nodes" in extended("plain", labels_of("j-a", _ASSIGNED))
@@ -364,7 +364,7 @@ def test_selectors_of_gated_pods_cannot_be_extended_with_marks(admission: Admiss
             api.delete(object_path("pods", name, namespace=_ASSIGNED) + "?gracePeriodSeconds=0")
 
 
-def test_check_makes_a_trial_and_names_namespaces_without_the_label(assigned: Ground) -> None:
+def test_placement_check_tries_a_pod_and_names_namespaces_without_the_label(assigned: Ground) -> None:
     settings = make_settings(namespaces=(assigned.namespace,))
     assigned.post(jobset("train", assigned.namespace))
     finding = check_placement(assigned.api, settings)
@@ -380,13 +380,13 @@ def test_check_makes_a_trial_and_names_namespaces_without_the_label(assigned: Gr
 
 @pytest.fixture
 def assigned(alone: Ground, admission: Admission) -> Ground:
-    """Give a namespace whose pods are marked, without a provisioner."""
+    """A namespace whose pods get marks, without a provisioner."""
     alone.assign()
     return alone
 
 
 def await_marks(ground: Ground, pods: int) -> set[str]:
-    """Wait for a number of pods; return their keys, each of which is the key by the pod's labels."""
+    """Wait for a number of pods; return their keys, after checking that each follows from the pod's labels."""
     ground.wait(lambda: len(ground.pods()) == pods, f"there are {pods} pods")
     keys = set()
     for pod in ground.pods():
@@ -410,7 +410,7 @@ def test_pods_of_a_jobset_are_marked_by_their_job(exclusive: bool, assigned: Gro
 
 @pytest.mark.usefixtures("leaderworkersets")
 def test_leaders_of_a_leaderworkerset_are_marked_after_its_webhook(assigned: Ground) -> None:
-    """The webhook writes the label with the key of the group, and the policy is called again."""
+    """The webhook writes the label with the key of the group, and the policy is called again after it."""
     path = collection_path("leaderworkersets", namespace=assigned.namespace, root=LEADER_WORKER_SET.root)
     lws = raw_lws("serve", namespace=assigned.namespace, uid="", pod=pod_spec(), metadata={"annotations": {}})
     assigned.api.post(path, lws)
@@ -434,7 +434,7 @@ _NODES: dict[str, dict[str, str]] = {
 
 @pytest.fixture
 def tpu_nodes(rehearsal: Rehearsal) -> Iterator[None]:
-    """Have a node of an assigned pool, of a free pool and of an open pool."""
+    """Create a node of an assigned pool, of a free pool and of an open pool."""
     room = {"cpu": "8", "memory": "16Gi", "pods": "20", constants.TPU_RESOURCE: "4"}
     taint = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
     for name, labels in _NODES.items():
@@ -448,8 +448,8 @@ def tpu_nodes(rehearsal: Rehearsal) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("admission", "tpu_nodes")
-def test_the_scheduler_binds_other_pods_only_to_open_pools(alone: Ground) -> None:
-    """A pod with every toleration, and with the labels of the group, gets no assigned and no free node."""
+def test_scheduler_binds_pods_without_marks_only_to_open_pools(alone: Ground) -> None:
+    """Even a pod with every toleration, or with the labels of the group, gets no assigned and no free node."""
     spec = pod_spec(tolerations=[{"operator": "Exists"}])
     for name, labels in (("one", _GROUP), ("two", {constants.JOB_KEY: "a"})):
         body = {"metadata": {"name": name, "labels": labels}, "spec": spec}

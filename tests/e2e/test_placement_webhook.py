@@ -1,4 +1,4 @@
-"""The webhook server marks pods in place of the policy, registered on a real API server; also beside the policy."""
+"""Tests of the webhook server that marks pods instead of the policy, or in addition to it, on a real API server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _GROUP = {constants.JOB_KEY: "a" * 40}
 
 @pytest.fixture(scope="module")
 def server(rehearsal: Rehearsal) -> Iterator[Admission]:
-    """Have the webhook server mark pods."""
+    """Run the webhook server that marks pods."""
     rehearsal.create_namespace(_ASSIGNED, labels=ASSIGNED)
     rehearsal.create_namespace(_OPEN)
     rehearsal.create_namespace(_OFF, labels={constants.PLACEMENT: constants.PLACEMENT_OFF})
@@ -48,12 +48,12 @@ def server(rehearsal: Rehearsal) -> Iterator[Admission]:
 
 @pytest.fixture
 def assigned(alone: Ground, server: Admission) -> Ground:
-    """Give a namespace whose pods are marked, without a provisioner."""
+    """A namespace whose pods get marks, without a provisioner."""
     alone.assign()
     return alone
 
 
-def test_a_namespace_chooses_by_its_label(server: Admission) -> None:
+def test_pods_are_marked_only_in_namespaces_with_the_label(server: Admission) -> None:
     marked = server.admit(_ASSIGNED, pod_spec(), labels=_GROUP)
     assert (marks(marked), terms(marked)) == (labels_of(slice_key(_GROUP), _ASSIGNED), [])
     for namespace in (_OPEN, _OFF, "kube-system"):
@@ -65,7 +65,7 @@ def test_a_namespace_chooses_by_its_label(server: Admission) -> None:
 # The pods wait for node pools.
 @pytest.mark.timeout(60)
 def test_equal_jobsets_that_start_together_never_share_a_pool(assigned: Ground) -> None:
-    """The provisioner assigns pools to pods that the server marked."""
+    """The provisioner assigns pools to pods with marks of the webhook."""
     assigned.provisioner()
     for name in ("a", "b"):
         assigned.post(train(assigned, name, slices=2, exclusive=False))

@@ -1,7 +1,7 @@
-"""Workloads on a cluster without GKE: both controllers, a real API server, and a simulated Compute Engine.
+"""Tests of workloads on a cluster without GKE: both controllers, a real API server, and a simulated Compute Engine.
 
-The provisioner has the rights of its manifests with the component provider-gce, and no others. Machines join with the
-tokens that the controller of node groups makes.
+The provisioner has only the rights of its manifests with the component provider-gce. Machines join with the tokens that
+the controller of node groups creates.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from tests.support.nodegroup_controller import PROJECT, SPEC, ZONE
 pytestmark = pytest.mark.e2e
 
 _PLUGIN = object_path("daemonsets", "tpu-device-plugin", namespace="kube-system", root="/apis/apps/v1")
-#: Of what comes with the device plugin, only this has to be there.
+#: The only object of the device plugin's manifests that must exist.
 _PLUGIN_ACCOUNT = "tpu-device-plugin-sa"
-#: Rights, and the objects that they are on.
+#: Kinds of the manifests that grant rights, or on which rights are granted.
 _KINDS = ("ClusterRole", "ClusterRoleBinding", "ConfigMap", "Role", "RoleBinding", "ServiceAccount")
 _SETTINGS = {
     "PROVIDER": "gce",
@@ -63,12 +63,12 @@ class Cluster:
 
     def __init__(self, ground: Ground, compute: ComputeSimulator, kubeconfig: Path) -> None:
         self.ground, self.compute, self._kubeconfig = ground, compute, kubeconfig
-        #: All machines that were ever seen, by name; each as it was last.
+        #: Last known state of all machines that were seen, by name.
         self.seen: dict[str, MachineView] = {}
         self._controller: NodeGroups | None = None
 
     def start(self) -> None:
-        """Start both."""
+        """Start both controllers."""
         settings = NodeGroupSettings(
             project_id=PROJECT, device_plugin_image="registry.example.com/plugin:1", gce_endpoint=self.compute.url
         )
@@ -77,23 +77,23 @@ class Cluster:
         self.wait(lambda: ready(process)[0] == 200, "the provisioner is ready")
 
     def stop(self) -> None:
-        """End both."""
+        """Stop both controllers."""
         for process in self.ground.provisioners:
             process.kill()
         if self._controller is not None:
             self._controller.stop()
 
     def groups(self, name: str, *, label: str = constants.POOL_JOBSET_NAME) -> set[str]:
-        """Name the groups that the provisioner made for a JobSet, or for what another label names."""
+        """Return the names of the groups that were created for a JobSet, or for the object of another label."""
         found = self.ground.rehearsal.objects(groups_path(constants.DEFAULT_NAMESPACE), labelSelector=f"{label}={name}")
         return {raw["metadata"]["name"] for raw in found}
 
     def machines(self, jobset: str) -> list[MachineView]:
-        """Return the machines that were ever seen of the slices of a JobSet."""
+        """Return all machines of a JobSet's slices that were seen."""
         return [each for each in self.seen.values() if labels(each).get(constants.POOL_JOBSET_NAME) == jobset]
 
     def wait(self, condition: Callable[[], object], what: str) -> None:
-        """Wait for something, and see meanwhile which machines there are."""
+        """Wait for a condition; record the machines in Compute Engine during the wait."""
 
         def looked() -> object:
             self.seen |= {machine.name: machine for machine in self.compute.machines}
@@ -102,7 +102,7 @@ class Cluster:
         self.ground.wait(looked, what)
 
     def await_completed(self, name: str) -> None:
-        """Wait until a JobSet is completed, and its slices are given back."""
+        """Wait until a JobSet is completed, and its groups are deleted."""
 
         def completed() -> bool:
             state = self.ground.state(name)
@@ -113,7 +113,7 @@ class Cluster:
         self.wait(lambda: not self.groups(name), f"the slices of JobSet {name} are given back")
 
     def left(self) -> list[str]:
-        """Name all that is there because of node groups."""
+        """Return the names of all objects and resources that exist because of node groups."""
         objects = self.ground.rehearsal.objects
         found = [raw for kind in Kind for raw in objects(collection_path(kind.plural, root=API_ROOT))]
         found += objects(collection_path("secrets", namespace="kube-system"), labelSelector=names.GROUP_NAME)
@@ -123,7 +123,7 @@ class Cluster:
 
 
 def labels(machine: MachineView) -> dict[str, str]:
-    """Return the labels that a machine's kubelet registers with."""
+    """Return the labels with which a machine's kubelet registers."""
     return names.parse_labels(machine.metadata.get(names.KUBE_LABELS, ""))
 
 
@@ -131,7 +131,7 @@ def labels(machine: MachineView) -> dict[str, str]:
 def cluster(
     rehearsal: Rehearsal, shared: Shared, leaderworkersets: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Give one: on the control plane of all tests, whose GKE nobody asks."""
+    """Yield a cluster: the control plane of all tests, without calls to its GKE."""
     directory = tmp_path_factory.mktemp("gce")
     shared.stop()
     with (
@@ -149,7 +149,7 @@ def cluster(
 
 @contextlib.contextmanager
 def _rights(rehearsal: Rehearsal, directory: Path) -> Iterator[Path]:
-    """Have the definitions of node groups, and what a provisioner may do to them; yield its kubeconfig."""
+    """Install the CRDs of node groups and the provisioner's rights; yield its kubeconfig."""
     rehearsal.create_namespace(constants.DEFAULT_NAMESPACE)
     rehearsal.kubectl("create", "serviceaccount", _PLUGIN_ACCOUNT, "--namespace=kube-system")
     rehearsal.kubectl("apply", "--server-side", "-k", str(crds.FOLDER))
@@ -165,16 +165,16 @@ def _rights(rehearsal: Rehearsal, directory: Path) -> Iterator[Path]:
         rehearsal.kubectl("delete", "-f", machines)
         rehearsal.kubectl("delete", "serviceaccount", _PLUGIN_ACCOUNT, "--namespace=kube-system")
         remove_node_group_kinds(rehearsal)
-        # The device plugin goes with the last group, unless the test failed before.
+        # The device plugin is deleted with the last group, unless the test failed before.
         with contextlib.suppress(NotFound):
             rehearsal.api.delete(_PLUGIN)
 
 
 @pytest.mark.timeout(300)
-def test_jobsets_get_slices_and_give_them_back(cluster: Cluster) -> None:
-    """Two slices start, and one whose first choice is out of stock gets the second; nothing of them is left.
+def test_jobsets_get_slices_that_are_deleted_after_their_end(cluster: Cluster) -> None:
+    """A slice whose first choice is out of stock gets the second choice; nothing is left of the slices.
 
-    A group that somebody made by hand stays as it is.
+    A group that a user created is not changed.
     """
     ground, api = cluster.ground, cluster.ground.api
     by_hand = object_path("tpunodegroups", "by-hand", namespace=constants.DEFAULT_NAMESPACE, root=API_ROOT)

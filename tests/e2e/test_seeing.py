@@ -1,4 +1,4 @@
-"""The commands that ask a running controller, the way people use them: by a kubeconfig, through the API server."""
+"""Tests of the commands that query a running controller: with a kubeconfig, through the API server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEADER = "the-leading-pod"
 
 
 def own_address() -> str:
-    """Return an address of this machine that is not the loopback: the API server reaches no pod there."""
+    """Return an address of this machine other than the loopback, at which the API server can reach a pod."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -29,7 +29,7 @@ def own_address() -> str:
 
 
 def put_pod(ground: Ground, address: str) -> None:
-    """Create a pod of the leader's name at an address, as the kubelet would report it."""
+    """Create a pod with the leader's name and an address, as the kubelet would report it."""
     namespace = constants.DEFAULT_NAMESPACE
     container = {"name": "main", "image": "none"}
     body = {"metadata": {"name": LEADER}, "spec": {"containers": [container], "schedulerName": "nobody"}}
@@ -39,7 +39,7 @@ def put_pod(ground: Ground, address: str) -> None:
 
 
 def test_status_explain_and_gc_find_the_leading_pod(alone: Ground, capsys: pytest.CaptureFixture[str]) -> None:
-    """No port is forwarded, no address is given: the Lease names the pod, the API server leads there."""
+    """The Lease names the pod, and the API server proxies to it: no forwarded port and no address are needed."""
     address, (port,) = own_address(), free_ports(1)
     alone.provisioner(
         arguments=("--leader-elect", f"--health-probe-bind-address=0.0.0.0:{port}"), environment={"POD_NAME": LEADER}
@@ -60,7 +60,7 @@ def test_status_explain_and_gc_find_the_leading_pod(alone: Ground, capsys: pytes
         rows = [line.split() for line in told("status").splitlines()]
         assert any("seen" in row and "running" in row and pool.name in row for row in rows)
         assert json.loads(told("gc", "--dry-run", "-o", "json"))["pools"][0]["reason"] == "Pods run on it."
-        # What the page asks for comes through the API server, too, with the tag that it asks with again.
+        # Requests of the status page also go through the API server, with their entity tag.
         served = f"{object_path('pods', LEADER, namespace=constants.DEFAULT_NAMESPACE)}:{port}/proxy/api/v1"
         assert alone.api.get(f"{served}/about")["leader"] == LEADER
         board = f"{alone.api.server}{served}/board"

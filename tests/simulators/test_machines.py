@@ -33,7 +33,7 @@ def test_node_has_the_cpu_and_memory_of_the_formulas(
     assert old.memory_kib / GIB == pytest.approx(memory, abs=0.1)
     assert new.memory_kib / GIB == pytest.approx(memory_by_pods, abs=0.1)
     assert new.memory_capacity_kib == old.memory_capacity_kib
-    # With 110 pods a small machine keeps no more than by its size, and never more than one CPU.
+    # With 256 pods, a small machine reserves memory by its size, and no machine reserves more than one CPU.
     many = resources_of(machine, version=NEW, max_pods=256, disk_gib=100)
     assert old.memory_kib <= many.memory_kib < new.memory_kib
     assert machine.vcpus * 1000 - many.milli_cpu <= 1000

@@ -1,4 +1,4 @@
-"""A Compute Engine to rehearse on: the real REST API over a socket, groups of VMs with TPUs, failures on demand."""
+"""A simulated Compute Engine: its REST API over a socket, groups of VMs with TPUs, failures on demand."""
 
 from rehearsal.simulators.compute.app import ComputeSimulator
 from rehearsal.simulators.compute.faults import Fault, FaultKind

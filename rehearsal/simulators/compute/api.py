@@ -1,17 +1,16 @@
-"""Compute Engine's REST methods over the model: which path means which call, and what it answers.
+"""Compute Engine's REST methods over the model: maps paths to calls, and calls to responses.
 
-Transport-free: `Api.handle` takes a parsed request and returns a JSON body or raises an ApiError. What is looked at
-before a call has any effect, in this order: project and place, limits of calls a minute, permissions, policies of the
-organisation, the request id.
+Transport-free: `Api.handle` takes a parsed request and returns a JSON body or raises an ApiError. Checks before a call
+has any effect, in this order: project and zone or region, rate limits per minute, permissions, policies of the
+organisation, the request ID.
 
-Which IAM permissions each call needs, by the references of the methods; and how many calls a minute there may be.
+IAM permissions of each call are those that the references of the methods name. The creator of a group needs the
+permissions to create its machines, which depend on the disks, images, networks, metadata, tags and service accounts of
+its template. Here all of them are always required. Every caller has all permissions except for those that the settings
+deny.
 
-Whoever creates a group needs what the creation of its machines needs: what its template says of disks, images,
-networks, metadata, tags and service accounts. Here that is always asked for, whatever the template says. Everybody has
-every permission but those that the settings deny.
-
-Lists have at most 500 items a page, in alphabetical order; of the filters only `name eq "REGEX"` is played. Those of
-managed instances are PAGELESS. `fields` asks for a part of an answer.
+Lists have at most 500 items per page, in alphabetical order; the supported filters are `name eq "REGEX"` and
+`description eq "REGEX"`. Lists of managed instances are PAGELESS. `fields` selects a part of a response.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ _LIST_KINDS = {
 
 _MINUTE = timedelta(minutes=1)
 _RIGHTS = {"insert": "create", "wait": "get", "listManagedInstances": "get", "aggregatedList": "list"}
-#: Beside compute.COLLECTION.VERB of each method; what is first is named first where several are missing.
+#: Permissions in addition to compute.COLLECTION.VERB of each method. If several are missing, the error names the first.
 _MORE = {
     "instanceGroupManagers.insert": (
         "compute.instanceTemplates.useReadOnly",
@@ -139,7 +138,7 @@ _Item = TypeVar("_Item", bound=_Named)
 def page_of(
     items: Sequence[_Item], query: Mapping[str, str], render: Callable[[_Item], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the page of a list that is asked for, with the token of the next; only what has to be is rendered."""
+    """Return the requested page of a list, with the token of the next page; only items of the page are rendered."""
     size, start = _number("maxResults", query) or _MOST, _number("pageToken", query)
     if size > _MOST:
         raise errors.invalid("maxResults", size, f"Must be from 0 to {_MOST}.")
@@ -183,20 +182,20 @@ def _mask_of(fields: str) -> fieldmask.Mask:
 
 
 def check_permissions(method: str, path: str, settings: ComputeSettings) -> None:
-    """Refuse a call for which the caller lacks a permission; `path` is what the call is about."""
+    """Raise ApiError if the caller lacks a permission for a call; `path` is the resource named in the error."""
     for permission in PERMISSIONS[method]:
         if permission in settings.denied_permissions:
             raise errors.forbidden(permission, path)
 
 
 class RateLimits:
-    """Counts the calls of each project in the last minute. Not thread-safe: the API locks."""
+    """Counts the calls of each project in the last minute. Not thread-safe: the API holds the lock."""
 
     def __init__(self) -> None:
         self._taken: dict[tuple[str, bool], deque[datetime]] = {}
 
     def check(self, project: str, *, changes: bool, now: datetime, settings: ComputeSettings) -> None:
-        """Count a call, or refuse it."""
+        """Count a call. Raises ApiError if it exceeds the limit."""
         limit = settings.changes_per_minute if changes else settings.reads_per_minute
         taken = self._taken.setdefault((project, changes), deque())
         while taken and taken[0] <= now - _MINUTE:
@@ -209,7 +208,7 @@ class RateLimits:
 
 
 def route(http_method: str, path: str) -> Route:
-    """Return the call that a request means."""
+    """Return the call that a request makes. Raises ApiError if the call does not exist."""
     for expected, pattern, method in _ROUTES:
         match = pattern.fullmatch(path) if expected == http_method else None
         if match is not None:
@@ -220,7 +219,7 @@ def route(http_method: str, path: str) -> Route:
 
 
 def scope_of(found: Route) -> Scope:
-    """Return the scope that a path names."""
+    """Return the zone, region or global scope in a path."""
     project = found.parts["project"]
     if "zone" in found.parts:
         return Scope(project, ZONES, found.parts["zone"])
@@ -236,7 +235,7 @@ _CHANGES = ("insert", "delete", "setMetadata")
 
 
 class Api:
-    """Answers calls from the model."""
+    """Handles calls with the model."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -251,7 +250,7 @@ class Api:
         }
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
-        """Return the body of the answer, a picture of one moment."""
+        """Return the body of the response, which shows the state at one point in time."""
         with self._world.moment():
             scope, name = scope_of(found), found.parts.get("name", "")
             self._admit(found, scope, name, request)
@@ -313,7 +312,7 @@ class Api:
         return {"kind": f"compute#{kind}", "id": path, "selfLink": f"{google.COMPUTE_API}/{path}", **shown}
 
     def _aggregated(self, scope: Scope, request: Request) -> dict[str, Any]:
-        """List the managed instance groups of a project by their zones."""
+        """Return the managed instance groups of a project by zone."""
         groups = [
             each for each in self._world.resources() if isinstance(each, Group) and each.scope.project == scope.project
         ]
@@ -336,7 +335,7 @@ def _collection_of(found: Route) -> str:
 
 
 def _subject(found: Route, scope: Scope, name: str, request: Request) -> str:
-    """Return what a call is about, as far as it shows, for texts on permissions."""
+    """Return the resource of a call, or its project if the resource is unknown, for messages about permissions."""
     if not name and isinstance(request.body, dict):
         name = str(request.body.get("name", ""))
     return scope.resource(_collection_of(found), name) if name else f"projects/{scope.project}"

@@ -1,11 +1,12 @@
-"""The simulated Compute Engine as a whole, for use in a process: `with ComputeSimulator() as compute: ...`.
+"""The simulated Compute Engine, for use in a process: `with ComputeSimulator() as compute: ...`.
 
-Its own API has, beside what every simulator's has (`http/service.py`):
+The own API has these calls in addition to those of every simulator (`http/service.py`):
 
-GET    /simulator/v1/state                      everything that there is, and operations
-POST   /simulator/v1/instances/NAME:lose        {"loss": L}: preempted, host_error, maintenance, deleted, run_time_over
+    GET    /simulator/v1/state                      all resources and operations
+    POST   /simulator/v1/instances/NAME:lose        {"loss": LOSS}, one of records.Loss
 
-The mark of a policy, template or group is its description; a managed instance has that of its group.
+In the state, the `mark` of a policy, template or group is its description; the `mark` of a managed instance is that of
+its group.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class ComputeSimulator(LocalSimulator[World, ComputeSettings]):
-    """A Compute Engine on a local port; use it as a context, or call `start` and `stop`."""
+    """A Compute Engine on a local port; use it as a context manager, or call `start` and `stop`."""
 
     _crew: Crew | None = None
 
@@ -41,10 +42,10 @@ class ComputeSimulator(LocalSimulator[World, ComputeSettings]):
         return World(settings or ComputeSettings(), clock=clock, rng=rng)
 
     def start(self) -> None:
-        """Open the port, and let VMs join where the settings say so. Raises OSError where the port is taken."""
+        """Open the port and serve; VMs join clusters if the settings say so. Raises OSError if the port is in use."""
         self._listen(lambda _address: ComputeService(self.world, self._calls))
         if self.settings.machines_join:
-            # Imported only where they do: certificates take a tenth of a second.
+            # Imported only if needed, because the import of the certificate library takes 0.1 s.
             from rehearsal.simulators.compute.guests.crew import Crew  # noqa: PLC0415
 
             self._crew = Crew(settings=lambda: self.settings, faults=self.world.faults, clock=self._clock)
@@ -53,23 +54,23 @@ class ComputeSimulator(LocalSimulator[World, ComputeSettings]):
         self._run()
 
     def stop(self) -> None:
-        """Close the port and end all threads; Nodes of VMs stay where they are."""
+        """Close the port and end all threads. Nodes of VMs remain in their clusters."""
         super().stop()
         if self._crew is not None:
             self._crew.stop()
 
     @property
     def machines(self) -> tuple[MachineView, ...]:
-        """Pictures of all VMs."""
+        """Snapshots of all VMs."""
         return self.world.machines()
 
     def lose(self, name: str, loss: Loss) -> bool:
-        """Take away VMs of that name; False where there is none that could go."""
+        """Take away the VMs with that name; return False if there was no VM to take away."""
         return self.world.lose(name, loss)
 
 
 def serve(settings: ComputeSettings, *, host: str, port: int) -> int:
-    """Serve until SIGINT or SIGTERM; return 1 where the port cannot be used."""
+    """Serve until SIGINT or SIGTERM; return 1 if the port cannot be used."""
     simulator = ComputeSimulator(settings, host=host, port=port)
     return simulator.serve(
         "Compute Engine simulator", lambda url: f"set GCE_ENDPOINT={url} for the controller of node groups"
@@ -81,7 +82,7 @@ _LOSE = re.compile(r"instances/([^/:]+):lose")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A resource. `state` is the status of a VM, "waiting" for one that is not there yet, else ready or busy."""
+    """A resource. `state` is "ready" or "busy", or the status of a VM ("waiting" before the VM exists)."""
 
     collection: str
     path: str
@@ -90,7 +91,7 @@ class Item:
 
 
 def inventory(world: World) -> tuple[Item, ...]:
-    """Return everything that there is."""
+    """Return all resources and VMs."""
     with world.moment():
         items = []
         for resource in world.resources():
@@ -114,7 +115,7 @@ def _instances(group: Group) -> list[Item]:
 
 
 class ComputeService(BaseService[World]):
-    """Serves a world."""
+    """Serves the API of a world."""
 
     fault_type = Fault
 
@@ -123,36 +124,36 @@ class ComputeService(BaseService[World]):
         self._api = api.Api(world)
 
     def route(self, http_method: str, path: str) -> Route:
-        """Return the call that a request means."""
+        """Return the call that a request makes. Raises ApiError if the call does not exist."""
         return api.route(http_method, path)
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
-        """Return the body of the answer."""
+        """Return the body of the response."""
         return self._api.handle(found, request)
 
     def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> dict[str, Any] | None:
-        """Return the operation as it is now while a wait for it goes on."""
+        """Return the current state of an operation while a call waits for it; None if the wait is over."""
         is_wait = found.method.endswith("Operations.wait")
         if not is_wait or body.get("status") == "DONE" or waited_seconds >= self._world.settings.wait_seconds:
             return None
         return self._api.operation(api.scope_of(found), found.parts["name"])
 
     def broken(self, fault: BaseFault) -> errors.ApiError:
-        """Return the refusal that a fault answers with."""
+        """Return the error that a fault causes."""
         return errors.of_http_code(fault.code, fault.message or "Backend Error")
 
     def target_of(self, found: Route, request: Request) -> Target:
-        """Return what faults see of a call."""
+        """Return the attributes of a call that faults can match."""
         sent = request.body if isinstance(request.body, dict) else {}
         name = found.parts.get("name") or sent.get("name")
         return Target(method=found.method, name=name, location=api.scope_of(found).location)
 
     def refusal(self, code: int, message: str) -> errors.ApiError:
-        """Return a refusal with an HTTP status."""
+        """Return an error with an HTTP status."""
         return errors.of_http_code(code, message)
 
     def act(self, http_method: str, path: str, body: object) -> dict[str, Any] | None:
-        """Answer what is about Compute Engine's resources."""
+        """Handle the calls of this simulator's own API; None if the call is unknown."""
         lose = _LOSE.fullmatch(path)
         if lose is not None and http_method == "POST":
             return self._lose(lose[1], self.object_of(body))

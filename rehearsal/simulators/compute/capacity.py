@@ -1,9 +1,9 @@
-"""Who gets VMs: stockouts, reservations and their counts, quotas of chips, organisation policies.
+"""Decides which groups get VMs: stockouts, reservations and their counts, quotas of chips, organisation policies.
 
 Codes: "View or cancel bulk creation" names ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS and QUOTA_EXCEEDED for groups in
-bulk mode; single VMs were seen with and without _WITH_DETAILS (sample-platform 1165, fontbakery-dashboard 81), with
-errorDetails (sample-platform 901). So both codes are given out here. What is said of a reservation without room has no
-code on record but that of a stockout.
+bulk mode. Errors of single VMs were seen with and without _WITH_DETAILS (sample-platform 1165, fontbakery-dashboard
+81), with errorDetails (sample-platform 901), so both codes are returned here. For a full reservation, no other code
+than that of a stockout is on record.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HELP = "https://cloud.google.com/compute/docs/resource-error"
 
 
 class Market:
-    """Decides who gets VMs. Not thread-safe: the model locks."""
+    """Decides whether groups get VMs. Not thread-safe: the model holds the lock."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Market:
         self._machines = machines
 
     def refusal(self, group: Group, count: int) -> Failure | None:
-        """Return why a group gets no VMs now, for so many at once; None where it gets them."""
+        """Return the reason why a group does not get `count` VMs at the same time now; None if it gets them."""
         terms, zone = group.template.terms, group.scope.location
         if find_machine(terms.machine_type) is None:
             path = group.scope.resource("machineTypes", terms.machine_type)
@@ -85,7 +85,7 @@ class Market:
         return None
 
     def in_use(self, zone: str, reservation: str) -> int:
-        """Return how many VMs a reservation serves; it is given as PROJECT/NAME."""
+        """Return the number of VMs in a reservation, which is given as PROJECT/NAME."""
         return sum(
             machine.holds_capacity
             and machine.scope.location == zone
@@ -123,7 +123,7 @@ class Market:
         return stockout(group.scope, terms.machine_type, salt=group.name) if taken + count > room else None
 
     def reservation(self, scope: Scope, name: str) -> Reservation:
-        """Return a reservation as it is now."""
+        """Return a reservation in its current state."""
         found = find_reservation(self._settings(), scope, name)
         if found is None:
             raise errors.not_found(scope.resource(RESERVATIONS, name))
@@ -144,14 +144,14 @@ class Market:
 
 
 def find_reservation(settings: ComputeSettings, scope: Scope, name: str) -> dict[str, Any] | None:
-    """Return what the settings say of a reservation; None where there is none."""
+    """Return a reservation in the settings; None if it does not exist."""
     places = settings.reservations
     found = places.get(f"{scope.project}/{scope.location}/{name}") or places.get(f"{scope.location}/{name}")
     return dict(found) if found is not None else None
 
 
 def stockout(scope: Scope, machine_type: str, *, salt: str, message: str | None = None) -> Failure:
-    """Return what is said of a zone without room; by `salt` with one or the other code that was seen."""
+    """Return the error for a zone without free machines; `salt` selects one of the two codes that were seen."""
     has_details = zlib.crc32(salt.encode()) % 2 == 0
     zone = f"projects/{scope.project}/zones/{scope.location}"
     text = f"The zone '{zone}' does not have enough resources available to fulfill the request."

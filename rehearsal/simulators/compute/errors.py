@@ -1,11 +1,11 @@
-"""Refusals, and errors of operations, in the forms that Compute Engine gives them.
+"""Errors of calls and of operations, in the formats of Compute Engine.
 
-A refusal is an `ApiError`: HTTP status, `error.errors[]` with a reason, and details where Google adds some. What goes
-wrong later, in an operation or in the attempt to create a VM, is a `Failure`: a code in capitals. Reasons and texts are
-those of public reports: alreadyExists (409), notFound (404), invalid and required (400), forbidden (403),
-resourceNotReady and resourceInUseByAnotherResource (400, terraform-provider-google 6277, terraform-google-vm 45),
-conditionNotMet (412: of fingerprints by the reference of Metadata, of organisation policies by
-fortigate-terraform-deploy 34), quotaExceeded (403), rateLimitExceeded (403, terraform-provider-google 8360).
+A rejected call is an `ApiError`: HTTP status, `error.errors[]` with a reason, and details if Google adds some. A later
+error, of an operation or of the attempt to create a VM, is a `Failure`: a code in capitals. Reasons and texts are those
+of public reports: alreadyExists (409), notFound (404), invalid and required (400), forbidden (403), resourceNotReady
+and resourceInUseByAnotherResource (400, terraform-provider-google 6277, terraform-google-vm 45), conditionNotMet (412:
+for fingerprints by the reference of Metadata, for organisation policies by fortigate-terraform-deploy 34),
+quotaExceeded (403), rateLimitExceeded (403, terraform-provider-google 8360).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REASONS = {
 
 @dataclass(eq=False)
 class ApiError(RefusalError):
-    """A refusal; `details` is in the form of google.rpc, and comes with a canonical status."""
+    """An error response. `details` has the format of google.rpc; only errors with details have a canonical status."""
 
     http_code: int
     reason: str
@@ -59,7 +59,7 @@ class ApiError(RefusalError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """How an operation, or the attempt to create a VM, fails."""
+    """Error of an operation, or of the attempt to create a VM."""
 
     code: str
     message: str
@@ -67,7 +67,7 @@ class Failure:
     details: tuple[Mapping[str, Any], ...] = ()
 
     def entry(self) -> dict[str, Any]:
-        """Return it as an item of `errors`."""
+        """Return the failure as an item of `errors`."""
         entry: dict[str, Any] = {"code": self.code, "message": self.message}
         if self.details:
             entry["errorDetails"] = [dict(item) for item in self.details]
@@ -75,7 +75,7 @@ class Failure:
 
     @property
     def http_message(self) -> str:
-        """The words of its HTTP status."""
+        """Text of the HTTP status."""
         try:
             return HTTPStatus(self.http_code).phrase.upper()
         except ValueError:
@@ -83,78 +83,78 @@ class Failure:
 
 
 def of_http_code(code: int, message: str) -> ApiError:
-    """Return the refusal that goes with an HTTP status."""
+    """Return the usual error for an HTTP status."""
     return ApiError(code, _REASONS.get(code, "backendError"), message)
 
 
 def not_found(path: str) -> ApiError:
-    """Refuse what is not there."""
+    """Return the error for a resource that does not exist."""
     return ApiError(404, "notFound", f"The resource '{path}' was not found")
 
 
 def already_exists(path: str) -> ApiError:
-    """Refuse a name that is taken."""
+    """Return the error for a name that is in use."""
     return ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
 
 
 def not_ready(path: str) -> ApiError:
-    """Refuse the use of a resource that is being created or deleted."""
+    """Return the error for the use of a resource that is being created or deleted."""
     return ApiError(400, "resourceNotReady", f"The resource '{path}' is not ready")
 
 
 def in_use(kind: str, path: str, user: str) -> ApiError:
-    """Refuse to delete what another resource needs; `kind` is such as instance_template."""
+    """Return the error for the delete of a resource that another one uses; `kind` is such as instance_template."""
     text = f"The {kind} resource '{path}' is already being used by '{user}'"
     return ApiError(400, "resourceInUseByAnotherResource", text)
 
 
 def invalid(name: str, value: object, rule: str) -> ApiError:
-    """Refuse the value of a field; `name` is such as resource.targetSize."""
+    """Return the error for an invalid value of a field; `name` is such as resource.targetSize."""
     return ApiError(400, "invalid", f"Invalid value for field '{name}': '{value}'. {rule}")
 
 
 def required(name: str) -> ApiError:
-    """Refuse a request without a field."""
+    """Return the error for a request without a required field."""
     return ApiError(400, "required", f"Required field '{name}' not specified")
 
 
 def malformed(message: str) -> ApiError:
-    """Refuse what is no request."""
+    """Return the error for a body that is not a valid request."""
     return ApiError(400, "badRequest", message)
 
 
 def not_played(what: str) -> ApiError:
-    """Refuse what Compute Engine has and the simulator has not."""
+    """Return the error for a feature of Compute Engine that the simulator lacks."""
     return ApiError(501, "notImplemented", f"The simulator does not play {what}.")
 
 
 def forbidden(permission: str, path: str) -> ApiError:
-    """Refuse a caller without a permission."""
+    """Return the error for a caller without a permission."""
     return ApiError(403, "forbidden", f"Required '{permission}' permission for '{path}'")
 
 
 def condition_not_met(message: str) -> ApiError:
-    """Refuse a change of what has changed meanwhile, or what a policy of the organisation forbids."""
+    """Return the error for an outdated fingerprint, or for a call that an organisation policy forbids."""
     return ApiError(412, "conditionNotMet", message)
 
 
 def constraint_violated(constraint: str, project: str) -> str:
-    """Return what is said of a policy of the organisation that forbids something."""
+    """Return the message for a call that an organisation policy forbids."""
     return f"Constraint {constraint} violated for project projects/{project}."
 
 
 def quota_exceeded(metric: str, limit: float, where: str) -> ApiError:
-    """Refuse one resource more than a quota allows; `where` is such as "globally" or "in region us-east5"."""
+    """Return the error for a resource beyond a quota; `where` is such as "globally" or "in region us-east5"."""
     return ApiError(403, "quotaExceeded", quota_text(metric, limit, where))
 
 
 def quota_text(metric: str, limit: float, where: str) -> str:
-    """Return what is said of a quota that is used up."""
+    """Return the message for a quota that is used up."""
     return f"Quota '{metric}' exceeded.  Limit: {limit:.1f} {where}."
 
 
 def rate_limited(code: int, group: str, number: str) -> ApiError:
-    """Refuse one call more than a minute's limit; `number` is the project's."""
+    """Return the error for a call beyond the rate limit; `number` is the project's number."""
     metric = f"{group} requests"
     text = (
         f"Quota exceeded for quota metric '{metric}' and limit '{metric} per minute' of service "

@@ -1,4 +1,4 @@
-"""Failures of Compute Engine on demand: what to break, for which calls, operations and machines."""
+"""Failures of Compute Engine on demand, for selected calls, operations and machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from rehearsal.simulators.http import faults
 
-#: Scheduling.provisioningModel.
+#: Values of Scheduling.provisioningModel.
 STANDARD = "STANDARD"
 SPOT = "SPOT"
 RESERVATION_BOUND = "RESERVATION_BOUND"
@@ -18,31 +18,24 @@ PROVISIONING_MODELS = (STANDARD, SPOT, RESERVATION_BOUND, FLEX_START)
 
 
 class FaultKind(StrEnum):
-    """Everything that can be made to go wrong."""
+    """Kinds of simulated failures."""
 
+    #: Creates of VMs fail with ZONE_RESOURCE_POOL_EXHAUSTED; groups retry them.
     STOCKOUT = "stockout"
-    """Asking for VMs meets ZONE_RESOURCE_POOL_EXHAUSTED; groups ask again and again."""
-
+    #: Creates of VMs fail with QUOTA_EXCEEDED; groups retry them.
     QUOTA_EXCEEDED = "quota_exceeded"
-    """Asking for VMs meets QUOTA_EXCEEDED; groups ask again and again."""
-
+    #: The kubelet of a VM that joins or has joined reports nothing until the fault is cleared.
     KUBELET_SILENT = "kubelet_silent"
-    """The kubelet of a VM that has joined, or joins, tells nothing until the fault is cleared."""
-
+    #: The device plugin of a VM finds no chips until the fault is cleared.
     CHIPS_MISSING = "chips_missing"
-    """The device plugin of a VM finds no chips until the fault is cleared."""
-
+    #: An operation ends with the given error code and message, without effect.
     OPERATION_ERROR = "operation_error"
-    """An operation ends with the given error code and message, and without effect."""
-
+    #: An operation remains RUNNING, without effect, until the fault is cleared.
     OPERATION_NEVER_ENDS = "operation_never_ends"
-    """An operation stays RUNNING, and without effect, until the fault is cleared."""
-
+    #: A call gets the given HTTP status, or no response if the code is 0.
     HTTP_ERROR = faults.HTTP_ERROR
-    """A call is answered with the given HTTP code, or not at all with code 0."""
-
+    #: A call is answered only after `seconds`.
     HANG = faults.HANG
-    """A call is answered only after `seconds`."""
 
 
 CAPACITY_FAULTS = (FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED)
@@ -51,10 +44,9 @@ OPERATION_FAULTS = (FaultKind.OPERATION_ERROR, FaultKind.OPERATION_NEVER_ENDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a fault may strike; None and empty where it isn't known.
+    """Attributes of a call, operation or machine that a fault can match; None or empty if unknown.
 
-    `name` is that of the resource that a call is about, of the group whose VMs are to come, or of the VM whose guest is
-    concerned.
+    `name` is the name of the resource of a call, of the group that needs VMs, or of the VM of a guest.
     """
 
     method: str | None = None
@@ -67,11 +59,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault(faults.BaseFault):
-    """One thing to break; what is None matches everything.
+    """A fault. A field that is not set matches any target.
 
-    `method` is also for operations: instanceGroupManagers.insert. `location` is a zone or region, `name` a regular
-    expression for a whole name, `model` a provisioning model, `reservation` a name. `error_code` is what an operation
-    fails with, `after_seconds` when (None: as late as it would have succeeded).
+    `method` also matches operations, as in instanceGroupManagers.insert. `location` is a zone or region, `name` a
+    regular expression for a whole name, `model` a provisioning model, `reservation` a name. `error_code` is the error
+    of an operation. It fails after `after_seconds` or, by default, when it would have succeeded.
     """
 
     kinds = FaultKind

@@ -1,10 +1,10 @@
-"""The operations of the simulated Compute Engine: beginning, end, faults, how long they are remembered; request ids.
+"""The operations of the simulated Compute Engine: their begin, end, faults and retention, and request IDs.
 
-Operations live in the scope of their target and are found nowhere else (reference of zoneOperations, regionOperations,
-globalOperations), and have a limited retention period. The same request id gives the same operation: AIP 155, and the
-reference of every change. What another request with the same id meets is not documented; here it is refused. VMs of
-groups are made by operations, too, which belong to Google's service agent (fontbakery-dashboard 81). Not thread-safe:
-the model locks.
+Operations exist only in the scope of their target (reference of zoneOperations, regionOperations, globalOperations),
+and have a limited retention period. The same request ID gives the same operation: AIP 155, and the reference of every
+change. The reaction to another request with the same ID is not documented; here it is rejected. VMs of groups are also
+created by operations, which belong to Google's service agent (fontbakery-dashboard 81). Not thread-safe: the model
+holds the lock.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _USER = "somebody@example.com"
 _INTERNAL = "Internal error. Please try again or contact Google Support."
 
 
-#: What an operation is about.
+#: Target of an operation.
 Subject = Resource | Machine | Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The request that begins an operation; `content` tells requests with the same id apart."""
+    """The request that begins an operation; `content` distinguishes requests with the same ID."""
 
     method: str
     request_id: str = ""
@@ -55,7 +55,7 @@ class _Plan:
 
 
 class Ledger:
-    """Every operation that is remembered, oldest first."""
+    """All operations within their retention period, oldest first."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Ledger:
         self._held: list[_Plan] = []
 
     def all(self) -> list[Operation]:
-        """Return every operation that is remembered."""
+        """Return all operations."""
         return list(self._operations.values())
 
     def in_scope(self, scope: Scope) -> list[Operation]:
@@ -89,9 +89,9 @@ class Ledger:
         return found
 
     def repeated(self, project: str, request_id: str, content: object) -> Operation | None:
-        """Return the operation that the same request began before; None for a new one.
+        """Return the operation that the same request began before; None for a new request.
 
-        Raises ApiError for what is no UUID, and for an id that another request has used.
+        Raises ApiError if the ID is not a UUID, or if another request has used it.
         """
         if not request_id:
             return None
@@ -104,7 +104,7 @@ class Ledger:
         return known.operation
 
     def begin(self, asked: Asked, subject: Subject, now: datetime) -> Operation:
-        """Begin an operation, and let a fault decide what comes of it."""
+        """Begin an operation; a fault may decide its result."""
         settings = self._settings()
         pending = settings.pending_seconds
         operation = Operation(
@@ -128,7 +128,7 @@ class Ledger:
         return operation
 
     def note(self, method: str, subject: Subject, now: datetime, failure: Failure | None) -> None:
-        """Remember what Compute Engine itself has done for a group, well or badly; nobody waits for it."""
+        """Record a finished operation of Compute Engine itself for a group. No client waits for it."""
         operation = Operation(
             name=names.operation_name(now, self._rng),
             scope=subject.scope,
@@ -178,7 +178,7 @@ class Ledger:
         effect: Callable[[datetime], Failure | None],
         undo: Callable[[], None] = lambda: None,
     ) -> None:
-        """End an operation after some time: well, with its effect, or as a fault or the effect says, after `undo`."""
+        """End an operation after some time with its effect; if a fault or the effect returns an error, call `undo`."""
         if operation.fate is not None and operation.fate_seconds is not None:
             seconds = operation.fate_seconds
         plan = _Plan(operation=operation, effect=effect, undo=undo)
@@ -204,7 +204,7 @@ class Ledger:
         self._timeline.at(ended + timedelta(seconds=self._settings().operations_kept_seconds), forget)
 
     def release(self, now: datetime) -> None:
-        """Let operations go on whose fault is no longer in force."""
+        """Resume operations whose fault is no longer active."""
         in_force = {fault.fault_id for fault in self._faults.all()}
         for operation in self._operations.values():
             if operation.held_by is not None and operation.held_by not in in_force:

@@ -1,12 +1,12 @@
-"""What happens to groups and their VMs: the steps that time brings, and those that losses bring.
+"""Changes of groups and their VMs over time, and after losses.
 
-VMs go PROVISIONING, STAGING, RUNNING, STOPPING, and TERMINATED or away ("Instance life cycle"). In bulk mode managed
-instances are there from the beginning and VMs only once there is room for all ("About bulk mode"). After a host error
-or maintenance Compute Engine restarts VMs that have automaticRestart; of a multi-host slice all of them, for they can't
-be rescheduled one by one ("Failure recovery of TPU instances"). A spot VM that is preempted is stopped or deleted, as
-its termination action says, and a group repairs what is lost unless it is told to do nothing; here a slice that repairs
-is made again as a whole. Not thread-safe: the model locks. A step first checks that it still applies, since whatever
-came in between doesn't take it off the timeline.
+The statuses of a VM are PROVISIONING, STAGING, RUNNING, STOPPING, and TERMINATED or none ("Instance life cycle"). In
+bulk mode, managed instances exist from the beginning, and VMs only when there is room for all ("About bulk mode").
+After a host error or maintenance, Compute Engine restarts VMs that have automaticRestart. In a multi-host slice it
+restarts all, because they cannot be rescheduled one by one ("Failure recovery of TPU instances"). A preempted spot VM
+is stopped or deleted, by its termination action. A group recreates lost VMs unless its policy is to do nothing; here, a
+slice is recreated as a whole. Each step checks first whether it still applies, because changes in between do not remove
+it from the timeline. Not thread-safe: the model holds the lock.
 """
 
 from __future__ import annotations
@@ -40,14 +40,17 @@ _LOSABLE = (MachineStatus.PROVISIONING, MachineStatus.STAGING, MachineStatus.RUN
 
 
 class MachineObserver(Protocol):
-    """Is told of VMs, such as what plays their guests; calls come under the model's lock: it must only take note."""
+    """Receives changes of VMs, for example to simulate their guest systems.
+
+    Methods are called while the model's lock is held, so they may only record the change.
+    """
 
     def changed(self, machine: MachineView) -> None:
-        """A VM has another status or other metadata, or is gone: its status is empty then."""
+        """Record that a VM has another status or other metadata, or is deleted: then its status is empty."""
 
 
 class Lifecycle:
-    """Moves groups and VMs along."""
+    """Performs the changes of groups and VMs."""
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ class Lifecycle:
     # -- groups --------------------------------------------------------------------------------------------------
 
     def fill(self, group: Group, now: datetime) -> None:
-        """Add the managed instances that a group has too few of, and begin to make their VMs."""
+        """Add the missing managed instances of a group, and begin to create their VMs."""
         staying = [member for member in group.members if member.action is not Action.DELETING]
         taken = self._taken_names(group.scope)
         for _ in range(group.size - len(staying)):
@@ -84,7 +87,7 @@ class Lifecycle:
         self.attempt(group, now)
 
     def attempt(self, group: Group, now: datetime) -> None:
-        """Ask for the VMs that a group waits for, and ask again later for those that it does not get."""
+        """Request the missing VMs of a group; those that it does not get are requested again later."""
         waiting = [member for member in group.members if member.wants_machine]
         if not waiting or not group.is_ready:
             return
@@ -96,7 +99,7 @@ class Lifecycle:
                 if failure is None:
                     self._create(group, member, now)
                 elif failure not in member.errors:
-                    # Each attempt is an operation in reality; the first of those that fail alike is enough here.
+                    # In reality, each attempt is an operation. Here, only the first of equal failures is recorded.
                     self._ledger.note("instances.insert", Place(group, member.name), now, failure)
                 member.errors = (failure,) if failure is not None else ()
         if any(member.wants_machine for member in group.members):
@@ -124,7 +127,7 @@ class Lifecycle:
         self._timeline.at(due, retry)
 
     def recreate(self, group: Group, members: Sequence[Member], now: datetime) -> None:
-        """Make the VMs of managed instances again, under the same names."""
+        """Create the VMs of managed instances again, with the same names."""
         group.bulk_running = group.bulk_running or group.is_bulk
         for member in members:
             member.action, member.errors = Action.RECREATING, ()
@@ -144,7 +147,7 @@ class Lifecycle:
         self._settle(group)
 
     def end(self, group: Group, when: datetime) -> None:
-        """Let go of whatever a group that is deleted still has."""
+        """Delete the remaining instances of a deleted group."""
         for machine in group.machines:
             self._gone(machine, when)
         group.members.clear()
@@ -153,7 +156,7 @@ class Lifecycle:
         if all(member.action is Action.NONE for member in group.members):
             group.bulk_running = False
 
-    # -- VMs: coming ---------------------------------------------------------------------------------------------
+    # -- creation of VMs -----------------------------------------------------------------------------------------
 
     def _create(self, group: Group, member: Member, now: datetime) -> None:
         settings, template = self._settings(), group.template
@@ -164,7 +167,7 @@ class Lifecycle:
             template=template,
             created=now,
             address=f"10.{self._rng.randrange(256)}.{self._rng.randrange(256)}.{self._rng.randrange(2, 255)}",
-            # Groups leave these two behind; whoever replaces metadata without them takes them away.
+            # Groups set these two items; a client that replaces the metadata without them removes them.
             items={
                 **items_of(template.properties.get("metadata", {}), "metadata"),
                 "created-by": google.numbered(group.path, group.scope.project),
@@ -193,10 +196,10 @@ class Lifecycle:
         member.action, member.errors = Action.NONE, ()
         self._settle(machine.group)
 
-    # -- VMs: going ----------------------------------------------------------------------------------------------
+    # -- end of VMs ----------------------------------------------------------------------------------------------
 
     def lose(self, machine: Machine, loss: Loss, now: datetime) -> bool:
-        """Take a VM away; False where it is going already."""
+        """Take a VM away; return False if it is already stopping or lost."""
         if machine.status not in _LOSABLE:
             return False
         if loss in (Loss.HOST_ERROR, Loss.MAINTENANCE) and machine.restarts:

@@ -1,25 +1,20 @@
-"""The simulated Compute Engine's memory: policies, templates, groups, VMs, operations, and what may be asked.
+"""State of the simulated Compute Engine: policies, templates, groups, VMs, operations; and the checks of requests.
 
-Workload policies: what Compute Engine refuses of them.
+Workload policies: by "About workload policies", a policy has a type, and may have either an accelerator topology or a
+maximum distance; a topology needs HIGH_THROUGHPUT. Which topologies exist depends on the machine type, so a wrong one
+is rejected only for a group.
 
-By "About workload policies" a policy has a type, and may have either an accelerator topology or a maximum distance; a
-topology needs HIGH_THROUGHPUT. Which topologies exist depends on the machine type, and so shows only in a group.
+VMs can be read, and their metadata can be replaced. The fingerprint must be that of the current metadata, otherwise the
+status is 412 conditionNotMet (reference of Metadata). It is checked again when the change takes effect: an operation
+was seen to fail for it (bosh-google-cpi-release 159). A managed instance that waits for capacity has a link and no VM,
+so its VM is not found ("About bulk mode").
 
-What may be asked of VMs: to be seen, and to get other metadata.
-
-The fingerprint must be that of the metadata as it is, else 412 conditionNotMet (reference of Metadata). It is looked at
-again when the change takes effect: an operation was seen to fail for it (bosh-google-cpi-release 159). A managed
-instance that waits for capacity has a link and no VM, so its VM is not found ("About bulk mode").
-
-Managed instance groups: what Compute Engine refuses of them.
-
-The operation of an insert ends when the group is there; whether VMs are there is told by the group and its managed
-instances (reference of instanceGroupManagers). The operation of a delete ends when all VMs are gone.
-
-"About bulk mode": TPU machine types only; flex-start needs defaultActionOnFailure DO_NOTHING. "About workload
-policies": a policy is regional, and needed for a slice of several hosts. That the policy's topology fixes the size was
-seen through GKE (xpk 751): "Should be equal to the gang size". Groups are not resized, and instances are neither
-deleted nor recreated one by one.
+Managed instance groups: the operation of an insert ends when the group exists; whether its VMs exist is a status of the
+group and of its managed instances (reference of instanceGroupManagers). The operation of a delete ends when all VMs are
+deleted. "About bulk mode": TPU machine types only; flex-start needs defaultActionOnFailure DO_NOTHING. "About workload
+policies": a policy is regional, and needed for a slice of several hosts. A policy's topology fixes the size, as seen
+through GKE (xpk 751): "Should be equal to the gang size". Not supported: resizing of groups, deletes and recreates of
+single instances.
 """
 
 from __future__ import annotations
@@ -66,7 +61,7 @@ _MOST_INSTANCES = 1000
 
 
 def base_name(body: Mapping[str, Any]) -> str:
-    """Return what the names of a group's instances begin with; without a word it is the group's name."""
+    """Return the prefix of the names of a group's instances; the default is the group's name."""
     sent = body.get("baseInstanceName")
     if sent is None:
         return str(body["name"])[:BASE_NAME_LENGTH].rstrip("-")
@@ -79,7 +74,7 @@ def base_name(body: Mapping[str, Any]) -> str:
 
 
 def reference(body: Mapping[str, Any], field: str, collection: str, within: Scope) -> tuple[Scope, str]:
-    """Return the scope and name in a field that links to a resource."""
+    """Return the scope and name in a field that links to a resource. Raises ApiError."""
     found = names.read_reference(body[field], collection, within)
     if found is None:
         raise errors.invalid(f"resource.{field}", body[field], "The URL is malformed.")
@@ -87,7 +82,7 @@ def reference(body: Mapping[str, Any], field: str, collection: str, within: Scop
 
 
 def check_group(body: Mapping[str, Any], scope: Scope, template: Template, policy: Policy | None) -> None:
-    """Refuse a group that can't be made of its template and policy."""
+    """Raise ApiError for a group that cannot be created from its template and policy."""
     if "targetSize" not in body:
         raise errors.required("resource.targetSize")
     size = body["targetSize"]
@@ -111,7 +106,7 @@ def check_group(body: Mapping[str, Any], scope: Scope, template: Template, polic
 
 
 def _check_gang(size: int, template: Template, policy: Policy) -> None:
-    """Refuse a size that the slice of a policy has not; none at all is allowed."""
+    """Raise ApiError for a size that does not match the slice of the policy; 0 is allowed."""
     if not policy.topology:
         return
     terms = template.terms
@@ -129,7 +124,7 @@ def _check_gang(size: int, template: Template, policy: Policy) -> None:
 
 
 def check_account(template: Template, settings: ComputeSettings) -> None:
-    """Refuse a group whose VMs would get a service account that they cannot."""
+    """Raise ApiError for a group whose VMs cannot use their service account."""
     account = templates.service_account(template.properties, template.scope.project)
     state = settings.service_accounts.get(account)
     if state == "missing":
@@ -140,7 +135,7 @@ def check_account(template: Template, settings: ComputeSettings) -> None:
 
 
 def check_policy(body: Mapping[str, Any]) -> None:
-    """Refuse a resource policy that can't be made."""
+    """Raise ApiError for an invalid resource policy."""
     policy = body.get("workloadPolicy")
     if policy is None:
         raise errors.invalid("resource", "", "Exactly one type of policy must be specified.")
@@ -156,7 +151,7 @@ def check_policy(body: Mapping[str, Any]) -> None:
 
 
 class World(BaseWorld[ComputeSettings, Fault]):
-    """Everything that the simulated Compute Engine knows."""
+    """State of the simulated Compute Engine."""
 
     def __init__(self, settings: ComputeSettings, *, clock: Clock, rng: random.Random | None = None) -> None:
         super().__init__(settings, clock=clock, rng=rng)
@@ -174,13 +169,13 @@ class World(BaseWorld[ComputeSettings, Fault]):
         )
 
     def attach(self, observer: MachineObserver) -> None:
-        """Tell an observer of VMs from now on; `metadata` is what their guests can read."""
+        """Report changes of VMs to an observer from now on."""
         self._life.observer = observer
 
-    # -- what clients ask ----------------------------------------------------------------------------------------
+    # -- calls of clients ----------------------------------------------------------------------------------------
 
     def get(self, collection: str, scope: Scope, name: str) -> Any:
-        """Return a resource, a VM, a reservation or an operation of a scope."""
+        """Return a resource, a VM, a reservation or an operation of a scope. Raises ApiError."""
         with self.moment():
             match collection:
                 case "instances":
@@ -192,7 +187,7 @@ class World(BaseWorld[ComputeSettings, Fault]):
             return self._store.get(self._store.shelves[collection], scope.resource(collection, name))
 
     def listed(self, collection: str, scope: Scope) -> list[Any]:
-        """Return all of a collection that a scope has."""
+        """Return all items of a collection in a scope."""
         with self.moment():
             match collection:
                 case "instances":
@@ -204,7 +199,7 @@ class World(BaseWorld[ComputeSettings, Fault]):
             return self._store.listed(self._store.shelves[collection], scope)
 
     def insert(self, collection: str, scope: Scope, body: dict[str, Any], asked: Asked) -> Operation:
-        """Begin to make a policy, a template or a group."""
+        """Begin to create a policy, a template or a group."""
         with self.moment() as now:
             if "name" not in body:
                 raise errors.required("resource.name")
@@ -267,7 +262,7 @@ class World(BaseWorld[ComputeSettings, Fault]):
             return operation
 
     def metadata(self, scope: Scope, name: str) -> dict[str, str]:
-        """Return what a VM reads of itself from its metadata server, by key. Raises ApiError where there is none."""
+        """Return the metadata of a VM by key, as its guest can read it. Raises ApiError if the VM is missing."""
         with self.moment():
             return dict(self._machine(scope, name).items)
 
@@ -302,35 +297,35 @@ class World(BaseWorld[ComputeSettings, Fault]):
         return found
 
     def all_operations(self) -> list[Operation]:
-        """Return every operation that is remembered."""
+        """Return all operations within their retention period."""
         with self.moment():
             return self._ledger.all()
 
     def repeated(self, project: str, request_id: str, content: object) -> Operation | None:
-        """Return the operation that the same request began before; None for a new one."""
+        """Return the operation that the same request began before; None for a new request."""
         with self.moment():
             return self._ledger.repeated(project, request_id, content)
 
-    # -- what a rehearsal sees and does --------------------------------------------------------------------------
+    # -- access for rehearsals -----------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Let go on what was held by faults that are no longer in force."""
+        """Resume operations that were held up by faults which are no longer active."""
         with self.moment() as now:
             self._ledger.release(now)
 
     def lose(self, name: str, loss: Loss) -> bool:
-        """Take away the VMs of that name; False where there is none that could go."""
+        """Take away the VMs with that name; return False if there was no VM to take away."""
         with self.moment() as now:
             found = [machine for machine in self._store.machines() if machine.name == name]
             lost = [self._life.lose(machine, loss, now) for machine in found]
             return any(lost)
 
     def resources(self) -> tuple[Resource, ...]:
-        """Return all policies, templates and groups, as they are."""
+        """Return all policies, templates and groups in their current state."""
         with self.moment():
             return tuple(self._store)
 
     def machines(self) -> tuple[MachineView, ...]:
-        """Return frozen pictures of all VMs."""
+        """Return frozen snapshots of all VMs."""
         with self.moment():
             return tuple(view_of(machine) for machine in self._store.machines())

@@ -1,7 +1,7 @@
-"""Names, links, numbers and times as Compute Engine forms them.
+"""Names, links, numbers and times in the formats of Compute Engine.
 
-Names: 1 to 63 characters by RFC 1035 (reference of instanceTemplates, field `name`); a base instance name has at most
-58, for a hyphen and four random characters follow it (instanceGroupManagers, field `baseInstanceName`).
+Names: 1 to 63 characters by RFC 1035 (reference of instanceTemplates, field `name`). A base instance name has at most
+58, because a hyphen and four random characters are added to it (instanceGroupManagers, field `baseInstanceName`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ REGIONS = "regions"
 _REGION = re.compile(r"[a-z]+-[a-z]+\d+")
 _SERVICE = re.compile(r"https?://[^/]+/compute/(?:v1|beta)/")
 _SUFFIX_ALPHABET = "0123456789bcdfghjklmnpqrstvwxz"
-# Compute Engine tells times in Google's own time zone.
+# Compute Engine writes times in Google's own time zone.
 _OFFSET = timezone(timedelta(hours=-7))
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Scope:
-    """Where a resource lives: a zone, a region, or the whole project, for which `location` is empty."""
+    """Scope of a resource: a zone, a region, or the whole project, for which `location` is empty."""
 
     project: str
     kind: str
@@ -38,7 +38,7 @@ class Scope:
 
     @property
     def path(self) -> str:
-        """The scope as texts of errors give it."""
+        """Path of the scope, as in texts of errors."""
         return f"projects/{self.project}/{GLOBAL}" if not self.location else self._located
 
     @property
@@ -47,17 +47,17 @@ class Scope:
 
     @property
     def link(self) -> str:
-        """The link of the zone or region itself."""
+        """Link of the zone or region itself."""
         return f"{google.COMPUTE_API}/{self.path}"
 
     @property
     def region(self) -> str:
-        """The region of a zone or region; empty for the whole project."""
+        """Region of a zone or region; empty for the whole project."""
         return self.location.rpartition("-")[0] if self.kind == ZONES else self.location
 
     @property
     def regional(self) -> Scope:
-        """The region that a zone is in."""
+        """Region that contains the zone."""
         return Scope(self.project, REGIONS, self.region)
 
     def resource(self, collection: str, name: str) -> str:
@@ -66,12 +66,12 @@ class Scope:
 
 
 def is_region(text: str) -> bool:
-    """Tell whether a text has the form of a region."""
+    """Return whether a text has the format of a region."""
     return _REGION.fullmatch(text) is not None
 
 
 def read_reference(text: str, collection: str, within: Scope) -> tuple[Scope, str] | None:
-    """Return the scope and name of a resource that a full or partial link names, None where it names none of these.
+    """Return the scope and name in a full or partial link to a resource; None if it is not such a link.
 
     Partial links are read within a scope's project: projects/P/zones/Z/..., zones/Z/..., global/....
     """
@@ -90,12 +90,12 @@ def read_reference(text: str, collection: str, within: Scope) -> tuple[Scope, st
 
 
 def service_agent(project: str) -> str:
-    """Return the account in whose name groups act."""
+    """Return the service account with which groups act."""
     return f"{google.project_number(project)}@cloudservices.gserviceaccount.com"
 
 
 def operation_name(now: datetime, rng: random.Random) -> str:
-    """Return a fresh name for an operation."""
+    """Return a new name for an operation."""
     return (
         f"operation-{int(now.timestamp() * 1000)}-{rng.getrandbits(52):013x}-"
         f"{rng.getrandbits(32):08x}-{rng.getrandbits(32):08x}"
@@ -108,7 +108,7 @@ def instance_name(base: str, rng: random.Random) -> str:
 
 
 def fingerprint(content: object, revision: int) -> str:
-    """Return a fingerprint, which changes with every change, even one back to an earlier content."""
+    """Return a fingerprint, which changes with every change, even if the content returns to an earlier one."""
     text = json.dumps([content, revision], sort_keys=True, default=str)
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()
 

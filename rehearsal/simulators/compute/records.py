@@ -1,4 +1,4 @@
-"""The things that the simulated Compute Engine keeps. Mutable; only the model changes them."""
+"""The objects in the state of the simulated Compute Engine. Mutable; only the model changes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPERATIONS = "operations"
 
 
 class OperationStatus(StrEnum):
-    """Operation.status."""
+    """Values of Operation.status."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -30,7 +30,7 @@ class OperationStatus(StrEnum):
 
 
 class MachineStatus(StrEnum):
-    """Instance.status, as far as VMs of groups get there."""
+    """Values of Instance.status that VMs of groups can have."""
 
     PROVISIONING = "PROVISIONING"
     STAGING = "STAGING"
@@ -41,7 +41,7 @@ class MachineStatus(StrEnum):
 
 
 class Action(StrEnum):
-    """ManagedInstance.currentAction, as far as groups get there."""
+    """Values of ManagedInstance.currentAction that groups here use."""
 
     NONE = "NONE"
     CREATING = "CREATING"
@@ -51,16 +51,15 @@ class Action(StrEnum):
 
 
 class Loss(StrEnum):
-    """Why a VM goes without its group's doing."""
+    """Reason for the loss of a VM, other than an action of its group."""
 
     PREEMPTED = "preempted"
     HOST_ERROR = "host_error"
     MAINTENANCE = "maintenance"
+    #: A user deleted the VM.
     DELETED = "deleted"
-    """Somebody deleted it."""
-
+    #: The VM's maxRunDuration is over.
     RUN_TIME_OVER = "run_time_over"
-    """Its maxRunDuration is over."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -79,22 +78,22 @@ class Operation:
     started: datetime | None = None
     ended: datetime | None = None
     failure: Failure | None = None
+    #: Error that a fault determines for the operation; None if there is no such fault.
     fate: Failure | None = None
-    """What a fault makes of it."""
     fate_seconds: float | None = None
+    #: ID of the fault that prevents the end of the operation; None if there is no such fault.
     held_by: str | None = None
-    """The fault that keeps it from ending."""
     due: bool = False
 
     @property
     def is_done(self) -> bool:
-        """Tell whether it has ended, well or badly."""
+        """Whether the operation has ended, with or without an error."""
         return self.status is OperationStatus.DONE
 
 
 @dataclass(kw_only=True, eq=False)
 class Resource:
-    """What is made by an insert; `body` is what its creator sent."""
+    """A resource that an insert creates; `body` is the body of that request."""
 
     collection: ClassVar[str]
 
@@ -107,22 +106,22 @@ class Resource:
 
     @property
     def path(self) -> str:
-        """Its full name."""
+        """Full name of the resource."""
         return self.scope.resource(self.collection, self.name)
 
     @property
     def number(self) -> int:
-        """Its id: another one for each incarnation of a name."""
+        """ID of the resource; it changes if the name is used again."""
         return google.number_of(f"{self.path} {self.created.isoformat()}")
 
     @property
     def mark(self) -> str:
-        """Its description."""
+        """Description of the resource."""
         return str(self.body.get("description", ""))
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether others may use it."""
+        """Whether the resource may be used: it is neither being created nor being deleted."""
         return self.inserting is None and self.deleting is None
 
 
@@ -134,13 +133,13 @@ class Policy(Resource):
 
     @property
     def topology(self) -> str:
-        """The shape of its slices; empty where it gives none."""
+        """Topology of the policy's slices; empty if it has no topology."""
         return str(self.body["workloadPolicy"].get("acceleratorTopology", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a template asks for, as far as capacity goes: machine type, provisioning model, reservation."""
+    """Requirements of a template that affect capacity: machine type, provisioning model, reservation."""
 
     machine_type: str
     chips: int
@@ -149,18 +148,18 @@ class Terms:
 
     @property
     def is_preemptible(self) -> bool:
-        """Tell whether Compute Engine may take the VM back."""
+        """Whether Compute Engine may preempt the VM."""
         return self.model == SPOT
 
     @property
     def ends_by_itself(self) -> bool:
-        """Tell whether VMs are given for some time only."""
+        """Whether VMs are available only for a limited time."""
         return self.model == FLEX_START
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """A reservation at a moment; `in_use` counts its VMs."""
+    """Snapshot of a reservation; `in_use` counts its VMs."""
 
     scope: Scope
     name: str
@@ -179,13 +178,13 @@ class Template(Resource):
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The properties of its VMs."""
+        """Properties of the template's VMs."""
         found: dict[str, Any] = self.body["properties"]
         return found
 
     @property
     def scheduling(self) -> dict[str, Any]:
-        """Its scheduling, empty where none was sent."""
+        """Scheduling properties of the template's VMs; empty if none were sent."""
         found: dict[str, Any] = self.properties.get("scheduling", {})
         return found
 
@@ -206,59 +205,59 @@ class Machine:
     stopped: datetime | None = None
     ends_at: datetime | None = None
     boots: int = 0
+    #: Number of changes of the metadata.
     revision: int = 0
-    """How often its metadata changed."""
+    #: Number of the next step; steps that were planned with an earlier number no longer apply.
     step: int = 0
-    """Which of its steps is the next: whatever was planned for an earlier one no longer applies."""
+    #: Whether the VM is being stopped so that another one replaces it under the same name.
     is_replaced: bool = False
-    """It goes for another one to come under its name."""
 
     @property
     def path(self) -> str:
-        """Its full name."""
+        """Full name of the VM."""
         return self.scope.resource(INSTANCES, self.name)
 
     @property
     def number(self) -> int:
-        """Its id: another one for each incarnation of a name."""
+        """ID of the VM; it changes if the name is used again."""
         return google.number_of(f"{self.path} {self.created.isoformat()}")
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of its metadata."""
+        """Fingerprint of the VM's metadata."""
         return names.fingerprint(self.items, self.revision)
 
     @property
     def holds_capacity(self) -> bool:
-        """Tell whether it takes room: one that was TERMINATED has given it back, also while it is being deleted."""
+        """Whether the VM uses capacity. A TERMINATED VM does not, also while it is being deleted."""
         return self.stopped is None
 
     @property
     def restarts(self) -> bool:
-        """Tell whether Compute Engine starts it again after a host error: not spot and flex-start VMs."""
+        """Whether Compute Engine restarts the VM after a host error; spot and flex-start VMs are not restarted."""
         terms = self.template.terms
         usual = not terms.is_preemptible and not terms.ends_by_itself
         return bool(self.template.scheduling.get("automaticRestart", usual))
 
     @property
     def deleted_at_end(self) -> bool:
-        """Tell whether Compute Engine deletes it where it would stop it."""
+        """Whether Compute Engine deletes the VM instead of stopping it."""
         return bool(self.template.scheduling.get("instanceTerminationAction") == "DELETE")
 
 
 @dataclass(kw_only=True, eq=False)
 class Member:
-    """A managed instance: a place in a group, with a VM or, while the group waits for capacity, without one."""
+    """A managed instance of a group. It has no VM while the group waits for capacity."""
 
     name: str
     action: Action = Action.CREATING
     machine: Machine | None = None
+    #: Errors of the last attempt to create the VM.
     errors: tuple[Failure, ...] = ()
-    """What its last attempt met."""
 
     @property
     def wants_machine(self) -> bool:
-        """Tell whether the group is to make a VM for it."""
+        """Whether the group must create a VM for the instance."""
         return self.machine is None and self.action in (Action.CREATING, Action.RECREATING)
 
 
@@ -279,34 +278,34 @@ class Group(Resource):
 
     @property
     def is_bulk(self) -> bool:
-        """Tell whether its VMs are made all at once or not at all."""
+        """Whether the VMs of the group are created all together or not at all."""
         return bool(self.body.get("targetSizePolicy", {}).get("mode") == "BULK")
 
     @property
     def is_slice(self) -> bool:
-        """Tell whether its VMs are one slice: none can go or come alone."""
+        """Whether the VMs form one slice, so that they are created and lost only together."""
         return self.policy is not None and bool(self.policy.topology)
 
     @property
     def repairs(self) -> bool:
-        """Tell whether it makes lost VMs again; REPAIR is the default (InstanceGroupManagerInstanceLifecyclePolicy)."""
+        """Whether the group recreates lost VMs; REPAIR is the default (InstanceGroupManagerInstanceLifecyclePolicy)."""
         policy = self.body.get("instanceLifecyclePolicy", {})
         return bool(policy.get("defaultActionOnFailure", "REPAIR") == "REPAIR")
 
     @property
     def is_stable(self) -> bool:
-        """Tell whether nothing changes and nothing is going to. A group that has lost VMs and does not repair is."""
+        """Whether no change is in progress or planned, also after a loss of VMs that the group does not repair."""
         return self.is_ready and not self.bulk_running and all(member.action is Action.NONE for member in self.members)
 
     @property
     def machines(self) -> list[Machine]:
-        """Its VMs."""
+        """The group's VMs."""
         return [member.machine for member in self.members if member.machine is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a VM of a group would be."""
+    """Name of a VM that a group has not created yet, as the target of an operation."""
 
     group: Group
     name: str
@@ -318,18 +317,18 @@ class Place:
 
     @property
     def path(self) -> str:
-        """The full name that the VM would have."""
+        """Full name that the VM would have."""
         return self.scope.resource(INSTANCES, self.name)
 
     @property
     def number(self) -> int:
-        """An id of nothing."""
+        """A made-up ID for a VM that does not exist."""
         return google.number_of(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineView:
-    """What observers see of a VM. `status` is empty once the VM is gone; `metadata` is what it can read of itself."""
+    """Snapshot of a VM for observers. `status` is empty if the VM is deleted; `metadata` is visible to its guest."""
 
     scope: Scope
     name: str
@@ -344,7 +343,7 @@ class MachineView:
 
 
 def view_of(machine: Machine, *, gone: bool = False) -> MachineView:
-    """Return a frozen picture of a VM."""
+    """Return a frozen snapshot of a VM."""
     return MachineView(
         scope=machine.scope,
         name=machine.name,

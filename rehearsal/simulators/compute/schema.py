@@ -1,7 +1,7 @@
-"""Which fields the bodies of requests have, and of which types: those that the simulator plays.
+"""Fields of request bodies that the simulator supports, with their types.
 
-Any other field is refused as Compute Engine's front end refuses one that it does not know; one that only it gives out
-(id, selfLink ...) is ignored, as the references say. Numbers of 64 bits may come as texts.
+Any other field is rejected, as Compute Engine's front end rejects unknown fields. A field that only Compute Engine sets
+(id, selfLink ...) is ignored, as the references say. Numbers of 64 bits may be sent as texts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TEXT, WHOLE, FLAG = str, int, bool
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of some texts."""
+    """A field with one of these texts."""
 
     values: tuple[str, ...]
 
@@ -122,7 +122,7 @@ INSTANCE_GROUP_MANAGER: Mapping[str, Kind] = {
 
 
 def read(body: object, fields: Mapping[str, Kind]) -> dict[str, Any]:
-    """Return what a body says, without what is ignored, or refuse it."""
+    """Return the fields of a body, without ignored ones. Raises ApiError if the body is invalid."""
     if body is None:
         body = {}
     if not isinstance(body, dict):

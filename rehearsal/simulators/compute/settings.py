@@ -1,4 +1,4 @@
-"""What a simulated Compute Engine can be told about itself, at its start and while it runs. Times are in seconds."""
+"""Settings of a simulated Compute Engine, for its start and while it runs. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -11,105 +11,78 @@ from rehearsal.simulators.http.google import GoogleSettings
 
 _DAY_SECONDS = 24 * 3600.0
 _RESERVATION = re.compile(r"(?:[^/]+/)?[a-z0-9-]+/[a-z0-9-]+")
-#: Metrics of quotas that are counted, each with what it counts.
+#: Metrics of the supported quotas.
 QUOTAS = ("INSTANCE_TEMPLATES", "INSTANCE_GROUP_MANAGERS", "RESOURCE_POLICIES", "TPUS", "PREEMPTIBLE_TPUS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeSettings(GoogleSettings):
-    """Every option of the simulator."""
+    """Options of the simulator."""
 
     fixed = ("project", "machines_join")
 
+    #: Existing zones; None if every name in the format of a zone is valid.
     zones: Collection[str] | None = None
-    """The zones that there are; None: any of that form."""
-
+    #: Duration of an insert or delete of a policy, template or group, without the time for its VMs.
     operation_seconds: float = 1.0
-    """How long an insert or delete of a policy, template or group takes, beside what VMs take."""
-
+    #: Time from a setMetadata to its effect.
     metadata_seconds: float = 0.5
-    """From a setMetadata to its effect."""
-
+    #: Time for which a VM is PROVISIONING.
     provisioning_seconds: float = 2.0
-    """How long a VM is PROVISIONING."""
-
+    #: Time for which a VM is STAGING, before it is RUNNING.
     staging_seconds: float = 3.0
-    """How long a VM is STAGING, and so from then to RUNNING."""
-
+    #: Maximum random addition to the start of each VM. 0 by default, so that rehearsals are repeatable.
     machine_jitter_seconds: float = 0.0
-    """At most this much is added to the start of each VM at random; off, so that rehearsals repeat."""
-
+    #: Time for which a VM is STOPPING, also after the notice of a preemption (30 s in reality).
     stopping_seconds: float = 2.0
-    """How long a VM is STOPPING, also after the notice of a preemption (30 s in reality)."""
-
+    #: Whether VMs join the cluster that their metadata names, as their startup script would, and run a kubelet.
     machines_join: bool = False
-    """VMs run their startup script's join and a kubelet, against the API server that their metadata names."""
-
+    #: Time from RUNNING to the first attempt to join (minutes in reality), or to the start of the kubelet.
     boot_seconds: float = 1.0
-    """From RUNNING to the first try to join, which in reality takes minutes, or to the start of the kubelet."""
-
+    #: Pause after a failed attempt to join; doubled with each further one, as by the startup script.
     join_retry_seconds: float = 2.0
-    """After a try to join that failed; doubled with each further one, as by the startup script."""
-
+    #: Maximum pause between attempts to join.
     longest_join_retry_seconds: float = 60.0
-    """The longest of these waits."""
-
+    #: Interval at which kubelets renew their Lease.
     heartbeat_seconds: float = 10.0
-    """How often kubelets renew their Lease."""
-
+    #: Label selector of pods that make chips visible to the kubelet of their node; empty if chips are always visible.
     device_plugin: str = "k8s-app=tpu-device-plugin"
-    """The label selector of pods that show chips to the kubelet of their node; empty: chips are always shown."""
-
+    #: Whether kubelets report that their machine is STOPPING. kubeadm's do not: their nodes are Ready until the Lease
+    #: is too old.
     graceful_shutdown: bool = False
-    """Kubelets report that their machine is STOPPING. kubeadm's do not: their nodes stay Ready until their Lease is too
-    old."""
-
+    #: Interval at which a group requests missing capacity again; also the maximum age of lastProgressCheck.
     retry_seconds: float = 5.0
-    """How often capacity that was not there is asked for again; also how old lastProgressCheck gets."""
-
+    #: Time from a host error to the restart of a VM with automaticRestart.
     host_repair_seconds: float = 5.0
-    """From a host error to the restart of a VM with automaticRestart."""
-
+    #: Time from the loss of a VM to its repair by the group, if the group repairs.
     group_repair_seconds: float = 5.0
-    """From the loss of a VM to a group's own repair, for those that repair."""
-
+    #: Retention period of finished operations. The references only speak of a limited retention period.
     operations_kept_seconds: float = 14 * _DAY_SECONDS
-    """How long a finished operation can be read. The references only speak of a limited retention period."""
-
+    #: Time for which a request ID is remembered: other services promise 60 minutes, Compute Engine's reference no time.
     request_id_seconds: float = 3600.0
-    """How long a request id is remembered: other services promise 60 minutes, Compute Engine's reference no time."""
-
+    #: Maximum duration of a wait for an operation (reference of zoneOperations.wait).
     wait_seconds: float = 120.0
-    """How long a wait for an operation takes at most (reference of zoneOperations.wait)."""
-
+    #: Whether a get finds a template or group before its insert has ended. Not documented; False is harder for clients.
     visible_while_inserted: bool = True
-    """A get finds a template or group before its insert is done. No document says so; off is worse for who looks."""
-
+    #: Number of VMs for which there is room outside reservations, by ZONE/MACHINE_TYPE; unlimited if not listed.
     capacity: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """How many VMs there is room for outside reservations, by ZONE/MACHINE_TYPE; unlimited where nothing is said."""
-
+    #: Reservations by ZONE/NAME or PROJECT/ZONE/NAME: {"machine_type": M, "count": N}, and with "status" (READY,
+    #: CREATING ...) if it is not READY.
     reservations: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
-    """The reservations that there are, by ZONE/NAME or PROJECT/ZONE/NAME: {"machine_type": M, "count": N}, and with
-    "status" (READY, CREATING ...) if it is another than READY."""
-
+    #: Limits by metric, one of QUOTAS: templates in a project; groups, policies and chips in each region.
     quotas: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Limits by metric, one of QUOTAS: templates in a project, groups, policies and chips in each region."""
-
+    #: Maximum number of reads per minute and project; None if unlimited.
     reads_per_minute: int | None = None
-    """More reads in a minute than this are refused, by project; None: no limit."""
-
+    #: Maximum number of changes per minute and project; None if unlimited.
     changes_per_minute: int | None = None
-    """More changes in a minute than this are refused, by project; None: no limit."""
-
+    #: HTTP status of a rate limit. 403 is the harder one for clients: it looks like a missing permission.
     rate_limit_code: int = 403
-    """The HTTP status of a rate limit. 403 is the worse of the two: it looks like a missing permission."""
-
+    #: Organisation policies that reject calls, by method, such as {"instanceTemplates.insert":
+    #: "constraints/compute.x"}; "instances.insert" is the creation of VMs by groups.
     violated_constraints: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Organisation policies in the way, by method, such as {"instanceTemplates.insert": "constraints/compute.x"};
-    "instances.insert" is the creation of VMs by groups."""
 
     def problems(self) -> list[str]:
-        """Return what is wrong with them."""
+        """Return the mistakes in the settings."""
         problems = [f"quotas: {name!r} is not one of {', '.join(QUOTAS)}" for name in self.quotas if name not in QUOTAS]
         problems += [
             f"{name}: {limit} is less than 1; null disables it"

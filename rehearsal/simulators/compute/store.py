@@ -1,7 +1,7 @@
-"""Where policies, templates and groups are kept: inserts and deletes as operations, who uses what, quotas.
+"""Stores policies, templates and groups: inserts and deletes as operations, checks of use by others, quotas.
 
-A resource is visible from its insert on, but can't be used by others, nor deleted, before that is done
-(resourceNotReady); nor while it is deleted. Not thread-safe: the model locks.
+A resource is visible from its insert on. It can be neither used by other resources nor deleted before the insert has
+ended, or while it is being deleted (resourceNotReady). Not thread-safe: the model holds the lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rehearsal.simulators.compute.settings import ComputeSettings
 
 _Resource = TypeVar("_Resource", Policy, Template, Group)
 _QUOTAS = {POLICIES: "RESOURCE_POLICIES", TEMPLATES: "INSTANCE_TEMPLATES", GROUPS: "INSTANCE_GROUP_MANAGERS"}
-#: How texts on resources in use call them.
+#: Names of kinds in errors about resources in use.
 _KINDS = {POLICIES: "resource_policy", TEMPLATES: "instance_template"}
 
 
@@ -49,7 +49,7 @@ class Store:
 
     @property
     def shelves(self) -> dict[str, Any]:
-        """All that is kept, by collection."""
+        """The three dictionaries by collection."""
         return {POLICIES: self.policies, TEMPLATES: self.templates, GROUPS: self.groups}
 
     def __iter__(self) -> Iterator[Resource]:
@@ -65,14 +65,14 @@ class Store:
         return {member.name for group in self.groups.values() if group.scope == scope for member in group.members}
 
     def get(self, shelf: dict[str, _Resource], path: str) -> _Resource:
-        """Return a resource that clients can see."""
+        """Return a resource that is visible to clients. Raises ApiError."""
         found = shelf.get(path)
         if found is None or not self._is_visible(found):
             raise errors.not_found(path)
         return found
 
     def usable(self, shelf: dict[str, _Resource], path: str) -> _Resource:
-        """Return a resource that another one, or a change, may use now."""
+        """Return a resource that can be used or changed now. Raises ApiError."""
         found = shelf.get(path)
         if found is None:
             raise errors.not_found(path)
@@ -81,11 +81,11 @@ class Store:
         return found
 
     def listed(self, shelf: dict[str, _Resource], scope: Scope) -> list[_Resource]:
-        """Return the resources of a scope that clients can see."""
+        """Return the resources of a scope that are visible to clients."""
         return [found for found in shelf.values() if found.scope == scope and self._is_visible(found)]
 
     def _is_visible(self, resource: Resource) -> bool:
-        # A policy's status tells that it is being created.
+        # Policies are always visible: they have a status that shows the creation.
         is_hidden = resource.inserting is not None and not isinstance(resource, Policy)
         return not is_hidden or self._settings().visible_while_inserted
 
@@ -97,7 +97,7 @@ class Store:
         *,
         then: Callable[[datetime], None] = _nothing,
     ) -> Operation:
-        """Begin to make a resource; `then` goes on once it is there."""
+        """Begin to create a resource; `then` is called when it is created."""
         if resource.path in shelf:
             raise errors.already_exists(resource.path)
         self._check_quota(shelf, resource)
@@ -143,7 +143,7 @@ class Store:
         seconds: float = 0.0,
         then: Callable[[datetime], None] = _nothing,
     ) -> Operation:
-        """Begin to delete a resource that none uses; it takes so many seconds longer, and `then` ends it."""
+        """Begin to delete an unused resource; this takes `seconds` longer than usual, and ends with `then`."""
         self._check_unused(resource)
         operation = self._ledger.begin(asked, resource, now)
         resource.deleting = operation

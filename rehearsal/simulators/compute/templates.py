@@ -1,10 +1,10 @@
-"""Instance templates: what Compute Engine refuses of them, and what they ask for.
+"""Checks of instance templates, and their requirements.
 
-From the references of InstanceProperties, Scheduling, ReservationAffinity and Metadata: a machine type is a name and no
-link; spot and flex-start VMs can't restart by themselves, and TERMINATE is the only maintenance behaviour of spot VMs
-(and of VMs with TPUs); a specific reservation has key and one value; keys and sizes of metadata are bounded. "About
-provisioning models" gives what reservation-bound and flex-start VMs need. A template without a disk or a network
-interface is refused: an insert of an instance is, and no document says that a template is not.
+From the references of InstanceProperties, Scheduling, ReservationAffinity and Metadata: a machine type is a name and
+not a link; spot and flex-start VMs cannot restart automatically, and TERMINATE is the only maintenance behaviour of
+spot VMs (and of VMs with TPUs); a specific reservation has a key and one value; keys and sizes of metadata are bounded.
+"About provisioning models" has the requirements of reservation-bound and flex-start VMs. A template without a disk or a
+network interface is rejected: an insert of such an instance is, and no document says that a template is accepted.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _PROPERTIES = "resource.properties"
 
 
 def check_description(body: Mapping[str, Any]) -> None:
-    """Refuse a description that is too long."""
+    """Raise ApiError if the description is too long."""
     text = body.get("description", "")
     if len(text) > _DESCRIPTION_LENGTH:
         raise errors.invalid("resource.description", text[:20], f"At most {_DESCRIPTION_LENGTH} characters.")
 
 
 def check_template(body: Mapping[str, Any], project: str) -> Terms:
-    """Return what a template asks for, or refuse it."""
+    """Return the requirements of a template. Raises ApiError if it is invalid."""
     properties = body.get("properties")
     if properties is None:
         raise errors.required(_PROPERTIES)
@@ -60,7 +60,7 @@ def check_template(body: Mapping[str, Any], project: str) -> Terms:
 
 
 def items_of(metadata: Mapping[str, Any], field: str) -> dict[str, str]:
-    """Return the metadata's items by key, or refuse them."""
+    """Return the metadata's items by key. Raises ApiError if they are invalid."""
     items: dict[str, str] = {}
     for item in metadata.get("items", []):
         key, value = item.get("key", ""), item.get("value", "")
@@ -77,7 +77,7 @@ def items_of(metadata: Mapping[str, Any], field: str) -> dict[str, str]:
 
 
 def service_account(properties: Mapping[str, Any], project: str) -> str:
-    """Return the service account that VMs get; empty for none."""
+    """Return the service account of the VMs; empty if they have none."""
     accounts = properties.get("serviceAccounts", [])
     email = accounts[0].get("email", "default") if accounts else ""
     return google.default_account(project) if email == "default" else str(email)
@@ -141,7 +141,7 @@ def _check_scheduling(scheduling: Mapping[str, Any], model: str, *, has_chips: b
 
 
 def _reservation(affinity: Mapping[str, Any], project: str) -> str:
-    """Return the reservation that is asked for as PROJECT/NAME; empty for none."""
+    """Return the requested reservation as PROJECT/NAME, empty if no specific one is requested. Raises ApiError."""
     kind, values = affinity.get("consumeReservationType", "ANY_RESERVATION"), affinity.get("values", [])
     field = f"{_PROPERTIES}.reservationAffinity"
     if kind != "SPECIFIC_RESERVATION":

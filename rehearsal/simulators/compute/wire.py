@@ -1,4 +1,4 @@
-"""Resources, managed instances, VMs and operations as Compute Engine's JSON bodies; 64-bit numbers are texts."""
+"""JSON bodies of Compute Engine for resources, managed instances, VMs and operations. 64-bit numbers are texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rehearsal.simulators.compute.records import (
 )
 from rehearsal.simulators.http import google
 
-#: Operation.operationType of calls that are neither insert nor delete of the target itself.
+#: Operation.operationType of calls that are neither an insert nor a delete of the target.
 _TYPES = {
     "instances.setMetadata": "setMetadata",
 }
@@ -44,12 +44,12 @@ _ACTION_FIELDS = (
 
 
 def link(path: str) -> str:
-    """Return the link of what a full name names."""
+    """Return the link of a resource with this full name."""
     return f"{google.COMPUTE_API}/{path}"
 
 
 def _located(scope: Scope) -> dict[str, str]:
-    """Return the field that tells where a resource lives."""
+    """Return the field with the zone or region of a resource."""
     return {{ZONES: "zone", REGIONS: "region"}[scope.kind]: scope.link} if scope.location else {}
 
 
@@ -74,7 +74,7 @@ def policy_body(policy: Policy) -> dict[str, Any]:
 
 
 def template_body(template: Template) -> dict[str, Any]:
-    """Return an InstanceTemplate with what Compute Engine fills in."""
+    """Return an InstanceTemplate with the defaults of Compute Engine."""
     sent, terms = template.properties, template.terms
     may_restart = not terms.is_preemptible and not terms.ends_by_itself
     scheduling = {
@@ -165,7 +165,7 @@ def _topology_state(group: Group) -> str:
 
 
 def member_body(group: Group, member: Member) -> dict[str, Any]:
-    """Return a ManagedInstance; id and status are missing while there is no VM, but flex-start says PENDING."""
+    """Return a ManagedInstance. Without a VM, it has no ID and no status, except for PENDING of flex-start."""
     machine = member.machine
     shown: dict[str, Any] = {
         "name": member.name,

@@ -1,4 +1,4 @@
-"""A GKE to rehearse on: the real REST API over a socket, nodes in a real cluster, failures on demand."""
+"""A simulated GKE: its REST API over a socket, nodes in a real cluster, failures on demand."""
 
 from rehearsal.simulators.gke.app import Simulator, serve
 from rehearsal.simulators.gke.faults import Fault, FaultKind

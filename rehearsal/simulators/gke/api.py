@@ -1,12 +1,11 @@
-"""GKE's REST methods over the model: which path means which call, and what it answers.
+"""GKE's REST methods over the model: maps paths to calls, and calls to responses.
 
-Compute Engine's for workload policies and reservations, and the tests of IAM permissions, are served beside them, at
-the same address. Transport-free: `Api.handle` takes a parsed request and returns a JSON body or raises an ApiError.
-Methods that node pools don't need answer UNIMPLEMENTED.
+The same address also serves Compute Engine's methods for workload policies and reservations, and the tests of IAM
+permissions. Transport-free: `Api.handle` takes a parsed request and returns a JSON body or raises an ApiError. Methods
+that node pools do not need raise UNIMPLEMENTED.
 
-Partial responses, checked against the messages of the API.
-
-A mask that names a field the message doesn't have is refused, as Google does, so that a client's typing mistake shows.
+Masks of partial responses are checked against the messages of the API. As in GKE, a mask with an unknown field is
+rejected, so that typing mistakes of clients become visible.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from rehearsal.simulators.http.fieldmask import Mask, MaskError, apply
 
 _SCOPE = r"/v1/projects/(?P<project>[^/:]+)/locations/(?P<location>[^/:]+)"
 _CLUSTER = rf"{_SCOPE}/clusters/(?P<cluster>[^/:]+)"
-#: What v1 does not have is sent to v1beta1.
+#: Clients send fields that v1 does not have to v1beta1.
 _CREATE = _CLUSTER.replace("/v1/", "/(?P<version>v1|v1beta1)/", 1) + "/nodePools"
 _POOL = rf"{_CLUSTER}/nodePools/(?P<pool>[^/:]+)"
 _OPERATION = rf"{_SCOPE}/operations/(?P<operation>[^/:]+)"
 _POLICIES = r"/compute/v1/projects/(?P<project>[^/:]+)/regions/(?P<region>[^/:]+)/resourcePolicies"
-#: The form that Google's client libraries request; gcloud requests json.
+#: The format that Google's client libraries request; gcloud requests json.
 _ENUMS_AS_NUMBERS = "json;enum-encoding=int"
 _RESERVATION = r"/compute/v1/projects/(?P<project>[^/:]+)/zones/(?P<zone>[^/:]+)/reservations/(?P<reservation>[^/:]+)"
 
 
-# Clients send the same few masks again and again; nobody changes a mask that was parsed.
+# Clients send the same few masks repeatedly, and parsed masks are never changed.
 @functools.lru_cache(maxsize=256)
 def parse(text: str, descriptor: schema.Descriptor) -> Mask:
-    """Return the mask that the text spells, checked against the message; an empty one selects everything."""
+    """Return the mask in the text, checked against the message; an empty mask selects everything."""
     try:
         return fieldmask.tree([_canonical(path, descriptor) for path in fieldmask.paths(text)])
     except MaskError as error:
@@ -61,7 +60,7 @@ def _refusal(path: str) -> ApiError:
 
 
 def cluster_of(found: Route) -> ClusterName:
-    """Return the cluster that a path names."""
+    """Return the cluster in a path."""
     return ClusterName(found.parts["project"], found.parts["location"], found.parts["cluster"])
 
 
@@ -90,7 +89,7 @@ _ROUTES = tuple(
 
 
 def route(http_method: str, path: str) -> Route:
-    """Return the call that a request means."""
+    """Return the call that a request makes. Raises ApiError if the call does not exist."""
     known = False
     for expected, pattern, method in _ROUTES:
         match = pattern.fullmatch(path)
@@ -104,7 +103,7 @@ def route(http_method: str, path: str) -> Route:
 
 
 class Api:
-    """Answers calls from the model."""
+    """Handles calls with the model."""
 
     def __init__(self, world: World, *, ca_certificate: str = "", endpoint: str = "") -> None:
         self._world = world
@@ -127,7 +126,7 @@ class Api:
         }
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
-        """Return the body of the answer, a picture of one moment."""
+        """Return the body of the response, which shows the state at one point in time."""
         with self._world.moment():
             return self._answers[found.method](found, request)
 
@@ -207,7 +206,7 @@ class Api:
     def _insert_policy(self, found: Route, request: Request) -> dict[str, Any]:
         return self._world.insert_policy(_region(found), request.body)
 
-    # -- what is asked before anything is made -------------------------------------------------------------------
+    # -- reads before a create -----------------------------------------------------------------------------------
 
     def _get_reservation(self, found: Route, _request: Request) -> dict[str, Any]:
         return self._world.reservation(found.parts["project"], found.parts["zone"], found.parts["reservation"])
@@ -224,7 +223,7 @@ def _region(found: Route) -> RegionName:
 
 
 class _Output:
-    """The form that a client wants its answer in; read before the call takes effect, so that a bad mask stops it."""
+    """The format of the response. Parsed before the call takes effect, so an invalid mask has no side effects."""
 
     def __init__(self, request: Request, message: str) -> None:
         query, headers = request.query, request.headers
@@ -241,9 +240,9 @@ class _Output:
             )
 
     def render(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return the requested part of the body in the requested form."""
+        """Return the requested part of the body in the requested format."""
         return self.encode(apply(self.mask, body))
 
     def encode(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Return a body in the requested form of its enums."""
+        """Return a body with its enums in the requested format."""
         return schema.numbered(self._descriptor, body) if self._numbers else body

@@ -1,11 +1,11 @@
-"""The simulated GKE as a whole: for use in a process (`with Simulator() as gke: ...`) and as a command.
+"""The simulated GKE, for use in a process (`with Simulator() as gke: ...`) and as a command.
 
-State lives in memory: after a restart there are no pools, and Node objects of an earlier life are removed from the
-cluster of the kubeconfig. Its own API has, beside what every simulator's has (`http/service.py`):
+The state is in memory: after a restart there are no pools, and Node objects of earlier processes are deleted from the
+cluster of the kubeconfig. The own API has these calls in addition to those of every simulator (`http/service.py`):
 
-GET    /simulator/v1/state                      pools, nodes and operations
-POST   /simulator/v1/pools/NAME:preempt         {"hosts": N}; without, all
-POST   /simulator/v1/pools/NAME:setStatus       {"status": S, "message": M}
+    GET    /simulator/v1/state                      pools, nodes and operations
+    POST   /simulator/v1/pools/NAME:preempt         {"hosts": N}; without it, all hosts
+    POST   /simulator/v1/pools/NAME:setStatus       {"status": S, "message": M}
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from rehearsal.simulators.http.world import Clock
 
 
 class Simulator(LocalSimulator[World, SimulatorSettings]):
-    """A GKE on a local port; use it as a context, or call `start` and `stop`."""
+    """A GKE on a local port; use it as a context manager, or call `start` and `stop`."""
 
     _registrar: Registrar | None = None
 
@@ -54,9 +54,9 @@ class Simulator(LocalSimulator[World, SimulatorSettings]):
         return World(settings or SimulatorSettings(), clock=clock, rng=rng)
 
     def start(self) -> None:
-        """Open the port, and take charge of the cluster's simulated Nodes.
+        """Open the port and serve, and manage the simulated Nodes of the cluster.
 
-        Raises OSError where the port is taken, and ClusterError where the kubeconfig or its cluster can't be used.
+        Raises OSError if the port is in use, and ClusterError if the kubeconfig or its cluster cannot be used.
         """
         cluster = connect(str(self._kubeconfig)) if self._kubeconfig is not None else None
         certificate = base64.b64encode((cluster.ca_pem or b"") if cluster else b"").decode()
@@ -68,7 +68,7 @@ class Simulator(LocalSimulator[World, SimulatorSettings]):
                 Api(self.world, ca_certificate=certificate, endpoint=endpoint or address),
             )
         )
-        # Only with the port in hand: another simulator that has it owns the Nodes, too.
+        # Only after the port is open: another simulator on that port would also manage the Nodes.
         if cluster is not None:
             self._take_charge(cluster, server)
         self._run()
@@ -86,18 +86,18 @@ class Simulator(LocalSimulator[World, SimulatorSettings]):
         self.world.attach(registrar)
 
     def stop(self) -> None:
-        """Close the port and end all threads; Nodes stay where they are."""
+        """Close the port and end all threads. Nodes remain in the cluster."""
         super().stop()
         if self._registrar is not None:
             self._registrar.stop()
 
     @property
     def pools(self) -> tuple[PoolView, ...]:
-        """Pictures of all pools."""
+        """Snapshots of all pools."""
         return self.world.views()
 
     def pool(self, name: str) -> PoolView | None:
-        """Return the picture of the first pool of that name, or None."""
+        """Return a snapshot of the first pool with that name; None if it does not exist."""
         return next((view for view in self.pools if view.name == name), None)
 
     def preempt(self, pool: str, *, hosts: int | None = None) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class Simulator(LocalSimulator[World, SimulatorSettings]):
 
 
 def serve(settings: SimulatorSettings, *, kubeconfig: Path | None, host: str, port: int) -> int:
-    """Serve until SIGINT or SIGTERM; return 1 where the port or the cluster cannot be used."""
+    """Serve until SIGINT or SIGTERM; return 1 if the port or the cluster cannot be used."""
     try:
         return Simulator(settings, kubeconfig=kubeconfig, host=host, port=port).serve("GKE simulator", _use)
     except ClusterError as error:
@@ -122,7 +122,7 @@ _POOL_ACTION = re.compile(r"pools/([^/:]+):(preempt|setStatus)")
 
 
 class GkeService(BaseService[World]):
-    """Serves a world."""
+    """Serves the API of a world."""
 
     fault_type = Fault
 
@@ -131,20 +131,20 @@ class GkeService(BaseService[World]):
         self._api = own_api
 
     def route(self, http_method: str, path: str) -> Route:
-        """Return the call that a request means."""
+        """Return the call that a request makes. Raises ApiError if the call does not exist."""
         return api.route(http_method, path)
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
-        """Return the body of the answer."""
+        """Return the body of the response."""
         return self._api.handle(found, request)
 
     def broken(self, fault: BaseFault) -> ApiError:
-        """Return the refusal that a fault answers with."""
+        """Return the error that a fault causes."""
         told = fault.status if isinstance(fault, Fault) and fault.status != "INTERNAL" else None
         return of_http_code(fault.code, fault.message or "The service is currently unavailable.", status=told)
 
     def target_of(self, found: Route, request: Request) -> Target:
-        """Return the call, and the pool that it is about, as far as it shows."""
+        """Return the call and, if known, the attributes of its pool, for faults to match."""
         if found.method == "nodePools.create":
             return self._target_of_create(found, request)
         name = found.parts.get("pool")
@@ -171,11 +171,11 @@ class GkeService(BaseService[World]):
         )
 
     def refusal(self, code: int, message: str) -> ApiError:
-        """Return a refusal with an HTTP status."""
+        """Return an error with an HTTP status."""
         return of_http_code(code, message)
 
     def act(self, http_method: str, path: str, body: object) -> dict[str, Any] | None:
-        """Answer what is about pools."""
+        """Handle the calls of this simulator's own API; None if the call is unknown."""
         action = _POOL_ACTION.fullmatch(path)
         if action is not None and http_method == "POST":
             return self._act(action[1], action[2], self.object_of(body))

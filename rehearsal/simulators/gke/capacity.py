@@ -1,4 +1,4 @@
-"""The terms on which a pool's nodes are had, and what GKE refuses of them."""
+"""The kinds of capacity for a pool's nodes, and the checks of the fields that request them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rehearsal.simulators.machines import Machine
 _RESERVATION = re.compile(
     r"(?:projects/[^/]+/reservations/)?[^/]+(?:/reservationBlocks/[^/]+(?:/reservationSubBlocks/[^/]+)?)?"
 )
-#: The cluster autoscaler takes such taints to be gone once a node has started.
+#: The cluster autoscaler ignores taints with this prefix: it expects their removal once a node has started.
 _IGNORED_TAINT_PREFIX = "startup-taint.cluster-autoscaler.kubernetes.io/"
 _TOLERATED_TAINT = "google.com/tpu"
-#: What was recorded of reservations that are used up, or that GKE's autoscaler looks for.
+#: Recorded messages for reservations that are used up, and those that GKE's autoscaler searches for.
 FULL_RESERVATION_TEXTS = (
     google.full_reservation_text("r"),
     "No available resources in specified reservations",
@@ -30,7 +30,7 @@ FULL_RESERVATION_TEXTS = (
 
 
 class Capacity(StrEnum):
-    """Each of them is short, or not, by itself."""
+    """Kinds of capacity. Each can be short independently of the others."""
 
     ON_DEMAND = "on-demand"
     SPOT = "spot"
@@ -39,7 +39,7 @@ class Capacity(StrEnum):
 
 
 def capacity_of(pool: Mapping[str, Any]) -> Capacity:
-    """Return the terms that a pool in canonical JSON asks for."""
+    """Return the kind of capacity that a pool in canonical JSON requests."""
     config = pool.get("config", {})
     if reservation_of(pool):
         return Capacity.RESERVATION
@@ -49,14 +49,14 @@ def capacity_of(pool: Mapping[str, Any]) -> Capacity:
 
 
 def reservation_of(pool: Mapping[str, Any]) -> str:
-    """Return the reservation that a pool names, with its blocks, as it was sent; empty for none."""
+    """Return the reservation of a pool with its blocks, as it was sent; empty if the pool has no reservation."""
     affinity = pool.get("config", {}).get("reservationAffinity", {})
     named = affinity.get("consumeReservationType") == "SPECIFIC_RESERVATION" and affinity.get("values")
     return str(affinity["values"][0]) if named else ""
 
 
 def reservation_parts(reservation: str) -> tuple[str, str, str, str]:
-    """Return project, name, block and sub-block of a reservation, each empty where it names none."""
+    """Return project, name, block and sub-block of a reservation; a part that the text lacks is empty."""
     parts = reservation.split("/")
     project = ""
     if len(parts) > 2 and parts[0] == "projects":
@@ -66,20 +66,20 @@ def reservation_parts(reservation: str) -> tuple[str, str, str, str]:
 
 
 def reservation_names(reservation: str) -> tuple[str, str]:
-    """Return all that a pool sends of its reservation, and the name in it, each empty for none."""
+    """Return the reservation as a pool sends it, and only its name; both are empty without a reservation."""
     return reservation, reservation_parts(reservation)[1]
 
 
 def full_reservation_text(pool_name: str) -> str:
-    """Return how a pool is told that its reservation is used up: every pool hears another of the recorded texts."""
+    """Return the message for a used-up reservation; the name of the pool selects one of the recorded texts."""
     return FULL_RESERVATION_TEXTS[zlib.crc32(pool_name.encode()) % len(FULL_RESERVATION_TEXTS)]
 
 
 def keeps_autoscaler_off(pool: Mapping[str, Any]) -> bool:
-    """Tell whether a taint keeps the autoscaler from bringing nodes.
+    """Return whether a taint prevents the autoscaler from adding nodes.
 
-    It looks whether a waiting pod would fit a node with the pool's own taints. The simulator knows no pods, and takes
-    none to tolerate more than what GKE makes pods with chips tolerate.
+    The autoscaler adds nodes only if a waiting pod would fit a node with the pool's taints. The simulator has no pods;
+    it assumes that pods tolerate only the taints that GKE makes pods with chips tolerate.
     """
     return any(
         taint.get("effect") != "PREFER_NO_SCHEDULE"
@@ -90,7 +90,7 @@ def keeps_autoscaler_off(pool: Mapping[str, Any]) -> bool:
 
 
 def check_capacity(pool: Mapping[str, Any], machine: Machine) -> None:
-    """Refuse terms that don't go together, or not with the machine type."""
+    """Raise ApiError for kinds of capacity that exclude each other or do not exist for the machine type."""
     config = pool.get("config", {})
     _check_reservation(config)
     reserved = config.get("reservationAffinity", {}).get("consumeReservationType", "UNSPECIFIED")
@@ -120,14 +120,14 @@ def _check_reservation(config: Mapping[str, Any]) -> None:
         if _RESERVATION.fullmatch(values[0]) is None:
             raise _invalid(f'{field}: "{values[0]}" is not the name of a reservation.')
         if "/" in values[0] and not values[0].startswith("projects/"):
-            # Seen once (cluster-toolkit issue 5043); the full path is taken.
+            # Seen once (cluster-toolkit issue 5043); the full path is accepted.
             raise ApiError("NOT_FOUND", f"The resource '{values[0]}' was not found")
     elif values or affinity.get("key"):
         raise _invalid(f"{field}: key and values are for SPECIFIC_RESERVATION only.")
 
 
 def _check_flex_start(pool: Mapping[str, Any], machine: Machine) -> None:
-    """Refuse what the dynamic workload scheduler, which brings the nodes, doesn't take."""
+    """Raise ApiError for fields that the scheduler of flex-start (dynamic workload scheduler) does not accept."""
     config, scaling = pool.get("config", {}), pool.get("autoscaling", {})
     if machine.is_tpu and not machine.flex_start:
         raise _invalid(f"Flex-start is not supported with machine type {machine.name}.")

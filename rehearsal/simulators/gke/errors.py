@@ -1,6 +1,6 @@
-"""Refusals in the form that Google's REST APIs give them.
+"""Errors in the format of Google's REST APIs.
 
-Texts of particular refusals live where they are decided (validation, model), not here.
+The messages of particular errors are in the modules that raise them (validation, model).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BAD_REQUEST = "type.googleapis.com/google.rpc.BadRequest"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldViolation:
-    """One field that a request got wrong."""
+    """An invalid field of a request."""
 
     path: str
     description: str
@@ -25,7 +25,7 @@ class FieldViolation:
 
 @dataclass(eq=False)
 class ApiError(RefusalError):
-    """A refusal: its canonical status and Google's text."""
+    """An error response: its canonical status and Google's message."""
 
     status: str
     message: str
@@ -52,5 +52,5 @@ class ApiError(RefusalError):
 
 
 def of_http_code(code: int, message: str, *, status: str | None = None) -> ApiError:
-    """Return the refusal that goes with an HTTP status."""
+    """Return the usual error for an HTTP status."""
     return ApiError(status or google.status_of_http(code), message, http_code=code)

@@ -1,4 +1,4 @@
-"""Failures of GKE on demand: what to break, for which pools and calls."""
+"""Failures of GKE on demand, for selected pools and calls."""
 
 from __future__ import annotations
 
@@ -12,38 +12,30 @@ from rehearsal.simulators.http import faults
 
 
 class FaultKind(StrEnum):
-    """Everything that can be made to go wrong."""
+    """Kinds of simulated failures."""
 
+    #: The create ends with GCE_STOCKOUT, and its pool is in ERROR. A pool that is created empty, as for flex-start,
+    #: becomes RUNNING and gets its nodes only when the fault is cleared.
     STOCKOUT = "stockout"
-    """The create ends with GCE_STOCKOUT, its pool in ERROR. A pool made empty runs, without nodes until the fault is
-    cleared: so flex-start waits for capacity."""
-
+    #: The create ends with GCE_QUOTA_EXCEEDED, and its pool is in ERROR. A pool that is created empty waits as in a
+    #: stockout.
     QUOTA_EXCEEDED = "quota_exceeded"
-    """The create ends with GCE_QUOTA_EXCEEDED, its pool in ERROR. A pool made empty waits as in a stockout."""
-
+    #: The create ends with the given status and message, and its pool is in ERROR.
     CREATE_ERROR = "create_error"
-    """The create ends with the given status and message, its pool in ERROR."""
-
+    #: The pool remains PROVISIONING until the fault is cleared.
     CREATE_NEVER_ENDS = "create_never_ends"
-    """The pool stays PROVISIONING until the fault is cleared."""
-
+    #: The pool becomes RUNNING while `hosts` (default: all) of its nodes never register.
     NODES_NEVER_REGISTER = "nodes_never_register"
-    """The pool gets RUNNING while `hosts` (default: all) of its nodes never register."""
-
+    #: `hosts` (default: all) of the nodes register without chips.
     NODES_WITHOUT_CHIPS = "nodes_without_chips"
-    """`hosts` (default: all) of the nodes register without chips."""
-
+    #: The delete ends with an error; the pool is RUNNING_WITH_ERROR with half of its nodes.
     DELETE_FAILS = "delete_fails"
-    """The delete ends with an error; the pool is RUNNING_WITH_ERROR with half of its nodes."""
-
+    #: The pool remains STOPPING until the fault is cleared.
     DELETE_NEVER_ENDS = "delete_never_ends"
-    """The pool stays STOPPING until the fault is cleared."""
-
+    #: A call gets the given HTTP status, or no response if the code is 0.
     HTTP_ERROR = faults.HTTP_ERROR
-    """A call is answered with the given HTTP code, or not at all with code 0."""
-
+    #: A call is answered only after `seconds`.
     HANG = faults.HANG
-    """A call is answered only after `seconds`."""
 
 
 CREATE_FAULTS = (
@@ -52,7 +44,7 @@ CREATE_FAULTS = (
     FaultKind.CREATE_ERROR,
     FaultKind.CREATE_NEVER_ENDS,
 )
-#: Of CREATE_FAULTS those that strike a pool made empty when it should get its nodes.
+#: Kinds of CREATE_FAULTS that affect a pool created empty when it should get its nodes.
 CAPACITY_FAULTS = (FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED)
 NODE_FAULTS = (FaultKind.NODES_NEVER_REGISTER, FaultKind.NODES_WITHOUT_CHIPS)
 DELETE_FAULTS = (FaultKind.DELETE_FAILS, FaultKind.DELETE_NEVER_ENDS)
@@ -60,9 +52,9 @@ DELETE_FAULTS = (FaultKind.DELETE_FAILS, FaultKind.DELETE_NEVER_ENDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a fault may strike: a call, the pool that it is about, or a pool; None and empty where it isn't known.
+    """Attributes of a call or pool that a fault can match; None or empty if unknown.
 
-    `reservation` is how a pool names its own, and the name alone.
+    `reservation` contains the reservation as the pool names it, and only its name.
     """
 
     method: str | None = None
@@ -76,11 +68,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault(faults.BaseFault):
-    """One thing to break; what is None matches everything.
+    """A fault. A field that is not set matches any target.
 
     `pool` is a regular expression for the whole name, `topology` such as 4x8, `capacity` one of Capacity's values,
-    `reservation` a name, or all of what pools send. `after_seconds` delays the end of a failed create or delete (None:
-    as long as a good one takes), which ends with `status`.
+    `reservation` a name, or the whole text that pools send. `after_seconds` is the time until a failed create or delete
+    ends with `status`; by default, the usual time.
     """
 
     kinds = FaultKind

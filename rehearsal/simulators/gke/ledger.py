@@ -1,6 +1,6 @@
-"""The operations of the simulated GKE: their beginning, their end, and how long they are remembered.
+"""The operations of the simulated GKE: their begin, end and retention.
 
-Not thread-safe: the model locks.
+Not thread-safe: the model holds the lock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rehearsal.simulators.http.world import Timeline
 
 
 class Ledger:
-    """Every operation that is remembered, oldest first."""
+    """All operations that are retained, oldest first."""
 
     def __init__(self, *, settings: Callable[[], SimulatorSettings], timeline: Timeline, rng: random.Random) -> None:
         self._settings = settings
@@ -28,15 +28,15 @@ class Ledger:
         self._operations: dict[str, Operation] = {}
 
     def all(self) -> list[Operation]:
-        """Return every operation that is remembered."""
+        """Return all operations that are retained."""
         return list(self._operations.values())
 
     def find(self, name: str) -> Operation | None:
-        """Return an operation, or None where there is none of that name."""
+        """Return the operation with that name; None if it does not exist."""
         return self._operations.get(name)
 
     def check_quota(self, cluster: ClusterName, *, but: Operation | None = None) -> None:
-        """Refuse one more operation where the cluster has as many as it may."""
+        """Raise ApiError if the cluster has the maximum number of running operations; `but` is not counted."""
         quota = self._settings().operations_quota
         if quota is None:
             return
@@ -66,7 +66,7 @@ class Ledger:
         return operation
 
     def end(self, operation: Operation, when: datetime, failure: Failure | None = None) -> None:
-        """End an operation, well or badly."""
+        """End an operation, with an error if `failure` is given."""
         operation.status, operation.ended, operation.failure = OperationStatus.DONE, when, failure
         operation.held_by = None
 

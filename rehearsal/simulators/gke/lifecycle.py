@@ -1,7 +1,7 @@
-"""What happens to a node pool between its create and its end: the steps that time brings, and those that faults bring.
+"""Changes of a node pool between its create and its delete, over time and by faults.
 
-Not thread-safe: the model locks. A step first checks that it still applies, since whatever came in between (a delete, a
-preemption, a cleared fault) doesn't take it off the timeline.
+Not thread-safe: the model holds the lock. Each step checks first whether it still applies, because events in between (a
+delete, a preemption, a cleared fault) do not remove it from the timeline.
 """
 
 from __future__ import annotations
@@ -38,22 +38,25 @@ from rehearsal.simulators.http.faults import FaultBook
 from rehearsal.simulators.http.world import Timeline
 
 _INTERNAL = "An internal error has occurred."
-#: The autoscaler looks at a pool that it could do nothing for this much later.
+#: Pause in seconds until the autoscaler checks a pool again for which it could do nothing.
 _NEXT_LOOK_SECONDS = 10.0
 
 
 class NodeSink(Protocol):
-    """Takes nodes into a cluster and out of it; calls come under the model's lock, so it must only take note."""
+    """Adds nodes to a cluster and removes them.
+
+    Methods are called while the model's lock is held, so they may only record the order.
+    """
 
     def register(self, pool: Pool, node: SimulatedNode) -> None:
-        """Bring the node into the cluster, then tell `World.node_registered`."""
+        """Register the node in the cluster, then call `World.node_registered`."""
 
     def remove(self, node_name: str) -> None:
-        """Take the node out of the cluster."""
+        """Remove the node from the cluster."""
 
 
 class Lifecycle:
-    """Moves pools along."""
+    """Performs the changes of pools."""
 
     def __init__(
         self,
@@ -66,7 +69,8 @@ class Lifecycle:
         rng: random.Random,
     ) -> None:
         self.sink: NodeSink | None = None
-        #: Whether pods wait for nodes of a pool that was created empty. The simulator knows no pods, and assumes some.
+        #: Whether pods wait for nodes of a pool that was created empty. By default True, because the simulator has no
+        #: pods.
         self.is_waited_for: Callable[[Pool], bool] = lambda _pool: True
         self._settings = settings
         self._clusters = clusters
@@ -78,10 +82,10 @@ class Lifecycle:
     # -- create --------------------------------------------------------------------------------------------------
 
     def begin_creation(self, pool: Pool, now: datetime) -> None:
-        """Plan the steps of a create."""
+        """Schedule the steps of a create."""
         settings, operation = self._settings(), pool.operation
         lasting = settings.create_seconds + self._rng.random() * settings.create_jitter_seconds
-        # A pool made empty needs capacity only later.
+        # A pool that is created empty needs capacity only later.
         later = CAPACITY_FAULTS if pool.plan.scale_up_hosts else ()
         fault = self._fault(pool, *(kind for kind in CREATE_FAULTS if kind not in later))
         if fault is not None and fault.kind is FaultKind.CREATE_NEVER_ENDS:
@@ -138,7 +142,7 @@ class Lifecycle:
         self.try_finish_creation(pool, operation, when)
 
     def try_finish_creation(self, pool: Pool, operation: Operation, when: datetime) -> None:
-        """End a create once its time is over and the cluster has every node that will come."""
+        """End a create when its time is over and the cluster has every node that will register."""
         creating = operation.kind is OperationType.CREATE_NODE_POOL and not operation.is_done
         if not creating or not operation.due or operation.held_by is not None:
             return
@@ -154,7 +158,7 @@ class Lifecycle:
             busy = pool.status in (PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR)
             waits = pool.status is PoolStatus.RUNNING and not self.is_waited_for(pool)
             if (busy or waits) and self._is_current(pool):
-                # Not now; the autoscaler looks again.
+                # The pool cannot grow now; the autoscaler checks again later.
                 self._scale_up_later(pool, when, _NEXT_LOOK_SECONDS)
             else:
                 self.scale_up(pool)
@@ -162,9 +166,9 @@ class Lifecycle:
         self._timeline.at(now + timedelta(seconds=seconds), look)
 
     def scale_up(self, pool: Pool) -> None:
-        """Give a pool made empty its nodes, or let it wait for the fault that keeps them to be cleared.
+        """Add the nodes of a pool that was created empty, unless a fault prevents it until it is cleared.
 
-        For a pool with a taint that no pod tolerates the autoscaler brings none.
+        The autoscaler adds no nodes to a pool with a taint that no pod tolerates.
         """
         if self._is_current(pool) and pool.status is PoolStatus.RUNNING and not pool.nodes:
             if capacity.keeps_autoscaler_off(pool.body):
@@ -185,7 +189,7 @@ class Lifecycle:
     # -- delete --------------------------------------------------------------------------------------------------
 
     def begin_deletion(self, pool: Pool, now: datetime) -> None:
-        """Plan the steps of a delete."""
+        """Schedule the steps of a delete."""
         operation = pool.operation
         fault = self._fault(pool, *DELETE_FAULTS)
         lasting = self._settings().delete_seconds
@@ -197,7 +201,7 @@ class Lifecycle:
             end = now + timedelta(seconds=lasting)
             self._timeline.at(end, lambda when: self._fail_deletion(pool, operation, failure, when))
             return
-        # Real nodes are drained and gone well before the operation ends.
+        # Real nodes are drained and deleted well before the operation ends.
         self._timeline.at(now + timedelta(seconds=lasting / 2), lambda _: self.give_up(pool.nodes))
         self._timeline.at(now + timedelta(seconds=lasting), lambda when: self._deletion_due(pool, operation, when))
 
@@ -206,7 +210,7 @@ class Lifecycle:
         self.try_finish_deletion(pool, operation, when)
 
     def try_finish_deletion(self, pool: Pool, operation: Operation, when: datetime) -> None:
-        """End a delete once its time is over and no fault holds it."""
+        """End a delete when its time is over and no fault delays it."""
         if operation.due and operation.held_by is None and not operation.is_done:
             self.give_up(pool.nodes)
             self._clusters[pool.cluster].pools.pop(pool.name, None)
@@ -216,7 +220,7 @@ class Lifecycle:
         self.give_up(pool.nodes[: (len(pool.nodes) + 1) // 2])
         self.set_status(pool, PoolStatus.RUNNING_WITH_ERROR, trouble=failure)
         for node in pool.nodes:
-            # It may have fallen due while the pool was going, and nothing brings nodes then.
+            # The node may have been due during the delete, when no nodes are registered.
             if node.state is NodeState.WAITING:
                 self._bring(pool, node)
             elif node.state is NodeState.LOST:
@@ -224,7 +228,7 @@ class Lifecycle:
         self._ledger.end(operation, when, failure)
 
     def give_up(self, nodes: Sequence[SimulatedNode]) -> None:
-        """Take nodes away for good."""
+        """Delete nodes permanently."""
         for node in nodes:
             if node.state is not NodeState.REMOVED:
                 node.state = NodeState.REMOVED
@@ -234,14 +238,14 @@ class Lifecycle:
     # -- shared --------------------------------------------------------------------------------------------------
 
     def lose(self, pool: Pool, node: SimulatedNode, now: datetime) -> None:
-        """Take note that a node is gone, and plan its return where the settings ask for repair."""
+        """Record the loss of a node, and schedule its return if the settings contain a repair time."""
         node.state = NodeState.LOST
         repair_seconds = self._settings().repair_seconds
         if repair_seconds is not None:
             self._bring_later(pool, node, now + timedelta(seconds=repair_seconds))
 
     def set_status(self, pool: Pool, status: PoolStatus, *, trouble: Failure | None = None) -> None:
-        """Change a pool's state, its reason, and so its etag."""
+        """Change a pool's status, the reason for it, and its etag."""
         pool.status, pool.trouble = status, trouble
         pool.touch(f"{self._rng.getrandbits(64):016x}")
 
@@ -257,7 +261,7 @@ def _rpc_status(fault: Fault) -> str:
 
 
 def _failure_of(fault: Fault, pool: Pool) -> Failure | None:
-    """Return how a create ends under a fault, or None where the fault doesn't fail it."""
+    """Return the error with which a create ends under a fault; None if the fault does not fail it."""
     if fault.kind is FaultKind.CREATE_NEVER_ENDS:
         return None
     if fault.kind is FaultKind.CREATE_ERROR:
@@ -269,7 +273,7 @@ def _failure_of(fault: Fault, pool: Pool) -> Failure | None:
     )
     instance = f"Instance '{pool.groups[zone]}-0000' creation failed: "
     if fault.kind is FaultKind.STOCKOUT and pool.plan.reservation:
-        # Which code comes with it is not known: the text has to do.
+        # The code of this failure is unknown, so only its text identifies it.
         text = fault.message or capacity.full_reservation_text(pool.name)
         return Failure(status="INVALID_ARGUMENT", message=text)
     if fault.kind is FaultKind.STOCKOUT:

@@ -1,9 +1,7 @@
-"""The simulated GKE's memory: clusters, node pools, operations, nodes, and what may be asked of them.
+"""State of the simulated GKE: clusters, node pools, operations, nodes; and the calls on them.
 
-`World` does not know Kubernetes: nodes to register or remove go to a `NodeSink`, which reports back when the cluster
-has them.
-
-Reservations of Compute Engine, as far as clients look at them.
+`World` does not use Kubernetes: it gives the nodes to register or remove to a `NodeSink`, which reports when the
+cluster has them. Reservations of Compute Engine have only the fields that clients read.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ _DOING = {
 
 
 def reservation_body(settings: SimulatorSettings, project: str, zone: str, name: str, now: datetime) -> dict[str, Any]:
-    """Return the body of a reservation; no project is out of scope, for reservations are shared."""
+    """Return the body of a reservation. Every project is allowed, because reservations can be shared."""
     path = f"projects/{project}/zones/{zone}/reservations/{name}"
     if "compute.reservations.get" in settings.denied_permissions:
         raise ApiError("PERMISSION_DENIED", f"Required 'compute.reservations.get' permission for '{path}'")
@@ -69,7 +67,7 @@ def reservation_body(settings: SimulatorSettings, project: str, zone: str, name:
 
 
 class World(BaseWorld[SimulatorSettings, Fault]):
-    """Everything that the simulated GKE knows."""
+    """State of the simulated GKE."""
 
     def __init__(self, settings: SimulatorSettings, *, clock: Clock, rng: random.Random | None = None) -> None:
         super().__init__(settings, clock=clock, rng=rng)
@@ -87,7 +85,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
 
     @contextmanager
     def moment(self) -> Iterator[datetime]:
-        """Let happen what is due, the ends of reservations among it, as in `BaseWorld.moment`."""
+        """Run the callbacks that are due, as in `BaseWorld.moment`, and delete the nodes of ended reservations."""
         with super().moment() as now:
             for pool in self._all_pools() if self._settings.reservation_ends else ():
                 if pool.plan.reservation and self._has_ended(pool.plan, now):
@@ -105,7 +103,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
     # -- clusters ------------------------------------------------------------------------------------------------
 
     def cluster(self, name: ClusterName) -> Cluster:
-        """Return a cluster; where any name is served, it is made on first sight."""
+        """Return a cluster. If the settings name no cluster, it is created when it is first used."""
         with self.moment() as now:
             self._check_scope(name.project, "container.clusters.get")
             served = self._settings
@@ -116,7 +114,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
             return self._clusters[name]
 
     def clusters(self, project: str, location: str) -> list[Cluster]:
-        """Return the clusters of a location, or of all for "-"."""
+        """Return the clusters of a location; "-" means all locations."""
         with self.moment():
             self._check_scope(project, "container.clusters.list")
             served = self._settings
@@ -168,7 +166,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
             return operation
 
     def asked_topology(self, name: ClusterName, body: Mapping[str, Any]) -> str | None:
-        """Return the topology that a create asks for, whether or not it is allowed; None where it tells none."""
+        """Return the topology that a create requests, without checks; None if it contains none."""
         with self.moment() as now:
             return validation.asked_topology(body, self._usable_policies(name, now))
 
@@ -176,7 +174,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
         return self._policies.usable(RegionName(name.project, names.region_of(name.location)), now)
 
     def pool(self, name: ClusterName, pool: str) -> Pool:
-        """Return one pool."""
+        """Return one pool. Raises ApiError if it does not exist."""
         with self.moment():
             found = self.cluster(name).pools.get(pool)
             if found is None:
@@ -184,7 +182,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
             return found
 
     def peek(self, name: ClusterName, pool: str) -> Pool | None:
-        """Return a pool if it is there, without a word if not."""
+        """Return a pool; None if it does not exist."""
         with self.moment():
             cluster = self._clusters.get(name)
             return cluster.pools.get(pool) if cluster is not None else None
@@ -231,12 +229,12 @@ class World(BaseWorld[SimulatorSettings, Fault]):
             return policies.policy_body(region, self._policies.get(region, name, now), now)
 
     def insert_policy(self, region: RegionName, body: object) -> dict[str, Any]:
-        """Begin to make a workload policy; return the body of the operation."""
+        """Begin to create a workload policy; return the body of the operation."""
         with self.moment() as now:
             self._check_scope(region.project, "compute.resourcePolicies.create")
             return policies.insert_body(region, self._policies.insert(region, body, now))
 
-    # -- what is asked before anything is made -------------------------------------------------------------------
+    # -- reads before a create -----------------------------------------------------------------------------------
 
     def reservation(self, project: str, zone: str, name: str) -> dict[str, Any]:
         """Return the body of a reservation."""
@@ -244,7 +242,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
             return reservation_body(self._settings, project, zone, name, now)
 
     def test_project(self, project: str, body: object) -> dict[str, Any]:
-        """Answer which permissions the caller has on a project; one that is not served is nobody's."""
+        """Return which permissions the caller has on a project. Raises ApiError for a project that is not served."""
         with self._lock:
             if self._settings.project not in (None, project):
                 raise ApiError("PERMISSION_DENIED", "The caller does not have permission")
@@ -263,7 +261,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
             return found
 
     def operations(self, project: str, location: str) -> list[Operation]:
-        """Return the operations of a location, or of all for "-"."""
+        """Return the operations of a location; "-" means all locations."""
         with self.moment():
             self._check_scope(project, "container.operations.list")
             return [
@@ -273,36 +271,36 @@ class World(BaseWorld[SimulatorSettings, Fault]):
             ]
 
     def all_operations(self) -> list[Operation]:
-        """Return every operation that is remembered."""
+        """Return all operations that are retained."""
         with self.moment():
             return self._ledger.all()
 
     # -- nodes ---------------------------------------------------------------------------------------------------
 
     def node_registered(self, pool: Pool, node: SimulatedNode) -> None:
-        """Take note that the cluster has the node."""
+        """Record that the cluster has the node."""
         with self.moment() as now:
             if node.state is NodeState.DUE:
                 node.state = NodeState.REGISTERED
             self._life.try_finish_creation(pool, pool.operation, now)
 
     def registered_nodes(self) -> list[tuple[Pool, SimulatedNode]]:
-        """Return the nodes that the cluster should have by now."""
+        """Return the nodes that the cluster should contain now."""
         with self.moment():
             return [
                 (pool, node) for pool in self._all_pools() for node in pool.nodes if node.state is NodeState.REGISTERED
             ]
 
     def node_vanished(self, pool: Pool, node: SimulatedNode) -> None:
-        """Take note that somebody else took the node out of the cluster."""
+        """Record that another client deleted the node from the cluster."""
         with self.moment() as now:
             if node.state is NodeState.REGISTERED:
                 self._life.lose(pool, node, now)
 
-    # -- what a rehearsal does to it -----------------------------------------------------------------------------
+    # -- access for rehearsals -----------------------------------------------------------------------------------
 
     def release(self) -> None:
-        """Let go on what was held by faults that are no longer in force."""
+        """Resume operations that were held up by faults which are no longer active."""
         with self.moment() as now:
             in_force = {fault.fault_id for fault in self.faults.all()}
             for pool in self._all_pools():
@@ -317,7 +315,7 @@ class World(BaseWorld[SimulatorSettings, Fault]):
                     self._life.scale_up(pool)
 
     def preempt(self, pool_name: str, *, hosts: int | None = None) -> tuple[str, ...]:
-        """Take nodes from the pools of that name, the first ones first; return their names."""
+        """Take nodes from the pools with that name, the first ones first; return their names."""
         with self.moment() as now:
             lost: list[str] = []
             for pool in self._named(pool_name):
@@ -326,19 +324,19 @@ class World(BaseWorld[SimulatorSettings, Fault]):
                         self._life.sink.remove(node.name)
                     self._life.lose(pool, node, now)
                     lost.append(node.name)
-                # A create doesn't wait for a node that was taken from it.
+                # A create does not wait for a node that was taken from its pool.
                 self._life.try_finish_creation(pool, pool.operation, now)
             return tuple(lost)
 
     def set_status(self, pool_name: str, status: PoolStatus, *, message: str = "") -> None:
-        """Put the pools of that name into a state, which lasts until something else changes it."""
+        """Set the status of the pools with that name; it lasts until the next change."""
         with self.moment():
             trouble = Failure(status="UNKNOWN", message=message) if message else None
             for pool in self._named(pool_name):
                 self._life.set_status(pool, status, trouble=trouble)
 
     def views(self) -> tuple[PoolView, ...]:
-        """Return frozen pictures of all pools."""
+        """Return frozen snapshots of all pools."""
         with self.moment():
             return tuple(view_of(pool) for pool in self._all_pools())
 

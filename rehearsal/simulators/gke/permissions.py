@@ -1,7 +1,7 @@
-"""testIamPermissions of Cloud Resource Manager and of IAM: which of some permissions the caller has on a resource.
+"""testIamPermissions of Cloud Resource Manager and of IAM: the subset of permissions that the caller has on a resource.
 
-Everybody has every permission but those that the settings deny; nobody may act as a service account that they forbid.
-Pure.
+Every caller has all permissions except for those that the settings deny. No caller may act as a service account that
+they forbid. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.settings import ACT_AS, SimulatorSettings
 
 _MOST_AT_ONCE = 100
-#: Those that can be tested on each kind of resource, as far as clients here have a use for them.
+#: Permissions that exist on each kind of resource, limited to those that clients here use.
 _ON_ACCOUNTS = frozenset({ACT_AS, "iam.serviceAccounts.get", "iam.serviceAccounts.getAccessToken"})
 _ON_PROJECTS = _ON_ACCOUNTS | {
     "compute.reservations.get",
@@ -30,12 +30,12 @@ _ON_PROJECTS = _ON_ACCOUNTS | {
 
 
 def on_project(raw: object, denied: Collection[str]) -> dict[str, Any]:
-    """Answer a test on a project."""
+    """Return the body of a test on a project."""
     return _answer(raw, _ON_PROJECTS, denied)
 
 
 def on_account(raw: object, account: str, settings: SimulatorSettings) -> dict[str, Any]:
-    """Answer a test on a service account."""
+    """Return the body of a test on a service account."""
     state = settings.state_of_account(account)
     if state == "missing":
         raise ApiError("NOT_FOUND", "Unknown service account")

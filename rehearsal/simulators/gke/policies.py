@@ -1,6 +1,6 @@
-"""Compute Engine's resource policies, as far as node pools need them: workload policies, made and read.
+"""Compute Engine's resource policies, limited to the create and get of workload policies.
 
-They are regional, outlive clusters, and serve any number of pools. Not thread-safe: the model locks.
+They are regional, outlive clusters, and can be used by any number of pools. Not thread-safe: the model holds the lock.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Policy:
 
     @property
     def topology(self) -> str:
-        """The shape of its slices; empty where it gives none."""
+        """Topology of the policy's slices; empty if it has no topology."""
         return str(self.body.get("acceleratorTopology", ""))
 
 
@@ -58,7 +58,7 @@ class PolicyBook:
         self._made: dict[RegionName, dict[str, Policy]] = {}
 
     def in_region(self, region: RegionName, now: datetime) -> dict[str, Policy]:
-        """Return all policies of a region by name: those that the settings say were there before, and those made."""
+        """Return all policies of a region by name: those of the settings, and those that were created."""
         given = {
             name: Policy(
                 name=name,
@@ -71,7 +71,7 @@ class PolicyBook:
         return given | self._made.get(region, {})
 
     def usable(self, region: RegionName, now: datetime) -> dict[str, str]:
-        """Return the topologies of the policies that a node pool may name."""
+        """Return the topologies of the policies that a node pool may use."""
         return {name: policy.topology for name, policy in self.in_region(region, now).items() if policy.ready_at <= now}
 
     def get(self, region: RegionName, name: str, now: datetime) -> Policy:
@@ -82,7 +82,7 @@ class PolicyBook:
         return found
 
     def insert(self, region: RegionName, raw: object, now: datetime) -> Policy:
-        """Begin to make a policy from the body of an insert."""
+        """Begin to create a policy from the body of an insert."""
         name, body = _read(raw)
         if name in self.in_region(region, now):
             raise ApiError("ALREADY_EXISTS", f"The resource '{region.policy_path(name)}' already exists")
@@ -141,7 +141,7 @@ def policy_body(region: RegionName, policy: Policy, now: datetime) -> dict[str, 
 
 
 def insert_body(region: RegionName, policy: Policy) -> dict[str, Any]:
-    """Return the Operation that an insert answers with; nobody is served it again."""
+    """Return the Operation of an insert. It is not stored, so it cannot be read again."""
     link = f"{google.COMPUTE_API}/projects/{region.project}/regions/{region.region}"
     name = f"operation-{google.number_of(f'{policy.name} {policy.created}')}"
     return {

@@ -1,4 +1,4 @@
-"""The things that the simulated GKE keeps: clusters, pools, operations, nodes. Mutable; only the model changes them."""
+"""The objects in the state of the simulated GKE. Mutable; only the model changes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rehearsal.simulators.gke.validation import Failure, PoolPlan
 
 
 class PoolStatus(StrEnum):
-    """NodePool.Status."""
+    """Values of NodePool.Status."""
 
     PROVISIONING = "PROVISIONING"
     RUNNING = "RUNNING"
@@ -26,14 +26,14 @@ class PoolStatus(StrEnum):
 
 
 class OperationType(StrEnum):
-    """The Operation.Type values that node pools lead to."""
+    """Values of Operation.Type that occur for node pools."""
 
     CREATE_NODE_POOL = "CREATE_NODE_POOL"
     DELETE_NODE_POOL = "DELETE_NODE_POOL"
 
 
 class OperationStatus(StrEnum):
-    """Operation.Status."""
+    """Values of Operation.Status."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -41,30 +41,25 @@ class OperationStatus(StrEnum):
 
 
 class NodeState(StrEnum):
-    """Where a node is on its way into the cluster and out of it."""
+    """State of a node on its way into the cluster and out of it."""
 
+    #: The time of its registration has not come.
     WAITING = "waiting"
-    """Its time to register has not come."""
-
+    #: The node must be registered, and is not known to be.
     DUE = "due"
-    """It should be registered and is not known to be."""
-
+    #: The cluster has the node.
     REGISTERED = "registered"
-    """The cluster has it."""
-
+    #: A fault prevents the registration of the node.
     NEVER = "never"
-    """A fault keeps it from registering."""
-
+    #: The node was preempted, or deleted by another client.
     LOST = "lost"
-    """It was preempted or deleted by somebody else."""
-
+    #: The pool has deleted the node.
     REMOVED = "removed"
-    """Its pool gave it up."""
 
 
 @dataclass(kw_only=True, eq=False)
 class SimulatedNode:
-    """One VM of a pool."""
+    """A VM of a pool."""
 
     name: str
     zone: str
@@ -73,7 +68,7 @@ class SimulatedNode:
 
     @property
     def is_wanted(self) -> bool:
-        """Tell whether the cluster should have a Node object for it."""
+        """Whether the cluster should have a Node object for the VM."""
         return self.state in (NodeState.DUE, NodeState.REGISTERED)
 
 
@@ -89,42 +84,42 @@ class Operation:
     status: OperationStatus
     ended: datetime | None = None
     failure: Failure | None = None
+    #: Whether the operation's time is over; it ends unless a fault or a missing node delays it.
     due: bool = False
-    """Its time is over; it ends as soon as nothing else keeps it."""
+    #: ID of the fault that prevents the end of the operation; None if there is no such fault.
     held_by: str | None = None
-    """The fault that keeps it from ending."""
 
     @property
     def is_done(self) -> bool:
-        """Tell whether it has ended, well or badly."""
+        """Whether the operation has ended, with or without an error."""
         return self.status is OperationStatus.DONE
 
 
 @dataclass(kw_only=True, eq=False)
 class Pool:
-    """A node pool; `body` is what its creator sent, in canonical JSON."""
+    """A node pool; `body` is the body of its create, in canonical JSON."""
 
     name: str
     cluster: ClusterName
     body: dict[str, Any]
     plan: PoolPlan
+    #: Prefix of the names of nodes and instance groups, by zone.
     groups: dict[str, str]
-    """The prefix of node and group names by zone."""
     status: PoolStatus
     created: datetime
+    #: The operation that began last on the pool.
     operation: Operation
-    """The operation that last began on it."""
     nodes: list[SimulatedNode] = field(default_factory=list)
+    #: ID of the fault that prevents a pool created empty from getting nodes; None if there is no such fault.
     short_of_capacity: str | None = None
-    """The fault that keeps a pool made empty from its nodes."""
     trouble: Failure | None = None
     etag: str = ""
+    #: Cached JSON bodies of the pool; cleared by every change.
     rendered: dict[object, Any] = field(default_factory=dict)
-    """What the wire form keeps of it; emptied by every change."""
 
     @property
     def target(self) -> Target:
-        """The pool as faults know it."""
+        """Attributes of the pool that faults can match."""
         plan = self.plan
         return Target(
             pool=self.name,
@@ -136,7 +131,7 @@ class Pool:
         )
 
     def touch(self, etag: str) -> None:
-        """Note a change."""
+        """Record a change."""
         self.etag = etag
         self.rendered.clear()
 
@@ -152,7 +147,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """What observers see of a node."""
+    """Snapshot of a node for observers."""
 
     name: str
     zone: str
@@ -162,7 +157,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """What observers see of a pool."""
+    """Snapshot of a pool for observers."""
 
     name: str
     cluster: ClusterName
@@ -172,8 +167,8 @@ class PoolView:
     machine_type: str
     topology: str | None
     capacity: str
+    #: Whether nodes can pull private images. Real nodes that cannot are Ready, but most pods do not start on them.
     pulls_images: bool
-    """Without it real nodes are Ready and start no pod whose image is private."""
     auto_upgrade: bool
     created: datetime
     operation: str
@@ -181,7 +176,7 @@ class PoolView:
 
 
 def view_of(pool: Pool) -> PoolView:
-    """Return a frozen picture of a pool."""
+    """Return a frozen snapshot of a pool."""
     return PoolView(
         name=pool.name,
         cluster=pool.cluster,

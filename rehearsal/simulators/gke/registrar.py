@@ -1,11 +1,11 @@
-"""Keeps the cluster's Node objects as the model wants them, with a few threads.
+"""Keeps the cluster's Node objects as the model requires, with a few threads.
 
-Each node is the work of one thread at a time, and the last order counts: a delete that comes while a create is being
-retried ends the create. An API server that is away is retried until the order changes. Nodes that somebody else deletes
-stay deleted, unless the settings ask for repair.
+Only one thread at a time works on a node, and the last order counts: a remove that comes during retries of a register
+ends those. Calls are retried while the API server is down, until the order changes. Nodes that another client deletes
+are not registered again, unless the settings contain a repair time.
 
-Node objects as GKE's kubelets would register them, made from a pool and one of its VMs, and what the TPU driver of DRA
-publishes of it where a label of the pool turns the device plugin off: as dra-driver-google-tpu 0.2.0 does. Pure.
+Nodes look as GKE's kubelets would register them. If a label of the pool disables the device plugin, the ResourceSlices
+of the DRA driver for TPUs are published as well, as by dra-driver-google-tpu 0.2.0.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _REPAIR_LOOK_SECONDS = 1.0
 _NODES = "/api/v1/nodes"
 
 
+#: Annotation of simulated Nodes; the value identifies the process of the simulator that created the Node.
 MARKER = "tpu-provisioner.cloud.google.com/simulated-by"
-"""The annotation that tells a simulated Node, and which life of a simulator made it."""
 
 POOL_LABEL = "cloud.google.com/gke-nodepool"
+#: Annotation in which GKE records the labels that it applied; GKE applies them again only when a node boots.
 _APPLIED_LABELS = "node.gke.io/last-applied-node-labels"
-"""The annotation in which GKE records the labels that it applied; it applies them again only when a node boots."""
 _CHIPS = "google.com/tpu"
 _DRIVER_LABEL = "cloud.google.com/gke-tpu-dra-driver"
 _DRIVER = "tpu.google.com"
@@ -91,7 +91,7 @@ def node_object(pool: Pool, node: SimulatedNode, *, version: str, life: str, rea
 
 
 def node_labels(pool: Pool, node: SimulatedNode) -> dict[str, str]:
-    """Return all labels; what the control plane sets wins over what was asked for."""
+    """Return all labels; labels of the control plane override requested labels."""
     machine, config = pool.plan.machine, pool.body.get("config", {})
     labels = {
         **config.get("labels", {}),
@@ -152,7 +152,7 @@ def _provisioning(config: Mapping[str, Any]) -> str:
 
 
 def _capacity_labels(body: Mapping[str, Any]) -> dict[str, str]:
-    """Return the labels that tell the terms; reservation-affinity is left to the pool's creator."""
+    """Return the labels for the kind of capacity, except for reservation-affinity, which the pool's creator sets."""
     labels, config = {}, body.get("config", {})
     if config.get("spot"):
         labels["cloud.google.com/gke-spot"] = "true"
@@ -206,7 +206,7 @@ def _resources(pool: Pool, node: SimulatedNode, version: str) -> dict[str, Any]:
 
 
 def _by_driver(pool: Pool) -> bool:
-    """Whether nodes offer their chips by the driver of DRA, and not by the device plugin."""
+    """Return whether nodes offer their chips through the DRA driver instead of the device plugin."""
     label: str = pool.body.get("config", {}).get("labels", {}).get(_DRIVER_LABEL, "")
     return label == "true"
 
@@ -217,7 +217,7 @@ def _generation(accelerator: str) -> str:
 
 
 def resource_slice(pool: Pool, node: SimulatedNode, *, node_uid: str) -> dict[str, Any]:
-    """Return what the driver publishes: a device for each chip; it goes with the Node."""
+    """Return the ResourceSlice of the DRA driver: a device for each chip. It is deleted with the Node."""
     machine = pool.plan.machine
     shared: dict[str, Any] = {
         "uuid": {"string": f"tpu-{uuid.uuid5(uuid.NAMESPACE_DNS, node.name)}"},
@@ -265,7 +265,7 @@ def _node_info(node: SimulatedNode, version: str) -> dict[str, str]:
 
 @dataclass(kw_only=True, eq=False)
 class _Order:
-    """What is wanted of one node; `wanted` None means gone."""
+    """The required state of a node: registered, or deleted if `wanted` is not set."""
 
     name: str
     wanted: tuple[Pool, SimulatedNode] | None
@@ -275,7 +275,7 @@ class _Order:
 
 
 class Registrar:
-    """Carries out the model's orders about nodes."""
+    """Registers and removes Nodes by the orders of the model. Implements NodeSink."""
 
     def __init__(self, api: KubeApi, world: World) -> None:
         self._api = api
@@ -288,7 +288,7 @@ class Registrar:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Remove what an earlier life left, and begin to work."""
+        """Delete Nodes of earlier processes, and start the threads."""
         self._remove_leftovers()
         targets: list[Callable[[], None]] = [self._work] * _THREADS
         for target in (*targets, self._watch_for_losses):
@@ -297,7 +297,7 @@ class Registrar:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """Stop working; Nodes stay, and the next start removes them."""
+        """Stop the threads. Nodes remain in the cluster; the next start deletes them."""
         self._stopping.set()
         for _ in self._threads:
             self._queue.put(None)
@@ -306,11 +306,11 @@ class Registrar:
         self._api.close()
 
     def register(self, pool: Pool, node: SimulatedNode) -> None:
-        """Take the order to bring a node."""
+        """Order the registration of a node."""
         self._take(node.name, (pool, node))
 
     def remove(self, node_name: str) -> None:
-        """Take the order to remove a node."""
+        """Order the removal of a node."""
         self._take(node_name, None)
 
     def _take(self, name: str, wanted: tuple[Pool, SimulatedNode] | None) -> None:
@@ -334,13 +334,13 @@ class Registrar:
             try:
                 self._reach(order, wanted)
             except ClusterError as error:
-                # Once an order: an outage makes every node fail over and over.
+                # Log only the first failure of an order, because in an outage the retries of all nodes fail.
                 if backoff_seconds == _FIRST_BACKOFF_SECONDS:
                     _log.warning("node.write_failed", node=order.name, error=str(error), status=error.status)
                 self._stopping.wait(backoff_seconds)
                 backoff_seconds = min(backoff_seconds * 2, _LAST_BACKOFF_SECONDS)
                 continue
-            # Told before the order is closed: a removal that comes meanwhile finds the node known.
+            # Report before the order is finished, so that the model knows the node when it orders a removal.
             if wanted is not None:
                 self._world.node_registered(*wanted)
             with self._lock:
@@ -363,16 +363,17 @@ class Registrar:
         try:
             stored = self._api.post(_NODES, made)
         except Conflict:
-            stored = {}  # an earlier attempt whose answer was lost
+            # An earlier attempt has created the Node, but its response was lost.
+            stored = {}
         if stored.get("status", {}).get("capacity") != made["status"]["capacity"]:
             self._api.patch(f"{_NODES}/{order.name}/status", {"status": made["status"]})
-        # The driver finds either all chips of its machine, or fails.
+        # The driver publishes devices only if it finds all chips of its machine.
         if _by_driver(pool) and node.chips == pool.plan.machine.chips:
             self._offer(pool, node)
         order.registered = True
 
     def _offer(self, pool: Pool, node: SimulatedNode) -> None:
-        """Publish the node's devices; those of an earlier node of its name go first, as the driver sees to."""
+        """Publish the node's devices after deleting those of an earlier node with its name, as the driver does."""
         uid = self._api.get(f"{_NODES}/{node.name}")["metadata"]["uid"]
         made = resource_slice(pool, node, node_uid=uid)
         with contextlib.suppress(NotFound):
@@ -392,11 +393,11 @@ class Registrar:
         return list_all(self._api, _NODES, {"labelSelector": POOL_LABEL}, lambda raw: raw)
 
     def _watch_for_losses(self) -> None:
-        """Look for Nodes that somebody else deleted, as long as the settings ask for their repair."""
+        """Report Nodes that another client deleted, while the settings contain a repair time."""
         while not self._stopping.wait(_REPAIR_LOOK_SECONDS):
             if self._world.settings.repair_seconds is None:
                 continue
-            # Taken before the list, so that a node registered meanwhile isn't missed in it.
+            # Read before the list, so that a node registered in between is not considered deleted.
             expected = self._world.registered_nodes()
             try:
                 present = {node["metadata"]["name"] for node in self._nodes()}

@@ -1,8 +1,7 @@
-"""JSON against the published message types of the GKE API: reading requests, checking masks.
+"""Checks JSON against the published message types of the GKE API: request bodies and field masks.
 
-The field names come from the descriptors in google-cloud-container, so a request with a field that GKE doesn't know
-is refused in GKE's words, and what is stored is in the canonical JSON form. It judges form only; meaning is for
-validation.
+The field names come from the descriptors in google-cloud-container: a request with an unknown field is rejected with
+GKE's message, and the stored form is canonical JSON. Only the form is checked here; validation.py checks the meaning.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _INTEGER_TEXT = re.compile(r"-?\d{1,20}")
 _DURATION = re.compile(r"-?\d+(\.\d{1,9})?s")
 _PREFIX = "Invalid JSON payload received. "
 
-# protobuf descriptors carry no types; everything below treats them as Any.
+# protobuf descriptors have no type stubs, so they are treated as Any.
 Descriptor = Any
 
 
@@ -32,7 +31,7 @@ def message(name: str, version: str = "v1") -> Descriptor:
 
 
 def read(descriptor: Descriptor, raw: object) -> dict[str, Any]:
-    """Return a request body in canonical JSON, or refuse it as a whole with every mistake named."""
+    """Return a request body in canonical JSON. Raises one ApiError with every mistake."""
     violations: list[FieldViolation] = []
     if not isinstance(raw, dict):
         raise ApiError("INVALID_ARGUMENT", f"{_PREFIX}Root element must be a message.")
@@ -45,7 +44,7 @@ def read(descriptor: Descriptor, raw: object) -> dict[str, Any]:
 
 def _field_of(descriptor: Descriptor, name: str) -> Descriptor | None:
     if name.endswith("_"):
-        # The library spells Python's keywords so (type_); the wire doesn't.
+        # The library writes Python's keywords with an underscore (type_); the JSON has none.
         return None
     return descriptor.fields_by_name.get(name) or descriptor.fields_by_camelcase_name.get(name)
 
@@ -78,7 +77,7 @@ def _read_field(field: Descriptor, value: Any, path: str, violations: list[Field
         entry = field.message_type.fields_by_name["value"]
         return {key: _read_single(entry, item, f"{path}[{key}]", violations) for key, item in value.items()}
     if field.is_repeated:
-        # Google's parser takes a lone value for a list of one.
+        # Google's parser accepts a single value as a list with one element.
         items = value if isinstance(value, list) else [value]
         return [_read_single(field, item, f"{path}[{index}]", violations) for index, item in enumerate(items)]
     return _read_single(field, value, path, violations)
@@ -135,7 +134,7 @@ def _refuse(field: Descriptor, value: Any, path: str, violations: list[FieldViol
 
 
 def numbered(descriptor: Descriptor, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body with the numbers of its enum values; values that the API does not have keep their words."""
+    """Return a body with the numbers of its enum values; values that the API does not have remain texts."""
     return {name: _numbered(_field_of(descriptor, name), value) for name, value in body.items()}
 
 
@@ -151,7 +150,7 @@ def _numbered(field: Descriptor | None, value: Any) -> Any:
 
 
 def canonical_path(descriptor: Descriptor, path: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return a mask's path in JSON names, or None where the message has no such field."""
+    """Return a mask's path in JSON names; None if the message has no such field."""
     names: list[str] = []
     current: Descriptor | None = descriptor
     for step, name in enumerate(path):

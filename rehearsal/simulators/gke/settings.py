@@ -1,4 +1,4 @@
-"""What a simulated GKE can be told about itself, at its start and while it runs. Times are in seconds."""
+"""Settings of a simulated GKE, for its start and while it runs. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rehearsal.simulators.http.google import GoogleSettings
 from rehearsal.simulators.machines import parse_topology
 
 CHANNELS = ("RAPID", "REGULAR", "STABLE", "EXTENDED")
-#: The permission without which a caller can give no node a service account.
+#: Permission that a caller needs to give nodes a service account.
 ACT_AS = "iam.serviceAccounts.actAs"
-#: A reservation that is READY, and all of it in use.
+#: State of a reservation that is READY and completely in use.
 FULL = "FULL"
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?(Z|[+-]\d\d:\d\d)")
 _RESERVATION_STATES = ("CREATING", "DELETING", "INVALID", "READY", "UPDATING", FULL)
@@ -22,81 +22,59 @@ _RESERVATION_STATES = ("CREATING", "DELETING", "INVALID", "READY", "UPDATING", F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatorSettings(GoogleSettings):
-    """Every option of the simulator."""
+    """Options of the simulator."""
 
-    # These identify the cluster or its credentials.
+    # Fixed because they identify the cluster or its credentials.
     fixed = ("project", "location", "cluster")
 
+    #: The only cluster location (zone or region) that is served; None if all are.
     location: str | None = None
-    """The one cluster location (zone or region) served; None serves any."""
-
+    #: The only cluster that is served; None if all are, each created when it is first used.
     cluster: str | None = None
-    """The one cluster served; None serves any, each made when it is first spoken of."""
-
+    #: Time from a create until its pool is RUNNING; real pools take minutes.
     create_seconds: float = 20.0
-    """From a create to its pool being RUNNING; real pools take minutes."""
-
+    #: Maximum random addition to each create. 0 by default, so that rehearsals are repeatable.
     create_jitter_seconds: float = 0.0
-    """At most this much is added to each create at random; off, so that rehearsals repeat."""
-
+    #: Time from a delete until its pool does not exist any longer.
     delete_seconds: float = 5.0
-    """From a delete to its pool being gone."""
-
+    #: Time before RUNNING over which the registrations of a pool's nodes are spread.
     node_stagger_seconds: float = 1.0
-    """A pool's nodes register spread over this long before it is RUNNING."""
-
+    #: Time from RUNNING until an autoscaled pool that was created empty (flex-start) gets its nodes.
     scale_up_seconds: float = 10.0
-    """An autoscaled pool made empty (flex-start) gets its nodes this long after it is RUNNING."""
-
+    #: Release channel of every cluster, REGULAR like that of clusters created through the API; None for no channel.
     release_channel: str | None = "REGULAR"
-    """The release channel of every cluster, REGULAR as that of clusters made through the API; None: none."""
-
+    #: Maximum number of concurrent operations in a cluster; further ones get status 429. None if unlimited.
     operations_quota: int | None = None
-    """More concurrent operations than this in a cluster are refused with 429; None: no limit."""
-
+    #: Whether the delete of a pool is accepted while its create runs; real GKE was seen to reject it.
     delete_while_creating: bool = False
-    """Accept the delete of a pool whose create still runs; real GKE was seen to refuse it."""
-
+    #: Topologies of workload policies that exist from the beginning in every project and region, by name.
     workload_policies: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Workload policies that somebody made before, in every project and region, each with its topology."""
-
+    #: Time from the insert of a workload policy until it is READY.
     policy_seconds: float = 1.0
-    """From the insert of a workload policy to its being READY."""
-
+    #: Whether the clusters are Autopilot clusters, which reject node pools.
     autopilot: bool = False
-    """The clusters are Autopilot clusters, which take no node pools."""
-
+    #: Limits of node auto-provisioning by resource ("tpu-v6e-slice"); auto-provisioning is off if empty.
     auto_provisioning_limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """What node auto-provisioning may buy, by resource ("tpu-v6e-slice"); it is on where this names any."""
-
+    #: Whether Workload Identity is enabled in the clusters.
     workload_identity: bool = True
-    """Workload Identity is on in the clusters."""
-
+    #: Statuses of the existing reservations by ZONE/NAME, FULL for one that is used up; None if any exists and is
+    #: READY.
     reservations: Mapping[str, str] | None = None
-    """The reservations that there are, ZONE/NAME, each with its status, FULL for one that is used up; None: any, READY.
-    """
-
+    #: Times (RFC 3339) at which Compute Engine deletes reservations and their VMs, by ZONE/NAME; others never end.
     reservation_ends: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """When Compute Engine deletes reservations, ZONE/NAME, and their VMs with them: RFC 3339 times; others never end.
-    """
-
+    #: Time until a lost node registers again; None if it does not.
     repair_seconds: float | None = None
-    """Nodes that vanish come back after this long; None: they stay away."""
-
+    #: Whether names of nodes with TPUs contain cluster and pool; real GKE names them gke-tpu-HASH-xxxx.
     pool_in_node_names: bool = False
-    """Name nodes with TPUs after cluster and pool, as others are; real GKE names them gke-tpu-HASH-xxxx."""
-
+    #: Whether Nodes are Ready when they are registered; must be False if kwok or another simulated kubelet sets this.
     ready_nodes: bool = False
-    """Report nodes Ready at registration; leave off where kwok or another kubelet stand-in does."""
-
+    #: Maximum number of finished operations that can be read.
     operations_kept: int = 2000
-    """How many finished operations are remembered."""
-
+    #: GKE version of clusters, pools and nodes.
     version: str = "1.34.1-gke.3084001"
-    """The GKE version that clusters, pools and nodes report."""
 
     def problems(self) -> list[str]:
-        """Return what is wrong with them."""
+        """Return the mistakes in the settings."""
         problems = [*_policy_problems(self.workload_policies), *_reservation_problems(self.reservations or {})]
         problems += _end_problems(self.reservation_ends)
         if self.operations_quota is not None and self.operations_quota < 1:
@@ -109,12 +87,12 @@ class SimulatorSettings(GoogleSettings):
         return problems
 
     def has_ended(self, zone: str, reservation: str, now: datetime) -> bool:
-        """Tell whether a reservation is gone."""
+        """Return whether a reservation has been deleted."""
         end = self.reservation_ends.get(f"{zone}/{reservation}")
         return end is not None and datetime.fromisoformat(end) <= now
 
     def state_of_account(self, account: str) -> str:
-        """Return what is wrong with a service account for nodes: "forbidden", "missing", or nothing."""
+        """Return the problem with a service account for nodes: "forbidden", "missing", or "" if usable."""
         denied = "forbidden" if ACT_AS in self.denied_permissions else ""
         return self.service_accounts.get(account, denied)
 

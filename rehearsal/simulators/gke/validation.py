@@ -1,8 +1,9 @@
-"""What GKE makes of a node pool before it builds it: refusals at once, and mistakes that only show later.
+"""GKE's checks of a node pool before its create: immediate errors, and mistakes that show only later.
 
-`check_pool` either raises an ApiError (the request is refused) or returns a `PoolPlan`. A mistake that real GKE finds
-while it builds the pool comes back as the plan's `failure`: the create is accepted, and its operation ends with it.
-Quotas, existing names and faults are the model's business. Labels, taints and OAuth scopes have their rules here, too.
+`check_pool` either raises an ApiError (the request is rejected) or returns a `PoolPlan`. A mistake that real GKE finds
+only while it creates the pool is in the plan's `failure`: the create is accepted, and its operation ends with that
+error. Quotas, existing names and faults are checked by the model. The rules for labels, taints and OAuth scopes are
+also in this module.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MAX_CHARACTERS = 1024
 
 _AUTH = "https://www.googleapis.com/auth/"
 _SCOPE = re.compile(re.escape(_AUTH) + r"[a-z][a-z0-9._-]*")
-#: What logging and monitoring of the cluster add where a pool names none; images are not among it.
+#: Scopes that the cluster's logging and monitoring add to a pool without scopes; pulling images needs others.
 ADDED = (f"{_AUTH}logging.write", f"{_AUTH}monitoring")
 _PULLING = frozenset(
     f"{_AUTH}{name}"
@@ -39,14 +40,14 @@ _PULLING = frozenset(
 
 
 def check_scopes(scopes: Sequence[str]) -> None:
-    """Refuse what is no OAuth scope of Google's."""
+    """Raise ApiError for texts that are not OAuth scopes of Google."""
     for scope in scopes:
         if _SCOPE.fullmatch(scope) is None:
             raise ApiError("INVALID_ARGUMENT", f'Invalid value for field "node_pool.config.oauth_scopes": "{scope}".')
 
 
 def pulls_images(pool: Mapping[str, Any]) -> bool:
-    """Tell whether nodes of a pool in canonical JSON can pull private images, and so start most pods."""
+    """Return whether nodes of a pool in canonical JSON can pull private images, which most pods need."""
     return not _PULLING.isdisjoint(pool.get("config", {}).get("oauthScopes", ADDED))
 
 
@@ -55,7 +56,7 @@ _OF_KUBERNETES = re.compile(r"\.(kubernetes|k8s)\.io$")
 
 
 def check_labels(labels: Mapping[str, str]) -> None:
-    """Refuse node labels that break Kubernetes' syntax or GKE's total of 1,024 characters."""
+    """Raise ApiError for node labels that break Kubernetes' syntax or GKE's limit of 1,024 characters in total."""
     for key, value in labels.items():
         _check_key(key)
         # https://github.com/bitpoke/stack/issues/86; the kubelet rejects the same domains in --node-labels.
@@ -78,7 +79,7 @@ def check_labels(labels: Mapping[str, str]) -> None:
 
 
 def check_taints(taints: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse taints without a valid key or effect."""
+    """Raise ApiError for taints without a valid key or effect."""
     for taint in taints:
         _check_key(taint.get("key", ""))
         if taint.get("effect", "EFFECT_UNSPECIFIED") == "EFFECT_UNSPECIFIED":
@@ -98,7 +99,7 @@ def _check_key(key: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """How an operation fails: canonical status, text, and the condition's legacy code where it has one."""
+    """Error of an operation: canonical status, message, and the legacy code of its condition (None if unknown)."""
 
     status: str
     message: str
@@ -107,7 +108,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlan:
-    """A pool as it will be built."""
+    """The decided properties of a new pool."""
 
     machine: Machine
     zones: tuple[str, ...]
@@ -122,9 +123,9 @@ class PoolPlan:
 def check_pool(
     pool: Mapping[str, Any], cluster: names.ClusterName, settings: SimulatorSettings, policies: Mapping[str, str]
 ) -> PoolPlan:
-    """Return the plan for a pool in canonical JSON, or refuse it.
+    """Return the plan for a pool in canonical JSON. Raises ApiError if GKE would reject it.
 
-    `policies` are the region's workload policies, each with its topology.
+    `policies` are the topologies of the region's workload policies by name.
     """
     _check_name(pool.get("name", ""))
     config = pool.get("config", {})
@@ -144,7 +145,7 @@ def check_pool(
 
 
 def asked_topology(pool: Mapping[str, Any], policies: Mapping[str, str]) -> str | None:
-    """Return the topology that a pool asks for, None where it tells none; nothing is checked."""
+    """Return the topology that a pool requests, without checks; None if it requests none."""
     placement = pool.get("placementPolicy", {})
     policy = policies.get(placement.get("policyName", "").rpartition("/")[2])
     machine = find_machine(pool.get("config", {}).get("machineType", ""))
@@ -152,7 +153,7 @@ def asked_topology(pool: Mapping[str, Any], policies: Mapping[str, str]) -> str 
 
 
 def _own_topology(pool: Mapping[str, Any], machine: Machine) -> str | None:
-    """Return the topology of a pool for which neither placement nor policy gives one."""
+    """Return the topology of a pool for which neither placement nor policy contains one."""
     return machine.own_topology if pool.get("initialNodeCount", 0) <= 1 else None
 
 
@@ -222,12 +223,12 @@ def _check_service_account(config: Mapping[str, Any], project: str, settings: Si
 
 def _check_upgrades(pool: Mapping[str, Any], settings: SimulatorSettings) -> None:
     channel = settings.release_channel
-    # Without a word on management a pool is upgraded and repaired.
+    # A pool without the field `management` is upgraded and repaired.
     upgraded = pool.get("management", {"autoUpgrade": True}).get("autoUpgrade", False)
     excluded = pool.get("maintenancePolicy", {}).get("exclusionUntilEndOfSupport", {}).get("enabled", False)
     if channel and not upgraded:
         raise _invalid(f"Auto_upgrade cannot be false when release_channel {channel} is set.")
-    # No document says what GKE makes of these; so nobody should send them.
+    # GKE's reaction to these combinations is not documented, so no client should send them.
     if excluded and not channel:
         raise _invalid("Maintenance exclusion until end of support requires a release channel.")
     if excluded and not upgraded:
@@ -235,7 +236,7 @@ def _check_upgrades(pool: Mapping[str, Any], settings: SimulatorSettings) -> Non
 
 
 def _check_host_maintenance(config: Mapping[str, Any]) -> None:
-    """Refuse what Google's references say that a policy needs; in which words GKE does is not known."""
+    """Raise ApiError for policies without the required fields by Google's references; GKE's own message is unknown."""
     policy = config.get("hostMaintenancePolicy", {})
     strategy = policy.get("opportunisticMaintenanceStrategy")
     if strategy is None:
@@ -250,9 +251,10 @@ def _check_host_maintenance(config: Mapping[str, Any]) -> None:
 def _reservation_failure(
     pool: Mapping[str, Any], plan: PoolPlan, project: str, settings: SimulatorSettings
 ) -> Failure | None:
-    """Return why a reservation cannot serve now; refuse one that is not there.
+    """Return the reason why a reservation cannot serve now. Raises ApiError if it does not exist.
 
-    The words are recorded. That a missing one is refused at once and a full one at the end of the create is assumed.
+    The messages are recorded. It is an assumption that a missing reservation is rejected immediately, and a full one
+    only at the end of the create.
     """
     if not plan.reservation or settings.reservations is None:
         return None
@@ -287,7 +289,7 @@ def _check_placement(
     if policy is not None and machine.policy is PolicyRule.REFUSED:
         raise _invalid("Required field 'resource.requestedRunDuration' not specified")
     if policy == "" and not topology:
-        # Nothing tells the slice's shape: it is as large as the count says.
+        # Nothing defines the slice's shape: the node count is its size.
         return _ordinary_plan(pool, machine, zones, topology=_own_topology(pool, machine))
     shape = _shape(machine, topology, policy)
     if shape is None or shape == machine.own_topology:
@@ -301,7 +303,7 @@ def _check_placement(
 
 
 def _is_compact(placement: Mapping[str, Any], machine: Machine) -> bool:
-    """Tell whether nodes are placed close together: a topology alone, as gcloud sends it, means so before tpu7."""
+    """Return whether nodes are placed compactly. Before tpu7, gcloud requests it by a topology without a policy."""
     if placement.get("type") == "COMPACT":
         return True
     topology_alone = "tpuTopology" in placement and not placement.get("policyName")
@@ -309,7 +311,7 @@ def _is_compact(placement: Mapping[str, Any], machine: Machine) -> bool:
 
 
 def _policy(name: str, policies: Mapping[str, str]) -> str | None:
-    """Return the workload policy's topology ("" where it gives none), or None without a policy."""
+    """Return the workload policy's topology ("" if it has none), or None without a policy."""
     if not name:
         return None
     short = name.rpartition("/")[2]
@@ -347,7 +349,7 @@ def _single_host_plan(pool: Mapping[str, Any], machine: Machine, zones: tuple[st
 def _ordinary_plan(
     pool: Mapping[str, Any], machine: Machine, zones: tuple[str, ...], *, topology: str | None
 ) -> PoolPlan:
-    """Plan nodes that stand for themselves: any number of them."""
+    """Plan independent nodes: any number of them."""
     count = pool.get("initialNodeCount", 0)
     if not 0 <= count <= _MAX_NODES_PER_ZONE:
         raise _invalid(

@@ -1,7 +1,7 @@
-"""Clusters, pools and operations as GKE's JSON bodies.
+"""JSON bodies of GKE for clusters, pools and operations.
 
-Bodies are canonical JSON with enums as names; a pool's are kept until the pool changes, since lists of hundreds of
-pools are asked for all the time.
+Bodies are canonical JSON with enums as names. The bodies of a pool are cached until the pool changes, because lists of
+hundreds of pools are requested often.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RENDERINGS_KEPT = 8
 
 
 def pool_body(pool: Pool, *, version: str) -> dict[str, Any]:
-    """Return a NodePool with what GKE adds to it."""
+    """Return a NodePool with the defaults of GKE."""
     sent, name = pool.body, pool.cluster
     config = {
         "machineType": pool.plan.machine.name,
@@ -36,7 +36,7 @@ def pool_body(pool: Pool, *, version: str) -> dict[str, Any]:
         "workloadMetadataConfig": {"mode": "GKE_METADATA"},
         **sent.get("config", {}),
     }
-    # Pools are read by v1, which does not have it.
+    # Clients read pools with v1, which does not have this field.
     config.pop("hostMaintenancePolicy", None)
     body: dict[str, Any] = {
         **sent,
@@ -49,12 +49,12 @@ def pool_body(pool: Pool, *, version: str) -> dict[str, Any]:
         "status": pool.status.value,
         "maxPodsConstraint": sent.get("maxPodsConstraint") or {"maxPodsPerNode": _DEFAULT_PODS},
         "podIpv4CidrSize": _pod_range(sent),
-        # Who sends any of it sends all: what is false is left out of JSON.
+        # If a client sends `management`, fields that it leaves out are false: proto3 JSON leaves those out.
         "management": sent.get("management", {"autoUpgrade": True, "autoRepair": True}),
         "upgradeSettings": sent.get("upgradeSettings") or {"maxSurge": 1, "strategy": "SURGE"},
         "etag": pool.etag,
     }
-    # proto3 JSON leaves out what is false.
+    # proto3 JSON leaves out values that are false.
     body["management"] = {key: value for key, value in body["management"].items() if value}
     if pool.trouble is not None:
         body["statusMessage"] = pool.trouble.message
@@ -74,7 +74,7 @@ def _condition(failure: Failure) -> dict[str, Any]:
 
 
 def masked_pool(pool: Pool, *, version: str, mask: Mask, mask_key: str) -> dict[str, Any]:
-    """Return a pool's body as a client asked for it."""
+    """Return the part of a pool's body that a client requested."""
     key = (mask_key, version)
     known: dict[str, Any] | None = pool.rendered.get(key)
     if known is None:
@@ -117,7 +117,7 @@ def operation_body(operation: Operation) -> dict[str, Any]:
 def cluster_body(
     cluster: Cluster, *, settings: SimulatorSettings, ca_certificate: str, endpoint: str
 ) -> dict[str, Any]:
-    """Return a Cluster; its pools come from `masked_pool`, the caller adds them."""
+    """Return a Cluster without its pools; the caller adds them."""
     name, version = cluster.name, settings.version
     zones = names.zones_of(name.location)
     broken = any(pool.status is PoolStatus.ERROR for pool in cluster.pools.values())
@@ -149,7 +149,7 @@ def cluster_body(
 
 
 def _cluster_features(name: ClusterName, settings: SimulatorSettings) -> dict[str, Any]:
-    """Return the parts of a Cluster that tell what is switched on; proto3 JSON leaves out what is off."""
+    """Return the parts of a Cluster that show enabled features; proto3 JSON leaves out disabled ones."""
     features: dict[str, Any] = {}
     if settings.autopilot:
         features["autopilot"] = {"enabled": True}

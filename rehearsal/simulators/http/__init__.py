@@ -1,1 +1,1 @@
-"""What every simulated service is made of: sockets, calls and their log, faults, settings, what is due when."""
+"""Common parts of all simulated services: sockets, the log of calls, faults, settings, and scheduled callbacks."""

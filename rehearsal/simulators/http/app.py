@@ -1,4 +1,4 @@
-"""A world behind a local port: the server, and the thread that lets its time pass. A simulator is one of these."""
+"""Runs a simulated service on a local port, with a thread for HTTP and a thread for callbacks that are due."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Settings = TypeVar("Settings", bound=BaseSettings)
 
 
 class LocalSimulator(Generic[World, Settings]):
-    """A simulated service on a local port; use it as a context, or call `start` and `stop`."""
+    """A simulated service on a local port; use it as a context manager, or call `start` and `stop`."""
 
     def __init__(
         self,
@@ -49,16 +49,16 @@ class LocalSimulator(Generic[World, Settings]):
 
     @abstractmethod
     def _make_world(self, settings: Settings | None, clock: Clock, rng: random.Random | None) -> World:
-        """Return the world, with its own settings where none are given."""
+        """Return the world; without settings, it has its default settings."""
 
     @property
     def url(self) -> str:
-        """Where clients find it."""
+        """The URL for clients."""
         return f"http://{self._running.address}"
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port that the simulator listens on."""
         return int(self._running.server_port)
 
     @property
@@ -69,16 +69,16 @@ class LocalSimulator(Generic[World, Settings]):
 
     @abstractmethod
     def start(self) -> None:
-        """Open the port. Raises OSError where it is taken."""
+        """Open the port and serve. Raises OSError if the port is in use."""
 
     def _listen(self, make_service: Callable[[str], BaseService[Any]]) -> Server:
-        """Take the port; nothing is answered before `_run`."""
+        """Open the port; requests are answered only after `_run`."""
         self._stopping.clear()
         self._server = Server(self._address, make_service=make_service, calls=self._calls, clock=self._clock)
         return self._server
 
     def _run(self) -> None:
-        """Answer requests, and let time pass."""
+        """Start the threads that answer requests and run due callbacks."""
         self.world.timeline.on_added = self._wake.set
         for name, target in (("http", self._running.listen), ("ticker", self._tick)):
             thread = threading.Thread(target=target, name=f"simulator-{name}", daemon=True)
@@ -113,9 +113,9 @@ class LocalSimulator(Generic[World, Settings]):
         self.stop()
 
     def serve(self, title: str, use: Callable[[str], str]) -> int:
-        """Serve until SIGINT or SIGTERM, and return 0; 1 where the port cannot be used.
+        """Serve until SIGINT or SIGTERM, and return 0; return 1 if the port cannot be used.
 
-        Who starts it is told where it is, by its title, and what its address is good for.
+        Prints one line with the title, the URL, and the text that `use` returns for the URL.
         """
         ended = threading.Event()
         process.on_end(lambda _signal_name: ended.set())
@@ -133,39 +133,39 @@ class LocalSimulator(Generic[World, Settings]):
 
     @property
     def settings(self) -> Settings:
-        """The settings in force."""
+        """The current settings."""
         settings: Settings = self.world.settings
         return settings
 
     def set(self, **changes: Any) -> Settings:
-        """Change settings while it runs."""
+        """Change settings while the simulator runs; return all settings."""
         changed: Settings = self.world.change_settings(changes)
         return changed
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """The API calls still remembered, oldest first."""
+        """The API calls in the log, oldest first."""
         return self._calls.all()
 
     def count(self, method: str) -> int:
-        """Return how many calls of that method were answered, whatever the answer."""
+        """Return the number of calls of that method that were answered, with any status."""
         return sum(self._calls.counts().get(method, {}).values())
 
     def call_counts(self) -> dict[str, dict[str, int]]:
-        """Return how many calls were answered, by method and HTTP status."""
+        """Return the number of answered calls by method and HTTP status."""
         return self._calls.counts()
 
     def reset_calls(self) -> None:
-        """Forget calls and counts."""
+        """Clear the log of calls and the counts."""
         self._calls.reset()
 
     def inject(self, fault: BaseFault) -> str:
-        """Put a fault in force and return its id."""
+        """Activate a fault and return its ID."""
         added: Any = self.world.faults.add(fault)
         return str(added.fault_id)
 
     def clear(self, fault_id: str | None = None) -> None:
-        """Take back one fault, or all; what they held goes on."""
+        """Remove one fault, or all; operations that were held up by them continue."""
         if fault_id is None:
             self.world.faults.clear()
         else:

@@ -1,4 +1,4 @@
-"""A request, the call that it means, a refusal, and the log of calls that were answered; whatever the service."""
+"""Requests, routes, errors and the log of answered calls, the same for all services."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """An API request: method and path, its query, its headers in lower case, its body."""
+    """An API request: method and path, its query, its headers with names in lower case, its body."""
 
     http_method: str
     path: str
@@ -24,14 +24,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A matched call: its name, and the parts of its path."""
+    """A recognized call: its name, and the variable parts of its path."""
 
     method: str
     parts: Mapping[str, str]
 
 
 class RefusalError(Exception):
-    """A request that is answered with an error, in the form of the service."""
+    """A request is answered with an error, in the format of the service."""
 
     @property
     @abstractmethod
@@ -40,7 +40,7 @@ class RefusalError(Exception):
 
     @abstractmethod
     def body(self, *, request_id: str) -> dict[str, Any]:
-        """Return the JSON body; `request_id` is what the server calls the request, unique and meaningless."""
+        """Return the JSON body; `request_id` is a unique random ID of the request, as servers include it in errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Call:
 
 
 class CallLog:
-    """Keeps the newest calls; safe to use from several threads."""
+    """Keeps the newest calls. Thread-safe."""
 
     def __init__(self, *, kept: int) -> None:
         self._lock = threading.Lock()
@@ -75,18 +75,18 @@ class CallLog:
         self._counts: Counter[tuple[str, int]] = Counter()
 
     def add(self, call: Call) -> None:
-        """Note a call."""
+        """Add a call."""
         with self._lock:
             self._calls.append(call)
             self._counts[call.method, call.status] += 1
 
     def all(self) -> tuple[Call, ...]:
-        """Return the calls still remembered, oldest first."""
+        """Return the calls in the log, oldest first."""
         with self._lock:
             return tuple(self._calls)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return how many calls there were, by method and HTTP status."""
+        """Return the number of calls by method and HTTP status."""
         with self._lock:
             counts: dict[str, dict[str, int]] = {}
             for (method, status), number in sorted(self._counts.items()):
@@ -94,7 +94,7 @@ class CallLog:
             return counts
 
     def reset(self) -> None:
-        """Forget calls and counts."""
+        """Clear calls and counts."""
         with self._lock:
             self._calls.clear()
             self._counts.clear()

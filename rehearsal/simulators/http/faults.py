@@ -1,7 +1,7 @@
-"""Failures on demand: what to break, how often. Each service says what it can break, and what of its own a fault meets.
+"""Failures on demand, common to all services. Each service defines its kinds of faults and the targets they can match.
 
-A `FaultBook` hands out faults and counts them down; what a fault does is up to the model and, for calls, to the server.
-It keeps no history.
+A `FaultBook` returns matching faults and counts them down. The model and, for calls, the server implement their
+effects. It keeps no history.
 """
 
 from __future__ import annotations
@@ -17,34 +17,33 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from rehearsal.simulators.http.settings import type_problem
 
-#: What can happen to a call of any service; each service's kinds have these two among them.
+#: Faults of calls, which every service includes in its kinds.
 HTTP_ERROR = "http_error"
 HANG = "hang"
 CALL_FAULTS = (HTTP_ERROR, HANG)
 
 
 class FaultError(ValueError):
-    """A fault is not understood; the text names each mistake."""
+    """A fault is invalid; the text names each mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFault:
-    """One thing to break; what is None matches everything.
+    """One fault. A field that is not set matches any target.
 
-    `method` is a call's name such as nodePools.create, for faults of calls. `count` is how often it strikes (None:
-    until cleared). `before_effect` False lets the call take effect first, so that only its answer is lost. `code` 0
-    drops the connection. `message` and `body` are what is said instead of the usual; `seconds` is how long a call
-    hangs.
+    `method` is the name of a call such as nodePools.create, for faults of calls. `count` is the number of times that
+    the fault occurs; without it, the fault occurs until it is cleared. If `before_effect` is False, the call takes
+    effect first, so only its response is lost. `code` 0 drops the connection. `message` and `body` replace the usual
+    error; `seconds` is the duration of a hanging call.
     """
 
     kinds: ClassVar[type[StrEnum]]
+    #: Allowed values of fields, except for None.
     choices: ClassVar[Mapping[str, Collection[str]]] = {}
-    """The values that fields may have, beside None."""
+    #: Fields that, if not None, must equal the target's value or one of its values.
     matched: ClassVar[Collection[str]] = ("method",)
-    """Fields that, where they are not None, have the value that a target has, or one of its values."""
+    #: Fields with a regular expression for the whole name of a target.
     patterns: ClassVar[Collection[str]] = ()
-    """Fields that are regular expressions for a whole name that a target has."""
-
     kind: StrEnum
     method: str | None = None
     count: int | None = None
@@ -57,7 +56,7 @@ class BaseFault:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> Self:
-        """Read a fault; mistakes are all named in one FaultError."""
+        """Parse a fault. Raises FaultError with all mistakes."""
         known = [item.name for item in dataclasses.fields(cls) if item.name != "fault_id"]
         problems = [f"{name}: no such field; known are {', '.join(known)}" for name in raw if name not in known]
         kinds = [str(kind.value) for kind in cls.kinds]
@@ -85,7 +84,7 @@ class BaseFault:
         return dataclasses.asdict(self)
 
     def strikes(self, target: Any) -> bool:
-        """Tell whether the fault is meant for such a call or thing, as the service's own faults describe it."""
+        """Return whether the fault matches a target, by the fields that `matched` and `patterns` name."""
         return all(self._meets(name, getattr(target, name)) for name in self.matched) and all(
             self._fits(name, getattr(target, name)) for name in self.patterns
         )
@@ -112,7 +111,7 @@ _Fault = TypeVar("_Fault", bound=BaseFault)
 
 
 class FaultBook(Generic[_Fault]):
-    """The faults that are in force; safe to use from several threads."""
+    """The active faults. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -120,29 +119,29 @@ class FaultBook(Generic[_Fault]):
         self._numbers = itertools.count(1)
 
     def add(self, fault: _Fault) -> _Fault:
-        """Put a fault in force and return it with its id."""
+        """Activate a fault; return it with its ID."""
         with self._lock:
             named = dataclasses.replace(fault, fault_id=f"fault-{next(self._numbers)}")
             self._faults[named.fault_id] = named
             return named
 
     def remove(self, fault_id: str) -> bool:
-        """Take one fault back; False where there is none of that id."""
+        """Remove a fault; return False if no fault has that ID."""
         with self._lock:
             return self._faults.pop(fault_id, None) is not None
 
     def clear(self) -> None:
-        """Take all faults back."""
+        """Remove all faults."""
         with self._lock:
             self._faults.clear()
 
     def all(self) -> tuple[_Fault, ...]:
-        """Return the faults in force, with what is left of their counts."""
+        """Return the active faults, with their remaining counts."""
         with self._lock:
             return tuple(self._faults.values())
 
     def take(self, kinds: Collection[str], target: Any) -> _Fault | None:
-        """Return the oldest fault that strikes here, and count it down."""
+        """Return the oldest fault that matches, and count it down; None if no fault matches."""
         with self._lock:
             for fault in self._faults.values():
                 if fault.kind in kinds and fault.count != 0 and fault.strikes(target):

@@ -1,6 +1,7 @@
 """Partial responses of Google's services: the parameter `fields` and the header X-Goog-FieldMask.
 
-Paths parted by commas; `a/b` or `a.b` goes into a field. Parentheses and `*`, which no client here sends, are refused.
+A mask is a list of paths separated by commas; `a/b` or `a.b` selects a nested field. Parentheses and `*`, which no
+client here sends, are rejected.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _PATH = re.compile(r"\w+(?:[/.]\w+)*")
 
 
 class MaskError(ValueError):
-    """A text is no mask."""
+    """A text is not a valid mask."""
 
 
 def paths(text: str) -> list[tuple[str, ...]]:
@@ -28,7 +29,7 @@ def paths(text: str) -> list[tuple[str, ...]]:
 
 
 def tree(found: Iterable[tuple[str, ...]]) -> Mask:
-    """Return the mask that selects these paths; an empty one selects everything."""
+    """Return the mask that selects these paths; an empty mask selects everything."""
     mask: Mask = {}
     for path in found:
         _insert(mask, path)
@@ -36,7 +37,7 @@ def tree(found: Iterable[tuple[str, ...]]) -> Mask:
 
 
 def apply(mask: Mask, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the mask selects of the body."""
+    """Return the fields of the body that the mask selects."""
     if not mask:
         return dict(body)
     return {name: _select(mask[name], value) for name, value in body.items() if name in mask}
@@ -54,7 +55,7 @@ def _insert(mask: Mask, path: tuple[str, ...]) -> None:
     current = mask
     for index, name in enumerate(path):
         if name in current and not current[name]:
-            return  # an earlier path selects all of it
+            return  # an earlier path selects the whole value
         current = current.setdefault(name, {})
         if index == len(path) - 1:
             current.clear()

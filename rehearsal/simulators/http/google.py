@@ -1,4 +1,4 @@
-"""What the simulated services of Google have in common: names, numbers, errors, settings."""
+"""Common parts of the simulated Google services: names, numbers, errors, settings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ COMPUTE_API = "https://www.googleapis.com/compute/v1"
 NAME_PATTERN = "(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)"
 RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 NOT_READY_TEXT = "The operation requires reservation to be in READY state"
-#: google.rpc.Code by name: its number, its HTTP status, and the legacy `reason` that Google puts into `errors`. Of
-#: those with one HTTP status the first is the usual one.
+#: google.rpc.Code by name: its number, its HTTP status, and the legacy `reason` that Google puts into `errors`. If
+#: several codes have the same HTTP status, the first is the usual one.
 STATUSES = {
     "INVALID_ARGUMENT": (3, 400, "badRequest"),
     "FAILED_PRECONDITION": (9, 400, "failedPrecondition"),
@@ -44,22 +44,19 @@ _FLEX_RUN_SECONDS = (600, 7 * 24 * 3600)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoogleSettings(BaseSettings):
-    """What all simulated services of Google can be told about themselves."""
+    """Settings that all simulated Google services have."""
 
+    #: The only project that is served; None if all are.
     project: str | None = None
-    """The one project served; None serves any."""
-
+    #: Seconds for which an operation is PENDING before it is RUNNING.
     pending_seconds: float = 0.0
-    """How long an operation is PENDING before it is RUNNING."""
-
+    #: Unusable service accounts: "forbidden" (the caller may not act as the account) or "missing".
     service_accounts: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Service accounts that cannot be used: "forbidden" (the caller may not act as it) or "missing"."""
-
+    #: IAM permissions that clients lack for all resources: calls that need them are rejected.
     denied_permissions: Collection[str] = ()
-    """IAM permissions that clients do not have, on whatever resource: calls that need them are refused."""
 
     def problems(self) -> list[str]:
-        """Return what is wrong with them."""
+        """Return the mistakes in the settings."""
         return [
             f"service_accounts: {account!r} has {state!r}, which is neither forbidden nor missing"
             for account, state in self.service_accounts.items()
@@ -68,12 +65,12 @@ class GoogleSettings(BaseSettings):
 
 
 def is_name(text: str) -> bool:
-    """Tell whether a text can be a resource's name."""
+    """Return whether a text can be the name of a resource."""
     return _NAME.fullmatch(text) is not None
 
 
 def is_zone(text: str) -> bool:
-    """Tell a zone (us-east5-a, us-central1-ai1a) from a region (us-east5)."""
+    """Return whether a text is a zone (us-east5-a, us-central1-ai1a) and not a region (us-east5)."""
     return _ZONE.fullmatch(text) is not None
 
 
@@ -83,7 +80,7 @@ def project_number(project: str) -> str:
 
 
 def numbered(path: str, project: str) -> str:
-    """Return a path with the project's number in place of its name."""
+    """Return a path with the project's number instead of its name."""
     return path.replace(f"projects/{project}/", f"projects/{project_number(project)}/", 1)
 
 
@@ -93,27 +90,27 @@ def default_account(project: str) -> str:
 
 
 def number_of(text: str) -> int:
-    """Return a stable nineteen-digit number, as ids of resources are."""
+    """Return a stable nineteen-digit number, like the IDs of resources."""
     return 10**18 + int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
 
 def run_seconds(*, flex_start: bool) -> tuple[int, int]:
-    """Return the shortest and the longest time for which VMs can be asked for."""
+    """Return the minimum and the maximum run duration in seconds that may be requested for VMs."""
     return _FLEX_RUN_SECONDS if flex_start else _RUN_SECONDS
 
 
 def full_reservation_text(name: str) -> str:
-    """Return what is said of a reservation that is used up."""
+    """Return the error message for a reservation that is used up."""
     return f"Specified reservation '{name}' does not have available resources for the request."
 
 
 def canonical(status: str) -> tuple[int, int, str]:
-    """Return code, HTTP status and reason of a canonical status; those of UNKNOWN for what is none."""
+    """Return code, HTTP status and reason of a canonical status; those of UNKNOWN if it does not exist."""
     return STATUSES.get(status, STATUSES["UNKNOWN"])
 
 
 def status_of_http(code: int) -> str:
-    """Return the canonical status that goes with an HTTP status."""
+    """Return the canonical status for an HTTP status."""
     return _OF_HTTP.get(code, "UNKNOWN")
 
 
@@ -126,7 +123,7 @@ def error_body(
     details: Sequence[Mapping[str, Any]],
     domain: str = "global",
 ) -> dict[str, Any]:
-    """Return the JSON body of a refusal; the canonical status comes with details alone."""
+    """Return the JSON body of an error. It contains the canonical status only if it has details."""
     entry = {"message": message, "domain": domain, "reason": reason}
     error: dict[str, Any] = {"code": code, "message": message, "errors": [entry]}
     if details:

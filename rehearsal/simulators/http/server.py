@@ -1,7 +1,7 @@
-"""HTTP for simulated services: sockets, JSON, latency, broken and lost answers, the log of calls.
+"""HTTP for simulated services: sockets, JSON, latency, errors and dropped connections on demand, the log of calls.
 
-One thread a connection, kept alive between requests. Stopping closes every connection, also those of clients that wait
-for a delayed answer. There is no TLS and no authentication: it is for the machine that it runs on.
+Each connection has a thread and is kept alive between requests. Stopping closes every connection, also of clients that
+wait for a delayed response. There is no TLS and no authentication: only this machine should reach the port.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _ADMIN_METHOD = "simulator"
 
 
 class DropConnectionError(Exception):
-    """The answer is to be lost."""
+    """The connection must be closed without a response."""
 
 
 class _RawAnswerError(Exception):
-    """The answer is one that no service gives, such as a proxy's page."""
+    """The response has a body that no service returns, such as the page of a proxy."""
 
     def __init__(self, code: int, raw: bytes) -> None:
         super().__init__(code)
@@ -47,7 +47,7 @@ class _RawAnswerError(Exception):
 
 
 class Server(ThreadingHTTPServer):
-    """Listens, and hands requests to the API and to the simulator's own API."""
+    """Listens, and passes requests to the service's API or to the simulator's own API."""
 
     daemon_threads = True
     request_queue_size = 1024
@@ -71,7 +71,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """HOST:PORT as clients reach it."""
+        """HOST:PORT for clients."""
         host, port = self.server_address[:2]
         shown = host.decode() if isinstance(host, bytes) else str(host)
         return f"[{shown}]:{port}" if ":" in shown else f"{shown}:{port}"
@@ -86,7 +86,7 @@ class Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection, known to `stop` while it lasts."""
+        """Serve a connection; until its end, `stop` can close it."""
         with self._connections_lock:
             self._connections.add(request)
         try:
@@ -96,7 +96,7 @@ class Server(ThreadingHTTPServer):
                 self._connections.discard(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - as the base class has it
-        """Log what went wrong in a request; clients that go away are part of every rehearsal of time-outs."""
+        """Log the exception of a request, unless its client disconnected, as clients do in rehearsals of time-outs."""
         if not isinstance(sys.exception(), ConnectionError):
             _log.exception("request.failed", client=str(client_address))
 
@@ -105,7 +105,7 @@ class Server(ThreadingHTTPServer):
         self.serve_forever(poll_interval=_STOP_LOOK_SECONDS)
 
     def stop(self) -> None:
-        """Stop listening and cut all connections."""
+        """Stop listening and close all connections."""
         self.stopping.set()
         self.shutdown()
         self.server_close()
@@ -141,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-        """Leave logging to the log of calls."""
+        """Log nothing: the log of calls has all requests."""
 
     def _serve(self) -> None:
         began = time.monotonic()

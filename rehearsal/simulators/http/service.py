@@ -1,12 +1,12 @@
-"""What a server serves: the calls of a service, and what the own API of every simulator has.
+"""Base of the services that a server runs: the calls of a service, and the own API that all simulators have.
 
-    GET    /simulator/v1/settings                   PUT changes those that the body names
+    GET    /simulator/v1/settings                   PUT changes the settings in the body
     GET    /simulator/v1/faults                     POST adds one, DELETE clears all; DELETE .../faults/ID one
     GET    /simulator/v1/log?limit=N                the newest calls
     GET    /simulator/v1/counters                   calls by method and status
-    POST   /simulator/v1/counters:reset             forgets log and counts
+    POST   /simulator/v1/counters:reset             clears log and counts
 
-It has no access control: whoever reaches the port may use it.
+The own API has no access control: every client that reaches the port may use it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rehearsal.simulators.http.faults import CALL_FAULTS, BaseFault, FaultError
 from rehearsal.simulators.http.settings import BaseSettings, SettingsError
 from rehearsal.simulators.http.world import BaseWorld
 
-#: Where every simulator has its own API.
+#: Path prefix of the simulator's own API.
 ADMIN_PREFIX = "/simulator/v1/"
 _DEFAULT_LIMIT = 200
 
@@ -28,7 +28,7 @@ World = TypeVar("World", bound=BaseWorld[Any, Any])
 
 
 class BaseService(ABC, Generic[World]):
-    """Serves a world. Whatever it refuses it raises as a RefusalError."""
+    """Serves a world. Rejected requests raise RefusalError."""
 
     fault_type: type[BaseFault]
 
@@ -38,44 +38,44 @@ class BaseService(ABC, Generic[World]):
 
     @property
     def request_seconds(self) -> float:
-        """How much later every call is answered."""
+        """Additional latency of every call in seconds."""
         seconds: float = self._world.settings.request_seconds
         return seconds
 
     @abstractmethod
     def route(self, http_method: str, path: str) -> Route:
-        """Return the call that a request means."""
+        """Return the call that a request makes. Raises RefusalError if the call does not exist."""
 
     @abstractmethod
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
-        """Return the body of the answer."""
+        """Return the body of the response."""
 
     def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> dict[str, Any] | None:  # noqa: ARG002
-        """Return another body for a call that waits for something; None answers with this one."""
+        """Return a newer body for a call that waits for a change; None if `body` is final and has to be sent."""
         return None
 
     @abstractmethod
     def target_of(self, found: Route, request: Request) -> Any:
-        """Return what faults see of a call."""
+        """Return the attributes of a call that faults can match."""
 
     def fault_of(self, found: Route, request: Request) -> Any:
-        """Return what is to happen to a call, and count it; None for nothing."""
+        """Return the fault that affects a call, and count it down; None if no fault does."""
         return self._world.faults.take(CALL_FAULTS, self.target_of(found, request))
 
     @abstractmethod
     def broken(self, fault: BaseFault) -> RefusalError:
-        """Return the refusal that a fault answers with."""
+        """Return the error that a fault causes."""
 
     @abstractmethod
     def refusal(self, code: int, message: str) -> RefusalError:
-        """Return a refusal with an HTTP status, in the form of the service."""
+        """Return an error with an HTTP status, in the format of the service."""
 
     @abstractmethod
     def act(self, http_method: str, path: str, body: object) -> dict[str, Any] | None:
-        """Answer what only this simulator has; None for what it has not. The path is without the prefix."""
+        """Handle a call of this simulator's own API; None if the call is unknown. `path` has no prefix."""
 
     def admin(self, request: Request) -> dict[str, Any]:
-        """Answer the simulator's own API, under ADMIN_PREFIX."""
+        """Handle a call of the simulator's own API, under ADMIN_PREFIX."""
         path = request.path.removeprefix(ADMIN_PREFIX)
         own = self.act(request.http_method, path, request.body)
         if own is not None:
@@ -102,7 +102,7 @@ class BaseService(ABC, Generic[World]):
         raise self.refusal(404, f"{request.http_method} {request.path} is not part of the simulator's own API.")
 
     def object_of(self, body: object) -> dict[str, Any]:
-        """Return a body that must be an object; an empty one is one without fields."""
+        """Return a body that must be an object; {} if the request had no body."""
         if body is None:
             return {}
         if not isinstance(body, dict):

@@ -1,6 +1,6 @@
-"""What a simulator can be told about itself, at its start and while it runs: a frozen dataclass that JSON can change.
+"""Settings of a simulator for its start and while it runs: a frozen dataclass that can be changed by JSON.
 
-Reading from JSON reports every mistake at once; nothing is read from the environment.
+Invalid JSON raises one SettingsError with all mistakes. The environment is not read.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseSettings:
-    """What all simulators have in common. A simulator's own settings add fields, and say what is wrong with them."""
+    """Settings that all simulators have. Subclasses add fields, and their checks in `problems`."""
 
+    #: Settings that cannot be changed after the start.
     fixed: ClassVar[Collection[str]] = ()
-    """Settings that can't change under the clients that use them."""
-
+    #: Additional latency of every API call.
     request_seconds: float = 0.0
-    """Every API call is answered this much later."""
-
+    #: Maximum number of API calls in the log.
     calls_kept: int = 10_000
-    """How many API calls the log remembers."""
 
     def __post_init__(self) -> None:
         problems = [*self._range_problems(), *self.problems()]
@@ -37,11 +35,11 @@ class BaseSettings:
             raise SettingsError("; ".join(problems))
 
     def problems(self) -> list[str]:
-        """Return what is wrong with the simulator's own settings, a text each that names the setting and its value."""
+        """Return the mistakes in the subclass's settings; each text names the setting and its value."""
         return []
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
-        """Return a copy with the changes, given as JSON would give them."""
+        """Return a copy with the changes, which are JSON values. Raises SettingsError."""
         known = {item.name for item in dataclasses.fields(self)}
         problems = []
         for name, value in changes.items():
@@ -71,7 +69,7 @@ class BaseSettings:
 
 
 def type_problem(owner: type, name: str, value: object) -> str | None:
-    """Return what is wrong with a value, given as JSON would give it, for a field of a dataclass; None if it fits."""
+    """Return the reason why a JSON value is invalid for a field of a dataclass; None if it is valid."""
     try:
         msgspec.convert(value, typing.get_type_hints(owner)[name])
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""The memory of every simulated service: its settings, its faults, its clock, and what is due when."""
+"""Base of the state of all simulated services: settings, faults, clock, and scheduled callbacks."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ Clock = Callable[[], datetime]
 
 
 def system_clock() -> Clock:
-    """Return a clock that tells the time of day and never jumps: it advances with the monotonic clock."""
+    """Return a clock of the current time that never jumps: it advances with the monotonic clock."""
     wall, monotonic = datetime.now(UTC), time.monotonic()
     return lambda: wall + timedelta(seconds=time.monotonic() - monotonic)
 
 
 class Timeline:
-    """Callbacks in the order of their times; not thread-safe, its owner locks."""
+    """Callbacks in the order of their times. Not thread-safe: the owner holds a lock."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[datetime, int, Callable[[datetime], None]]] = []
         self._numbers = itertools.count()
+        #: Called after each added callback, with the owner's lock held: must not block.
         self.on_added: Callable[[], None] = lambda: None
-        """Called whenever something was added; it must only take note."""
 
     def at(self, when: datetime, callback: Callable[[datetime], None]) -> None:
-        """Call back once at the time, with that time."""
+        """Schedule a callback for one call at the given time; it gets that time."""
         heapq.heappush(self._heap, (when, next(self._numbers), callback))
         self.on_added()
 
     def run(self, now: datetime) -> None:
-        """Call back everything that is due; callbacks may add more."""
+        """Run all callbacks that are due; callbacks may add more."""
         while self._heap and self._heap[0][0] <= now:
             when, _, callback = heapq.heappop(self._heap)
             callback(when)
 
     @property
     def next_due(self) -> datetime | None:
-        """When the next callback is due."""
+        """Time of the next callback; None if nothing is scheduled."""
         return self._heap[0][0] if self._heap else None
 
 
 class BaseWorld(ABC, Generic[Settings, Fault]):
-    """Everything that a simulated service knows. It is moved by its clock alone, and knows no sockets.
+    """State of a simulated service. It changes only by calls and with its clock, and has no sockets.
 
-    Every method first lets happen what is due, so a reader never sees a late state, and `advance` does the same for
-    those who only wait. One lock covers all of it. State lives in memory and ends with the process.
+    Every method first runs the callbacks that are due, so its caller sees the current state; `advance` only does that.
+    One lock protects the whole state. The state is in memory and ends with the process.
     """
 
     def __init__(self, settings: Settings, *, clock: Clock, rng: random.Random | None = None) -> None:
@@ -72,36 +72,36 @@ class BaseWorld(ABC, Generic[Settings, Fault]):
 
     @property
     def settings(self) -> Settings:
-        """The settings in force."""
+        """The current settings."""
         return self._settings
 
     def _current_settings(self) -> Settings:
         return self._settings
 
     def change_settings(self, changes: dict[str, Any]) -> Settings:
-        """Change the settings that are named, for what begins from now on, and return all."""
+        """Change the named settings, for operations that begin from now on; return all settings."""
         with self._lock:
             self._settings = self._settings.changed(changes)
             return self._settings
 
     @contextmanager
     def moment(self) -> Iterator[datetime]:
-        """Let happen what is due and return the time, at which only the caller changes anything."""
+        """Run the callbacks that are due and return the time; the lock is held until the context ends."""
         with self._lock:
             now = self._clock()
             self.timeline.run(now)
             yield now
 
     def now(self) -> datetime:
-        """Let happen what is due and return the time."""
+        """Run the callbacks that are due and return the time."""
         with self.moment() as now:
             return now
 
     def advance(self) -> datetime | None:
-        """Let happen what is due and return when there will be more."""
+        """Run the callbacks that are due and return the time of the next one."""
         with self.moment():
             return self.timeline.next_due
 
     @abstractmethod
     def release(self) -> None:
-        """Let go on what was held by faults that are no longer in force."""
+        """Resume operations that were held up by faults which are no longer active."""

@@ -1,1 +1,1 @@
-"""A simulated V-IPU server, and a `vipu` command of the surface that the real one has."""
+"""A simulated V-IPU server, and a `vipu` command with the verbs, options and tables of the real command."""

@@ -2,7 +2,7 @@
 
 python -m rehearsal.simulators.vipu serve [--port 8090] [--settings JSON]    until Ctrl-C
 python -m rehearsal.simulators.vipu install FOLDER                          an executable `vipu`
-python -m rehearsal.simulators.vipu list partitions --api-host H            and all that vipu has
+python -m rehearsal.simulators.vipu list partitions --api-host H            like all other commands of `vipu`
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from rehearsal.simulators.vipu import command
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run it and exit."""
+    """Run the command line and exit."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     match words:
         case ["install", folder]:
             sys.stdout.write(f"{command.install(Path(folder))}\n")
         case ["serve", *rest]:
-            # Imported only here: the command itself starts in a third of the time without it.
+            # Imported only here: without it, the command starts in a third of the time.
             from rehearsal.simulators.vipu.app import serve  # noqa: PLC0415
 
             sys.exit(serve(rest))

@@ -1,18 +1,18 @@
-"""The simulated V-IPU server as a whole, in a process (`with VipuSimulator() as vipu: ...`) and as a command.
+"""The simulated V-IPU server, in a process (`with VipuSimulator() as vipu: ...`) and as a command.
 
-The wire between it and its `vipu` command; the real one is gRPC, and not published:
+The protocol between the server and its `vipu` command is REST; the real one is gRPC, and not published:
 
     GET     /v1/allocations           GET     /v1/ipus
     GET     /v1/partitions            POST    /v1/partitions
     GET     /v1/partitions/ID         DELETE  /v1/partitions/ID
 
-The headers x-user-id and x-access-key say who asks.
-The real IPUoF configuration has a device for each IPU and attributes, among them "GCD Id"; what its other keys are is
-not published. Its own API has, beside what every simulator's has (`http/service.py`):
+The headers x-user-id and x-access-key identify the caller. The real IPUoF configuration has a device for each IPU, and
+attributes such as "GCD Id"; its other keys are not published. The own API has these calls in addition to those of every
+simulator (`http/service.py`):
 
-GET     /simulator/v1/state                     all allocations and partitions
-POST    /simulator/v1/restart                   {"keeps_partitions": true, "down_seconds": 0}
-DELETE  /simulator/v1/partitions/ID             it vanishes, as if it had never been
+    GET     /simulator/v1/state                     all allocations and partitions
+    POST    /simulator/v1/restart                   {"keeps_partitions": true, "down_seconds": 0}
+    DELETE  /simulator/v1/partitions/ID             deletes a partition without a trace
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def config_of(partition: PartitionView, server: str) -> dict[str, Any]:
 
 
 class Api:
-    """Answers the calls."""
+    """Handles the calls of the service's API."""
 
     def __init__(self, world: World, address: str) -> None:
         self._world = world
         self._address = address
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
-        """Return the body of the answer. That of a create or remove has the number of its change."""
+        """Return the body of the response. For a create or remove, it contains the number of the change."""
         caller = Caller(user=request.headers.get("x-user-id", ""), key=request.headers.get("x-access-key", ""))
         name = found.parts.get("name", "")
         match found.method:
@@ -92,7 +92,7 @@ class Api:
         return {"change": self._world.create(_asked_of(request.body), caller), "done": False}
 
     def change(self, number: int) -> dict[str, Any]:
-        """Return what has become of a create or remove. Raises VipuRefusalError where it failed."""
+        """Return the result of a create or remove. Raises VipuRefusalError if it failed."""
         outcome = self._world.outcome(number)
         if outcome.failure:
             raise records.VipuRefusalError("Internal", outcome.failure)
@@ -115,7 +115,7 @@ def _asked_of(body: object) -> Asked:
 
 
 class VipuService(BaseService[World]):
-    """Serves a world."""
+    """Serves the API of a world."""
 
     fault_type = Fault
 
@@ -124,7 +124,7 @@ class VipuService(BaseService[World]):
         self._api = Api(world, address)
 
     def route(self, http_method: str, path: str) -> Route:
-        """Return the call that a request means."""
+        """Return the call that a request makes. Raises VipuRefusalError if the call does not exist."""
         method = _METHODS.get((http_method, path))
         if method is not None:
             return Route(method=method, parts={})
@@ -134,31 +134,31 @@ class VipuService(BaseService[World]):
         raise records.VipuRefusalError("NotFound", f"{http_method} {path} is not served")
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
-        """Return the body of the answer."""
+        """Return the body of the response."""
         return self._api.handle(found, request)
 
     def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> dict[str, Any] | None:  # noqa: ARG002
-        """Return a create or remove as it is now while it goes on."""
+        """Return the current state of an unfinished create or remove; None if it is finished or the wait is over."""
         is_over = "change" not in body or body["done"]
         if is_over or waited_seconds >= self._world.settings.change_wait_seconds:
             return None
         return {**body, **self._api.change(body["change"])}
 
     def broken(self, fault: BaseFault) -> records.VipuRefusalError:
-        """Return the refusal that a fault answers with."""
+        """Return the error that a fault causes."""
         return records.VipuRefusalError("Unavailable", fault.message or "transport is closing")
 
     def target_of(self, found: Route, request: Request) -> faults.Target:
-        """Return what faults see of a call."""
+        """Return the attributes of a call that faults can match."""
         sent = request.body if isinstance(request.body, dict) else {}
         return faults.Target(method=found.method, name=found.parts.get("name") or sent.get("id"))
 
     def refusal(self, code: int, message: str) -> records.VipuRefusalError:
-        """Return the refusal of a mistake (400), or of what is not there."""
+        """Return the error for an invalid request (400) or a missing object."""
         return records.VipuRefusalError("InvalidArgument" if code == 400 else "NotFound", message)
 
     def act(self, http_method: str, path: str, body: object) -> dict[str, Any] | None:
-        """Answer what is about partitions."""
+        """Handle the calls of this simulator's own API; None if the call is unknown."""
         one = _PARTITION.fullmatch(path)
         if one is not None and http_method == "DELETE":
             if not self._world.vanish(one[1]):
@@ -188,24 +188,24 @@ class VipuService(BaseService[World]):
 
 
 class VipuSimulator(LocalSimulator[World, VipuSettings]):
-    """A V-IPU server on a local port; use it as a context, or call `start` and `stop`. Several are several servers."""
+    """A V-IPU server on a local port; use it as a context manager, or call `start` and `stop`."""
 
     def _make_world(self, settings: VipuSettings | None, clock: Clock, rng: random.Random | None) -> World:
         return World(settings or VipuSettings(), clock=clock, rng=rng)
 
     def start(self) -> None:
-        """Open the port. Raises OSError where it is taken."""
+        """Open the port and serve. Raises OSError if the port is in use."""
         self._listen(lambda address: VipuService(self.world, self._calls, address))
         self._run()
 
     @property
     def host(self) -> str:
-        """The address that it listens on, without the port."""
+        """The address that the server listens on, without the port."""
         return self._address[0]
 
     @property
     def partitions(self) -> tuple[PartitionView, ...]:
-        """All partitions, as they are."""
+        """All partitions in their current state."""
         return self.world.all_partitions()
 
 
@@ -229,6 +229,6 @@ def serve(arguments: Sequence[str]) -> int:
 def _settings_of(raw: object) -> VipuSettings:
     if not isinstance(raw, dict):
         raise SettingsError(f"{raw!r} is not a JSON object")
-    # What can be set only at startup cannot be changed afterwards, so it goes first.
+    # Settings that can be set only at startup go first, because `changed` rejects a change of them.
     fixed = {name: raw[name] for name in VipuSettings.fixed if name in raw}
     return VipuSettings(**fixed).changed(raw)

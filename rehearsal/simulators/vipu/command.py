@@ -1,14 +1,13 @@
-"""A `vipu` command of the surface that the real one has, which talks to a simulated server.
+"""A `vipu` command with verbs and options of the real one, which talks to a simulated server.
 
-Known of the real one, and played: the verbs and options below; the configuration file in HCL and variables of the
-environment with the names of the options; that a create leaves a file in ~/.ipuof.conf.d; that a configuration is
-preceded by a line of words unless one GCD is asked for. Stricter than the real one may be: a configuration file with an
-access key that others can read is refused, and options that a verb has no use for are.
+Known features of the real command that are simulated: the verbs and options below; the configuration file in HCL, and
+environment variables with the names of the options; a create writes a file into ~/.ipuof.conf.d; a configuration is
+preceded by a line of text unless one GCD is requested. Possibly stricter than the real command: it rejects a
+configuration file with an access key that other users can read, and options that a verb does not use.
 
-The tables that the simulated `vipu` command prints: columns and lines as public examples of the real one show them.
-
-Examples: "list partitions" in the READMEs of graphcore/examples, "list allocations" and "list ipu-attrs" in the chapter
-on allocations of Graphcore's V-IPU User Guide. Pure.
+Columns and lines of the printed tables follow public examples of the real command: "list partitions" in the READMEs of
+graphcore/examples, "list allocations" and "list ipu-attrs" in the chapter on allocations of Graphcore's V-IPU User
+Guide.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _IPU_ATTRIBUTES = (("board ipu index", ""), ("board type", "M2000"), ("clock", "
 
 
 def render(header: Sequence[str], rows: Sequence[Sequence[str]], *, rule_first: bool) -> str:
-    """Return a table; `rule_first` has a line of dashes over the header, too."""
+    """Return a table; with `rule_first`, a line of dashes is above the header as well."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = [
         (" " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
@@ -81,7 +80,7 @@ def allocations(listed: Sequence[Mapping[str, Any]]) -> str:
 
 
 def ipu_attributes(ipus: Sequence[Sequence[Any]]) -> str:
-    """Return the table of attributes of IPUs, given as agent and index; what repeats itself is left out."""
+    """Return the table of attributes of IPUs, given as agent and index; repeated cells are empty."""
     rows: list[list[str]] = []
     before = ""
     for agent, index in ipus:
@@ -94,7 +93,7 @@ def ipu_attributes(ipus: Sequence[Sequence[Any]]) -> str:
 
 
 class _FailedError(Exception):
-    """The command ends with an error, in words."""
+    """The command ends with an error; the text is the message for the user."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -122,7 +121,7 @@ def _parser() -> _Parser:
 
 
 class _Connection:
-    """The server that is asked, and as whom."""
+    """The server that is called, and the user's credentials."""
 
     def __init__(self, options: argparse.Namespace, environment: Mapping[str, str]) -> None:
         found = _settings_of(options.config)
@@ -136,7 +135,7 @@ class _Connection:
         self._headers = {"x-user-id": found["api-user-id"], "x-access-key": found["api-access-key"]}
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the answer. Raises _FailedError with the words that the command is to say."""
+        """Return the body of the response. Raises _FailedError with the message that the command prints."""
         try:
             sent = None if body is None else json.dumps(body)
             port = int(self.port)
@@ -273,7 +272,7 @@ def _leave_file(verb: tuple[str, ...], name: str, environment: Mapping[str, str]
 
 
 def install(folder: Path) -> Path:
-    """Put an executable `vipu` into a folder and return its path. It runs this interpreter on this package alone."""
+    """Write an executable `vipu` into a folder; return its path. It starts this interpreter without site-packages."""
     package_root = Path(__file__).parents[3]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "vipu"

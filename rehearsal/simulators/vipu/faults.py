@@ -1,4 +1,4 @@
-"""Failures of V-IPU on demand: what to break, for which calls and partitions."""
+"""Failures of V-IPU on demand, for selected calls and partitions."""
 
 from __future__ import annotations
 
@@ -16,34 +16,26 @@ REMOVE = "partitions.remove"
 
 
 class FaultKind(StrEnum):
-    """Everything that can be made to go wrong."""
+    """Kinds of simulated failures."""
 
+    #: A call is rejected with `message` and the gRPC code `grpc_code` (empty: only the message), without effect.
     REFUSED = "refused"
-    """A call is refused with `message` and gRPC's `grpc_code` (empty: words alone), without effect."""
-
+    #: A create fails at its end and leaves nothing behind.
     CREATE_FAILS = "create_fails"
-    """A create fails when it would have been done, and leaves nothing behind."""
-
+    #: A create fails at its end; the partition remains, broken, and keeps its IPUs.
     CREATE_LEAKS = "create_leaks"
-    """A create fails when it would have been done; what it had made stays, broken, and keeps its IPUs."""
-
+    #: A partition remains in its creating state until the fault is cleared.
     CREATE_STUCK = "create_stuck"
-    """A partition stays in its creating state until the fault is cleared."""
-
+    #: A create ends `seconds` before the partition is active.
     ACTIVE_LATE = "active_late"
-    """A create says that it is done `seconds` before the partition is active."""
-
+    #: A remove ends `seconds` before the partition is removed; until then, the partition looks as before.
     REMOVE_LATE = "remove_late"
-    """A remove says that it is done `seconds` before it is; until then the partition looks as before."""
-
+    #: A remove fails, and leaves the partition broken.
     REMOVE_LEAKS = "remove_leaks"
-    """A remove fails, and leaves the partition broken."""
-
+    #: The server is unavailable, and the command prints that it cannot reach it. With code 0, the connection breaks.
     HTTP_ERROR = faults.HTTP_ERROR
-    """The server is out of order: the command says that it does not reach it. With code 0 the connection breaks."""
-
+    #: A call is answered only after `seconds`.
     HANG = faults.HANG
-    """A call is answered only after `seconds`."""
 
 
 CREATE_FAULTS = (FaultKind.CREATE_FAILS, FaultKind.CREATE_LEAKS, FaultKind.CREATE_STUCK, FaultKind.ACTIVE_LATE)
@@ -52,16 +44,16 @@ REMOVE_FAULTS = (FaultKind.REMOVE_LATE, FaultKind.REMOVE_LEAKS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a fault may strike; None where it isn't known."""
+    """Attributes of a call or partition that a fault can match; None if unknown."""
 
     method: str | None = None
-    #: The id of a partition.
+    #: ID of a partition.
     name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault(faults.BaseFault):
-    """One thing to break; what is None matches everything. `name` is a regular expression for a whole id."""
+    """A fault. A field that is not set matches any target. `name` is a regular expression for a whole partition ID."""
 
     kinds = FaultKind
     patterns = ("name",)

@@ -1,9 +1,9 @@
-"""The memory of a simulated V-IPU server: allocations, partitions, and what may be asked of them.
+"""State of a simulated V-IPU server: allocations and partitions, and the operations on them.
 
-`World` waits for nothing: `create` and `remove` begin something and return a number, with which `outcome` tells when
-the real server would answer, and what. Every refusal is a VipuRefusalError.
+No method of `World` waits: `create` and `remove` begin a change and return its number; `outcome` returns the time and
+the result of that change. A rejected call raises VipuRefusalError.
 
-Where partitions go: as in a buddy system, on contiguous IPUs of one allocation, aligned to their size. Pure.
+Partitions are placed as in a buddy system: on contiguous IPUs of one allocation, aligned to their size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rehearsal.simulators.vipu.records import ANYBODY, AllocationView, Asked, Ca
 from rehearsal.simulators.vipu.settings import FIRST, IPUS_OF_AGENT, VipuSettings
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-#: The words for phases; the real ones are not known but for ACTIVE.
+#: Texts for phases. Only ACTIVE is known from the real server.
 _STATES = {
     Phase.CREATING: "PENDING",
     Phase.ACTIVE: "ACTIVE",
@@ -38,12 +38,12 @@ Ipu = tuple[str, int]
 
 
 def is_power_of_two(number: int) -> bool:
-    """Tell whether there can be a partition of so many IPUs at all."""
+    """Return whether a partition can have this number of IPUs."""
     return number >= 1 and number & (number - 1) == 0
 
 
 def places(ipus: Sequence[Ipu], taken: Collection[Ipu], size: int) -> list[int]:
-    """Return where in the IPUs of an allocation a partition of that size would fit, lowest first."""
+    """Return the positions in an allocation's IPUs at which a partition of that size fits, lowest first."""
     return [
         start
         for start in range(0, len(ipus) - size + 1, size)
@@ -68,14 +68,14 @@ class _Partition:
     created_at: datetime
     ipus: tuple[Ipu, ...]
     phase: Phase = Phase.CREATING
-    #: The fault that holds its creation up.
+    #: ID of the fault that delays the creation; empty if none.
     stuck_by: str = ""
-    #: The change that is under way, if one is.
+    #: Number of the change in progress; 0 if none.
     change: int = 0
 
 
 class World(BaseWorld[VipuSettings, Fault]):
-    """Everything that a simulated V-IPU server knows."""
+    """State of a simulated V-IPU server."""
 
     def __init__(self, settings: VipuSettings, *, clock: Clock, rng: random.Random | None = None) -> None:
         super().__init__(settings, clock=clock, rng=rng)
@@ -85,7 +85,7 @@ class World(BaseWorld[VipuSettings, Fault]):
         self._numbers = itertools.count(1)
         self._down_until: datetime | None = None
 
-    # -- what users ask --------------------------------------------------------------------------------------------
+    # -- calls of users --------------------------------------------------------------------------------------------
 
     def allocations(self, caller: Caller = ANYBODY) -> tuple[AllocationView, ...]:
         """Return the allocations that the caller may use."""
@@ -100,7 +100,7 @@ class World(BaseWorld[VipuSettings, Fault]):
             return tuple(dict.fromkeys(ipu for item in self._usable(caller) for ipu in item.ipus))
 
     def partitions(self, caller: Caller = ANYBODY) -> tuple[PartitionView, ...]:
-        """Return the partitions in the caller's allocations, whoever made them."""
+        """Return the partitions of all users in the caller's allocations."""
         with self._lock:
             self._answer(Target(method=faults.LIST_PARTITIONS))
             usable = self._usable(caller)
@@ -113,7 +113,7 @@ class World(BaseWorld[VipuSettings, Fault]):
             return self._view_of(self._visible(partition_id, caller))
 
     def create(self, asked: Asked, caller: Caller = ANYBODY) -> int:
-        """Begin to make a partition; its IPUs are taken at once. Return the number for `outcome`."""
+        """Begin to create a partition; its IPUs are taken immediately. Return the number for `outcome`."""
         with self._lock:
             now = self._answer(Target(method=faults.CREATE, name=asked.id))
             usable = self._usable(caller)
@@ -129,7 +129,7 @@ class World(BaseWorld[VipuSettings, Fault]):
             return number
 
     def remove(self, partition_id: str, caller: Caller = ANYBODY) -> int:
-        """Begin to remove a partition; one that is broken, too. Return the number for `outcome`."""
+        """Begin to remove a partition, even a broken one. Return the number for `outcome`."""
         with self._lock:
             now = self._answer(Target(method=faults.REMOVE, name=partition_id))
             found = self._visible(partition_id, caller)
@@ -141,24 +141,24 @@ class World(BaseWorld[VipuSettings, Fault]):
             return number
 
     def outcome(self, number: int) -> Outcome:
-        """Return how a create or remove ended, or when it will."""
+        """Return the result of a create or remove, or the time at which it will end."""
         with self.moment():
             return self._outcomes[number]
 
-    # -- what a rehearsal sees and does ----------------------------------------------------------------------------
+    # -- access for rehearsals -------------------------------------------------------------------------------------
 
     def all_partitions(self) -> tuple[PartitionView, ...]:
-        """Return all partitions, as they are, also while the server is down."""
+        """Return all partitions in their current state, even while the server is down."""
         with self.moment():
             return tuple(self._view_of(item) for item in self._partitions.values())
 
     def all_allocations(self) -> tuple[AllocationView, ...]:
-        """Return all allocations, also while the server is down."""
+        """Return all allocations, even while the server is down."""
         with self.moment():
             return tuple(self._view_of_allocation(item) for item in self._allocations.values())
 
     def release(self) -> None:
-        """Let go on what was held by faults that are no longer in force."""
+        """Resume creates that were held up by faults which are no longer active."""
         with self.moment() as now:
             in_force = {fault.fault_id for fault in self.faults.all()}
             for item in self._partitions.values():
@@ -167,12 +167,12 @@ class World(BaseWorld[VipuSettings, Fault]):
                     self._finish(item, now, Phase.ACTIVE)
 
     def spoil(self, partition_id: str) -> None:
-        """Break a partition."""
+        """Make a partition broken."""
         with self.moment():
             self._partitions[partition_id].phase = Phase.BROKEN
 
     def vanish(self, partition_id: str) -> bool:
-        """Take a partition away as if it had never been; False where there is none."""
+        """Delete a partition without a trace; return False if it does not exist."""
         with self.moment() as now:
             found = self._partitions.pop(partition_id, None)
             if found is None:
@@ -181,7 +181,10 @@ class World(BaseWorld[VipuSettings, Fault]):
             return True
 
     def restart(self, *, keeps_partitions: bool = True, down_seconds: float = 0.0) -> None:
-        """Restart the server: it is out of reach for a while, what is under way breaks, all the rest may be lost."""
+        """Restart the server, which then cannot be reached for `down_seconds`.
+
+        Partitions with an unfinished change are broken. Unless `keeps_partitions` is set, all partitions are lost.
+        """
         with self.moment() as now:
             for item in list(self._partitions.values()):
                 if item.change:
@@ -191,7 +194,7 @@ class World(BaseWorld[VipuSettings, Fault]):
                 self._partitions.clear()
             self._down_until = now + timedelta(seconds=down_seconds)
 
-    # -- how ---------------------------------------------------------------------------------------------------------
+    # -- implementation ----------------------------------------------------------------------------------------------
 
     def _answer(self, target: Target) -> datetime:
         now = self.now()

@@ -1,6 +1,6 @@
-"""What a simulated V-IPU server has, and what it is asked.
+"""Records of a simulated V-IPU server, and its errors.
 
-Refusals of a simulated V-IPU server: gRPC's codes, and words, since no document shows the real ones.
+Errors have gRPC's codes. Their messages are invented, because no document shows the real ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from rehearsal.simulators.http.exchange import RefusalError
 
-#: Codes of gRPC as its Go library writes them, each with an HTTP status for the wire between server and command.
+#: Codes of gRPC as its Go library writes them, each with an HTTP status for the protocol between server and command.
 _STATUSES = {
     "InvalidArgument": 400,
     "Unauthenticated": 401,
@@ -28,7 +28,7 @@ _STATUSES = {
 
 @dataclass(eq=False)
 class VipuRefusalError(RefusalError):
-    """A refusal: one of gRPC's codes, and words."""
+    """An error response: a gRPC code, and a message."""
 
     grpc_code: str
     message: str
@@ -47,47 +47,47 @@ class VipuRefusalError(RefusalError):
 
 
 def invalid(message: str) -> VipuRefusalError:
-    """Refuse what no server would do."""
+    """Return the error for an invalid request."""
     return VipuRefusalError("InvalidArgument", message)
 
 
 def unauthenticated() -> VipuRefusalError:
-    """Refuse a caller that has not proved who it is."""
+    """Return the error for a caller with an unknown user ID or a wrong access key."""
     return VipuRefusalError("Unauthenticated", "invalid user id or access key")
 
 
 def no_allocation(name: str) -> VipuRefusalError:
-    """Refuse an allocation that is not there, or not for this user: they look the same."""
+    """Return the error for an allocation that does not exist or that is not for this user (both look the same)."""
     return VipuRefusalError("NotFound", f"allocation '{name}' not found")
 
 
 def not_found(partition_id: str) -> VipuRefusalError:
-    """Refuse a partition that is not there, or not for this user."""
+    """Return the error for a partition that does not exist or that this user may not see."""
     return VipuRefusalError("NotFound", f"partition '{partition_id}' not found")
 
 
 def already_exists(partition_id: str) -> VipuRefusalError:
-    """Refuse an id that is taken."""
+    """Return the error for a partition ID that is in use."""
     return VipuRefusalError("AlreadyExists", f"partition '{partition_id}' already exists")
 
 
 def no_room(size: int, where: str) -> VipuRefusalError:
-    """Refuse a partition for which there are no aligned free IPUs in one allocation."""
+    """Return the error for a partition for which no allocation has enough free and aligned IPUs."""
     return VipuRefusalError("ResourceExhausted", f"not enough IPUs available in {where} for a partition of size {size}")
 
 
 def busy(partition_id: str) -> VipuRefusalError:
-    """Refuse to touch a partition that is being created or removed."""
+    """Return the error for a change of a partition that is being created or removed."""
     return VipuRefusalError("FailedPrecondition", f"another operation on partition '{partition_id}' is in progress")
 
 
 def down() -> VipuRefusalError:
-    """Refuse everything while the server starts."""
+    """Return the error for all calls while the server restarts."""
     return VipuRefusalError("Unavailable", "connection refused")
 
 
 class Phase(Enum):
-    """How far a partition is."""
+    """State of a partition."""
 
     CREATING = "creating"
     ACTIVE = "active"
@@ -97,7 +97,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks, as the request says."""
+    """Credentials of a caller, unverified."""
 
     user: str = ""
     key: str = ""
@@ -108,11 +108,11 @@ ANYBODY = Caller()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A partition to be made."""
+    """A request to create a partition."""
 
     id: str
     size: int
-    #: Empty: the server's choice.
+    #: Name of the allocation; empty if the server may choose.
     allocation: str = ""
     cluster: str = ""
     reconfigurable: bool = False
@@ -125,43 +125,43 @@ class AllocationView:
     name: str
     cluster: str
     agents: tuple[str, ...]
-    #: IPUs that no partition has.
+    #: Number of IPUs without a partition.
     free: int
 
     @property
     def ipus(self) -> int:
-        """All its IPUs."""
+        """Number of all IPUs of the allocation."""
         return 4 * len(self.agents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """A partition as it was at one moment."""
+    """A partition as it was at one time."""
 
     id: str
-    #: Counts creates, so that one that was removed and made again can be told from the one before.
+    #: Number of the create; it distinguishes a partition from a removed one with the same ID.
     number: int
     size: int
     allocation: str
     cluster: str
     reconfigurable: bool
-    #: Who made it; empty outside of secure mode.
+    #: User that created the partition; empty outside of secure mode.
     user: str
     phase: Phase
-    #: The word that lists have for it.
+    #: Text for the phase in lists.
     state: str
     created_at: datetime
-    #: Its IPUs, as agent and index.
+    #: IPUs of the partition, as agent and index.
     ipus: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a create or remove ended, or that it has not."""
+    """Result of a create or remove."""
 
-    #: When it was, or will be, answered; None: not before somebody intervenes.
+    #: Time at which the change ended or will end; None if it does not end before its fault is cleared.
     at: datetime | None
-    #: It is over.
+    #: Whether the change has ended.
     done: bool
-    #: Empty: it succeeded, or is not done.
+    #: Error message; empty if the change succeeded or has not ended.
     failure: str = ""

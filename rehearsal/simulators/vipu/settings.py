@@ -1,4 +1,4 @@
-"""What a simulated V-IPU server can be told about itself, at its start and while it runs. Times are in seconds."""
+"""Settings of a simulated V-IPU server, for its start and while it runs. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rehearsal.simulators.http.settings import BaseSettings
 
-#: An IPU-Machine has so many, of every generation so far.
+#: Number of IPUs of an IPU-Machine, in every generation so far.
 IPUS_OF_AGENT = 4
 FIRST = "first"
 SCATTERED = "scattered"
@@ -17,50 +17,40 @@ PLACEMENTS = (FIRST, SCATTERED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VipuSettings(BaseSettings):
-    """Every option of the simulator."""
+    """Options of the simulator."""
 
     fixed = ("allocations",)
 
+    #: Allocations by name, each with its "cluster" and its "agents": a list of their names in order, or their number.
     allocations: Mapping[str, Mapping[str, object]] = dataclasses.field(
         default_factory=lambda: {"alloc-1": {"cluster": "c16", "agents": 16}}
     )
-    """The allocations by name, each with its "cluster" and its "agents": their names in order, or how many."""
-
+    #: Users by ID, each with an access "key" and the "allocations" that the user may use.
     users: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
-    """Users by id, each with an access "key" and the "allocations" that it may use."""
-
+    #: Whether callers must authenticate; otherwise every caller may use every allocation.
     secure: bool = False
-    """Callers prove who they are; else everybody may use every allocation."""
-
+    #: Duration of a create.
     create_seconds: float = 5.0
-    """From a create to its answer."""
-
+    #: Maximum random addition to the duration of each create.
     create_jitter_seconds: float = 0.0
-    """At most this much is added to each create at random."""
-
+    #: Duration of a remove.
     remove_seconds: float = 1.0
-    """From a remove to its answer."""
-
+    #: Maximum time for which the response of a create or remove is delayed until its end; the change itself continues.
     change_wait_seconds: float = 600.0
-    """How long the answer of a create or a remove is waited for; what is under way goes on after that."""
-
+    #: Number of IPUs of the largest partition.
     largest_size: int = 64
-    """IPUs of the largest partition."""
-
+    #: Maximum length of an ID in characters. The real limit is unknown, but there is one.
     longest_id: int = 32
-    """Characters of the longest id. The real limit is not known, but there is one."""
-
+    #: Whether a create without an allocation gets the first one with enough room, if the user has several.
     picks_allocation: bool = False
-    """A create that names no allocation gets the first that has room, also where the user has several."""
-
+    #: Position of new partitions among those that fit: `first`, or `scattered` (random), which is worst for later
+    #: creates.
     placement: str = FIRST
-    """Where among the places that fit: the `first`, or `scattered`, which is the worst for those that come later."""
-
+    #: Whether the list of partitions contains their allocations.
     lists_allocations: bool = False
-    """The list of partitions says in which allocation each is."""
 
     def problems(self) -> list[str]:
-        """Return what is wrong with them."""
+        """Return the mistakes in the settings."""
         problems = [
             f"{name}: {value} is less than 1"
             for name, value in (("largest_size", self.largest_size), ("longest_id", self.longest_id))

@@ -1,4 +1,4 @@
-"""A Compute Engine in memory, on a fake clock."""
+"""Fixtures: a Compute Engine in memory, on a fake clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.compute import Compute
 
 @pytest.fixture
 def make_compute() -> Callable[..., Compute]:
-    """Return a maker of worlds with such settings."""
+    """Return a function that creates worlds with the given settings."""
 
     def make(**settings: Any) -> Compute:
         clock = FakeClock()
@@ -27,5 +27,5 @@ def make_compute() -> Callable[..., Compute]:
 
 @pytest.fixture
 def compute(make_compute: Callable[..., Compute]) -> Compute:
-    """A world with the usual settings."""
+    """A world with the default settings."""
     return make_compute()

@@ -1,7 +1,7 @@
-"""Google's own client against the simulator: every method that is played, over HTTP, and every answer read back.
+"""Tests with Google's client library: each supported method over HTTP, and each response parsed by the library.
 
-It reads an answer into message types and fails on a value that does not fit; a field that it does not know would be
-dropped, so each answer is also compared with what the simulator sent.
+The library parses responses into message types, and fails on values of a wrong type. Fields that it does not know would
+be dropped, so each response is also compared with the JSON that the simulator sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator, faul
 from tests.support.compute import GROUPS, MARK, group, policy, template
 from tests.support.waiting import wait_for
 
-#: The library takes seconds to be imported.
+#: The import of the library takes seconds.
 pytestmark = pytest.mark.timeout(60)
 
 ZONE = {"project": "proj", "zone": "us-east5-a"}
@@ -31,7 +31,7 @@ DONE = compute_v1.Operation.Status.DONE
 
 
 class Google:
-    """Google's clients of a simulator, made when they are needed."""
+    """Google's clients of a simulator, created when they are needed."""
 
     def __init__(self, compute: ComputeSimulator) -> None:
         self.compute = compute
@@ -44,7 +44,7 @@ class Google:
         return kind(transport=transport)
 
     def done(self, operation: Any) -> Any:
-        """Wait for an operation; the library's own way to wait asks Google, whatever the address of the client."""
+        """Wait for an operation. The library's own wait calls Google, regardless of the client's address."""
         if operation.zone:
             kind, place = compute_v1.ZoneOperationsClient, ZONE
         elif operation.region:
@@ -56,7 +56,7 @@ class Google:
         return ended
 
     def slice(self, model: str = "STANDARD") -> None:
-        """Make policy, template and group of a slice."""
+        """Create policy, template and group of a slice."""
         resource = read(compute_v1.ResourcePolicy, policy())
         self.done(self(compute_v1.ResourcePoliciesClient).insert_unary(**REGION, resource_policy_resource=resource))
         body = read(compute_v1.InstanceTemplate, template(model=model))
@@ -69,13 +69,13 @@ class Google:
         self.done(groups.insert_unary(**ZONE, instance_group_manager_resource=manager))
 
     def assert_read_whole(self, message: Any) -> None:
-        """Check that the library has read every field that was sent."""
+        """Check that the library has parsed every field that was sent."""
         path = message.self_link.removeprefix("https://www.googleapis.com")
         sent = requests.get(f"{self.compute.url}{path}", timeout=10).json()
         assert paths(sent) - paths(shown(message)) == set()
 
     def assert_members_read_whole(self, messages: list[Any]) -> None:
-        """Check that the library has read every field of a group's managed instances."""
+        """Check that the library has parsed every field of a group's managed instances."""
         sent = requests.post(f"{self.compute.url}{GROUPS}/group/listManagedInstances", timeout=10).json()
         assert paths(sent["managedInstances"]) - paths([shown(message) for message in messages]) == set()
 
@@ -86,7 +86,7 @@ def read(kind: Any, body: dict[str, Any]) -> Any:
 
 
 def shown(message: Any) -> Any:
-    """Return what the library has read of a message."""
+    """Return the fields of a message that the library has parsed."""
     return json.loads(type(message).to_json(message, always_print_fields_with_no_presence=False))
 
 
@@ -116,8 +116,8 @@ def google() -> Iterator[Google]:
         yield Google(simulator)
 
 
-def test_resources_are_read_whole(google: Google) -> None:
-    """Policy, template, group, reservation: got, listed, and read without a loss."""
+def test_library_reads_all_fields_of_resources(google: Google) -> None:
+    """Policy, template, group and reservation, by get and by list."""
     google.slice(model="RESERVATION_BOUND")
     policies, templates = google(compute_v1.ResourcePoliciesClient), google(compute_v1.InstanceTemplatesClient)
     groups = google(compute_v1.InstanceGroupManagersClient)
@@ -143,8 +143,8 @@ def test_resources_are_read_whole(google: Google) -> None:
     google.assert_read_whole(reservation)
 
 
-def test_machines_and_their_metadata(google: Google) -> None:
-    """Managed instances, VMs, and metadata, which only who has read it last may replace."""
+def test_library_reads_machines_and_replaces_metadata_with_a_current_fingerprint(google: Google) -> None:
+    """An outdated fingerprint is rejected."""
     google.slice()
     groups, instances = google(compute_v1.InstanceGroupManagersClient), google(compute_v1.InstancesClient)
     wait_for(lambda: groups.get(**GROUP).status.is_stable)
@@ -182,8 +182,8 @@ T = compute_v1.types
         ),
     ],
 )
-def test_states_are_googles(values: Iterable[str], known: type[Enum]) -> None:
-    """Every state that the simulator tells is one that Google's library knows."""
+def test_states_are_values_of_googles_enums(values: Iterable[str], known: type[Enum]) -> None:
+    """Otherwise Google's library would fail on them."""
     assert {str(value) for value in values} <= {item.name for item in known}
 
 
@@ -196,13 +196,13 @@ def test_states_are_googles(values: Iterable[str], known: type[Enum]) -> None:
         (schema.METADATA, T.Metadata),
     ],
 )
-def test_fields_are_googles(fields: Mapping[str, Any], kind: Any) -> None:
-    """Every field that the simulator knows is one of Google's messages."""
+def test_fields_are_fields_of_googles_messages(fields: Mapping[str, Any], kind: Any) -> None:
+    """Every field that the simulator accepts exists in Google's message."""
     assert_fields(fields, kind.pb(kind()).DESCRIPTOR, kind.__name__)
 
 
 def assert_fields(fields: Mapping[str, Any], descriptor: Any, path: str) -> None:
-    """Check the fields of a message and of those inside it."""
+    """Check the fields of a message and of nested messages."""
     known = {field.json_name: field for field in descriptor.fields}
     for name, value in fields.items():
         assert name in known, f"{path}.{name}"

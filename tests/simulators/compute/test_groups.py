@@ -1,4 +1,4 @@
-"""Managed instance groups: what is refused, bulk mode and its placeholders, single VMs, deletes, recreation, sizes."""
+"""Tests of managed instance groups: rejected inserts, bulk mode, single VMs, reservations and quotas."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ RESERVED = {"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}}
         ),
     ],
 )
-def test_a_group_is_refused(compute: Compute, body: Any, code: int, text: str) -> None:
-    """What is wrong is told at once, and nothing is made."""
+def test_invalid_group_is_rejected_and_not_created(compute: Compute, body: Any, code: int, text: str) -> None:
+    """The error is in the response to the insert, not in its operation."""
     compute.do("POST", POLICIES, policy())
     compute.do("POST", POLICIES, policy("odd", "3x3"))
     compute.do("POST", TEMPLATES, template())
@@ -67,8 +67,8 @@ def test_a_group_is_refused(compute: Compute, body: Any, code: int, text: str) -
     assert "items" not in compute.get(GROUPS)
 
 
-def test_a_slice_runs(compute: Compute) -> None:
-    """The insert is done before the VMs run; then the group is stable, its topology active."""
+def test_slice_runs_after_its_insert_is_done(compute: Compute) -> None:
+    """Once all VMs run, the group is stable and its topology is active."""
     compute.slice()
     assert compute.statuses() == ["PROVISIONING"] * 4
     status = compute.status()
@@ -96,8 +96,10 @@ def test_a_slice_runs(compute: Compute) -> None:
         (FaultKind.QUOTA_EXCEEDED, {"QUOTA_EXCEEDED"}),
     ],
 )
-def test_bulk_mode_waits_with_placeholders(compute: Compute, fault: FaultKind, codes: set[str]) -> None:
-    """While there is no room, managed instances are there without VMs, and the group tells since when and why."""
+def test_group_in_bulk_mode_without_capacity_has_instances_without_vms(
+    compute: Compute, fault: FaultKind, codes: set[str]
+) -> None:
+    """The group shows the time and the error of its last attempt."""
     compute.world.faults.add(Fault(kind=fault))
     compute.slice()
     compute.pass_seconds(600)
@@ -125,8 +127,8 @@ def test_bulk_mode_waits_with_placeholders(compute: Compute, fault: FaultKind, c
     assert [member["name"] for member in compute.members()] == [member["name"] for member in members]
 
 
-def test_bulk_mode_takes_all_or_nothing(make_compute: MakeCompute) -> None:
-    """With room for three of four, a slice in bulk mode gets none and single VMs are made as far as there is room."""
+def test_bulk_mode_creates_all_vms_or_none(make_compute: MakeCompute) -> None:
+    """With room for three of four VMs, a group with single VMs creates three."""
     compute = make_compute(capacity={"us-east5-a/ct6e-standard-4t": 3})
     compute.slice()
     compute.pass_seconds(20)
@@ -171,8 +173,10 @@ def test_bulk_mode_takes_all_or_nothing(make_compute: MakeCompute) -> None:
         ),
     ],
 )
-def test_a_reservation_that_gives_nothing(make_compute: MakeCompute, reservations: Any, code: str, text: str) -> None:
-    """A reservation-bound slice waits, and the group tells why."""
+def test_unusable_reservation_is_the_error_of_a_waiting_slice(
+    make_compute: MakeCompute, reservations: Any, code: str, text: str
+) -> None:
+    """A reservation-bound slice waits until the reservation can be used."""
     compute = make_compute(reservations=reservations)
     compute.slice(model="RESERVATION_BOUND")
     compute.pass_seconds(20)
@@ -189,8 +193,10 @@ def test_a_reservation_that_gives_nothing(make_compute: MakeCompute, reservation
         pytest.param("RESERVATION_BOUND", True, id="a reservation has been counted before"),
     ],
 )
-def test_chips_in_use_count_for_their_quota(make_compute: MakeCompute, model: str, runs: bool) -> None:
-    """Until a slice is deleted, its chips are missing to others of its region and model."""
+def test_chips_of_a_slice_count_for_the_quota_of_its_model_until_its_delete(
+    make_compute: MakeCompute, model: str, runs: bool
+) -> None:
+    """The quota is per region and provisioning model."""
     compute = make_compute(quotas={"TPUS": 16}, reservations=RESERVED)
     compute.slice()
     compute.do("POST", TEMPLATES, template("second", model=model))

@@ -1,4 +1,4 @@
-"""VMs: their states and metadata, how they are lost and come again, what observers are told."""
+"""Tests of VMs: statuses, metadata, losses and repairs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def first(compute: Compute) -> str:
     return str(compute.members()[0]["name"])
 
 
-def test_metadata_is_what_a_vm_reads(compute: Compute) -> None:
-    """What the template gave, and then what setMetadata made of it, once its operation has taken effect."""
+def test_metadata_is_that_of_the_template_until_it_is_replaced(compute: Compute) -> None:
+    """A replacement takes effect with the end of its operation."""
     compute.slice()
     name = first(compute)
     assert compute.world.metadata(ZONE, name)["startup-script"] == "#!/bin/sh"
@@ -37,8 +37,8 @@ def test_metadata_is_what_a_vm_reads(compute: Compute) -> None:
 
 
 @pytest.mark.parametrize("fingerprint", [None, "", "stale"])
-def test_a_stale_fingerprint_is_refused(compute: Compute, fingerprint: str | None) -> None:
-    """412 conditionNotMet, and nothing changes; a change and back again is a change."""
+def test_outdated_fingerprint_is_rejected_with_412(compute: Compute, fingerprint: str | None) -> None:
+    """A fingerprint is outdated after any change, even one that sets the same content."""
     compute.slice()
     name = first(compute)
     found = compute.get(f"{INSTANCES}/{name}")["metadata"]
@@ -51,8 +51,8 @@ def test_a_stale_fingerprint_is_refused(compute: Compute, fingerprint: str | Non
     assert len(compute.get(f"{INSTANCES}/{name}")["metadata"]["items"]) == 3
 
 
-def test_metadata_of_what_is_not_there(compute: Compute) -> None:
-    """A VM that is gone is not found, one that stops takes no change, and an effect that comes too late fails."""
+def test_metadata_of_a_deleted_or_stopping_vm_cannot_be_set(compute: Compute) -> None:
+    """If the VM is deleted before the change takes effect, the operation fails."""
     compute.slice()
     compute.pass_seconds(10)
     name, other = (member["name"] for member in compute.members()[:2])
@@ -81,8 +81,10 @@ def test_metadata_of_what_is_not_there(compute: Compute) -> None:
         pytest.param("SPOT", Loss.MAINTENANCE, "TERMINATED", id="maintenance of a spot VM"),
     ],
 )
-def test_a_lost_vm_stays_lost(make_compute: MakeCompute, model: str, loss: Loss, status: str) -> None:
-    """A group that does nothing is stable without the VM, and its topology is incomplete."""
+def test_lost_vm_is_not_replaced_if_the_group_does_not_repair(
+    make_compute: MakeCompute, model: str, loss: Loss, status: str
+) -> None:
+    """The group is stable without the VM, and its topology is incomplete."""
     compute = make_compute(reservations={"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}})
     compute.slice(model=model)
     compute.pass_seconds(10)
@@ -98,8 +100,8 @@ def test_a_lost_vm_stays_lost(make_compute: MakeCompute, model: str, loss: Loss,
 
 
 @pytest.mark.parametrize(("loss", "way"), [(Loss.HOST_ERROR, "REPAIRING"), (Loss.MAINTENANCE, "STOPPING")])
-def test_a_slice_restarts_after_a_host_error(compute: Compute, loss: Loss, way: str) -> None:
-    """All VMs of a slice start again, with the same ids and metadata, one boot more."""
+def test_whole_slice_restarts_after_a_host_error_or_maintenance(compute: Compute, loss: Loss, way: str) -> None:
+    """All VMs of a slice start again, with the same IDs, and one boot more."""
     compute.slice()
     compute.pass_seconds(10)
     before = [member["id"] for member in compute.members()]
@@ -111,8 +113,8 @@ def test_a_slice_restarts_after_a_host_error(compute: Compute, loss: Loss, way: 
     assert {view.boots for view in compute.world.machines()} == {2}
 
 
-def test_a_slice_that_repairs_is_made_again_as_a_whole(compute: Compute) -> None:
-    """After a preemption all VMs go, and come again under the same names once there is room for all."""
+def test_preempted_slice_is_recreated_as_a_whole(compute: Compute) -> None:
+    """All VMs are deleted, and created again under the same names once there is room for all."""
     compute.slice(model="SPOT", **REPAIRS)
     compute.pass_seconds(10)
     before = compute.members()
@@ -129,8 +131,7 @@ def test_a_slice_that_repairs_is_made_again_as_a_whole(compute: Compute) -> None
     assert not {member["id"] for member in after} & {member["id"] for member in before}
 
 
-def test_a_group_of_single_vms_repairs_one(compute: Compute) -> None:
-    """Only the VM that was lost is made again."""
+def test_group_of_single_vms_recreates_only_the_lost_one(compute: Compute) -> None:
     compute.slice(mode="INDIVIDUAL", policy=None, **REPAIRS)
     compute.pass_seconds(10)
     before = [member["id"] for member in compute.members()]
@@ -141,8 +142,8 @@ def test_a_group_of_single_vms_repairs_one(compute: Compute) -> None:
     assert compute.statuses() == ["RUNNING"] * 4
 
 
-def test_flex_start_vms_have_an_end(compute: Compute) -> None:
-    """It can be read while they run; then they are deleted, and the group does nothing."""
+def test_flex_start_vms_are_deleted_at_their_termination_time(compute: Compute) -> None:
+    """The time is visible while they run. The group does not recreate them."""
     compute.slice(model="FLEX_START")
     compute.pass_seconds(10)
     assert all("terminationTimestamp" in member["scheduling"] for member in compute.members())
@@ -153,8 +154,8 @@ def test_flex_start_vms_have_an_end(compute: Compute) -> None:
     assert compute.status()["isStable"]
 
 
-def test_a_terminated_vm_gives_its_room_back(make_compute: MakeCompute) -> None:
-    """Another slice gets the room of one that was preempted whole, though its VMs are still there."""
+def test_terminated_vms_use_no_capacity(make_compute: MakeCompute) -> None:
+    """Another slice gets the capacity of a preempted slice whose VMs still exist."""
     compute = make_compute(capacity={"us-east5-a/ct6e-standard-4t": 4})
     compute.slice(model="SPOT")
     compute.do("POST", GROUPS, group("second"))
@@ -166,8 +167,8 @@ def test_a_terminated_vm_gives_its_room_back(make_compute: MakeCompute) -> None:
     assert compute.statuses("second") == ["RUNNING"] * 4
 
 
-def test_machines_are_listed_by_pages_and_by_the_start_of_their_names(compute: Compute) -> None:
-    """Whole, or the fields that are asked for."""
+def test_machines_are_listed_by_page_and_by_filter(compute: Compute) -> None:
+    """With `fields`, only the requested fields are returned."""
     compute.slice()
     names = sorted(member["name"] for member in compute.members())
     page = compute.get(f"{INSTANCES}?maxResults=3")
@@ -179,5 +180,5 @@ def test_machines_are_listed_by_pages_and_by_the_start_of_their_names(compute: C
 
 
 @pytest.mark.parametrize("query", ["filter=name", "maxResults=501", "pageToken=!", "fields=items(name)"])
-def test_queries_that_are_not_understood_are_refused(compute: Compute, query: str) -> None:
+def test_invalid_query_is_rejected(compute: Compute, query: str) -> None:
     assert compute("GET", f"{INSTANCES}?{query}")[0] == 400

@@ -1,4 +1,4 @@
-"""Operations: their scopes and ends, request ids, faults, how long they are remembered."""
+"""Tests of operations: scopes, ends, request IDs, faults."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def path_of(operation: dict[str, Any]) -> str:
     return str(operation["selfLink"].removeprefix("https://www.googleapis.com"))
 
 
-def test_an_operation_goes_on_and_ends(make_compute: MakeCompute) -> None:
-    """PENDING, RUNNING, DONE, with the times of each; the wait answers at once where nobody serves it."""
+def test_operation_passes_through_its_statuses_with_times(make_compute: MakeCompute) -> None:
+    """In memory no server waits, so the call of the wait method returns at once."""
     compute = make_compute(pending_seconds=0.4, operation_seconds=1)
     _, operation = compute("POST", TEMPLATES, template())
     assert (operation["status"], operation["progress"], "startTime" in operation) == ("PENDING", 0, False)
@@ -37,8 +37,8 @@ def test_an_operation_goes_on_and_ends(make_compute: MakeCompute) -> None:
     assert done["insertTime"].endswith("-07:00")
 
 
-def test_the_same_request_gives_the_same_operation(compute: Compute) -> None:
-    """Sent twice with one request id, an insert is done once; also after it is done, and after its target is gone."""
+def test_repeated_request_returns_the_same_operation(compute: Compute) -> None:
+    """The insert is done once, even if the repetition comes after its end or after the delete of its target."""
     _, first = compute("POST", f"{TEMPLATES}?requestId={ID}", template())
     _, second = compute("POST", f"{TEMPLATES}?requestId={ID}", template())
     assert (first["name"], first["clientOperationId"]) == (second["name"], ID)
@@ -57,8 +57,8 @@ def test_the_same_request_gives_the_same_operation(compute: Compute) -> None:
         pytest.param("DELETE", f"{TEMPLATES}/template", None, id="another method"),
     ],
 )
-def test_a_request_id_is_for_one_request(compute: Compute, method: str, path: str, body: Any) -> None:
-    """Another request with a request id that was used is refused, and does nothing."""
+def test_request_id_of_another_request_is_rejected(compute: Compute, method: str, path: str, body: Any) -> None:
+    """The rejected request has no effect."""
     compute.do("POST", f"{TEMPLATES}?requestId={ID}", template())
     status, answer = compute(method, f"{path}?requestId={ID}", body)
     assert (status, answer["error"]["errors"][0]["reason"]) == (400, "invalid")
@@ -67,20 +67,19 @@ def test_a_request_id_is_for_one_request(compute: Compute, method: str, path: st
 
 
 @pytest.mark.parametrize("text", ["x", "00000000-0000-0000-0000-000000000000"])
-def test_request_ids_are_uuids(compute: Compute, text: str) -> None:
-    """What is no UUID, and the zero UUID, is refused."""
+def test_request_id_that_is_not_a_uuid_is_rejected(compute: Compute, text: str) -> None:
+    """The zero UUID is also rejected."""
     assert "Must be a valid UUID" in str(compute("POST", f"{TEMPLATES}?requestId={text}", template()))
 
 
-def test_a_refused_request_does_not_use_its_id_up(compute: Compute) -> None:
-    """After a refusal the same request with the same id can succeed."""
+def test_request_id_of_a_rejected_request_can_be_used_again(compute: Compute) -> None:
     assert compute("POST", f"{GROUPS}?requestId={ID}", group(policy=None))[0] == 404
     compute.do("POST", TEMPLATES, template())
     assert compute("POST", f"{GROUPS}?requestId={ID}", group(policy=None))[0] == 200
 
 
-def test_a_delete_that_fails_changes_nothing(compute: Compute) -> None:
-    """A group goes on as before, its VMs untouched, and can be deleted again."""
+def test_failed_delete_of_a_group_changes_nothing(compute: Compute) -> None:
+    """The group and its VMs continue, and the group can be deleted again."""
     compute.slice()
     compute.pass_seconds(10)
     compute.world.faults.add(
@@ -98,8 +97,8 @@ def test_a_delete_that_fails_changes_nothing(compute: Compute) -> None:
 
 
 @pytest.mark.parametrize("method", ["instanceGroupManagers.insert", "instanceGroupManagers.delete"])
-def test_an_operation_that_hangs_goes_on_when_the_fault_is_cleared(compute: Compute, method: str) -> None:
-    """Without effect until then, though its time is long over."""
+def test_hanging_operation_takes_effect_when_its_fault_is_cleared(compute: Compute, method: str) -> None:
+    """Until then the operation has no effect, even long after its usual time."""
     compute.world.faults.add(Fault(kind=FaultKind.OPERATION_NEVER_ENDS, method=method))
     compute.slice()
     if method.endswith("delete"):
@@ -118,8 +117,8 @@ def test_an_operation_that_hangs_goes_on_when_the_fault_is_cleared(compute: Comp
         assert compute("GET", f"{GROUPS}/group")[0] == 404
 
 
-def test_metadata_can_change_under_an_operation(compute: Compute) -> None:
-    """Two changes with the same fingerprint are accepted, and the operation of the second fails."""
+def test_second_metadata_change_with_the_same_fingerprint_fails_in_its_operation(compute: Compute) -> None:
+    """Both calls are accepted, because the first change takes effect only later."""
     compute.slice()
     name = compute.members()[0]["name"]
     found = compute.get(f"{INSTANCES}/{name}")["metadata"]
@@ -132,8 +131,8 @@ def test_metadata_can_change_under_an_operation(compute: Compute) -> None:
     assert compute.get(f"{INSTANCES}/{name}")["metadata"]["fingerprint"] != found["fingerprint"]
 
 
-def test_what_groups_do_is_listed_with_what_clients_do(make_compute: MakeCompute) -> None:
-    """Operations of Google's service agent make VMs; those that fail say why, once for each reason."""
+def test_creates_of_vms_by_groups_are_listed_as_operations(make_compute: MakeCompute) -> None:
+    """The user of such an operation is Google's service agent. Failures with the same reason are listed once."""
     compute = make_compute(capacity={"us-east5-a/ct6e-standard-4t": 1})
     compute.slice()
     compute.do("POST", GROUPS, group("single", 2, "INDIVIDUAL", None))

@@ -1,4 +1,4 @@
-"""Policies and templates: what is refused of them, what is answered, who uses whom."""
+"""Tests of policies and templates: rejected inserts, responses, use by groups."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from tests.support.compute import GROUPS, POLICIES, TEMPLATES, Compute, affinity
         pytest.param({**policy(), "name": 1}, "Invalid value at 'name': 1", id="a number for a name"),
     ],
 )
-def test_a_policy_is_refused(compute: Compute, body: Any, text: str) -> None:
-    """What is wrong is told with 400, and nothing is made."""
+def test_invalid_policy_is_rejected_and_not_created(compute: Compute, body: Any, text: str) -> None:
     status, answer = compute("POST", POLICIES, body)
 
     assert status == 400
@@ -37,8 +36,8 @@ def test_a_policy_is_refused(compute: Compute, body: Any, text: str) -> None:
     assert "items" not in compute.get(POLICIES)
 
 
-def test_a_template_is_made_and_cannot_be_changed(compute: Compute) -> None:
-    """A template shows what was sent and what Compute Engine fills in."""
+def test_template_shows_defaults_and_cannot_be_changed(compute: Compute) -> None:
+    """The response contains the sent fields and the defaults of Compute Engine."""
     compute.do("POST", TEMPLATES, template(model="FLEX_START"))
     found = compute.get(f"{TEMPLATES}/template")
     assert found["properties"]["scheduling"] == {
@@ -115,8 +114,7 @@ def test_a_template_is_made_and_cannot_be_changed(compute: Compute) -> None:
         pytest.param({"reservationAffinity": {"key": "k"}}, "SPECIFIC_RESERVATION only", id="a key alone"),
     ],
 )
-def test_a_template_is_refused(compute: Compute, changes: dict[str, Any], text: str) -> None:
-    """What is wrong is told with 400, and nothing is made."""
+def test_invalid_template_is_rejected_and_not_created(compute: Compute, changes: dict[str, Any], text: str) -> None:
     status, answer = compute("POST", TEMPLATES, template(**changes))
 
     assert status == 400
@@ -125,8 +123,8 @@ def test_a_template_is_refused(compute: Compute, changes: dict[str, Any], text: 
 
 
 @pytest.mark.parametrize("path", [f"{POLICIES}/policy", f"{TEMPLATES}/template"])
-def test_what_a_group_uses_is_not_deleted(compute: Compute, path: str) -> None:
-    """Template and policy go only once the group is gone, also while it is being deleted."""
+def test_policy_or_template_used_by_a_group_is_not_deleted(compute: Compute, path: str) -> None:
+    """A group uses them until its own delete has ended."""
     compute.slice()
     status, answer = compute("DELETE", path)
     assert (status, answer["error"]["errors"][0]["reason"]) == (400, "resourceInUseByAnotherResource")
@@ -137,8 +135,8 @@ def test_what_a_group_uses_is_not_deleted(compute: Compute, path: str) -> None:
     assert compute("DELETE", path)[0] == 200
 
 
-def test_names_are_taken_once(compute: Compute) -> None:
-    """A name is taken from its insert until its delete is done; then it can be had again, with another id."""
+def test_name_is_taken_from_insert_to_the_end_of_its_delete(compute: Compute) -> None:
+    """Afterwards the name can be used again, with another ID."""
     compute("POST", TEMPLATES, template())
     for _ in range(2):
         status, answer = compute("POST", TEMPLATES, template())
@@ -152,8 +150,8 @@ def test_names_are_taken_once(compute: Compute) -> None:
     assert compute.get(f"{TEMPLATES}/template")["id"] != before
 
 
-def test_nothing_is_used_before_it_is_ready(compute: Compute) -> None:
-    """What is being created or deleted can't be deleted, and no group can use it."""
+def test_use_or_delete_of_a_resource_that_is_not_ready_is_rejected(compute: Compute) -> None:
+    """A resource is not ready while it is being created or deleted."""
     compute("POST", TEMPLATES, template())
     compute("POST", POLICIES, policy())
     for path in (f"{TEMPLATES}/template", f"{POLICIES}/policy"):
@@ -167,8 +165,10 @@ def test_nothing_is_used_before_it_is_ready(compute: Compute) -> None:
     assert compute("POST", GROUPS, group())[0] == 400
 
 
-def test_what_is_being_made_can_be_hidden(make_compute: Callable[..., Compute]) -> None:
-    """With visible_while_inserted off, a get and a list find only what is done, and the name is taken all the same."""
+def test_resource_is_hidden_during_its_insert_without_visible_while_inserted(
+    make_compute: Callable[..., Compute],
+) -> None:
+    """The name is taken nevertheless."""
     compute = make_compute(visible_while_inserted=False)
     compute("POST", TEMPLATES, template())
     assert compute("GET", f"{TEMPLATES}/template")[0] == 404
@@ -191,10 +191,10 @@ def test_what_is_being_made_can_be_hidden(make_compute: Callable[..., Compute]) 
         ),
     ],
 )
-def test_quotas_of_numbers(
+def test_resource_beyond_a_quota_is_rejected_with_403(
     make_compute: Callable[..., Compute], metric: str, path: str, body: Any, where: str, elsewhere: list[str]
 ) -> None:
-    """One resource more than the quota is refused with 403 quotaExceeded, and one in another place is not."""
+    """Quotas are separate for each project and, if regional, each region."""
     compute = make_compute(quotas={metric: 1})
     compute.do("POST", path, body("a"))
     status, answer = compute("POST", path, body("b"))

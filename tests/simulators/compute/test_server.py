@@ -1,4 +1,4 @@
-"""The API over a socket, the simulator's own, and what limits all calls: rates, policies, service accounts."""
+"""Tests of the API over a socket, the simulator's own API, rate limits, organisation policies and service accounts."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def compute() -> Iterator[ComputeSimulator]:
 
 @pytest.fixture
 def call(compute: ComputeSimulator) -> Iterator[Client]:
-    """A client of it."""
+    """A client of the simulator."""
     client = Client(compute.port)
     yield client
     client.close()
 
 
 def make(call: Client, path: str, body: Any) -> None:
-    """Make a resource and wait for it."""
+    """Create a resource, and wait for the end of its operation."""
     status, operation = call("POST", path, body)
     assert status == 200, operation
     link = operation["selfLink"].removeprefix("https://www.googleapis.com")
@@ -40,14 +40,14 @@ def make(call: Client, path: str, body: Any) -> None:
 
 
 def make_slice(call: Client) -> None:
-    """Make a slice and all that it needs."""
+    """Create a slice with its policy and template."""
     make(call, POLICIES, policy())
     make(call, TEMPLATES, template())
     make(call, GROUPS, group())
 
 
-def test_errors_in_computes_form(call: Client) -> None:
-    """A refusal has code, message, and reasons; what is no JSON, too."""
+def test_errors_have_the_format_of_compute_engine(call: Client) -> None:
+    """A body that is not JSON is reported in the same format."""
     status, body = call("GET", f"{TEMPLATES}/x")
     text = "The resource 'projects/proj/global/instanceTemplates/x' was not found"
     entry = {"message": text, "domain": "global", "reason": "notFound"}
@@ -56,8 +56,7 @@ def test_errors_in_computes_form(call: Client) -> None:
     assert (status, body["error"]["errors"][0]["reason"]) == (400, "badRequest")
 
 
-def test_the_simulators_own_api(compute: ComputeSimulator, call: Client) -> None:
-    """State, losses, settings, and the faults that only this one has."""
+def test_own_api_shows_the_state_and_takes_losses_settings_and_faults(compute: ComputeSimulator, call: Client) -> None:
     make_slice(call)
     wait_for(lambda: call("GET", f"{GROUPS}/group")[1]["status"]["isStable"])
     state = call("GET", "/simulator/v1/state")[1]
@@ -77,8 +76,8 @@ MakeCompute = Callable[..., Compute]
 
 
 @pytest.mark.parametrize("code", [403, 429])
-def test_rates_are_limited(make_compute: MakeCompute, code: int) -> None:
-    """Reads and changes have limits of their own, each project too, and a minute later there is room again."""
+def test_calls_beyond_the_rate_limit_are_rejected_for_a_minute(make_compute: MakeCompute, code: int) -> None:
+    """The limits are separate for reads and changes, and for each project."""
     compute = make_compute(reads_per_minute=3, changes_per_minute=1, rate_limit_code=code)
     for _ in range(3):
         compute.get(TEMPLATES)
@@ -97,8 +96,8 @@ def test_rates_are_limited(make_compute: MakeCompute, code: int) -> None:
     assert compute("GET", TEMPLATES)[0] == code
 
 
-def test_organisation_policies(make_compute: MakeCompute) -> None:
-    """A call that one forbids is refused with 412; VMs that one forbids are not made, and the group tells."""
+def test_organisation_policy_rejects_calls_and_creates_of_vms(make_compute: MakeCompute) -> None:
+    """A forbidden create of VMs is an error of the group."""
     images, addresses = "constraints/compute.trustedImageProjects", "constraints/compute.vmExternalIpAccess"
     compute = make_compute(violated_constraints={"instanceTemplates.insert": images})
     status, answer = compute("POST", TEMPLATES, template())
@@ -121,8 +120,9 @@ def test_organisation_policies(make_compute: MakeCompute) -> None:
         pytest.param("fine@x", 200, "", id="one that can be used"),
     ],
 )
-def test_service_accounts(make_compute: MakeCompute, account: str, code: int, text: str) -> None:
-    """A group whose VMs could not have their service account is refused."""
+def test_group_with_an_unusable_service_account_is_rejected(
+    make_compute: MakeCompute, account: str, code: int, text: str
+) -> None:
     default = "349152590288-compute@developer.gserviceaccount.com"
     compute = make_compute(service_accounts={"forbidden@x": "forbidden", "missing@x": "missing", default: "forbidden"})
     compute.do("POST", POLICIES, policy())

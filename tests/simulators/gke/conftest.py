@@ -1,4 +1,4 @@
-"""Models on a fake clock."""
+"""Fixtures: models on a fake clock."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.clock import FakeClock
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """A clock at a fixed moment."""
+    """A clock at a fixed time."""
     return FakeClock()
 
 
 @pytest.fixture
 def make_world(clock: FakeClock) -> Callable[..., World]:
-    """Return a maker of models on the fake clock."""
+    """Return a function that creates models on the fake clock."""
 
     def make(**settings: Any) -> World:
         return World(SimulatorSettings(**settings), clock=clock.now, rng=random.Random(1))

@@ -1,4 +1,4 @@
-"""What gcloud 528.0.0 sends (`--log-http`) for a slice of each TPU generation as GKE's documentation creates it."""
+"""Requests of gcloud 528.0.0 (`--log-http`) that create a slice of each TPU generation as in GKE's documentation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WORKLOAD_POLICY = "tpu-provisioner-2x2x2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What gcloud sends for a multi-host slice of a generation."""
+    """Fields that gcloud sends for a multi-host slice of a generation."""
 
     machine_type: str
     hosts: int
@@ -38,7 +38,7 @@ class Slice:
     config: dict[str, Any] = field(default_factory=dict)
 
     def body(self, name: str) -> dict[str, Any]:
-        """Return the request to create it."""
+        """Return the request that creates the slice."""
         return {
             "nodePool": {
                 "config": {"machineType": self.machine_type, "oauthScopes": _SCOPES, **self.config},
@@ -52,7 +52,8 @@ class Slice:
         }
 
 
-# Without --num-nodes gcloud counts the nodes by the topology; it sends no type unless told, and GKE derives COMPACT.
+# Without --num-nodes, gcloud derives the node count from the topology. It sends a type only if it is given; GKE derives
+# COMPACT.
 _SLICES = {
     "v3": Slice(machine_type="ct3p-hightpu-4t", hosts=4, placement={"tpuTopology": "4x4"}),
     "v4": Slice(machine_type="ct4p-hightpu-4t", hosts=2, placement={"tpuTopology": "2x2x2"}),
@@ -86,7 +87,7 @@ _EACH_GENERATION = pytest.mark.parametrize("wanted", _SLICES.values(), ids=_SLIC
 
 @pytest.fixture
 def gke() -> Iterator[Simulator]:
-    """A simulator whose operations are done when they are first asked about."""
+    """A simulator whose operations are done at the first read."""
     settings = SimulatorSettings(
         create_seconds=0, delete_seconds=0, node_stagger_seconds=0, workload_policies={_WORKLOAD_POLICY: "2x2x2"}
     )
@@ -94,14 +95,14 @@ def gke() -> Iterator[Simulator]:
         yield simulator
 
 
-def test_every_generation_is_tried() -> None:
-    """A generation that is added to the catalogue is tried with gcloud, too."""
+def test_requests_cover_every_generation_of_the_catalogue() -> None:
+    """A new generation must also be tested with gcloud."""
     assert {accelerator.generation for accelerator in ACCELERATORS.values()} == set(_SLICES)
 
 
 @_EACH_GENERATION
-def test_what_gcloud_sends(wanted: Slice, gke: Simulator) -> None:
-    """The recorded requests make a slice, show it and delete it, on the paths that gcloud calls."""
+def test_recorded_requests_of_gcloud_create_show_and_delete_a_slice(wanted: Slice, gke: Simulator) -> None:
+    """The requests use the paths that gcloud calls."""
     client = Client(gke.port)
     headers = {"X_Goog_User_Project": "somebody-elses", "Authorization": "Bearer token", "Accept": "application/json"}
 
@@ -112,7 +113,7 @@ def test_what_gcloud_sends(wanted: Slice, gke: Simulator) -> None:
 
     def await_end(operation: dict[str, Any]) -> None:
         path = f"projects/proj/locations/us-central2-b/operations/{operation['name']}"
-        # An operation with a statusMessage is one that failed, to gcloud.
+        # gcloud treats an operation with a statusMessage as failed.
         assert "statusMessage" not in operation
         wait_for(lambda: call("GET", path)["status"] == "DONE")
         assert "statusMessage" not in call("GET", path)

@@ -1,4 +1,4 @@
-"""Google's unmodified client library against the simulated GKE; unlike gcloud, it requests enums as numbers."""
+"""Tests with Google's unmodified client library; unlike gcloud, it requests enums as numbers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_library_creates_lists_and_deletes_a_pool(library: container_v1.ClusterM
 
 
 def test_enums_are_numbers_if_a_client_requests_numbers(gke: Simulator) -> None:
-    """In every part of the response, also of a pool in a list; other fields are the same."""
+    """Pools in lists have numbers as well. Fields that are not enums are equal in both formats."""
     gke.inject(Fault(kind=FaultKind.STOCKOUT))
     client = Client(gke.port)
     config = {"machineType": "ct6e-standard-4t", "labels": {"status": "ERROR"}}
@@ -82,7 +82,7 @@ def test_enums_are_numbers_if_a_client_requests_numbers(gke: Simulator) -> None:
     client.close()
 
 
-def test_other_forms_are_refused(gke: Simulator) -> None:
+def test_other_response_formats_are_rejected(gke: Simulator) -> None:
     client = Client(gke.port)
     for form in ("proto", "json;enum-encoding=text", "json;"):
         status, body = client("GET", f"{POOLS_PATH}?%24alt={quote(form)}")

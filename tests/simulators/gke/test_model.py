@@ -1,4 +1,4 @@
-"""The state machine under a clock that moves when told to."""
+"""Tests of the model under a fake clock."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ MakeWorld = Callable[..., World]
 
 
 class RecordingSink:
-    """Notes the orders and carries none out."""
+    """Records orders without executing them."""
 
     def __init__(self) -> None:
         self.registered: list[tuple[Pool, SimulatedNode]] = []
         self.removed: list[str] = []
 
     def register(self, pool: Pool, node: SimulatedNode) -> None:
-        """Note who should come."""
+        """Record the node to register."""
         self.registered.append((pool, node))
 
     def remove(self, node_name: str) -> None:
-        """Note who should go."""
+        """Record the node to remove."""
         self.removed.append(node_name)
 
 
 def status(world: World, pool: str = "slice") -> str:
-    """Return a pool's status, or "gone"."""
+    """Return a pool's status; "gone" if the pool does not exist."""
     return next((view.status.value for view in world.views() if view.name == pool), "gone")
 
 
-def test_nodes_register_before_the_pool_runs(make_world: MakeWorld, clock: FakeClock) -> None:
-    """Nodes come spread over the stagger; the pool is RUNNING only when the cluster has all of them."""
+def test_pool_runs_only_when_all_its_nodes_are_registered(make_world: MakeWorld, clock: FakeClock) -> None:
+    """The registrations are spread over the stagger time."""
     world, sink = make_world(create_seconds=20, node_stagger_seconds=4), RecordingSink()
     world.attach(sink)
     world.create_pool(CLUSTER, slice_pool())
@@ -69,8 +69,9 @@ def test_nodes_register_before_the_pool_runs(make_world: MakeWorld, clock: FakeC
         pytest.param({"count": 0}, id="used up"),
     ],
 )
-def test_a_fault_strikes_only_its_own(make_world: MakeWorld, clock: FakeClock, match: dict[str, Any]) -> None:
-    """What doesn't match is left alone."""
+def test_fault_does_not_affect_a_pool_that_does_not_match(
+    make_world: MakeWorld, clock: FakeClock, match: dict[str, Any]
+) -> None:
     world = make_world(create_seconds=1)
     world.faults.add(Fault(kind=FaultKind.STOCKOUT, **match))
     world.create_pool(CLUSTER, slice_pool())
@@ -79,8 +80,10 @@ def test_a_fault_strikes_only_its_own(make_world: MakeWorld, clock: FakeClock, m
     assert status(world) == "RUNNING"
 
 
-def test_a_create_that_never_ends(make_world: MakeWorld, clock: FakeClock) -> None:
-    """The pool stays PROVISIONING until the fault is cleared, even when its count is used up."""
+def test_create_that_never_ends_is_provisioning_until_its_fault_is_cleared(
+    make_world: MakeWorld, clock: FakeClock
+) -> None:
+    """The pool is held even if the count of the fault is used up."""
     world = make_world()
     fault = world.faults.add(Fault(kind=FaultKind.CREATE_NEVER_ENDS, count=1))
     operation = world.create_pool(CLUSTER, slice_pool())
@@ -93,8 +96,7 @@ def test_a_create_that_never_ends(make_world: MakeWorld, clock: FakeClock) -> No
     assert (status(world), operation.is_done) == ("RUNNING", True)
 
 
-def test_a_delete_that_never_ends(make_world: MakeWorld, clock: FakeClock) -> None:
-    """The pool stays STOPPING until the fault is cleared."""
+def test_delete_that_never_ends_is_stopping_until_its_fault_is_cleared(make_world: MakeWorld, clock: FakeClock) -> None:
     world = make_world(create_seconds=0)
     world.create_pool(CLUSTER, slice_pool())
     world.advance()
@@ -107,8 +109,7 @@ def test_a_delete_that_never_ends(make_world: MakeWorld, clock: FakeClock) -> No
     assert status(world) == "gone"
 
 
-def test_a_delete_may_end_a_create_where_allowed(make_world: MakeWorld, clock: FakeClock) -> None:
-    """With delete_while_creating, the create ends as cancelled and the pool goes."""
+def test_delete_cancels_a_running_create_with_delete_while_creating(make_world: MakeWorld, clock: FakeClock) -> None:
     world = make_world(delete_while_creating=True, delete_seconds=5)
     created = world.create_pool(CLUSTER, slice_pool())
     world.delete_pool(CLUSTER, "slice")
@@ -133,10 +134,10 @@ def test_a_delete_may_end_a_create_where_allowed(make_world: MakeWorld, clock: F
         ),
     ],
 )
-def test_the_autoscaler_looks_at_the_taints_of_a_pool(
+def test_autoscaler_adds_no_nodes_to_a_pool_with_a_taint_no_pod_tolerates(
     make_world: MakeWorld, clock: FakeClock, key: str, effect: str, nodes: int
 ) -> None:
-    """Where no pod would fit the new nodes it brings none, however long they are waited for."""
+    """New nodes would fit no pod, regardless of the time that pods wait."""
     world = make_world(create_seconds=1, scale_up_seconds=10)
     body = empty_pool()
     taint = {"key": key, "value": "true", "effect": effect}
@@ -146,8 +147,10 @@ def test_the_autoscaler_looks_at_the_taints_of_a_pool(
 
 
 @pytest.mark.parametrize("kind", [FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED])
-def test_a_flex_start_pool_waits_for_capacity(make_world: MakeWorld, clock: FakeClock, kind: FaultKind) -> None:
-    """Without capacity it runs empty, also when the fault's count is used up, until the last such fault is cleared."""
+def test_empty_flex_start_pool_gets_nodes_when_all_capacity_faults_are_cleared(
+    make_world: MakeWorld, clock: FakeClock, kind: FaultKind
+) -> None:
+    """Without capacity it is RUNNING without nodes, even if the count of the fault is used up."""
     world = make_world(create_seconds=1, scale_up_seconds=10)
     first = world.faults.add(Fault(kind=kind, capacity="flex-start", count=1))
     world.create_pool(CLUSTER, empty_pool())
@@ -160,8 +163,8 @@ def test_a_flex_start_pool_waits_for_capacity(make_world: MakeWorld, clock: Fake
         assert len(world.views()[0].nodes) == nodes
 
 
-def test_a_fixed_cluster_serves_no_other(make_world: MakeWorld) -> None:
-    """Another project is forbidden, another location or cluster not found."""
+def test_world_with_a_fixed_cluster_rejects_other_clusters(make_world: MakeWorld) -> None:
+    """Another project is forbidden; another location or cluster is not found."""
     world = make_world(project="proj", location="us-east5-a", cluster="main")
     world.cluster(CLUSTER)
     for name, want in (

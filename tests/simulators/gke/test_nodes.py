@@ -1,4 +1,4 @@
-"""Node objects: what they carry, and that the cluster has them when it should."""
+"""Tests of Node objects: their content, and their registration and removal in the cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAST = SimulatorSettings(create_seconds=0.2, delete_seconds=0.1, node_stagger_se
 
 @pytest.fixture
 def kube(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
-    """The cluster that a kubeconfig leads to."""
+    """The cluster of the kubeconfig."""
     made = FakeKube()
     for name, value in {"ca_pem": None, "server": "https://10.0.0.1", "close": lambda: None}.items():
         monkeypatch.setattr(made, name, value, raising=False)
@@ -32,17 +32,17 @@ def kube(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
 
 
 def registering() -> Simulator:
-    """Return a fast simulator that registers its nodes there."""
+    """Return a fast simulator that registers its nodes in the fake cluster."""
     return Simulator(FAST, kubeconfig="config")
 
 
 def nodes(kube: FakeKube) -> set[str]:
-    """Name the nodes that are registered."""
+    """Return the names of the registered nodes."""
     return {raw["metadata"]["name"] for raw in kube.objects(NODES)}
 
 
 def registrations(kube: FakeKube) -> int:
-    """Count the tries to register a node."""
+    """Return the number of attempts to register a node."""
     return [call.method for call in kube.calls].count("POST")
 
 
@@ -63,7 +63,7 @@ def delete(gke: Simulator, name: str = "slice") -> None:
 
 
 def runs(gke: Simulator, name: str = "slice") -> bool:
-    """Tell whether a pool is RUNNING."""
+    """Return whether a pool is RUNNING."""
     view = gke.pool(name)
     return view is not None and view.status == "RUNNING"
 
@@ -76,8 +76,8 @@ def made(clock: FakeClock, *, ready: bool = False, **changes: Any) -> dict[str, 
     return node_object(pool, pool.nodes[0], version="1.2.3-gke.4", life="life", ready=ready)
 
 
-def test_a_node_of_a_slice(clock: FakeClock) -> None:
-    """A TPU node has GKE's name, labels, taint, resources and provider id."""
+def test_tpu_node_has_the_name_labels_taint_and_resources_of_gke(clock: FakeClock) -> None:
+    """The provider ID also has the format of GKE."""
     labels = {"team": "x", "cloud.google.com/gke-nodepool": "forged"}
     node = made(clock, config={"machineType": "ct5lp-hightpu-4t", "labels": labels})
     name = node["metadata"]["name"]
@@ -113,10 +113,10 @@ def test_a_node_of_a_slice(clock: FakeClock) -> None:
         pytest.param({"pool_in_node_names": True}, slice_pool(), id="where the settings say so"),
     ],
 )
-def test_a_node_is_named_after_its_instance_group(
+def test_node_without_tpus_or_with_the_setting_is_named_after_its_instance_group(
     clock: FakeClock, settings: dict[str, Any], body: dict[str, Any]
 ) -> None:
-    """And so after its cluster and pool."""
+    """The name of the instance group contains cluster and pool."""
     world = World(SimulatorSettings(**settings), clock=clock.now)
     world.create_pool(CLUSTER, {"initialNodeCount": 1, **body})
     pool = world.pool(CLUSTER, "slice")
@@ -124,8 +124,8 @@ def test_a_node_is_named_after_its_instance_group(
     assert [node.name.rpartition("-")[0] for node in pool.nodes] == [pool.groups["us-east5-a"]] * len(pool.nodes)
 
 
-def test_nodes_with_the_driver_of_dra_offer_their_chips_in_resource_slices(kube: FakeKube) -> None:
-    """They have no google.com/tpu."""
+def test_nodes_with_the_dra_driver_offer_chips_in_resource_slices(kube: FakeKube) -> None:
+    """Such nodes have no resource google.com/tpu."""
     config = {"machineType": "ct5lp-hightpu-4t", "labels": {"cloud.google.com/gke-tpu-dra-driver": "true"}}
     with registering() as gke:
         create(gke, config=config)
@@ -138,8 +138,8 @@ def test_nodes_with_the_driver_of_dra_offer_their_chips_in_resource_slices(kube:
         assert (attributes["tpuGen"], attributes["topology"]) == ({"string": "v5litepod"}, {"string": "4x4"})
 
 
-def test_a_server_that_is_away_delays_the_pool(kube: FakeKube) -> None:
-    """Registration is retried until the server is back; until then the pool is PROVISIONING."""
+def test_pool_is_provisioning_while_the_api_server_is_down(kube: FakeKube) -> None:
+    """Registrations are retried until the server is available again."""
     with registering() as gke:
         kube.fail("*", "nodes", AWAY, times=10**6)
         create(gke)
@@ -150,8 +150,8 @@ def test_a_server_that_is_away_delays_the_pool(kube: FakeKube) -> None:
         assert len(nodes(kube)) == 4
 
 
-def test_a_delete_ends_a_registration_that_is_retried(kube: FakeKube) -> None:
-    """No Node comes after its pool is gone."""
+def test_delete_of_a_pool_ends_the_retries_of_its_registrations(kube: FakeKube) -> None:
+    """No Node appears after the delete of its pool."""
     with registering() as gke:
         gke.set(delete_while_creating=True)
         kube.fail("*", "nodes", AWAY, times=10**6)
@@ -164,8 +164,8 @@ def test_a_delete_ends_a_registration_that_is_retried(kube: FakeKube) -> None:
         assert nodes(kube) == set()
 
 
-def test_preempted_and_deleted_nodes(kube: FakeKube) -> None:
-    """Lost nodes stay away without repair and come back with it, whoever took them."""
+def test_lost_nodes_are_registered_again_only_with_a_repair_time(kube: FakeKube) -> None:
+    """The test covers preempted nodes and nodes that another client deleted."""
     with registering() as gke:
         create(gke)
         wait_for(lambda: runs(gke))
@@ -179,8 +179,7 @@ def test_preempted_and_deleted_nodes(kube: FakeKube) -> None:
         assert preempted not in nodes(kube)
 
 
-def test_leftovers_of_an_earlier_life_are_removed(kube: FakeKube) -> None:
-    """A start removes simulated Nodes, and only those."""
+def test_start_deletes_only_simulated_nodes_of_earlier_processes(kube: FakeKube) -> None:
     labels = {"cloud.google.com/gke-nodepool": "old"}
     kube.put_object(f"{NODES}/mine", {"metadata": {"labels": labels, "annotations": {MARKER: "before"}}})
     kube.put_object(f"{NODES}/real", {"metadata": {"labels": labels}})

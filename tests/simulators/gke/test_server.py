@@ -1,4 +1,4 @@
-"""The API over a socket: bodies, field masks, errors, faults of calls, and the simulator's own API."""
+"""Tests of the API over a socket: bodies, field masks, errors, faults of calls, and the simulator's own API."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gke() -> Iterator[Simulator]:
 
 @pytest.fixture
 def call(gke: Simulator) -> Iterator[Client]:
-    """A client of it."""
+    """A client of the simulator."""
     client = Client(gke.port)
     yield client
     client.close()
@@ -42,8 +42,7 @@ def create(call: Client, **changes: Any) -> dict[str, Any]:
     return operation
 
 
-def test_a_pool_over_http(gke: Simulator, call: Client) -> None:
-    """Create, watch the operation, get, list and delete a pool."""
+def test_pool_is_created_read_listed_and_deleted_over_http(gke: Simulator, call: Client) -> None:
     operation = create(call, maxPodsConstraint={"maxPodsPerNode": 15})
     assert {"operationType": "CREATE_NODE_POOL", "status": "RUNNING", "zone": "us-east5-a"}.items() <= operation.items()
     assert operation["targetLink"].endswith("/zones/us-east5-a/clusters/main/nodePools/slice")
@@ -67,7 +66,7 @@ def test_a_pool_over_http(gke: Simulator, call: Client) -> None:
     assert len(call("GET", "/v1/projects/proj/locations/-/operations")[1]["operations"]) == 2
 
 
-def test_an_error_body_has_googles_form(call: Client) -> None:
+def test_error_body_has_the_format_of_google(call: Client) -> None:
     """Code, message, errors, status and details, as real GKE sends them."""
     status, body = call("GET", f"{POOLS_PATH}/none")
     text = 'nodePool "projects/proj/zones/us-east5-a/clusters/main/nodePools/none" not found'
@@ -120,16 +119,15 @@ def test_an_error_body_has_googles_form(call: Client) -> None:
         pytest.param([1], "Root element must be a message.", id="no object"),
     ],
 )
-def test_a_malformed_body_is_refused(call: Client, body: object, text: str) -> None:
-    """A body that doesn't fit the message is an invalid argument that says where."""
+def test_malformed_body_is_rejected_with_the_invalid_field(call: Client, body: object, text: str) -> None:
     status, answer = call("POST", POOLS_PATH, body)
 
     assert (status, answer["error"]["status"]) == (400, "INVALID_ARGUMENT")
     assert text in answer["error"]["message"]
 
 
-def test_masks_are_honoured_in_query_and_header(call: Client) -> None:
-    """`fields` and X-Goog-FieldMask select; a wrong one is refused before the call takes effect."""
+def test_masks_in_query_and_header_select_fields(call: Client) -> None:
+    """A call with an invalid mask is rejected before it takes effect."""
     create(call)
     want = {"nodePools": [{"name": "slice", "config": {"machineType": "ct5lp-hightpu-4t"}}]}
     assert want == call("GET", f"{POOLS_PATH}?fields=nodePools/name,nodePools/config/machineType")[1]
@@ -141,8 +139,8 @@ def test_masks_are_honoured_in_query_and_header(call: Client) -> None:
     assert call("GET", f"{POOLS_PATH}/slice")[1]["status"] != "STOPPING"
 
 
-def test_an_error_for_one_kind_of_pool(gke: Simulator, call: Client) -> None:
-    """Faults of calls look at what a create asks for, and at the pool that other calls are about."""
+def test_fault_of_calls_matches_the_pool_of_a_call(gke: Simulator, call: Client) -> None:
+    """For a create, the attributes of the requested pool are compared, for other calls those of the existing pool."""
     create(call, name="reserved", config=reserved("projects/proj/reservations/r/reservationBlocks/b"))
     gke.inject(Fault(kind=FaultKind.HTTP_ERROR, zone="us-east5-a", capacity="flex-start"))
     gke.inject(Fault(kind=FaultKind.HTTP_ERROR, reservation="r"))
@@ -150,12 +148,11 @@ def test_an_error_for_one_kind_of_pool(gke: Simulator, call: Client) -> None:
     created = [call("POST", POOLS_PATH, {"nodePool": body})[0] for body in asked]
     read = [call("GET", f"{POOLS_PATH}/{name}")[0] for name in ("fixed", "reserved")]
     assert (created, read) == ([200, 503, 503], [200, 503])
-    # What cannot be read is GKE's to refuse.
+    # A body that the simulator cannot parse matches no fault; GKE rejects it.
     assert call("POST", POOLS_PATH, {"nodePool": {"config": []}})[0] == 400
 
 
-def test_a_hanging_call_is_cut_when_the_simulator_stops(gke: Simulator) -> None:
-    """Nobody waits for a hang when the simulator ends."""
+def test_hanging_call_is_closed_when_the_simulator_stops(gke: Simulator) -> None:
     gke.inject(Fault(kind=FaultKind.HANG, seconds=600))
     client, ended = Client(gke.port), threading.Event()
 
@@ -173,8 +170,8 @@ def test_a_hanging_call_is_cut_when_the_simulator_stops(gke: Simulator) -> None:
     client.close()
 
 
-def test_the_simulators_own_api(gke: Simulator, call: Client) -> None:
-    """State, settings, faults, preemption, status, log and counters."""
+def test_own_api_shows_the_state_and_changes_settings_faults_and_pools(gke: Simulator, call: Client) -> None:
+    """The API also has a log of calls, and counters."""
     create(call)
     wait_for(lambda: gke.pools[0].status == "RUNNING")
     state = call("GET", "/simulator/v1/state")[1]
@@ -228,11 +225,10 @@ BODY = {
         ),
     ],
 )
-def test_a_mask_selects(mask: str, want: object) -> None:
-    """A mask leaves exactly what it names."""
+def test_mask_selects_only_its_fields(mask: str, want: object) -> None:
     assert want == apply(api.parse(mask, LIST), BODY)
 
 
-def test_a_wrong_mask_is_refused() -> None:
+def test_mask_with_an_unknown_path_is_rejected() -> None:
     with pytest.raises(ApiError, match="Request contains an invalid argument"):
         api.parse("nodePools/name/first", LIST)

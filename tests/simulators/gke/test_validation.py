@@ -1,4 +1,4 @@
-"""What GKE refuses, in GKE's words."""
+"""Tests of the requests that GKE rejects, with GKE's messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pool(machine: str = "ct5lp-hightpu-4t", topology: str = "4x4", count: int = 
 
 
 def flex(**changes: Any) -> dict[str, Any]:
-    """Return a flex-start slice that GKE accepts, with changes to its config or itself."""
+    """Return a flex-start slice that GKE accepts, with changes of its config or its other fields."""
     config = {"flexStart": True, "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}}
     body = {"autoscaling": {"enabled": True, "maxNodeCount": 4, "locationPolicy": "ANY"}}
     return pool(count=0, config={**config, **changes.pop("config", {})}, **{**body, **changes})
@@ -154,8 +154,7 @@ def flex(**changes: Any) -> dict[str, Any]:
         pytest.param(pool(topology="", count=1001), "between 0 and 1000", id="too many nodes"),
     ],
 )
-def test_refusals(body: dict[str, Any], text: str) -> None:
-    """A request that GKE doesn't take is an invalid argument with GKE's text."""
+def test_invalid_pool_is_rejected_with_the_message_of_gke(body: dict[str, Any], text: str) -> None:
     with pytest.raises(ApiError) as caught:
         check_pool(body, ZONAL, SimulatorSettings(), POLICIES)
 
@@ -203,8 +202,7 @@ def test_refusals(body: dict[str, Any], text: str) -> None:
         pytest.param(pool("e2-medium", "", 2), 2, None, id="an ordinary pool"),
     ],
 )
-def test_accepted_pools(body: dict[str, Any], hosts: int, topology: str | None) -> None:
-    """A good request becomes a plan of hosts with a topology."""
+def test_valid_pool_gets_a_plan_with_hosts_and_topology(body: dict[str, Any], hosts: int, topology: str | None) -> None:
     plan = check_pool(body, ZONAL, SimulatorSettings(), POLICIES)
 
     assert (hosts, topology, None) == (plan.hosts_per_zone, plan.topology, plan.failure)
@@ -233,8 +231,10 @@ EXCLUDED = {"exclusionUntilEndOfSupport": {"enabled": True}}
         ),
     ],
 )
-def test_auto_upgrade_and_the_release_channel(channel: str | None, body: dict[str, Any], text: str) -> None:
-    """On a channel pools are upgraded by GKE."""
+def test_auto_upgrade_is_required_only_on_a_release_channel(
+    channel: str | None, body: dict[str, Any], text: str
+) -> None:
+    """GKE upgrades the pools of clusters on a channel."""
     settings = SimulatorSettings(release_channel=channel)
     assert SimulatorSettings().release_channel == "REGULAR"
     if text:
@@ -244,8 +244,8 @@ def test_auto_upgrade_and_the_release_channel(channel: str | None, body: dict[st
         assert check_pool(pool(**body), ZONAL, settings, {}).topology == "4x4"
 
 
-def test_a_regional_cluster_spreads_ordinary_pools() -> None:
-    """Without locations, a regional cluster's pool is in three zones; a slice must name one."""
+def test_pool_of_a_regional_cluster_has_three_zones_unless_it_is_a_slice() -> None:
+    """A slice must name one zone."""
     assert len(check_pool(pool("e2-medium", "", 1), REGIONAL, SimulatorSettings(), POLICIES).zones) == 3
     with pytest.raises(ApiError, match="exactly one zone"):
         check_pool(pool(), REGIONAL, SimulatorSettings(), POLICIES)

@@ -1,4 +1,4 @@
-"""A V-IPU server in memory, on a fake clock."""
+"""Fixtures: a V-IPU server in memory, on a fake clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.clock import FakeClock
 
 
 class Vipu:
-    """A world and the clock that moves it."""
+    """A world and its clock."""
 
     def __init__(self, world: World, clock: FakeClock) -> None:
         self.world = world
@@ -26,13 +26,13 @@ class Vipu:
         self.world.advance()
 
     def states(self) -> dict[str, str]:
-        """Return the word of each partition."""
+        """Return the state of each partition by ID, as lists show it."""
         return {item.id: item.state for item in self.world.all_partitions()}
 
 
 @pytest.fixture
 def make_vipu() -> Callable[..., Vipu]:
-    """Return a maker of worlds with such settings."""
+    """Return a function that creates worlds with the given settings."""
 
     def make(**settings: Any) -> Vipu:
         clock = FakeClock()
@@ -43,5 +43,5 @@ def make_vipu() -> Callable[..., Vipu]:
 
 @pytest.fixture
 def vipu(make_vipu: Callable[..., Vipu]) -> Vipu:
-    """A world with the usual settings: 64 IPUs in one allocation."""
+    """A world with the default settings: 64 IPUs in one allocation."""
     return make_vipu()

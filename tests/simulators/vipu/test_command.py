@@ -1,4 +1,4 @@
-"""The simulated `vipu` command and its server, over HTTP on a local port."""
+"""Tests of the simulated `vipu` command and its server, over HTTP on a local port."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USERS = {"alice": {"key": "sesame", "allocations": ["alloc-1"]}}
 
 @pytest.fixture
 def vipu() -> Iterator[VipuSimulator]:
-    """A server with 64 IPUs that takes no time for anything."""
+    """A server with 64 IPUs on which every change ends at once."""
     settings = VipuSettings(create_seconds=0, remove_seconds=0)
     with VipuSimulator(settings) as simulator:
         yield simulator
@@ -46,7 +46,7 @@ def shell(vipu: VipuSimulator, tmp_path: Path, capsys: pytest.CaptureFixture[str
     return Shell(vipu, tmp_path, capsys)
 
 
-def test_the_table_of_partitions_is_the_one_that_public_examples_show(vipu: VipuSimulator, shell: Shell) -> None:
+def test_table_of_partitions_is_like_that_of_public_examples(vipu: VipuSimulator, shell: Shell) -> None:
     assert shell.run("create partition p64 --size 64 --reconfigurable") == (0, "create partition (p64): success.\n", "")
     assert shell.run("list partitions")[1].splitlines() == [
         " Partition | Cluster | ILDs | GW Routing | ILD Routing | Size | GCDs | State",
@@ -59,7 +59,7 @@ def test_the_table_of_partitions_is_the_one_that_public_examples_show(vipu: Vipu
     assert shell.run("list partitions")[1].startswith(" Partition | Allocation | Cluster |")
 
 
-def test_a_configuration_has_words_before_it_unless_one_gcd_is_asked_for(shell: Shell) -> None:
+def test_configuration_follows_a_line_of_text_unless_one_gcd_is_requested(shell: Shell) -> None:
     shell.run("create partition p1 --size 2")
     assert len(json.loads(shell.run("get partition p1 --gcd 0 --ipuof-configs")[1])["devices"]) == 2
     assert shell.run("get partition p1 --ipuof-configs")[1].splitlines()[:2] == ["IPUoF configuration of p1:", "{"]
@@ -84,13 +84,13 @@ def test_a_configuration_has_words_before_it_unless_one_gcd_is_asked_for(shell: 
         ("list partitions --config /nowhere", "list partitions: failed: cannot read the configuration file: No such"),
     ],
 )
-def test_what_is_refused_is_said_on_stderr(shell: Shell, line: str, error: str) -> None:
+def test_rejected_command_prints_its_error_to_stderr(shell: Shell, line: str, error: str) -> None:
     code, output, said = shell.run(line)
     assert (code, output) == (1, "")
     assert said.startswith(error)
 
 
-def test_options_win_over_the_environment_and_that_over_the_configuration_file(
+def test_options_override_the_environment_which_overrides_the_configuration_file(
     vipu: VipuSimulator, shell: Shell, tmp_path: Path
 ) -> None:
     file = tmp_path / "cli.hcl"
@@ -102,7 +102,7 @@ def test_options_win_over_the_environment_and_that_over_the_configuration_file(
     assert version[1] == f"host: {vipu.host}:{vipu.port}"
 
 
-def test_a_configuration_file_with_a_key_must_be_private(vipu: VipuSimulator, shell: Shell, tmp_path: Path) -> None:
+def test_configuration_file_with_a_key_must_be_private(vipu: VipuSimulator, shell: Shell, tmp_path: Path) -> None:
     vipu.set(users=USERS, secure=True)
     file = tmp_path / "cli.hcl"
     file.write_text('api-user-id = "alice"\napi-access-key = "sesame"\n', "utf-8")
@@ -115,7 +115,7 @@ def test_a_configuration_file_with_a_key_must_be_private(vipu: VipuSimulator, sh
     assert "invalid HCL" in shell.run(f"list partitions --config {file}")[2]
 
 
-def test_a_create_is_answered_when_it_is_over(vipu: VipuSimulator, shell: Shell) -> None:
+def test_create_returns_when_it_has_ended_or_timed_out(vipu: VipuSimulator, shell: Shell) -> None:
     vipu.set(create_seconds=0.1)
     shell.run("create partition p1 --size 1")
     assert [item.state for item in vipu.partitions] == ["ACTIVE"]
@@ -124,8 +124,8 @@ def test_a_create_is_answered_when_it_is_over(vipu: VipuSimulator, shell: Shell)
     assert [item.state for item in vipu.partitions] == ["ACTIVE", "PENDING"]
 
 
-@pytest.mark.timeout(30)  # Three processes start, and the machine may be busy.
-def test_server_and_command_are_programs_of_their_own(tmp_path: Path) -> None:
+@pytest.mark.timeout(30)  # Starts three processes, and the machine may be busy.
+def test_server_and_command_run_as_separate_programs(tmp_path: Path) -> None:
     module = [sys.executable, "-m", "rehearsal.simulators.vipu"]
     installed = subprocess.run(
         [*module, "install", tmp_path], check=True, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""What the simulated V-IPU server makes, refuses, breaks and forgets."""
+"""Tests of the simulated V-IPU server: creates, errors, faults and restarts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _refusal(call: Callable[[], object]) -> str:
     return caught.value.grpc_code
 
 
-def test_a_removed_partition_keeps_its_ipus_until_the_remove_is_over(vipu: Any) -> None:
+def test_removed_partition_keeps_its_ipus_until_the_remove_has_ended(vipu: Any) -> None:
     vipu.world.create(Asked(id="p1", size=64))
     vipu.after(5)
     number = vipu.world.remove("p1")
@@ -39,7 +39,7 @@ def test_a_removed_partition_keeps_its_ipus_until_the_remove_is_over(vipu: Any) 
     vipu.world.create(Asked(id="p2", size=64))
 
 
-def test_free_ipus_that_are_not_aligned_in_one_piece_are_of_no_use(make_vipu: Any) -> None:
+def test_partition_needs_contiguous_and_aligned_free_ipus(make_vipu: Any) -> None:
     vipu = make_vipu(allocations=TWO)
     for number in range(8):
         vipu.world.create(Asked(id=f"p{number}", size=1, allocation="a"))
@@ -51,7 +51,7 @@ def test_free_ipus_that_are_not_aligned_in_one_piece_are_of_no_use(make_vipu: An
     assert _refusal(lambda: vipu.world.create(Asked(id="q", size=2, allocation="a"))) == "ResourceExhausted"
 
 
-def test_in_secure_mode_users_see_the_partitions_of_their_allocations_whoever_made_them(make_vipu: Any) -> None:
+def test_users_in_secure_mode_see_all_partitions_of_their_allocations(make_vipu: Any) -> None:
     vipu = make_vipu(allocations=TWO, users=USERS, secure=True)
     vipu.world.create(Asked(id="pa", size=1, allocation="a"), BOB)
     vipu.world.create(Asked(id="pb", size=1, allocation="b"), BOB)
@@ -63,7 +63,7 @@ def test_in_secure_mode_users_see_the_partitions_of_their_allocations_whoever_ma
     vipu.world.remove("pa", ALICE)
 
 
-def test_what_is_being_made_or_removed_cannot_be_removed(vipu: Any) -> None:
+def test_partition_that_is_being_created_or_removed_cannot_be_removed(vipu: Any) -> None:
     vipu.world.create(Asked(id="p1", size=1))
     assert _refusal(lambda: vipu.world.remove("p1")) == "FailedPrecondition"
     vipu.after(5)
@@ -72,7 +72,7 @@ def test_what_is_being_made_or_removed_cannot_be_removed(vipu: Any) -> None:
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_a_restart_breaks_what_is_under_way_and_may_lose_everything(vipu: Any, keeps: bool) -> None:
+def test_restart_breaks_unfinished_changes_and_may_lose_all_partitions(vipu: Any, keeps: bool) -> None:
     vipu.world.create(Asked(id="old", size=1))
     vipu.after(5)
     number = vipu.world.create(Asked(id="new", size=1))
@@ -85,7 +85,7 @@ def test_a_restart_breaks_what_is_under_way_and_may_lose_everything(vipu: Any, k
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 4, 8, 16, 32, 64]), st.booleans()), max_size=40), st.booleans())
-def test_no_ipu_is_ever_in_two_partitions(steps: list[tuple[int, bool]], scattered: bool) -> None:
+def test_no_ipu_is_in_two_partitions(steps: list[tuple[int, bool]], scattered: bool) -> None:
     clock = FakeClock()
     settings = VipuSettings(placement="scattered" if scattered else "first")
     world = World(settings, clock=clock.now, rng=random.Random(2))

@@ -1,1 +1,1 @@
-"""What runs on the simulated VMs: the startup script's join, and a kubelet, against the API server that it leads to."""
+"""Simulated software of the VMs: the join of their startup script, and a kubelet, with a real API server."""

@@ -1,6 +1,6 @@
-"""Calls to a Kubernetes API server as one VM makes them: over one connection of its own, with what it trusts and has.
+"""Calls of one VM to a Kubernetes API server, over its own connection, with its own trust and credentials.
 
-Retries nothing and caches nothing. Not thread-safe.
+No retries, no caches. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any, Protocol
 
 
 class GuestError(Exception):
-    """A step did not succeed; the guest tries again later."""
+    """A step did not succeed; the guest retries it later."""
 
 
 class JoinError(GuestError):
-    """A try to join failed; the text says why, as kubeadm or the startup script would."""
+    """An attempt to join failed; the text is like that of kubeadm or the startup script."""
 
 
 class ServerError(GuestError):
-    """The API server refused a call or could not be reached; `status` is 0 for the latter."""
+    """The API server rejected a call or could not be reached; in the latter case `status` is 0."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(f"{status}: {text}" if status else text)
@@ -39,7 +39,7 @@ MERGE = "application/merge-patch+json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Where an API server is, by which authorities it is known (empty: by none), and who asks."""
+    """Address of an API server, its certificate authorities (any if empty), and the caller's credentials."""
 
     host: str
     port: int
@@ -50,19 +50,19 @@ class Access:
 
 
 class Client(Protocol):
-    """What a guest needs of a connection."""
+    """Interface of a guest's connection."""
 
     def call(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, content_type: str = JSON
     ) -> dict[str, Any]:
-        """Make one call and return the body of its answer. Raises ServerError."""
+        """Make one call and return the body of its response. Raises ServerError."""
 
     def close(self) -> None:
         """Close the connection."""
 
 
 class HttpsClient:
-    """One connection, made when it is needed."""
+    """One connection, opened when it is needed."""
 
     def __init__(self, access: Access) -> None:
         self._headers = {"Accept": JSON, "User-Agent": "simulated-kubelet"}
@@ -75,7 +75,7 @@ class HttpsClient:
     def call(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, content_type: str = JSON
     ) -> dict[str, Any]:
-        """Make one call and return the body of its answer. Raises ServerError."""
+        """Make one call and return the body of its response. Raises ServerError."""
         headers = dict(self._headers)
         if body is not None:
             headers["Content-Type"] = content_type
@@ -92,7 +92,7 @@ class HttpsClient:
         return answer
 
     def close(self) -> None:
-        """Close the connection; the next call makes another."""
+        """Close the connection; the next call opens a new one."""
         self._connection.close()
 
 
@@ -101,10 +101,11 @@ def _context(access: Access) -> ssl.SSLContext:
     if access.authority_pem:
         context.load_verify_locations(cadata=access.authority_pem)
     else:
-        # As kubeadm does for the one read whose content proves itself.
+        # kubeadm does not verify the server either when it reads cluster-info, whose content is verified by its
+        # signature.
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if access.certificate_pem:
-        # Python takes certificates of clients from files alone.
+        # Python's ssl module reads client certificates only from files.
         with tempfile.TemporaryDirectory(prefix="simulated-kubelet-") as folder:
             pair = Path(folder) / "pair.pem"
             pair.touch(mode=0o600)

@@ -1,9 +1,9 @@
-"""Gives the guests of all VMs their turns, with a few threads. Each guest is in the hands of one thread at a time.
+"""Runs the guests of all VMs with a few threads. Only one thread at a time works on a guest.
 
-On one VM nothing runs before it has booted, then the join until it succeeds, then the kubelet: it registers its node
-once, reports its state and renews its Lease. As of a real one, the node stays away once somebody has deleted it, until
-the VM starts again. Pods are not its business: it only looks whether the device plugin runs, without which a node has
-no chips.
+On a VM, nothing runs until it has booted. Then it joins, with retries until it succeeds. Then the kubelet registers its
+Node once, reports its state and renews its Lease. As with a real kubelet, a deleted Node is registered again only when
+the VM restarts. Pods are not simulated: the kubelet only checks whether the device plugin runs, without which a Node
+has no chips.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _AFTER_MISTAKE_SECONDS = 10.0
 _CERTIFICATE_LOOK_SECONDS = 0.25
 
 
-#: A kubelet reports its whole state this often although nothing has changed.
+#: Interval in seconds at which a kubelet reports its whole state even if nothing has changed.
 _REPORT_SECONDS = 300.0
 _FIRST_LOOK_SECONDS = 0.5
 _NOT_FOUND, _CONFLICT = 404, 409
@@ -68,7 +68,7 @@ class Kubelet:
     _look_seconds: float = field(default=_FIRST_LOOK_SECONDS)
 
     def turn(self, now: datetime, *, chips_work: bool) -> float:
-        """Do what is due; return after how many seconds there is more. Raises ServerError."""
+        """Do the work that is due; return the seconds until more is due. Raises ServerError."""
         if self._state is None:
             self._state = self._register(now)
             return 0.0
@@ -81,12 +81,12 @@ class Kubelet:
         if state.chips == self.machine.chips:
             self._look_seconds = _FIRST_LOOK_SECONDS
             return heartbeat_seconds
-        # Soon, then less and less often: hundreds of nodes may wait for a device plugin.
+        # The first checks come soon, later ones less often: hundreds of nodes may wait for a device plugin.
         self._look_seconds = min(self._look_seconds * 2, heartbeat_seconds)
         return self._look_seconds
 
     def shut_down(self, now: datetime) -> None:
-        """Report that the machine goes down. Raises ServerError."""
+        """Report that the machine shuts down. Raises ServerError."""
         if self._state is not None:
             self._report(kubelet.shutting_down(self._state, now), now)
 
@@ -97,7 +97,7 @@ class Kubelet:
         except ServerError as error:
             if error.status != _CONFLICT:
                 raise
-            # Of an earlier start, or of another machine of that name.
+            # The Node is left from an earlier start, or from another machine with that name.
             made = self.client.call("GET", self._path)
         self._uid = made["metadata"]["uid"]
         return state
@@ -127,7 +127,8 @@ class Kubelet:
         except ServerError as error:
             if error.status != _NOT_FOUND:
                 raise
-            # The Lease goes with its node: it is made again only where that is there.
+            # The Lease is deleted with its Node. It is created again only if the Node exists: otherwise the report
+            # fails first.
             self._report(state, now)
             self.client.call("POST", LEASES, self._owned(body))
         self._renewed_at = now
@@ -142,13 +143,13 @@ class Kubelet:
 
 
 def _is_older(moment: datetime | None, now: datetime, seconds: float) -> bool:
-    # Half a second early is no harm, and saves a turn of its own.
+    # An action may come half a second early, which saves a separate turn for it.
     return moment is None or (now - moment).total_seconds() >= seconds - 0.5
 
 
 @dataclass(slots=True, kw_only=True)
 class Guest:
-    """The software of one VM; `membership` is on its disk, the rest in its memory."""
+    """Software of one VM. `membership` represents its disk; the other fields represent its memory."""
 
     settings: Callable[[], ComputeSettings]
     faults: FaultBook[Fault]
@@ -166,7 +167,7 @@ class Guest:
         self._join = Join(connect=self.connect)
 
     def turn(self, machine: MachineView, now: datetime) -> float | None:
-        """Do what is due; return after how many seconds there is more, None: not before the VM changes."""
+        """Do the work that is due; return the seconds until more is due, None if the next is a change of the VM."""
         if machine.status != MachineStatus.RUNNING:
             self._go_down(machine, now)
             return None
@@ -176,7 +177,7 @@ class Guest:
             self._close()
             self._boots, self._failures = machine.boots, 0
             self._due = now + timedelta(seconds=self.settings().boot_seconds)
-        # What is waited for is not hurried by other news of the VM, such as new metadata.
+        # Other changes of the VM, such as new metadata, do not shorten this wait.
         left_seconds = (self._due - now).total_seconds() if self._due is not None else 0.0
         if left_seconds > 0:
             return left_seconds
@@ -217,7 +218,7 @@ class Guest:
         return self._kubelet.turn(now, chips_work=chips_work)
 
     def _is_struck(self, kind: FaultKind, machine: MachineView) -> bool:
-        """Tell whether a fault of this kind is in force here; one that has struck once stays until it is cleared."""
+        """Return whether a fault of this kind affects the VM; once it does, it does so until it is cleared."""
         in_force: Collection[str] = {fault.fault_id for fault in self.faults.all()}
         if self._held.get(kind) in in_force:
             return True
@@ -251,7 +252,7 @@ def _target(machine: MachineView) -> Target:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Seat:
-    """A guest, the VM as it was told of last, and the number of its turn: an older one in the heap no longer counts."""
+    """A guest and the last known state of its VM. `turn` is its valid entry in the heap; older entries are ignored."""
 
     guest: Guest
     machine: MachineView
@@ -283,14 +284,14 @@ class Crew:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Begin to give turns."""
+        """Start the threads."""
         for _ in range(_THREADS):
             thread = threading.Thread(target=self._work, name="simulator-guests", daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """End all threads; what the guests have told of themselves stays."""
+        """End all threads. Nodes that the guests have registered remain."""
         with self._news:
             self._stopping = True
             self._news.notify_all()
@@ -298,7 +299,7 @@ class Crew:
             thread.join()
 
     def changed(self, machine: MachineView) -> None:
-        """Take note of a VM."""
+        """Record a change of a VM."""
         key = (machine.scope.path, machine.number)
         with self._news:
             seat = self._seats.get(key)
@@ -316,7 +317,7 @@ class Crew:
                 self._plan(seat, self._clock())
 
     def run_due(self) -> datetime | None:
-        """Give the turns that are due, and return when the next one is."""
+        """Run the guests that are due, and return the time of the next one."""
         while (seat := self._take()) is not None:
             self._give(seat)
         with self._news:
@@ -354,7 +355,7 @@ class Crew:
         try:
             seconds = seat.guest.turn(seat.machine, now)
         except Exception:  # noqa: BLE001 - logged with its traceback
-            # One guest that cannot go on must not take its thread along.
+            # An unexpected exception of one guest must not end its thread.
             _log.exception("guest.turn_crashed", machine=seat.machine.name)
             seconds = _AFTER_MISTAKE_SECONDS
         with self._news:

@@ -1,14 +1,12 @@
-"""One try of a VM to join its cluster, as `kubeadm join` does it: trust, a look at the node's name, a certificate.
+"""One attempt of a VM to join its cluster, like `kubeadm join`: trust, a check of the node's name, a certificate.
+
+Trust: the ConfigMap cluster-info is read from a server that is not verified. Its kubeconfig is signed with each token:
+JWS (RFC 7515) with a detached payload and HMAC-SHA256. The certificate authority in it must be one of those whose
+public key hashes are in the VM's metadata.
+
+Certificate: the kubelet requests one with the bootstrap token, and controllers of the cluster approve and sign it.
 
 kubeadm's own settings (kubeadm-config, kubelet-config) are not read, and nothing is installed.
-
-How a VM comes to trust a cluster, as `kubeadm join` does with a bootstrap token. Pure.
-
-The ConfigMap cluster-info is read from a server that nobody has vouched for. Its kubeconfig is signed with each token:
-JWS (RFC 7515) with a detached payload and HMAC-SHA256. The authority in it has to be one of those whose public keys
-the VM was told.
-
-How a kubelet gets its certificate: it asks for one with the bootstrap token, and somebody approves and signs it.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from rehearsal.simulators.compute.guests.kubelet import NODES
 from rehearsal.simulators.compute.guests.startup import Invitation, read_invitation
 from rehearsal.simulators.compute.records import MachineView
 
-#: How long kubeadm waits for the kubelet's certificate.
+#: Time in seconds that kubeadm waits for the kubelet's certificate.
 CERTIFICATE_SECONDS = 300.0
 _NOT_FOUND = 404
 
@@ -55,14 +53,14 @@ SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewKey:
-    """A private key, and the request for a certificate of it, as PEM."""
+    """A private key, and its certificate signing request, as PEM."""
 
     key_pem: bytes = field(repr=False)
     request_pem: bytes
 
 
 def new_key(node_name: str) -> NewKey:
-    """Make a key for the kubelet of a node."""
+    """Create a key for the kubelet of a node."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name(
         [
@@ -80,7 +78,7 @@ def new_key(node_name: str) -> NewKey:
 
 
 def request_body(request_pem: bytes) -> dict[str, Any]:
-    """Return the CertificateSigningRequest that a kubelet makes."""
+    """Return the CertificateSigningRequest that a kubelet creates."""
     return {
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
@@ -94,9 +92,9 @@ def request_body(request_pem: bytes) -> dict[str, Any]:
 
 
 def certificate_of(request: Mapping[str, Any]) -> bytes | None:
-    """Return the certificate that was issued, as PEM; None where nobody has yet.
+    """Return the certificate that was issued, as PEM; None if it has not been issued yet.
 
-    Raises JoinError where the request was denied or could not be signed.
+    Raises JoinError if the request was denied or could not be signed.
     """
     status = request.get("status") or {}
     for condition in status.get("conditions") or []:
@@ -108,17 +106,17 @@ def certificate_of(request: Mapping[str, Any]) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A cluster that a VM trusts: where its API server is, and by which authorities it is known."""
+    """A cluster that a VM trusts: address and certificate authorities of its API server."""
 
     host: str
     port: int
     authority_pem: str
+    #: The signed text.
     kubeconfig: str
-    """What was signed."""
 
 
 def trusted_cluster(cluster_info: Mapping[str, Any], invitation: Invitation) -> Cluster:
-    """Return the cluster of a ConfigMap cluster-info. Raises JoinError where it cannot be trusted."""
+    """Return the cluster in a ConfigMap cluster-info. Raises JoinError if it cannot be trusted."""
     data = cluster_info.get("data") or {}
     kubeconfig = data.get(_KUBECONFIG, "")
     if not kubeconfig:
@@ -137,13 +135,13 @@ def trusted_cluster(cluster_info: Mapping[str, Any], invitation: Invitation) -> 
 
 
 def sign(content: str, token_id: str, token_secret: str) -> str:
-    """Return the detached signature of a content."""
+    """Return the detached signature of a text."""
     header = _encoded(json.dumps({"alg": "HS256", "kid": token_id}, separators=(",", ":")).encode())
     return f"{header}..{_encoded(_digest(header, content, token_secret))}"
 
 
 def is_signed(content: str, signature: str, invitation: Invitation) -> bool:
-    """Tell whether a content was signed with the token of an invitation."""
+    """Return whether a text was signed with the token of an invitation."""
     header, _, rest = signature.partition(".")
     payload, _, told = rest.partition(".")
     try:
@@ -190,7 +188,7 @@ def _decoded(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """What a VM that has joined keeps on its disk."""
+    """Data that a VM keeps on its disk after it has joined."""
 
     invitation: Invitation
     access: Access
@@ -198,7 +196,7 @@ class Membership:
 
 @dataclass(slots=True, kw_only=True)
 class _Request:
-    """A certificate that was asked for."""
+    """A certificate request that waits for its certificate."""
 
     invitation: Invitation
     key: NewKey
@@ -210,13 +208,13 @@ class _Request:
 
 @dataclass(slots=True, kw_only=True)
 class Join:
-    """The try that a VM is at; there is always one, and the next begins from nothing."""
+    """The current attempt of a VM to join. After a failure, the next step begins a new attempt."""
 
     connect: Connect
     _request: _Request | None = field(default=None)
 
     def step(self, machine: MachineView, now: datetime) -> Membership | None:
-        """Go on; None: the certificate is not there yet. Raises GuestError where the try is over."""
+        """Continue; return None if there is no certificate yet. Raises GuestError if the attempt has failed."""
         try:
             if self._request is None:
                 self._request = self._begin(machine, now)
@@ -226,7 +224,7 @@ class Join:
             raise
 
     def abandon(self) -> None:
-        """Give the try up."""
+        """Give the attempt up."""
         if self._request is not None:
             self._request.client.close()
             self._request = None
@@ -253,7 +251,7 @@ class Join:
         )
 
     def _discover(self, invitation: Invitation) -> Cluster:
-        """Read cluster-info from whoever answers, and again from whom it makes trusted."""
+        """Read cluster-info from an unverified server, and again with the certificate authority in it."""
         access = Access(host=invitation.host, port=invitation.port)
         cluster = trusted_cluster(self._read_info(access), invitation)
         again = self._read_info(replace(access, authority_pem=cluster.authority_pem))
@@ -280,7 +278,7 @@ class Join:
 
 
 def _check_name(client: Client, name: str) -> None:
-    """Refuse to take the place of a node that is alive."""
+    """Raise JoinError if a Node with that name exists and is ready."""
     try:
         node = client.call("GET", f"{NODES}/{name}")
     except ServerError as error:

@@ -1,4 +1,4 @@
-"""What a kubelet tells the API server of its node. Pure."""
+"""The objects that a kubelet sends to the API server: its Node, the Node's status, its Lease. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rehearsal.simulators.machines import find_machine
 NODES = "/api/v1/nodes"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 LEASE_SECONDS = 40
+#: Label that the DaemonSet of the device plugin selects.
 ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
-"""The label that the DaemonSet of the device plugin looks for."""
 
+#: Annotation of Nodes with a simulated kubelet of their own: other simulators of kubelets, such as kwok, ignore them.
 OWN_KUBELET = "rehearsal.tpu-provisioner.cloud.google.com/own-kubelet"
-"""Annotation of Nodes whose state is reported here: to what simulates kubelets in a rehearsed cluster, such as kwok."""
 
 _CHIPS = "google.com/tpu"
 _PODS = "110"
 _DISK = "100Gi"
-#: What a kubelet keeps free before it evicts pods.
+#: Memory in KiB that a kubelet keeps free by evicting pods.
 _EVICTION_KIB = 100 * 1024
 _PRESSURES = {
     "MemoryPressure": ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -33,27 +33,27 @@ _PRESSURES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """The condition Ready, since when it is so, and how many chips pods may have."""
+    """The condition Ready, the time of its last change, and the number of chips for pods."""
 
     status: str
     reason: str
     message: str
     since: datetime
+    #: Time at which the kubelet started.
     started: datetime
-    """When the kubelet was."""
     chips: int = 0
+    #: Number of chips when the device plugin last worked: capacity remains if the plugin fails.
     seen_chips: int = 0
-    """How many chips there were when there were any: capacity outlives a device plugin that is ill."""
 
 
 def starting(now: datetime) -> Readiness:
-    """Return the state of a kubelet that has just begun."""
+    """Return the state of a kubelet that has just started."""
     message = "container runtime network not ready: cni plugin not initialized"
     return Readiness(status="False", reason="KubeletNotReady", message=message, since=now, started=now)
 
 
 def ready(before: Readiness, now: datetime) -> Readiness:
-    """Return the state of a kubelet that takes pods."""
+    """Return the state of a kubelet that accepts pods."""
     if before.status == "True":
         return before
     message = "kubelet is posting ready status"
@@ -61,7 +61,7 @@ def ready(before: Readiness, now: datetime) -> Readiness:
 
 
 def shutting_down(before: Readiness, now: datetime) -> Readiness:
-    """Return the state of a kubelet whose machine goes down in good order."""
+    """Return the state of a kubelet whose machine shuts down in order."""
     return replace(before, status="False", reason="KubeletNotReady", message="node is shutting down", since=now)
 
 
@@ -94,7 +94,7 @@ def node_body(machine: MachineView, invitation: Invitation, readiness: Readiness
 
 
 def status_of(machine: MachineView, invitation: Invitation, readiness: Readiness, now: datetime) -> dict[str, Any]:
-    """Return the status of a Node; as a strategic merge patch it leaves to others what is theirs."""
+    """Return the status of a Node. As a strategic merge patch, it does not change fields of other clients."""
     kind = find_machine(machine.machine_type)
     cpu = str(kind.vcpus) if kind is not None else "4"
     kib = int(kind.memory_gib * 1024 * 1024) if kind is not None else 16 * 1024 * 1024
@@ -116,7 +116,7 @@ def status_of(machine: MachineView, invitation: Invitation, readiness: Readiness
 
 
 def lease_body(machine: MachineView, now: datetime) -> dict[str, Any]:
-    """Return the Lease by which a kubelet shows that it is there."""
+    """Return the Lease with which a kubelet shows that it is alive."""
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",

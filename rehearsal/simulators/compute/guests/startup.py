@@ -1,8 +1,8 @@
-"""What a VM reads of itself before it joins a cluster: the metadata that its startup script asks for. Pure.
+"""The metadata that a VM's startup script reads before it joins a cluster. Pure.
 
-The keys are those of gke-labs/tpu-operator and, for what its script has no key for, of the scripts that came after it.
-A key counts where the startup script names it; a VM whose script names no token does not join by its metadata. The
-forms, and which labels are left out, are those that kubeadm and the kubelet accept.
+The keys are those of gke-labs/tpu-operator and, if its script has no key for a value, of later scripts. A key counts
+only if the startup script contains it; a VM whose script does not read a token does not join by its metadata. The
+accepted formats, and the labels that are left out, are those of kubeadm and the kubelet.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TAINT = re.compile(
     rf"(?P<key>(?:[a-z0-9](?:[a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_NAME})(?:=(?P<value>(?:{_NAME})?))?"
     r":(?P<effect>NoSchedule|PreferNoSchedule|NoExecute)"
 )
-#: In Kubernetes' own domains a kubelet may set these alone, and any in its two own ones.
+#: Labels in Kubernetes' own domains that a kubelet may set, in addition to all labels in the kubelet's two domains.
 _ALLOWED = {
     "kubernetes.io/hostname",
     "kubernetes.io/os",
@@ -50,32 +50,32 @@ _OWN_DOMAINS = ("kubelet.kubernetes.io", "node.kubernetes.io")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
-    """All that a VM knows of the cluster that it is to join. `host` is without the brackets of an IPv6 address."""
+    """The VM's knowledge of the cluster that it joins. `host` is without the brackets of an IPv6 address."""
 
     host: str
     port: int
     token_id: str
     token_secret: str = field(repr=False)
     ca_hashes: tuple[str, ...]
+    #: Version without patch, such as 1.31.
     kubernetes_version: str
-    """As 1.31."""
     labels: dict[str, str]
+    #: Key, value and effect of taints, in addition to those of all machines.
     taints: tuple[tuple[str, str, str], ...] = ()
-    """Key, value and effect, beside those that every machine has."""
 
     @property
     def token(self) -> str:
-        """The token, as a client sends it."""
+        """The token as clients send it."""
         return f"{self.token_id}.{self.token_secret}"
 
 
 def joins(machine: MachineView) -> bool:
-    """Tell whether the startup script of a VM makes it join a cluster by its metadata."""
+    """Return whether the startup script of a VM makes it join a cluster by its metadata."""
     return _TOKEN in machine.metadata.get(_SCRIPT, "")
 
 
 def read_invitation(machine: MachineView) -> Invitation:
-    """Return what the metadata of a VM says. Raises JoinError where it does not say it, or not yet."""
+    """Return the invitation in the metadata of a VM. Raises JoinError if a value is missing or invalid."""
     script = machine.metadata.get(_SCRIPT, "")
     version = _read(machine, _VERSION)[0] if _VERSION in script else _DEFAULT_VERSION
     (host,) = _read(machine, _ADDRESS)
@@ -97,12 +97,12 @@ def read_invitation(machine: MachineView) -> Invitation:
 
 
 def provider_id(machine: MachineView) -> str:
-    """Return what the kubelet of a VM is told to say of its machine."""
+    """Return the provider ID that the kubelet of a VM gets."""
     return f"gce://{machine.scope.project}/{machine.scope.location}/{machine.name}"
 
 
 def allowed_labels(text: str) -> dict[str, str]:
-    """Return the labels of a list, KEY=VALUE by commas, without those that are none or not for a kubelet to set."""
+    """Return the labels of a list KEY=VALUE,..., without invalid labels and those that a kubelet may not set."""
     found = {}
     for entry in text.split(","):
         match = _LABEL.fullmatch(entry)
@@ -113,7 +113,7 @@ def allowed_labels(text: str) -> dict[str, str]:
 
 
 def allowed_taints(text: str) -> tuple[tuple[str, str, str], ...]:
-    """Return the taints of a list, KEY=VALUE:EFFECT by commas, without those that are none."""
+    """Return the taints of a list KEY=VALUE:EFFECT,..., without invalid ones."""
     found = (_TAINT.fullmatch(entry) for entry in text.split(","))
     return tuple((match["key"], match["value"] or "", match["effect"]) for match in found if match is not None)
 

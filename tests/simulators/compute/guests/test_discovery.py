@@ -1,4 +1,4 @@
-"""Whom a VM trusts."""
+"""Tests of the checks with which a VM decides whether to trust a cluster."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ def info(**changes: str) -> dict[str, Any]:
     return {"data": {key: value for key, value in data.items() if value}}
 
 
-def test_a_cluster_that_is_signed_with_the_token_and_has_a_pinned_key_is_trusted() -> None:
-    """One of several keys is enough, while an authority is being replaced."""
+def test_cluster_with_a_valid_signature_and_a_pinned_key_is_trusted() -> None:
+    """One matching hash of several is enough, because an authority may be in the process of replacement."""
     found = joining.trusted_cluster(info(), INVITATION)
     assert (found.host, found.port) == (HOST, PORT)
     assert found.authority_pem == CLUSTER.authority.certificate_pem.decode()
 
 
-def test_a_signature_is_that_of_kubeadm() -> None:
-    """The example is from the tests of its package jws."""
+def test_signature_is_equal_to_that_of_kubeadm() -> None:
+    """The example is from the tests of kubeadm's package jws."""
     content = "Hello from the other side. I must have called a thousand times."
     told = "eyJhbGciOiJIUzI1NiIsImtpZCI6Impvc2h1YSJ9..VShe2taLd-YTrmWuRkcL_8QTNDHYxQIEBsAYYiIj1_8"
     assert joining.sign(content, "joshua", "my voice is my passcode") == told
@@ -74,14 +74,14 @@ def _forged(algorithm: str) -> str:
         ),
     ],
 )
-def test_what_cannot_be_trusted_is_refused(changed: Callable[[], dict[str, Any]], problem: str) -> None:
-    """With what kubeadm says, as far as that is known."""
+def test_untrustworthy_cluster_info_is_rejected(changed: Callable[[], dict[str, Any]], problem: str) -> None:
+    """Messages are those of kubeadm if they are known."""
     with pytest.raises(JoinError, match=problem):
         joining.trusted_cluster(changed(), INVITATION)
 
 
-def test_an_authority_that_is_not_pinned_is_refused() -> None:
-    """Whoever has the token alone cannot pretend to be the cluster."""
+def test_cluster_with_an_unpinned_authority_is_rejected() -> None:
+    """A server that has only the token must not be able to pretend to be the cluster."""
     other = Authority("other", now=datetime.now(UTC), valid=timedelta(days=1)).certificate_pem.decode()
     stranger = replace(INVITATION, ca_hashes=tuple(joining.key_hashes(other)))
     with pytest.raises(JoinError, match="cluster CA found in cluster-info ConfigMap is invalid"):

@@ -1,4 +1,4 @@
-"""VMs' ways into a cluster and out of it, in virtual time: one against a cluster in memory, and all that there are."""
+"""Tests of guests in virtual time: joining and leaving a cluster in memory, one VM and all VMs of a Compute Engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHIPS = "google.com/tpu"
 
 
 class Machine:
-    """A VM with its guest, on a clock of its own."""
+    """A VM with its guest, on its own clock."""
 
     def __init__(self, **settings: Any) -> None:
         self.cluster = KubeadmCluster()
@@ -48,7 +48,7 @@ class Machine:
         self.guest = Guest(settings=lambda: self.settings, faults=self.faults, connect=self.cluster.connect)
 
     def live(self, seconds: float = 30) -> None:
-        """Let time pass; the guest has each of its turns."""
+        """Let time pass, and run the guest whenever it is due."""
         end = self.clock.seconds + seconds
         while (pause := self.guest.turn(self.view, self.clock.now())) is not None:
             if self.clock.seconds + pause > end:
@@ -57,7 +57,7 @@ class Machine:
         self.clock.advance(max(end - self.clock.seconds, 0))
 
     def become(self, status: str, **changes: Any) -> None:
-        """Change the VM; the guest is told."""
+        """Change the VM, and run its guest once."""
         self.view = replace(self.view, status=status, **changes)
         self.guest.turn(self.view, self.clock.now())
 
@@ -67,12 +67,12 @@ class Machine:
         return status["capacity"].get(CHIPS), status["allocatable"].get(CHIPS)
 
     def count(self, method: str, part: str) -> int:
-        """Return how many such calls there were."""
+        """Return the number of calls with this method and this part in their path."""
         return sum(called == method and part in path for _, called, path in self.cluster.calls)
 
 
-def test_a_machine_joins_as_kubeadm_does_and_is_a_ready_node_with_chips() -> None:
-    """Trust from whoever answers, a certificate by the token, and all else by the certificate."""
+def test_machine_that_joins_becomes_a_ready_node_with_chips() -> None:
+    """Two anonymous reads establish trust, the token gets the certificate, and the certificate is used for the rest."""
     machine = Machine()
     machine.live(5)
     node = machine.cluster.node(NAME)
@@ -90,7 +90,7 @@ def test_a_machine_joins_as_kubeadm_does_and_is_a_ready_node_with_chips() -> Non
     assert users[:2] == [("anonymous", "GET")] * 2
     assert {user for user, _ in users[2:5]} == {f"bootstrap:{TOKEN[:6]}"}
     assert {user for user, _ in users[5:]} == {f"node:{NAME}"}
-    # The kubelet's connection stays.
+    # The kubelet keeps its connection open.
     assert machine.cluster.open_clients == 1
 
 
@@ -98,8 +98,8 @@ def test_a_machine_joins_as_kubeadm_does_and_is_a_ready_node_with_chips() -> Non
     "script",
     [pytest.param("", id="without a startup script"), pytest.param("#!/bin/sh", id="with one of another kind")],
 )
-def test_a_machine_that_is_not_told_to_join_does_not(script: str) -> None:
-    """Its guest has nothing to do, ever."""
+def test_machine_without_a_script_that_joins_never_calls_the_api_server(script: str) -> None:
+    """The guest returns None and is never run again."""
     machine = Machine()
     machine.view = replace(machine.view, metadata=machine.cluster.metadata(startup_script=script))
     assert machine.guest.turn(machine.view, machine.clock.now()) is None
@@ -118,8 +118,8 @@ def test_a_machine_that_is_not_told_to_join_does_not(script: str) -> None:
         pytest.param("away", True, id="the API server is away"),
     ],
 )
-def test_what_keeps_a_machine_out_is_tried_again(name: str, value: object) -> None:
-    """It does not join meanwhile, and joins once the obstacle is gone."""
+def test_join_is_retried_until_the_obstacle_is_removed(name: str, value: object) -> None:
+    """Before that, no Node is registered."""
     machine = Machine()
     good = getattr(machine.cluster, name)
     setattr(machine.cluster, name, value)
@@ -130,8 +130,8 @@ def test_what_keeps_a_machine_out_is_tried_again(name: str, value: object) -> No
     assert machine.cluster.ready(NAME) == "True"
 
 
-def test_nobody_takes_the_place_of_a_node_that_is_alive() -> None:
-    """As kubeadm refuses it; a node that is not ready is taken over, with what it has."""
+def test_name_of_a_ready_node_is_not_taken_over() -> None:
+    """As with kubeadm. A Node that is not ready is taken over with its labels."""
     machine = Machine()
     other: dict[str, Any] = {
         "metadata": {"name": NAME, "uid": "of-another", "labels": {"kept": "yes"}},
@@ -146,8 +146,8 @@ def test_nobody_takes_the_place_of_a_node_that_is_alive() -> None:
     assert machine.cluster.node(NAME)["metadata"]["labels"] == {"kept": "yes"}
 
 
-def test_chips_come_with_the_device_plugin_and_go_with_it() -> None:
-    """Capacity stays, as of a kubelet that has lost a device plugin."""
+def test_allocatable_chips_follow_the_device_plugin_while_capacity_remains() -> None:
+    """A kubelet keeps the capacity of a device plugin that has failed."""
     machine = Machine()
     machine.cluster.device_plugin = False
     machine.live(60)
@@ -162,8 +162,8 @@ def test_chips_come_with_the_device_plugin_and_go_with_it() -> None:
 
 
 @pytest.mark.parametrize("status", ["STOPPING", "REPAIRING", "TERMINATED", ""])
-def test_a_machine_that_goes_falls_silent(status: str) -> None:
-    """What becomes of its node is the cluster's business."""
+def test_machine_that_stops_or_disappears_makes_no_more_calls(status: str) -> None:
+    """The cluster has to find out that the Node is no longer alive."""
     machine = Machine()
     machine.live(15)
     before = len(machine.cluster.calls)
@@ -174,8 +174,8 @@ def test_a_machine_that_goes_falls_silent(status: str) -> None:
     assert machine.cluster.open_clients == 0
 
 
-def test_a_kubelet_that_shuts_down_gracefully_says_so() -> None:
-    """A host error leaves it no time for that."""
+def test_kubelet_reports_a_graceful_shutdown_but_not_a_host_error() -> None:
+    """A host error leaves it no time to report."""
     machine = Machine(graceful_shutdown=True)
     machine.live(15)
     machine.become("STOPPING")
@@ -187,8 +187,8 @@ def test_a_kubelet_that_shuts_down_gracefully_says_so() -> None:
     assert machine.cluster.ready(NAME) == "True"
 
 
-def test_a_machine_that_starts_again_is_the_same_node() -> None:
-    """Its certificate is on its disk: it joins only once."""
+def test_restarted_machine_keeps_its_node_and_certificate() -> None:
+    """The certificate is on its disk, so it joins only once."""
     machine = Machine()
     machine.live(15)
     uid = machine.cluster.node(NAME)["metadata"]["uid"]
@@ -202,8 +202,8 @@ def test_a_machine_that_starts_again_is_the_same_node() -> None:
     assert machine.count("POST", "certificatesigningrequests") == 1
 
 
-def test_a_node_that_somebody_deletes_stays_away_until_the_machine_starts_again() -> None:
-    """A kubelet registers once."""
+def test_deleted_node_is_registered_again_only_after_a_restart() -> None:
+    """A kubelet registers its Node only at its start."""
     machine = Machine()
     machine.live(15)
     machine.cluster.objects.clear()
@@ -216,8 +216,8 @@ def test_a_node_that_somebody_deletes_stays_away_until_the_machine_starts_again(
     assert machine.cluster.ready(NAME) == "True"
 
 
-def test_a_kubelet_can_be_made_silent_and_a_device_plugin_blind() -> None:
-    """One machine of several, until the fault is cleared."""
+def test_faults_of_kubelet_and_device_plugin_last_until_they_are_cleared() -> None:
+    """A fault with count 1 affects one machine until then."""
     machine = Machine(graceful_shutdown=True)
     machine.live(15)
     blind = machine.faults.add(Fault(kind=FaultKind.CHIPS_MISSING, count=1))
@@ -238,8 +238,8 @@ def test_a_kubelet_can_be_made_silent_and_a_device_plugin_blind() -> None:
     assert machine.cluster.ready(NAME) == "True"
 
 
-def test_the_local_cluster_knows_nodes_with_a_kubelet_of_their_own() -> None:
-    """Neither side imports the other."""
+def test_own_kubelet_annotation_is_the_same_in_simulator_and_local_cluster() -> None:
+    """The two packages do not import each other, so both define the annotation."""
     assert kubelet.OWN_KUBELET == localcluster.OWN_KUBELET
 
 
@@ -266,24 +266,24 @@ class Stage:
         self.crew.run_due()
 
     def make(self, **metadata: str) -> None:
-        """Make a slice whose VMs have such metadata from the beginning."""
+        """Create a slice whose VMs have the metadata of the cluster, with these changes."""
         items = [{"key": key, "value": value} for key, value in self.cluster.metadata(**metadata).items()]
         self.compute.do("POST", POLICIES, policy())
         self.compute.do("POST", TEMPLATES, template(metadata={"items": items}))
         self.compute.do("POST", GROUPS, group(instanceLifecyclePolicy={"defaultActionOnFailure": "REPAIR"}))
 
     def requests(self) -> int:
-        """Return how often a certificate was asked for."""
+        """Return the number of certificate requests."""
         asked = [path for _, method, path in self.cluster.calls if method == "POST"]
         return sum("/certificatesigningrequests" in path for path in asked)
 
     def ready(self) -> list[str]:
-        """Return the condition Ready of each node."""
+        """Return the status of the condition Ready of each node."""
         return [self.cluster.ready(raw["metadata"]["name"]) for raw in self.cluster.nodes()]
 
 
-def test_other_machines_of_the_same_names_join_anew(compute: Compute) -> None:
-    """Their disks are empty; machines that were only restarted keep what they have."""
+def test_recreated_machines_join_again_but_restarted_ones_do_not(compute: Compute) -> None:
+    """Recreated machines have empty disks although their names are the same."""
     stage = Stage(compute)
     stage.make()
     stage.live(15)
@@ -300,8 +300,8 @@ def test_other_machines_of_the_same_names_join_anew(compute: Compute) -> None:
     assert stage.ready() == ["True"] * 4
 
 
-def test_what_happens_to_a_machine_during_its_turn_is_not_missed(compute: Compute) -> None:
-    """It goes while its guest makes a call: the guest's connection is closed once it is back."""
+def test_machine_deleted_while_its_guest_makes_a_call_is_noticed(compute: Compute) -> None:
+    """The guest's connection is closed after the call."""
     stage = Stage(compute)
 
     def connect(access: Access) -> Client:
@@ -315,6 +315,6 @@ def test_what_happens_to_a_machine_during_its_turn_is_not_missed(compute: Comput
     stage.live(15)
     assert len(stage.cluster.nodes()) == 1
     assert stage.cluster.open_clients == 0
-    # Nor does one count that was never there.
+    # A deletion of an unknown machine is ignored.
     stage.crew.changed(replace(compute.world.machines()[0], status="", number=1))
     assert stage.crew.run_due() is None

@@ -1,4 +1,4 @@
-"""What a VM reads in its metadata: as the startup script of node groups reads it, which nobody here knows."""
+"""Tests of reading the metadata of a VM as the startup script of node groups does; the simulator does not import it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HASHES = CLUSTER.metadata()["kubeadm-ca-hash"]
 
 
 def machine(**changes: str) -> MachineView:
-    """Return a VM that runs, with such metadata."""
+    """Return a running VM with the metadata of the cluster and these changes."""
     return MachineView(
         scope=Scope("proj", ZONES, "us-east5-a"),
         name="slice-x1b2",
@@ -41,8 +41,8 @@ def machine(**changes: str) -> MachineView:
     )
 
 
-def test_an_invitation_has_all_that_the_metadata_says() -> None:
-    """With the default port, and labels that a kubelet may set."""
+def test_invitation_contains_all_values_of_the_metadata() -> None:
+    """The port is the default one, and only labels that a kubelet may set are kept."""
     found = read_invitation(machine(kube_taints="a=b:NoSchedule"))
     assert found.taints == (("a", "b", "NoSchedule"),)
     assert (found.host, found.port, found.token, found.kubernetes_version) == (HOST, PORT, TOKEN, "1.34")
@@ -65,8 +65,8 @@ def test_an_invitation_has_all_that_the_metadata_says() -> None:
         ),
     ],
 )
-def test_where_the_api_server_is(changes: dict[str, str], host: str, port: int) -> None:
-    """An address in brackets is one without."""
+def test_invitation_has_the_address_and_port_of_the_api_server(changes: dict[str, str], host: str, port: int) -> None:
+    """Brackets of an IPv6 address are removed."""
     found = read_invitation(machine(**changes))
     assert (found.host, found.port) == (host, port)
 
@@ -82,8 +82,8 @@ def test_where_the_api_server_is(changes: dict[str, str], host: str, port: int) 
         pytest.param({"kubeadm_control_plane_port": "https"}, "kubeadm-control-plane-port in", id="no port"),
     ],
 )
-def test_what_is_missing_is_named(changes: dict[str, str], problem: str) -> None:
-    """Until then the machine waits."""
+def test_missing_or_invalid_value_of_the_metadata_is_named(changes: dict[str, str], problem: str) -> None:
+    """The machine then waits for other metadata."""
     with pytest.raises(JoinError, match=problem):
         read_invitation(machine(**changes))
 
@@ -103,12 +103,12 @@ def test_what_is_missing_is_named(changes: dict[str, str], problem: str) -> None
     ],
 )
 def test_labels_that_a_kubelet_may_not_set_are_left_out(text: str, kept: dict[str, str]) -> None:
-    """It would not start with them."""
+    """A kubelet with such labels would not start."""
     assert allowed_labels(text) == kept
 
 
-def test_the_keys_are_those_of_the_startup_script_of_node_groups() -> None:
-    """Both sides have them from elsewhere; so this is where a difference shows."""
+def test_metadata_keys_are_those_of_the_startup_script_of_node_groups() -> None:
+    """The simulator and the startup script define them independently, so this test detects differences."""
     script = startup_script()
     keys = [metadata.TOKEN, metadata.ADDRESS, metadata.PORT, metadata.CA_HASH, metadata.VERSION]
     keys += [names.KUBE_LABELS, names.KUBE_TAINTS]
@@ -129,6 +129,6 @@ def test_the_keys_are_those_of_the_startup_script_of_node_groups() -> None:
         pytest.param("a=b,a=b:Never,-a=b:NoSchedule,a=b=c:NoSchedule", (), id="none that are taints"),
     ],
 )
-def test_what_is_no_taint_is_left_out(text: str, kept: tuple[tuple[str, str, str], ...]) -> None:
-    """A kubelet that was told of one would not start."""
+def test_invalid_taints_are_left_out(text: str, kept: tuple[tuple[str, str, str], ...]) -> None:
+    """A kubelet with such a taint would not start."""
     assert allowed_taints(text) == kept
