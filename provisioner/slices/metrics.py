@@ -151,8 +151,8 @@ class Metrics(LoopMetrics):
     def set_unknown_sources(self, names: Iterable[str]) -> None:
         """Set the sources of facts on which no decision depends at the moment."""
         text = (
-            "1 while an optional source of facts is forbidden, fails or is not read yet. No decision depends on it then. "
-            "An API that the cluster does not have is not unknown."
+            "1 while an optional source of facts is forbidden, fails or is not read yet. No decision depends on it "
+            "then. An API that the cluster does not have is not unknown."
         )
         self.show([Shown("source_unknown", text, dict.fromkeys(names, 1), ("source",))])
 
