@@ -198,12 +198,12 @@ class Actor(CallingActor[Answer]):
 
     def _assign(self, assignment: Assignment) -> None:
         """Write the labels of a node. Raises Conflict if a pod is on it that the caches do not show."""
-        if assignment.verify:
-            pods = list_pods_on_node(self.api, assignment.node)
-            using = [f"{pod.namespace}/{pod.name}" for pod in pods if pod.keeps_node(self.clock())]
-            if using:
-                message = f"node {assignment.node} is not assigned: unfinished pods are on it: {first_of(using)}"
-                raise Conflict(message)
+        for node in assignment.verify:
+            pods = list_pods_on_node(self.api, node)
+            if using := [f"{pod.namespace}/{pod.name}" for pod in pods if pod.keeps_node(self.clock())]:
+                raise Conflict(
+                    f"node {assignment.node} is not assigned: unfinished pods are on node {node}: {first_of(using)}"
+                )
         live.label(self.api, assignment.node, assignment.labels)
 
     def _write_status(self, write: StatusWrite) -> None:

@@ -234,7 +234,7 @@ class World:
             self.nodes[name] = replace(self.nodes[name], cordoned=False, cordoned_by_us=False)
         for node_name, changes, verify in plan.assignments:
             node = self.nodes[node_name]
-            if not verify or all(pod.node_name != node_name or pod.finished for pod in self.pods.values()):
+            if all(pod.node_name not in verify or pod.finished for pod in self.pods.values()):
                 labels: dict[str, str | None] = {**node.labels, **changes}
                 kept = {key: value for key, value in labels.items() if value is not None}
                 self.nodes[node_name] = replace(node, labels=kept)

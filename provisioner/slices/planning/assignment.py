@@ -24,24 +24,31 @@ OPEN: Mapping[str, None] = dict.fromkeys(MARKS)
 def assignments(round_: Round, matching: Matching, partial: Collection[WorkloadUid]) -> tuple[Assignment, ...]:
     """Return the nodes whose labels have to change; `partial` are workloads that wait until all their slices are ready.
 
-    A node goes from one slice to another in two steps. The first makes it free, so that no further pod of the first
-    slice is bound there. Before the second, the caller verifies live that no pod with chips is on the node, as before
-    any node is labelled for pods that are not on it yet: the cached pods may be old.
+    A pool goes from one slice to another in three steps. First all its nodes become free, so that no further pod of the
+    first slice is bound there. Then one node is assigned, after the caller has verified live that no pod with chips is
+    on any node of the pool, because the cached pods may be old. Then the other nodes are assigned, each after a look.
     """
     found: list[Assignment] = []
     occupied = {pod.node_name for pod in round_.snapshot.pods if not pod.finished}
     for pool in round_.supply.values():
-        wanted, used = _wanted(pool, round_, matching, partial), bool(matching.holders.get(pool.name))
-        verify = used or round_.made_for.get(pool.name) != matching.claimed.get(pool.name)
-        for node in pool.nodes if wanted is not None else ():
-            current = {key: node.labels.get(key) for key in MARKS}
-            if wanted in (None, current):
-                continue
-            if used or FREE in (wanted, current):
-                is_verified = verify and wanted != FREE and node.name not in occupied
-                found.append(Assignment(node.name, wanted, verify=is_verified))
-            else:
-                found.append(Assignment(node.name, FREE))
+        wanted = _wanted(pool, round_, matching, partial)
+        current = {node.name: {key: node.labels.get(key) for key in MARKS} for node in pool.nodes}
+        names = [name for name, labels in current.items() if wanted not in (None, labels)]
+        if wanted is None or not names:
+            continue
+        used = bool(matching.holders.get(pool.name))
+        others = [name for name in names if current[name] != FREE]
+        if wanted == FREE or (others and not used):
+            found += [Assignment(name, FREE) for name in others]
+        elif used:
+            found += [Assignment(name, wanted, () if name in occupied else (name,)) for name in names]
+        elif round_.made_for.get(pool.name) == matching.claimed.get(pool.name):
+            # Only pods of this slice could be bound since the nodes were created.
+            found += [Assignment(name, wanted) for name in names]
+        elif wanted != OPEN and len(names) == len(current):
+            found.append(Assignment(min(names), wanted, tuple(sorted(names))))
+        else:
+            found += [Assignment(name, wanted, (name,)) for name in names]
     return tuple(found)
 
 

@@ -92,8 +92,8 @@ class Assignment(NamedTuple):
     node: str
     #: Values by key, of `placement.MARKS` or of the label for one child Job; None removes a label.
     labels: Mapping[str, str | None]
-    #: Whether the labels are written only if no unfinished pod with chips is on the node.
-    verify: bool = False
+    #: Names of nodes. The labels are written only if no unfinished pod with chips is on any of these.
+    verify: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

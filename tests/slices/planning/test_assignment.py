@@ -112,7 +112,7 @@ def test_node_without_pods_of_its_slice_is_assigned_after_a_live_look() -> None:
     put_pool(world, TRAIN, **FREE)
     first, second = sorted(world.nodes)
     world.put(make_pod(TRAIN, node=first, marked=True), make_pod(TRAIN, index=1, marked=True))
-    assert world.step().assignments == (Assignment(first, KEY), Assignment(second, KEY, verify=True))
+    assert world.step().assignments == (Assignment(first, KEY), Assignment(second, KEY, (second,)))
 
 
 @pytest.mark.parametrize(
@@ -162,29 +162,29 @@ def freed_world() -> World:
 
 
 def test_pool_goes_from_one_slice_to_another_by_way_of_free() -> None:
-    """The second step is verified on each node, the first is not."""
+    """Before the first node is assigned, all nodes are verified."""
     world = freed_world()
     names = sorted(world.nodes)
     assert world.step().assignments == tuple(Assignment(name, FREE) for name in names)
-    assert world.step().assignments == tuple(Assignment(name, RIVALS, verify=True) for name in names)
+    assert world.step().assignments == (Assignment(names[0], RIVALS, tuple(names)),)
+    assert world.step().assignments == (Assignment(names[1], RIVALS, (names[1],)),)
     assert world.step().assignments == ()
     world.schedule()
     assert (world.bound(RIVAL), len(world.created)) == (1, 1)
 
 
-def test_node_on_which_a_late_pod_was_found_is_assigned_after_the_pod_is_gone() -> None:
+def test_pool_with_a_late_pod_is_assigned_after_the_pod_is_gone() -> None:
     """The cache did not show a pod of the first slice that was bound before its node became free."""
     world = freed_world()
     world.step()
-    first = min(world.nodes)
-    late = make_pod(TRAIN, node=first, marked=True)
+    late = make_pod(TRAIN, node=max(world.nodes), marked=True)
     seen = world.snapshot
     world.put(late)
     world.snapshot = lambda **changes: replace(seen(**changes), pods=tuple(p for p in seen().pods if p != late))  # type: ignore[method-assign]
-    world.step()
-    assert labels(world) == [FREE, RIVALS]
+    world.run(2)
+    assert labels(world) == [FREE, FREE]
     del world.pods[late.uid]
-    world.step()
+    world.run(2)
     assert labels(world) == [RIVALS, RIVALS]
 
 
@@ -212,7 +212,7 @@ def test_recreated_node_is_assigned_again() -> None:
     for pod in lost:
         world.put(replace(pod, node_name="", phase="Pending"))
     world.put(replace(node, uid="recreated", labels={**node.labels, **FREE}))
-    assert world.step().assignments == (Assignment(node.name, KEY, verify=True),)
+    assert world.step().assignments == (Assignment(node.name, KEY, (node.name,)),)
     assert labels(world) == [KEY, KEY]
 
 
