@@ -126,20 +126,18 @@ class Keeper:
     def step(self) -> None:
         """Do the work that is due. Failures are reported in `problem` and retried in the next step."""
         try:
-            missing = self._keep()
+            self.problem = self._keep()
         except errors.ClusterError as error:
             self.problem = f"the webhook's certificates cannot be maintained: {error}"
         except (KeysError, OSError) as error:
             self.problem = f"the webhook's certificate cannot be served: {error}"
-        else:
-            self.problem = f"{missing} does not exist; apply it" if missing else ""
 
     def _keep(self) -> str:
-        """Update Secret and webhooks, and serve the keys of the Secret; return the result of `_announce`."""
+        """Update Secret and webhooks, and serve the keys of the Secret; return the problem, empty if none."""
         for _ in range(_ATTEMPTS):
             # Read before the Secret: if this process is suspended in between, its patch has an outdated resourceVersion
             # and is rejected; otherwise it could restore a CA bundle that another replica has replaced.
-            configurations = {kind: self._get(self._path(kind)) for kind in _KINDS}
+            configurations, forbidden = self._configurations()
             stored = self._get(self._secret_path())
             self._looked = self.now()
             before = rotation.read_state(_texts(stored))
@@ -148,7 +146,7 @@ class Keeper:
                 self.now(),
                 make=self._make,
                 valid_until=self._valid_until,
-                announced=_is_announced(rotation.trusted(before), configurations.values()),
+                announced=not forbidden and _is_announced(rotation.trusted(before), configurations.values()),
                 served=self._served,
             )
             if not are_certificates(state.earlier):
@@ -163,7 +161,8 @@ class Keeper:
                 _log.info("webhook_certificates.advanced", rotating=state.next is not None)
             self._state = state
             try:
-                return self._announce(rotation.trusted(state), configurations)
+                missing = self._announce(rotation.trusted(state), configurations)
+                return forbidden or missing
             except errors.Conflict:
                 continue
             finally:
@@ -179,7 +178,7 @@ class Keeper:
         _log.info("webhook_certificates.served", valid_until=self._until.isoformat())
 
     def _announce(self, bundle: str, configurations: Mapping[str, JsonObject | None]) -> str:
-        """Make all webhooks trust a bundle; if neither configuration exists, return their titles."""
+        """Make all webhooks trust a bundle; return the problem if no configuration exists."""
         for kind, configuration in configurations.items():
             if configuration is None:
                 continue
@@ -196,7 +195,21 @@ class Keeper:
             self._announced[kind] = bundle
         # Users who want only some of the webhooks register only those.
         missing = all(each is None for each in configurations.values())
-        return " or ".join(f"{kind} {self.configuration}" for kind in configurations) if missing else ""
+        titles = " or ".join(f"{kind} {self.configuration}" for kind in configurations)
+        return f"{titles} does not exist; apply it" if missing else ""
+
+    def _configurations(self) -> tuple[dict[str, JsonObject | None], str]:
+        """Return the configurations that may be read, and the problem with another one, empty if none.
+
+        A forbidden configuration delays rotations, but must not keep a new replica from serving the Secret's keys.
+        """
+        configurations, problem = {}, ""
+        for kind in _KINDS:
+            try:
+                configurations[kind] = self._get(self._path(kind))
+            except errors.Forbidden as error:
+                problem = f"{kind} {self.configuration} cannot be read: {error}"
+        return configurations, problem
 
     def _path(self, kind: str) -> str:
         return object_path(f"{kind.lower()}s", self.configuration, root=_ROOT)
