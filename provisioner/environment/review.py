@@ -19,14 +19,13 @@ from provisioner.environment.numbering import (
     ray_host,
     slices_together,
 )
-from provisioner.environment.pods import Container, TpuPod, read_pod, requests_chips, wish_of
+from provisioner.environment.pods import LOCAL, WORKER_HOSTNAMES, Container, TpuPod, read_pod, requests_chips, wish_of
 from provisioner.environment.variables import (
     FIRST_METRICS_PORT,
     METRICS_PORTS,
     NUM_SLICES,
     OF_SLICES,
     OF_WORKERS,
-    WORKER_HOSTNAMES,
     WORKER_ID,
     Layout,
     check_lengths,
@@ -167,7 +166,7 @@ def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> 
 def is_complete(pod: TpuPod) -> bool:
     """Return whether a pod has all variables of its workers, so that it is no problem if they cannot be determined."""
     layout = _layout(pod)
-    local = {WORKER_HOSTNAMES: "localhost"} if layout is None or layout.one_host else {}
+    local = {WORKER_HOSTNAMES: LOCAL} if layout is None or layout.one_host else {}
     for each in pod.containers:
         alone = not slices_together(pod, {}) or (NUM_SLICES in each.given and each.given[NUM_SLICES].value == "")
         names = (WORKER_ID, WORKER_HOSTNAMES, *(() if alone else OF_SLICES))
