@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -38,8 +37,6 @@ _WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024
 #: Maximum bytes of bodies, kept decoded, whose answers wait for another server. Each counts at least 1/_WAITING of it.
 _LATER_BYTES = 4 * 1024 * 1024
 _LATER_LEAST_BYTES = _LATER_BYTES // _WAITING
-#: API servers write the namespace of a request before the object.
-_NAMESPACE, _HEAD_BYTES = re.compile(rb'"namespace": ?"([a-z0-9-]{1,63})"'), 4096
 
 _T = TypeVar("_T")
 #: Finishes an answer that waits for another server; called like `Deferred`.
@@ -57,7 +54,8 @@ class Hook:
     name: str
     path: str
     answer: Callable[[review.Request], review.Answer | review.Deferred]
-    #: Whether the object is denied if `answer` raises; otherwise it is admitted with a warning.
+    #: Whether the object is denied if its review cannot be read or `answer` raises. Otherwise failurePolicy applies to
+    #: an unreadable review, and the object is admitted with a warning if `answer` raises.
     strict: bool = False
     #: Whether `answer` takes no longer than decoding the review.
     quick: bool = False
@@ -78,11 +76,9 @@ def begin_of(
             request = review.parse_review(body)
         except review.NotAReview as error:
             reviewed(hook.name, "malformed", clock() - since)
-            return Content(
-                body=review.encode_answer(review.Request(), review.Answer(denied=str(error))),
-                media_type=_JSON,
-                status=400,
-            )
+            head = review.head_of(body)
+            encoded = review.encode_answer(head, review.Answer(denied=str(error)))
+            return Content(body=encoded, media_type=_JSON, status=200 if hook.strict and head.uid else 400)
         # While an answer waits, the objects are not kept for encoding it.
         head = replace(request, object={}, old_object={})
 
@@ -140,7 +136,7 @@ class Lanes:
         """Return the handler of a resource; if it is `quick`, small bodies are begun in the event loop."""
 
         async def answer(call: Call) -> Content:
-            body, since, flow = call.body, time.perf_counter(), _flow(call.body)
+            body, since, flow = call.body, time.perf_counter(), review.head_of(call.body).namespace
             if _is_small(body):
                 with contextlib.suppress(TooLarge):
                     return await answer_small(body, since, flow)
@@ -170,9 +166,3 @@ class Lanes:
 
 def _is_small(body: bytes) -> bool:
     return len(body) <= _SMALL_BYTES and body.count(b"{") + body.count(b"[") <= _SMALL_PARTS
-
-
-def _flow(body: bytes) -> str:
-    """Return the namespace of a review without decoding it; empty if it does not begin within _HEAD_BYTES."""
-    found = _NAMESPACE.search(body, 0, _HEAD_BYTES)
-    return found[1].decode() if found is not None else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -24,6 +25,13 @@ _MESSAGE_CHARACTERS = 8192
 _UID_CHARACTERS = 128
 #: Maximum number of objects, lists and commas in a body: more than the largest object has, before and after an update.
 _MOST_PARTS = 500_000
+#: API servers write version, UID and namespace of a review before the object.
+_HEAD_BYTES = 4096
+_HEAD = (
+    re.compile(rb'"apiVersion": ?"(admission\.k8s\.io/v1(?:beta1)?)"'),
+    re.compile(rb'"uid": ?"([0-9A-Za-z-]{1,128})"'),
+    re.compile(rb'"namespace": ?"([a-z0-9-]{1,63})"'),
+)
 
 
 class NotAReview(Exception):  # noqa: N818 - it names what the body is
@@ -129,6 +137,13 @@ def parse_review(body: bytes) -> Request:
         user=fields.name(fields.mapping(request.get("userInfo")).get("username")),
         dry_run=request.get("dryRun") is True,
     )
+
+
+def head_of(body: bytes) -> Request:
+    """Return version, UID and namespace of a review without decoding it, empty if not within _HEAD_BYTES."""
+    found = (each.search(body, 0, _HEAD_BYTES) for each in _HEAD)
+    version, uid, namespace = (each[1].decode() if each is not None else "" for each in found)
+    return Request(version=version or _VERSIONS[0], uid=uid, namespace=namespace)
 
 
 def encode_answer(request: Request, answer: Answer) -> bytes:
