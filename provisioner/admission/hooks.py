@@ -1,8 +1,9 @@
 """Decodes and answers the reviews of webhooks, in the event loop or in lanes of threads.
 
 Hooks that are `quick` answer small bodies in the event loop. There are lanes for other small bodies, for answers that
-wait for another server, and, one at a time, for large bodies. If a lane is full, requests are answered 503 at once. If
-a hook fails, the API server still gets an answer.
+wait for another server, and, one at a time, for large bodies: one lane for hooks that are `quick`, and one for the
+others, which may take seconds. If a lane is full, requests are answered 503 at once. If a hook fails, the API server
+still gets an answer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import structlog
 from provisioner.admission import review
 from provisioner.kube.errors import TooLarge
 from provisioner.runtime.repeats import Repeats, place_of
-from provisioner.runtime.resources import Call, Content, Lane
+from provisioner.runtime.resources import Busy, Call, Content, Lane
 
 _log = structlog.get_logger(__name__)
 _JSON = "application/json"
@@ -126,26 +127,36 @@ class Lanes:
     """Limits the reviews that one server answers at the same time."""
 
     def __init__(self) -> None:
-        threads = _SMALL_AT_ONCE + _LARGE_AT_ONCE + _LATER_AT_ONCE
+        threads = _SMALL_AT_ONCE + 2 * _LARGE_AT_ONCE + _LATER_AT_ONCE
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="endpoint")
         self._small = Lane(places=_SMALL_AT_ONCE, room=_WAITING)
-        self._large = Lane(places=_LARGE_AT_ONCE, room=_LARGE_WAITING_BYTES)
+        #: Lanes of large bodies, by whether the hook is quick.
+        self._large = {each: Lane(places=_LARGE_AT_ONCE, room=_LARGE_WAITING_BYTES) for each in (True, False)}
         self._later = Lane(places=_LATER_AT_ONCE, room=_LATER_BYTES)
 
-    def answered(self, begin: Begin, *, quick: bool = False) -> Callable[[Call], Awaitable[Content]]:
-        """Return the handler of a resource; if it is `quick`, small bodies are begun in the event loop."""
+    def answered(
+        self, begin: Begin, busy: Callable[[float], None], *, quick: bool = False
+    ) -> Callable[[Call], Awaitable[Content]]:
+        """Return the handler of a resource; if it is `quick`, small bodies are begun in the event loop.
+
+        `busy` is called with the duration in seconds of each request that is answered 503.
+        """
 
         async def answer(call: Call) -> Content:
             body, since, flow = call.body, time.perf_counter(), review.head_of(call.body).namespace
-            if _is_small(body):
-                with contextlib.suppress(TooLarge):
-                    return await answer_small(body, since, flow)
-            # Bodies wait here undecoded. A small body whose owner was TooLarge is decoded a second time.
-            async with self._large.place(len(body), flow):
-                content = await self._in_thread(lambda: begin(body, since))
-                return (
-                    await self._in_thread(partial(content, review.READ_ALONE_BYTES)) if callable(content) else content
-                )
+            try:
+                if is_small(body):
+                    with contextlib.suppress(TooLarge):
+                        return await answer_small(body, since, flow)
+                # Bodies wait here undecoded. A small body whose owner was TooLarge is decoded a second time.
+                async with self._large[quick].place(len(body), flow):
+                    content = await self._in_thread(lambda: begin(body, since))
+                    if callable(content):
+                        content = await self._in_thread(partial(content, review.READ_ALONE_BYTES))
+                    return content
+            except Busy:
+                busy(time.perf_counter() - since)
+                raise
 
         async def answer_small(body: bytes, since: float, flow: str) -> Content:
             if quick:
@@ -164,5 +175,6 @@ class Lanes:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
-def _is_small(body: bytes) -> bool:
+def is_small(body: bytes) -> bool:
+    """Return whether a body is small enough to be decoded in the event loop."""
     return len(body) <= _SMALL_BYTES and body.count(b"{") + body.count(b"[") <= _SMALL_PARTS

@@ -66,7 +66,7 @@ _STOPPED = "the thread that keeps the certificates has ended"
 
 
 PREFIX = "tpu_provisioner_webhook_"
-OUTCOMES = ("admitted", "patched", "warned", "denied", "malformed", "failed")
+OUTCOMES = ("admitted", "patched", "warned", "denied", "malformed", "failed", "busy")
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -156,7 +156,8 @@ def build(
     served = [Resource(method="GET", path="/", answer=_greet)]
     for each in make_hooks(settings, api, variables or {}):
         metrics.know(each.name)
-        answer = lanes.answered(begin_of(each, metrics.reviewed, tell=tell_people), quick=each.quick)
+        begin, busy = begin_of(each, metrics.reviewed, tell=tell_people), partial(metrics.reviewed, each.name, "busy")
+        answer = lanes.answered(begin, busy, quick=each.quick)
         served.append(Resource(method="POST", path=each.path, answer=answer))
     app = ResourceApp(served)
     server = HttpServer({address: app}, name=NAME, limits=_LIMITS, tls=context)
