@@ -44,7 +44,7 @@ from tests.deploy.kit import (
 from tests.deploy.mainjob import used_rights
 from tests.e2e.kit import PATIENCE_SECONDS, Ground
 from tests.support.kube import FakeKube
-from tests.support.objects import pod_spec, raw_job, raw_jobset, raw_raycluster
+from tests.support.objects import pod_spec, raw_job, raw_jobset, raw_raycluster, raw_stateful_set
 
 pytestmark = pytest.mark.e2e
 
@@ -120,6 +120,17 @@ def test_validation_looks_at_the_kinds_that_are_judged_and_at_each_namespace_onc
         "/validate/warn": ("In", ["warn"]),
         "/validate/deny": ("In", ["deny"]),
     }
+
+
+def test_validation_leaves_out_only_objects_whose_owner_is_reviewed(component: _Documents) -> None:
+    """A Job of another API group, which no review has seen, may create StatefulSets and pods as well."""
+    reviewed = {f"{group}/{kind}" for group, kind in admission.REVIEWED_OWNERS}
+    for hook in only(component, "ValidatingWebhookConfiguration")["webhooks"]:
+        (condition,) = [each["expression"] for each in hook["matchConditions"] if each["name"] == "is-nobodys"]
+        assert 'owner.apiVersion.split("/")[0] + "/" + owner.kind in' in condition
+        named = set(json.loads(condition[condition.rindex("[") : condition.rindex("]") + 1]))
+        # A leader pod, which was reviewed with its LeaderWorkerSet, owns the StatefulSet of the workers.
+        assert named - reviewed == {"v1/Pod"}
 
 
 def test_cert_manager_takes_the_place_of_own_certificates(with_cert_manager: _Documents) -> None:
@@ -501,6 +512,7 @@ def test_which_pods_are_sent(
     _create_for_trial(rehearsal, _pod(namespace, **spec))
     assert (served.reviews() > before) == want_asked
 
+_OWNERS = {"batch/v1": False, "example.com/v1": True}
 
 def _create_for_trial(rehearsal: Rehearsal, pod: Json) -> None:
     """Have a pod admitted, not created; what is refused is refused after the webhooks were asked."""
@@ -511,6 +523,20 @@ def _create_for_trial(rehearsal: Rehearsal, pod: Json) -> None:
         if "Limit must be set" not in str(error) and "violates PodSecurity" not in str(error):
             raise
 
+
+
+@pytest.mark.parametrize(("api_version", "want_asked"), _OWNERS.items(), ids=_OWNERS)
+def test_statefulset_of_a_job_is_validated_unless_its_group_is_batch(
+    api_version: str, want_asked: bool, rehearsal: Rehearsal, served: Served
+) -> None:
+    owner = {"apiVersion": api_version, "kind": "Job", "name": "maker", "uid": "u", "controller": True}
+    body = raw_stateful_set(ownerReferences=[owner])
+    body["spec"]["selector"] = {"matchLabels": {"app": "serve"}}
+    body["spec"]["template"]["metadata"] = {"labels": {"app": "serve"}}
+    path = collection_path("statefulsets", namespace="default", root="/apis/apps/v1")
+    before = served.reviews()
+    rehearsal.api.post(f"{path}?dryRun=All", body)
+    assert (served.reviews() > before) == want_asked
 
 def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: Ground) -> None:
     """Those of four kinds of owners; the server needs all of its rights for that, and no other."""
