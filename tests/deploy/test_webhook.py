@@ -216,27 +216,38 @@ def test_placement_is_registered_by_a_component_or_on_clusters_without_the_polic
     documents = tools.built(tmp_path, "webhook", "webhook-placement", "placement")
     by_component = _by_name(only(documents, "MutatingWebhookConfiguration"))
     assert _by_name(only(_rendered(apis=()), "MutatingWebhookConfiguration")) == by_component
-    names = [name for name in by_component if name.startswith("placement")]
-    assert {by_component[name]["clientConfig"]["service"]["path"] for name in names} == {*_PLACEMENT_PATHS}
-    selected = {}
-    for name in names:
-        expression, *_ = by_component[name]["namespaceSelector"]["matchExpressions"]
-        selected[name.split(".")[0]] = (expression["operator"], expression["values"])
-    assert selected == {
-        "placement": ("NotIn", ["assign", "off"]),
-        "placement-assign": ("In", ["assign"]),
-        "placement-off": ("In", ["off"]),
+    policy = only(documents, "MutatingAdmissionPolicy")["spec"]
+    chips = next(each["expression"] for each in policy["variables"] if each["name"] == "chips")
+    conditions = {
+        "NotIn": policy["matchConditions"],
+        # Other pods of namespaces for administrators' claims are not changed by the policy either.
+        "In": [{"name": "requests-chips", "expression": chips}],
     }
-    conditions = only(documents, "MutatingAdmissionPolicy")["spec"]["matchConditions"]
-    assert [by_component[name]["matchConditions"] for name in names] == [conditions] * 3
+    selected = []
+    for name, hook in by_component.items():
+        if name.startswith("placement"):
+            chosen, monitoring = hook["namespaceSelector"]["matchExpressions"]
+            assert (monitoring["key"], monitoring["values"]) == ("resource.kubernetes.io/admin-access", ["true"])
+            assert hook["matchConditions"] == conditions[monitoring["operator"]]
+            assert hook["failurePolicy"] == "Fail"
+            path = hook["clientConfig"]["service"]["path"]
+            selected.append((path, chosen["operator"], chosen["values"], monitoring["operator"]))
+    assert sorted(selected) == sorted(
+        (path, *chosen, operator)
+        for path, chosen in zip(
+            _PLACEMENT_PATHS, [("NotIn", ["assign", "off"]), ("In", ["assign"]), ("In", ["off"])], strict=True
+        )
+        for operator in conditions
+    )
 
 
 def test_the_chart_registers_placement_only_if_it_is_enabled_and_the_policy_is_missing() -> None:
     with_policy = _by_name(only(_rendered(), "MutatingWebhookConfiguration"))
     disabled = _by_name(only(_rendered(apis=(), placement={"enabled": False}), "MutatingWebhookConfiguration"))
     assert not [name for name in (*with_policy, *disabled) if name.startswith("placement")]
-    everywhere = _rendered(apis=(), placement={"namespaces": "all"})
+    everywhere = _rendered(apis=(), placement={"namespaces": "all", "failurePolicy": "Ignore"})
     assert environment_of(everywhere, _NAME)["PLACEMENT_NAMESPACES"] == "all"
+    assert {each["failurePolicy"] for each in only(everywhere, "MutatingWebhookConfiguration")["webhooks"]} == {"Ignore"}
 
 
 def _by_name(configuration: Json) -> dict[str, Json]:
@@ -501,6 +512,7 @@ _PODS: dict[str, tuple[str, Json, bool]] = {
     "in the system's namespace": ("kube-system", {"containers": [_TPU]}, False),
     "in the server's own": (NAMESPACE, {"containers": [_TPU]}, False),
 }
+_OWNERS = {"batch/v1": False, "example.com/v1": True}
 
 
 @pytest.mark.parametrize(("namespace", "spec", "want_asked"), _PODS.values(), ids=_PODS)
@@ -511,18 +523,6 @@ def test_which_pods_are_sent(
     before = served.reviews()
     _create_for_trial(rehearsal, _pod(namespace, **spec))
     assert (served.reviews() > before) == want_asked
-
-_OWNERS = {"batch/v1": False, "example.com/v1": True}
-
-def _create_for_trial(rehearsal: Rehearsal, pod: Json) -> None:
-    """Have a pod admitted, not created; what is refused is refused after the webhooks were asked."""
-    try:
-        rehearsal.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
-    except RehearsalError as error:
-        # A request without a limit is invalid, and the provisioner's namespace enforces the restricted standard.
-        if "Limit must be set" not in str(error) and "violates PodSecurity" not in str(error):
-            raise
-
 
 
 @pytest.mark.parametrize(("api_version", "want_asked"), _OWNERS.items(), ids=_OWNERS)
@@ -537,6 +537,17 @@ def test_statefulset_of_a_job_is_validated_unless_its_group_is_batch(
     before = served.reviews()
     rehearsal.api.post(f"{path}?dryRun=All", body)
     assert (served.reviews() > before) == want_asked
+
+
+def _create_for_trial(rehearsal: Rehearsal, pod: Json) -> None:
+    """Have a pod admitted, not created; what is refused is refused after the webhooks were asked."""
+    try:
+        rehearsal.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
+    except RehearsalError as error:
+        # A request without a limit is invalid, and the provisioner's namespace enforces the restricted standard.
+        if "Limit must be set" not in str(error) and "violates PodSecurity" not in str(error):
+            raise
+
 
 def test_pods_get_their_variables(rehearsal: Rehearsal, served: Served, ground: Ground) -> None:
     """Those of four kinds of owners; the server needs all of its rights for that, and no other."""
