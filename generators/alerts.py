@@ -195,8 +195,9 @@ RULES = (
         severity=WARNING,
         labels=("hook", "outcome"),
         summary="The webhook <hook> does not review some objects: outcome <outcome>.",
-        description="Depending on the webhook, they are admitted unchanged or rejected. failed: the log (webhook.failed) "
-        "has the traceback. malformed: a review cannot be read, or is too large. busy: too many reviews at once.",
+        description="Depending on the webhook, they are admitted unchanged or rejected. failed: the log "
+        "(webhook.failed) has the traceback. malformed: a review cannot be read, or is too large. busy: there are too "
+        "many reviews at once.",
     ),
     Rule(
         name="TPUProvisionerWebhookSlow",
