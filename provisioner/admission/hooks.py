@@ -1,9 +1,8 @@
 """Decodes and answers the reviews of webhooks, in the event loop or in lanes of threads.
 
 Hooks that are `quick` answer small bodies in the event loop. There are lanes for other small bodies, for answers that
-wait for another server, and, one at a time, for large bodies: one lane for hooks that are `quick`, and one for the
-others, which may take seconds. If a lane is full, requests are answered 503 at once. If a hook fails, the API server
-still gets an answer.
+wait for another server, and, one at a time, for large bodies of quick hooks and for those of other hooks, which take
+seconds. If a lane is full, requests are answered 503 at once. If a hook fails, the API server still gets an answer.
 """
 
 from __future__ import annotations
@@ -116,11 +115,7 @@ def _failed(hook: Hook, request: review.Request, error: Exception, repeats: Repe
 
 def _outcome_of(given: review.Answer) -> str:
     """Return the outcome of a review for the metrics."""
-    if given.denied:
-        return "denied"
-    if given.warnings:
-        return "warned"
-    return "patched" if given.patch else "admitted"
+    return "denied" if given.denied else "warned" if given.warnings else "patched" if given.patch else "admitted"
 
 
 class Lanes:
@@ -145,34 +140,30 @@ class Lanes:
         async def answer(call: Call) -> Content:
             body, since, flow = call.body, time.perf_counter(), review.head_of(call.body).namespace
             try:
-                if is_small(body):
-                    with contextlib.suppress(TooLarge):
-                        return await answer_small(body, since, flow)
+                with contextlib.suppress(TooLarge):
+                    if is_small(body):
+                        begun = partial(begin, body, since)
+                        content = begun() if quick else await self._run(self._small, 1, flow, begun)
+                        if not callable(content):
+                            return content
+                        weight = max(len(body), _LATER_LEAST_BYTES)
+                        return await self._run(self._later, weight, flow, partial(content, review.READ_BYTES))
                 # Bodies wait here undecoded. A small body whose owner was TooLarge is decoded a second time.
-                async with self._large[quick].place(len(body), flow):
-                    content = await self._in_thread(lambda: begin(body, since))
-                    if callable(content):
-                        content = await self._in_thread(partial(content, review.READ_ALONE_BYTES))
-                    return content
+                return await self._run(self._large[quick], len(body), flow, partial(_finished, begin, body, since))
             except Busy:
                 busy(time.perf_counter() - since)
                 raise
 
-        async def answer_small(body: bytes, since: float, flow: str) -> Content:
-            if quick:
-                content = begin(body, since)
-            else:
-                async with self._small.place(1, flow):
-                    content = await self._in_thread(lambda: begin(body, since))
-            if not callable(content):
-                return content
-            async with self._later.place(max(len(body), _LATER_LEAST_BYTES), flow):
-                return await self._in_thread(partial(content, review.READ_BYTES))
-
         return answer
 
-    async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def _run(self, lane: Lane, weight: int, flow: str, work: Callable[[], _T]) -> _T:
+        async with lane.place(weight, flow):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _finished(begin: Begin, body: bytes, since: float) -> Content:
+    content = begin(body, since)
+    return content(review.READ_ALONE_BYTES) if callable(content) else content
 
 
 def is_small(body: bytes) -> bool:

@@ -6,7 +6,6 @@ import base64
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any, Literal
 
 import msgspec
@@ -150,13 +149,8 @@ def encode_answer(request: Request, answer: Answer) -> bytes:
     """Return the encoded AdmissionReview that answers a request."""
     response: dict[str, Any] = {"uid": request.uid, "allowed": not answer.denied}
     if answer.denied:
-        status = HTTPStatus.FORBIDDEN
-        response["status"] = {
-            "status": "Failure",
-            "message": bounds.cut(_plain(answer.denied), _MESSAGE_CHARACTERS),
-            "reason": "Forbidden",
-            "code": status.value,
-        }
+        message = bounds.cut(_plain(answer.denied), _MESSAGE_CHARACTERS)
+        response["status"] = {"status": "Failure", "message": message, "reason": "Forbidden", "code": 403}
     elif answer.patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(_ENCODER.encode(answer.patch)).decode()

@@ -147,8 +147,8 @@ def _containers(spec: Mapping[str, Any]) -> Iterator[Container]:
     for part in ("initContainers", "containers"):
         for place, raw in enumerate(fields.sequence(spec.get(part))):
             container = fields.mapping(raw)
-            chips = _chips(container)
-            if chips:
+            name = bounds.quoted(fields.text(container.get("name")))
+            if chips := requested_chips(f"container {name}", {"containers": [container]}):
                 env = container.get("env")
                 yield Container(
                     pointer=pointer("spec", part, place),
@@ -158,11 +158,6 @@ def _containers(spec: Mapping[str, Any]) -> Iterator[Container]:
                     given=(given := _given(env)),
                     localhosts=_localhosts(given),
                 )
-
-
-def _chips(container: Mapping[str, Any]) -> int:
-    name = bounds.quoted(fields.text(container.get("name")))
-    return requested_chips(f"container {name}", {"containers": [container]})
 
 
 def _given(env: object) -> dict[str, Given]:

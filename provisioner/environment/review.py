@@ -126,17 +126,15 @@ def _told(
     told = tuple(f"{pod.title}: {each}" for each in problems)
     if not told:
         return Answer(patch=patch)
-    if settings.wrong == "deny":
-        return Answer(denied=" ".join(told), notice=_notice(pod, "A pod is rejected", problems))
-    became = "A pod is created" if patch else "A pod is created without TPU variables"
-    return Answer(patch=patch, warnings=told, notice=_notice(pod, became, problems))
-
-
-def _notice(pod: TpuPod, became: str, problems: tuple[str, ...]) -> Notice | None:
-    """Return the notice for the owner of a pod, equal for all its pods; None if no controller owns the pod."""
-    if pod.owner is None:
-        return None
-    return Notice(about=object_of(pod.owner, pod.namespace), message=f"{became}: {' '.join(problems)}")
+    denied = settings.wrong == "deny"
+    became = (
+        "A pod is rejected" if denied else "A pod is created" if patch else "A pod is created without TPU variables"
+    )
+    notice = None
+    if pod.owner is not None:
+        # Equal for all pods of the owner.
+        notice = Notice(about=object_of(pod.owner, pod.namespace), message=f"{became}: {' '.join(problems)}")
+    return Answer(denied=" ".join(told), notice=notice) if denied else Answer(patch=patch, warnings=told, notice=notice)
 
 
 def object_of(owner: Owner, namespace: str) -> ObjectRef:

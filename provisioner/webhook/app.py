@@ -293,8 +293,8 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
             strict=True,
             quick=True,
         ),
-        # Namespaces choose a path by their label; the setting applies to namespaces without the label. Strict, because an
-        # unreviewed pod could run on the node pool of another namespace.
+        # Namespaces choose a path by their label; the setting applies to namespaces without the label. They are strict,
+        # because a pod that is not reviewed could run on the node pool of another namespace.
         *(
             Hook(name=name, path=path, answer=partial(review_placement, assigned=assigned), strict=True, quick=True)
             for name, path, assigned in (

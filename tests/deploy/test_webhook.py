@@ -247,7 +247,9 @@ def test_the_chart_registers_placement_only_if_it_is_enabled_and_the_policy_is_m
     assert not [name for name in (*with_policy, *disabled) if name.startswith("placement")]
     everywhere = _rendered(apis=(), placement={"namespaces": "all", "failurePolicy": "Ignore"})
     assert environment_of(everywhere, _NAME)["PLACEMENT_NAMESPACES"] == "all"
-    assert {each["failurePolicy"] for each in only(everywhere, "MutatingWebhookConfiguration")["webhooks"]} == {"Ignore"}
+    assert {each["failurePolicy"] for each in only(everywhere, "MutatingWebhookConfiguration")["webhooks"]} == {
+        "Ignore"
+    }
 
 
 def _by_name(configuration: Json) -> dict[str, Json]:

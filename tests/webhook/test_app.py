@@ -207,7 +207,7 @@ def test_memory_limit_covers_the_largest_reviews_of_all_lanes(file: str, path: t
     largest = review_module._MOST_PARTS * decoded
     largest += 4 * max(0, app._LIMITS.body_bytes - review_module._MOST_PARTS * len(part))
     lanes = len(hooks.Lanes()._large) * hooks._LARGE_AT_ONCE
-    # Of the small bodies, a list of short texts takes the most for its size.
+    # A list of short texts takes the most memory for its size among small bodies.
     small = json.dumps(["\u0436"] * 10_000, ensure_ascii=False, separators=(",", ":")).encode()
     waiting = hooks._LATER_BYTES * _size(json.loads(small)) / len(small)
     total = idle + app._LIMITS.held_bytes + lanes * largest + waiting
