@@ -202,13 +202,15 @@ RULES = (
     Rule(
         name="TPUProvisionerWebhookFailing",
         slug="webhook-failing",
-        query=f'sum by ({EACH}, hook) (increase({WEBHOOK_PREFIX}reviews_total{{outcome="failed"}}[10m])) > 0',
+        query=f"sum by ({EACH}, hook, outcome) "
+        f'(increase({WEBHOOK_PREFIX}reviews_total{{outcome=~"failed|malformed|busy"}}[10m])) > 0',
         minutes=1,
         severity=WARNING,
-        labels=("hook",),
-        summary="Reviews by the webhook <hook> fail.",
-        description="Their objects are admitted unchanged with a warning, or rejected where INJECT_PROBLEMS is deny. "
-        "The log (webhook.failed) has the traceback.",
+        labels=("hook", "outcome"),
+        summary="The webhook <hook> does not review some objects: outcome <outcome>.",
+        description="Depending on the webhook, they are admitted unchanged or rejected. failed: the log "
+        "(webhook.failed) has the traceback. malformed: a review cannot be read, or is too large. busy: there are too "
+        "many reviews at once.",
     ),
     Rule(
         name="TPUProvisionerWebhookSlow",

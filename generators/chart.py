@@ -221,6 +221,12 @@ def _schema() -> dict[str, Any]:
                     "description": "Namespaces whose groups get assigned node pools: those with the label "
                     "tpu-provisioner/placement=assign (labelled), or all except those with the value off (all).",
                 },
+                failurePolicy={
+                    "enum": ["Ignore", "Fail"],
+                    "description": "Before Kubernetes 1.36, when no replica of the webhook server answers: pods that "
+                    "may get chips are rejected (Fail), or created without marks, so that they may run on node pools "
+                    "of other namespaces (Ignore).",
+                },
             ),
             "webhook": _webhook(),
             "nodegroups": _nodegroups(),

@@ -125,7 +125,7 @@ NODE_GROUPS = Dashboard(
 )
 
 _W = Queries(WEBHOOK_PREFIX)
-_FAILED, _PROBLEM = 'outcome="failed"', 'outcome=~"warned|denied|malformed|failed"'
+_FAILED, _PROBLEM = 'outcome=~"failed|malformed|busy"', 'outcome=~"warned|denied|malformed|failed|busy"'
 WEBHOOK = Dashboard(
     uid="tpu-webhook",
     title="TPU webhook server",
@@ -152,7 +152,7 @@ WEBHOOK = Dashboard(
                 ),
                 stat(
                     "Failed reviews in a day",
-                    "Reviews that failed because of a mistake of the server; the log has the traceback.",
+                    "Objects that were not reviewed: the server failed, could not read the review, or was too busy.",
                     or_0(_W.growth("reviews", window="1d", matchers=(_FAILED,))),
                     steps=RED_FROM_1,
                 ),
@@ -184,7 +184,7 @@ WEBHOOK = Dashboard(
                 ),
                 Panel(
                     "Reviews with a problem, by webhook",
-                    "Reviews that ended with a warning, a rejection or a failure.",
+                    "Reviews that ended with a warning, a rejection or a failure; busy: too many reviews at once.",
                     ((_W.growth("reviews", "hook", "outcome", matchers=(_PROBLEM,)), "{{hook}}: {{outcome}}"),),
                 ),
                 Panel(

@@ -79,10 +79,9 @@ class CertificateFiles:
     def step(self) -> None:
         """Serve the certificate in the files if it has changed and can be used."""
         try:
-            found = self._read()
+            found = self.files.certificate.read_bytes(), self.files.key.read_bytes()
             if found != self._served:
-                # If only one file is replaced, loading fails. Files that change after `_read` are loaded in the next
-                # step.
+                # If only one file is replaced, loading fails. Files that change now are loaded again in the next step.
                 self.context.load_cert_chain(self.files.certificate, self.files.key)
                 _log.info("certificate.served", file=str(self.files.certificate))
                 self._served = found
@@ -91,9 +90,6 @@ class CertificateFiles:
             self.problem = f"{self.files.certificate} and {self.files.key} cannot be served: {error}"
         else:
             self.problem = ""
-
-    def _read(self) -> tuple[bytes, bytes]:
-        return self.files.certificate.read_bytes(), self.files.key.read_bytes()
 
 
 @dataclass(slots=True)

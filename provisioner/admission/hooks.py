@@ -1,15 +1,14 @@
 """Decodes and answers the reviews of webhooks, in the event loop or in lanes of threads.
 
 Hooks that are `quick` answer small bodies in the event loop. There are lanes for other small bodies, for answers that
-wait for another server, and, one at a time, for large bodies. If a lane is full, requests are answered 503 at once. If
-a hook fails, the API server still gets an answer.
+wait for another server, and, one at a time, for large bodies of quick hooks and for those of other hooks, which take
+seconds. If a lane is full, requests are answered 503 at once. If a hook fails, the API server still gets an answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from provisioner.admission import review
 from provisioner.kube.errors import TooLarge
-from provisioner.runtime.lanes import Lane
+from provisioner.runtime.lanes import Busy, Lane
 from provisioner.runtime.repeats import Repeats, place_of
 from provisioner.runtime.resources import Endpoint, is_json
 
@@ -41,8 +40,6 @@ _WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024
 #: Maximum bytes of bodies, kept decoded, whose answers wait for another server. Each counts at least 1/_WAITING of it.
 _LATER_BYTES = 4 * 1024 * 1024
 _LATER_LEAST_BYTES = _LATER_BYTES // _WAITING
-#: API servers write the namespace of a request before the object.
-_NAMESPACE, _HEAD_BYTES = re.compile(rb'"namespace": ?"([a-z0-9-]{1,63})"'), 4096
 
 _T = TypeVar("_T")
 #: Finishes an answer that waits for another server; called like `Deferred`.
@@ -60,7 +57,8 @@ class Hook:
     name: str
     path: str
     answer: Callable[[review.Request], review.Answer | review.Deferred]
-    #: Whether the object is denied if `answer` raises; otherwise it is admitted with a warning.
+    #: Whether the object is denied if its review cannot be read or `answer` raises. Otherwise failurePolicy applies to
+    #: an unreadable review, and the object is admitted with a warning if `answer` raises.
     strict: bool = False
     #: Whether `answer` takes no longer than decoding the review.
     quick: bool = False
@@ -81,8 +79,9 @@ def begin_of(
             request = review.parse_review(body)
         except review.NotAReview as error:
             reviewed(hook.name, "malformed", clock() - since)
-            denied = review.encode_answer(review.Request(), review.Answer(denied=str(error)))
-            return Response(denied, 400, media_type=_JSON)
+            head = review.head_of(body)
+            denied = review.encode_answer(head, review.Answer(denied=str(error)))
+            return Response(denied, 200 if hook.strict and head.uid else 400, media_type=_JSON)
         # While an answer waits, the objects are not kept for encoding it.
         head = replace(request, object={}, old_object={})
 
@@ -119,63 +118,58 @@ def _failed(hook: Hook, request: review.Request, error: Exception, repeats: Repe
 
 def _outcome_of(given: review.Answer) -> str:
     """Return the outcome of a review for the metrics."""
-    if given.denied:
-        return "denied"
-    if given.warnings:
-        return "warned"
-    return "patched" if given.patch else "admitted"
+    return "denied" if given.denied else "warned" if given.warnings else "patched" if given.patch else "admitted"
 
 
 class Lanes:
     """Limits the reviews that one server answers at the same time."""
 
     def __init__(self) -> None:
-        threads = _SMALL_AT_ONCE + _LARGE_AT_ONCE + _LATER_AT_ONCE
+        threads = _SMALL_AT_ONCE + 2 * _LARGE_AT_ONCE + _LATER_AT_ONCE
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="endpoint")
         self._small = Lane(places=_SMALL_AT_ONCE, room=_WAITING)
-        self._large = Lane(places=_LARGE_AT_ONCE, room=_LARGE_WAITING_BYTES)
+        #: Lanes of large bodies, by whether the hook is quick.
+        self._large = {each: Lane(places=_LARGE_AT_ONCE, room=_LARGE_WAITING_BYTES) for each in (True, False)}
         self._later = Lane(places=_LATER_AT_ONCE, room=_LATER_BYTES)
 
-    def endpoint(self, begin: Begin, *, quick: bool = False) -> Endpoint:
-        """Return the endpoint of a webhook; if it is `quick`, small bodies are begun in the event loop."""
+    def endpoint(self, begin: Begin, busy: Callable[[float], None], *, quick: bool = False) -> Endpoint:
+        """Return the endpoint of a webhook; if it is `quick`, small bodies are begun in the event loop.
+
+        `busy` is called with the duration in seconds of each request that is answered 503.
+        """
 
         async def answer(request: Request) -> Response:
             if not is_json(request):
                 return PlainTextResponse(f"the content type must be {_JSON}\n", 415)
             body = await request.body()
-            since, flow = time.perf_counter(), _flow(body)
-            if _is_small(body):
+            since, flow = time.perf_counter(), review.head_of(body).namespace
+            try:
                 with contextlib.suppress(TooLarge):
-                    return await answer_small(body, since, flow)
-            # Bodies wait here undecoded. A small body whose owner was TooLarge is decoded a second time.
-            async with self._large.place(len(body), flow):
-                content = await self._in_thread(lambda: begin(body, since))
-                if isinstance(content, Response):
-                    return content
-                return await self._in_thread(partial(content, review.READ_ALONE_BYTES))
-
-        async def answer_small(body: bytes, since: float, flow: str) -> Response:
-            if quick:
-                content = begin(body, since)
-            else:
-                async with self._small.place(1, flow):
-                    content = await self._in_thread(lambda: begin(body, since))
-            if isinstance(content, Response):
-                return content
-            async with self._later.place(max(len(body), _LATER_LEAST_BYTES), flow):
-                return await self._in_thread(partial(content, review.READ_BYTES))
+                    if is_small(body):
+                        begun = partial(begin, body, since)
+                        content = begun() if quick else await self._run(self._small, 1, flow, begun)
+                        if isinstance(content, Response):
+                            return content
+                        weight = max(len(body), _LATER_LEAST_BYTES)
+                        return await self._run(self._later, weight, flow, partial(content, review.READ_BYTES))
+                # Bodies wait here undecoded. A small body whose owner was TooLarge is decoded a second time.
+                return await self._run(self._large[quick], len(body), flow, partial(_finished, begin, body, since))
+            except Busy:
+                busy(time.perf_counter() - since)
+                raise
 
         return answer
 
-    async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def _run(self, lane: Lane, weight: int, flow: str, work: Callable[[], _T]) -> _T:
+        async with lane.place(weight, flow):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
-def _is_small(body: bytes) -> bool:
+def _finished(begin: Begin, body: bytes, since: float) -> Response:
+    content = begin(body, since)
+    return content if isinstance(content, Response) else content(review.READ_ALONE_BYTES)
+
+
+def is_small(body: bytes) -> bool:
+    """Return whether a body is small enough to be decoded in the event loop."""
     return len(body) <= _SMALL_BYTES and body.count(b"{") + body.count(b"[") <= _SMALL_PARTS
-
-
-def _flow(body: bytes) -> str:
-    """Return the namespace of a review without decoding it; empty if it does not begin within _HEAD_BYTES."""
-    found = _NAMESPACE.search(body, 0, _HEAD_BYTES)
-    return found[1].decode() if found is not None else ""

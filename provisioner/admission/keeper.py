@@ -8,7 +8,7 @@ import datetime as dt
 import os
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -126,50 +126,48 @@ class Keeper:
     def step(self) -> None:
         """Do the work that is due. Failures are reported in `problem` and retried in the next step."""
         try:
-            missing = self._keep()
+            self.problem = self._keep()
         except errors.ClusterError as error:
             self.problem = f"the webhook's certificates cannot be maintained: {error}"
         except (KeysError, OSError) as error:
             self.problem = f"the webhook's certificate cannot be served: {error}"
-        else:
-            self.problem = f"{missing} does not exist; apply it" if missing else ""
 
     def _keep(self) -> str:
-        """Update Secret and webhooks, and serve the keys of the Secret; return the result of `_announce`."""
         for _ in range(_ATTEMPTS):
-            # Read before the Secret: if this process is suspended in between, its patch has an outdated resourceVersion
-            # and is rejected; otherwise it could restore a CA bundle that another replica has replaced.
-            configurations = {kind: self._get(self._path(kind)) for kind in _KINDS}
-            stored = self._get(self._secret_path())
-            self._looked = self.now()
-            before = rotation.read_state(_texts(stored))
-            state = rotation.advance(
-                before,
-                self.now(),
-                make=self._make,
-                valid_until=self._valid_until,
-                announced=_is_announced(rotation.trusted(before), configurations.values()),
-                served=self._served,
-            )
-            if not are_certificates(state.earlier):
-                # With an invalid authority in it, API servers would reject the whole bundle.
-                state = replace(state, earlier="")
-            if state != before:
-                try:
-                    self._write(stored, state)
-                except errors.Conflict:
-                    # Another replica wrote the Secret in between: start again with its keys.
-                    continue
-                _log.info("webhook_certificates.advanced", rotating=state.next is not None)
-            self._state = state
-            try:
-                return self._announce(rotation.trusted(state), configurations)
-            except errors.Conflict:
-                continue
-            finally:
-                # Serve the keys after the webhooks trust them, or after announcing them failed.
-                self._serve(state)
+            # If another replica wrote the Secret or the webhooks in between, start again with its keys.
+            with suppress(errors.Conflict):
+                return self._keep_once()
         raise errors.Conflict(f"Secret {self.namespace}/{self.secret} or the webhooks change all the time")
+
+    def _keep_once(self) -> str:
+        """Update Secret and webhooks, and serve the keys of the Secret; return the problem, empty if none."""
+        # Read before the Secret: if this process is suspended in between, its patch has an outdated resourceVersion
+        # and is rejected; otherwise it could restore a CA bundle that another replica has replaced.
+        configurations, forbidden = self._configurations()
+        stored = self._get(self._secret_path())
+        self._looked = self.now()
+        before = rotation.read_state(_texts(stored))
+        state = rotation.advance(
+            before,
+            self.now(),
+            make=lambda: make_keys(self.names, now=self.now(), valid=rotation.VALID),
+            valid_until=self._valid_until,
+            announced=not forbidden and _is_announced(rotation.trusted(before), configurations.values()),
+            served=self._served,
+        )
+        if not are_certificates(state.earlier):
+            # With an invalid authority in it, API servers would reject the whole bundle.
+            state = replace(state, earlier="")
+        if state != before:
+            self._write(stored, state)
+            _log.info("webhook_certificates.advanced", rotating=state.next is not None)
+        self._state = state
+        try:
+            missing = self._announce(rotation.trusted(state), configurations)
+        finally:
+            # Serve the keys after the webhooks trust them, or after announcing them failed.
+            self._serve(state)
+        return forbidden or missing
 
     def _serve(self, state: rotation.State) -> None:
         if state.present is None or state.present == self._served:
@@ -179,7 +177,7 @@ class Keeper:
         _log.info("webhook_certificates.served", valid_until=self._until.isoformat())
 
     def _announce(self, bundle: str, configurations: Mapping[str, JsonObject | None]) -> str:
-        """Make all webhooks trust a bundle; if neither configuration exists, return their titles."""
+        """Make all webhooks trust a bundle; return the problem if no configuration exists."""
         for kind, configuration in configurations.items():
             if configuration is None:
                 continue
@@ -196,7 +194,19 @@ class Keeper:
             self._announced[kind] = bundle
         # Users who want only some of the webhooks register only those.
         missing = all(each is None for each in configurations.values())
-        return " or ".join(f"{kind} {self.configuration}" for kind in configurations) if missing else ""
+        titles = " or ".join(f"{kind} {self.configuration}" for kind in configurations)
+        return f"{titles} does not exist; apply it" if missing else ""
+
+    def _configurations(self) -> tuple[dict[str, JsonObject | None], str]:
+        """Return the configurations that may be read, and the problem if another one is forbidden."""
+        configurations, problem = {}, ""
+        for kind in _KINDS:
+            try:
+                configurations[kind] = self._get(self._path(kind))
+            except errors.Forbidden as error:
+                # The problem delays rotations, but must not keep a new replica from serving the Secret's keys.
+                problem = f"{kind} {self.configuration} cannot be read: {error}"
+        return configurations, problem
 
     def _path(self, kind: str) -> str:
         return object_path(f"{kind.lower()}s", self.configuration, root=_ROOT)
@@ -219,9 +229,6 @@ class Keeper:
         body = {**stored, "data": {**fields.mapping(stored.get("data")), **data}}
         self.api.put(self._secret_path(), body, timeouts=_TIMEOUTS)
 
-    def _make(self) -> Keys:
-        return make_keys(self.names, now=self.now(), valid=rotation.VALID)
-
     def _valid_until(self, made: Keys) -> datetime:
         return valid_until(made, self.names, now=self.now())
 
@@ -229,19 +236,14 @@ class Keeper:
 def _is_announced(bundle: str, configurations: Iterable[JsonObject | None]) -> bool:
     """Return whether all registered webhooks trust a bundle; those registered later get it in the next step."""
     wanted = set(_certificates(bundle))
-    return all(
-        wanted <= set(_certificates(trusted))
-        for configuration in configurations
-        if configuration is not None
-        for _, trusted in _webhooks(configuration)
-    )
+    return all(wanted <= set(_certificates(trusted)) for each in configurations for _, trusted in _webhooks(each))
 
 
-def _webhooks(configuration: JsonObject) -> list[tuple[str, str]]:
+def _webhooks(configuration: JsonObject | None) -> list[tuple[str, str]]:
     """Return name and CA bundle (PEM) of each webhook of a configuration."""
     return [
         (fields.text(raw.get("name")), _decoded(fields.mapping(raw.get("clientConfig")).get("caBundle")))
-        for raw in fields.mappings(configuration.get("webhooks"))
+        for raw in fields.mappings(fields.mapping(configuration).get("webhooks"))
     ]
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any, Literal
 
 import msgspec
@@ -24,6 +24,13 @@ _MESSAGE_CHARACTERS = 8192
 _UID_CHARACTERS = 128
 #: Maximum number of objects, lists and commas in a body: more than the largest object has, before and after an update.
 _MOST_PARTS = 500_000
+#: API servers write version, UID and namespace of a review before the object.
+_HEAD_BYTES = 4096
+_HEAD = (
+    re.compile(rb'"apiVersion": ?"(admission\.k8s\.io/v1(?:beta1)?)"'),
+    re.compile(rb'"uid": ?"([0-9A-Za-z-]{1,128})"'),
+    re.compile(rb'"namespace": ?"([a-z0-9-]{1,63})"'),
+)
 
 
 class NotAReview(Exception):  # noqa: N818 - it names what the body is
@@ -131,17 +138,19 @@ def parse_review(body: bytes) -> Request:
     )
 
 
+def head_of(body: bytes) -> Request:
+    """Return version, UID and namespace of a review without decoding it, empty if not within _HEAD_BYTES."""
+    found = (each.search(body, 0, _HEAD_BYTES) for each in _HEAD)
+    version, uid, namespace = (each[1].decode() if each is not None else "" for each in found)
+    return Request(version=version or _VERSIONS[0], uid=uid, namespace=namespace)
+
+
 def encode_answer(request: Request, answer: Answer) -> bytes:
     """Return the encoded AdmissionReview that answers a request."""
     response: dict[str, Any] = {"uid": request.uid, "allowed": not answer.denied}
     if answer.denied:
-        status = HTTPStatus.FORBIDDEN
-        response["status"] = {
-            "status": "Failure",
-            "message": bounds.cut(_plain(answer.denied), _MESSAGE_CHARACTERS),
-            "reason": "Forbidden",
-            "code": status.value,
-        }
+        message = bounds.cut(_plain(answer.denied), _MESSAGE_CHARACTERS)
+        response["status"] = {"status": "Failure", "message": message, "reason": "Forbidden", "code": 403}
     elif answer.patch:
         response["patchType"] = "JSONPatch"
         response["patch"] = base64.b64encode(_ENCODER.encode(answer.patch)).decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -17,6 +18,12 @@ from provisioner.workloads.kind import Owner, controller_of, marks
 
 #: Labels or annotations with the value "enabled" or "disabled": the provisioner's, and gke-tpu-env-injector's.
 INJECT_KEYS = (constants.INJECT, "gke-tpu-env-injector.aaronbatilo.dev/inject")
+WORKER_HOSTNAMES = "TPU_WORKER_HOSTNAMES"
+PROCESS_ADDRESSES = "TPU_PROCESS_ADDRESSES"
+LOCAL = "localhost"
+_ADDRESS = f"{LOCAL}(?::[^,]*+)?"
+#: At most SLICE_WORKERS addresses of this host. The possessive `*+` keeps the time of a match linear.
+_LOCALHOSTS = re.compile(f"{_ADDRESS}(?:,{_ADDRESS}){{0,{bounds.SLICE_WORKERS - 1}}}")
 
 
 class Given(NamedTuple):
@@ -41,6 +48,8 @@ class Container:
     has_list: bool
     #: Variables by name; if several have one name, the last, which takes effect.
     given: Mapping[str, Given] = field(default_factory=dict)
+    #: Values of WORKER_HOSTNAMES and PROCESS_ADDRESSES, without ports; empty if neither is set or one has another host.
+    localhosts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,21 +147,17 @@ def _containers(spec: Mapping[str, Any]) -> Iterator[Container]:
     for part in ("initContainers", "containers"):
         for place, raw in enumerate(fields.sequence(spec.get(part))):
             container = fields.mapping(raw)
-            chips = _chips(container)
-            if chips:
+            name = bounds.quoted(fields.text(container.get("name")))
+            if chips := requested_chips(f"container {name}", {"containers": [container]}):
                 env = container.get("env")
                 yield Container(
                     pointer=pointer("spec", part, place),
                     chips=chips,
                     alone=part == "initContainers" and container.get("restartPolicy") != "Always",
                     has_list=isinstance(env, list),
-                    given=_given(env),
+                    given=(given := _given(env)),
+                    localhosts=_localhosts(given),
                 )
-
-
-def _chips(container: Mapping[str, Any]) -> int:
-    name = bounds.quoted(fields.text(container.get("name")))
-    return requested_chips(f"container {name}", {"containers": [container]})
 
 
 def _given(env: object) -> dict[str, Given]:
@@ -164,6 +169,13 @@ def _given(env: object) -> dict[str, Given]:
             elsewhere = raw.get("valueFrom") is not None
             found[name] = Given(place, None if elsewhere else fields.text(raw.get("value")))
     return found
+
+
+def _localhosts(given: Mapping[str, Given]) -> frozenset[str]:
+    values = [given[each].value for each in (WORKER_HOSTNAMES, PROCESS_ADDRESSES) if each in given]
+    texts = [each for each in values if each is not None]
+    local = all(map(_LOCALHOSTS.fullmatch, texts))
+    return frozenset(",".join([LOCAL] * (each.count(",") + 1)) for each in texts if local)
 
 
 def _label(raw: object) -> str:

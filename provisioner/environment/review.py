@@ -19,14 +19,13 @@ from provisioner.environment.numbering import (
     ray_host,
     slices_together,
 )
-from provisioner.environment.pods import Container, TpuPod, read_pod, requests_chips, wish_of
+from provisioner.environment.pods import LOCAL, WORKER_HOSTNAMES, Container, TpuPod, read_pod, requests_chips, wish_of
 from provisioner.environment.variables import (
     FIRST_METRICS_PORT,
     METRICS_PORTS,
     NUM_SLICES,
     OF_SLICES,
     OF_WORKERS,
-    WORKER_HOSTNAMES,
     WORKER_ID,
     Layout,
     check_lengths,
@@ -127,17 +126,15 @@ def _told(
     told = tuple(f"{pod.title}: {each}" for each in problems)
     if not told:
         return Answer(patch=patch)
-    if settings.wrong == "deny":
-        return Answer(denied=" ".join(told), notice=_notice(pod, "A pod is rejected", problems))
-    became = "A pod is created" if patch else "A pod is created without TPU variables"
-    return Answer(patch=patch, warnings=told, notice=_notice(pod, became, problems))
-
-
-def _notice(pod: TpuPod, became: str, problems: tuple[str, ...]) -> Notice | None:
-    """Return the notice for the owner of a pod, equal for all its pods; None if no controller owns the pod."""
-    if pod.owner is None:
-        return None
-    return Notice(about=object_of(pod.owner, pod.namespace), message=f"{became}: {' '.join(problems)}")
+    denied = settings.wrong == "deny"
+    became = (
+        "A pod is rejected" if denied else "A pod is created" if patch else "A pod is created without TPU variables"
+    )
+    notice = None
+    if pod.owner is not None:
+        # Equal for all pods of the owner.
+        notice = Notice(about=object_of(pod.owner, pod.namespace), message=f"{became}: {' '.join(problems)}")
+    return Answer(denied=" ".join(told), notice=notice) if denied else Answer(patch=patch, warnings=told, notice=notice)
 
 
 def object_of(owner: Owner, namespace: str) -> ObjectRef:
@@ -167,7 +164,7 @@ def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> 
 def is_complete(pod: TpuPod) -> bool:
     """Return whether a pod has all variables of its workers, so that it is no problem if they cannot be determined."""
     layout = _layout(pod)
-    local = {WORKER_HOSTNAMES: "localhost"} if layout is None or layout.one_host else {}
+    local = {WORKER_HOSTNAMES: LOCAL} if layout is None or layout.one_host else {}
     for each in pod.containers:
         alone = not slices_together(pod, {}) or (NUM_SLICES in each.given and each.given[NUM_SLICES].value == "")
         names = (WORKER_ID, WORKER_HOSTNAMES, *(() if alone else OF_SLICES))

@@ -6,18 +6,16 @@ Names and values are those of GKE's device plugin, GoogleCloudPlatform/container
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from provisioner import constants, tpu
 from provisioner.environment.numbering import PROCESS_PORT, Numbering, NumberingError
-from provisioner.environment.pods import Container, TpuPod
+from provisioner.environment.pods import LOCAL, PROCESS_ADDRESSES, WORKER_HOSTNAMES, Container, TpuPod
 from provisioner.model import bounds
 from provisioner.tpu.catalogue import Topology
 
 WORKER_ID = "TPU_WORKER_ID"
-WORKER_HOSTNAMES = "TPU_WORKER_HOSTNAMES"
-PROCESS_ADDRESSES = "TPU_PROCESS_ADDRESSES"
 PROCESS_PORTS = "TPU_PROCESS_PORT"
 NUM_SLICES = "MEGASCALE_NUM_SLICES"
 SLICE_ID = "MEGASCALE_SLICE_ID"
@@ -26,7 +24,6 @@ OF_WORKERS = (WORKER_ID, WORKER_HOSTNAMES, PROCESS_ADDRESSES, PROCESS_PORTS)
 OF_SLICES = (NUM_SLICES, SLICE_ID, COORDINATOR)
 #: Generations whose libtpu needs the addresses of all processes.
 _WITH_ADDRESSES = ("tpu7x", "tpu7")
-_LOCAL = "localhost"
 #: Generations by accelerator label, as GKE's device plugin names them; from tpu7 on, the label is the generation.
 GENERATIONS = {
     "tpu-v3-device": "v3",
@@ -182,7 +179,7 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
 def hosts_of(layout: Layout | None, numbering: Numbering | None) -> list[str]:
     """Return the host names of the slice's pods, in order."""
     if numbering is None:
-        return [_LOCAL]
+        return [LOCAL]
     pods = slice_pods(layout, numbering)
     first = numbering.index - numbering.index % pods
     return [numbering.host(each) for each in range(first, first + pods)]
@@ -244,12 +241,4 @@ def is_absent(name: str, container: Container, variables: Mapping[str, object]) 
         return True
     if name not in OF_WORKERS or given.value in (None, variables.get(name)):
         return False
-    hosts, ours = list(_hosts_given(container)), str(variables.get(WORKER_HOSTNAMES)).split(",")
-    return bool(hosts) and all(set(each) == {_LOCAL} and each != ours for each in hosts)
-
-
-def _hosts_given(container: Container) -> Iterator[list[str]]:
-    for name in (WORKER_HOSTNAMES, PROCESS_ADDRESSES):
-        given = container.given.get(name)
-        if given is not None and given.value is not None:
-            yield [each.partition(":")[0] for each in given.value.split(",")]
+    return bool(container.localhosts) and variables.get(WORKER_HOSTNAMES) not in container.localhosts

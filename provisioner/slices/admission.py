@@ -36,7 +36,7 @@ STATEFUL_SET, POD = "StatefulSet", "Pod"
 #: The kinds that are judged. What one of them makes is not judged again.
 KINDS = frozenset({*(each.value for each in WorkloadKind if each.has_pods), STATEFUL_SET, POD})
 #: API group and kind of the controllers whose pods are not judged again.
-_JUDGED_MAKERS = frozenset(
+REVIEWED_OWNERS = frozenset(
     {("apps", STATEFUL_SET), *((each.api_version.partition("/")[0], each.value) for each in WorkloadKind)}
 )
 #: Fields that say how much there is to be of something.
@@ -220,7 +220,7 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
     if request.operation not in ("CREATE", "UPDATE") or metadata.get("deletionTimestamp") is not None:
         return Answer()
     maker = controller_of(metadata)
-    if maker is not None and (maker.api_version.partition("/")[0], maker.kind) in _JUDGED_MAKERS:
+    if maker is not None and (maker.api_version.partition("/")[0], maker.kind) in REVIEWED_OWNERS:
         return Answer()
     found = _findings(request, request.object, by)
     if found and request.operation == "UPDATE":

@@ -69,7 +69,7 @@ _STOPPED = "the thread that keeps the certificates has ended"
 
 
 PREFIX = "tpu_provisioner_webhook_"
-OUTCOMES = ("admitted", "patched", "warned", "denied", "malformed", "failed")
+OUTCOMES = ("admitted", "patched", "warned", "denied", "malformed", "failed", "busy")
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -159,8 +159,8 @@ def build(
     routes = [Route("/", _greet)]
     for each in make_hooks(settings, api, variables or {}):
         metrics.know(each.name)
-        endpoint = lanes.endpoint(begin_of(each, metrics.reviewed, tell=tell_people), quick=each.quick)
-        routes.append(Route(each.path, endpoint, methods=["POST"]))
+        begin, busy = begin_of(each, metrics.reviewed, tell=tell_people), partial(metrics.reviewed, each.name, "busy")
+        routes.append(Route(each.path, lanes.endpoint(begin, busy, quick=each.quick), methods=["POST"]))
     server = HttpServer({address: make_app(routes)}, name=NAME, limits=_LIMITS, tls=context)
 
     def tell(problem: str) -> None:
@@ -297,9 +297,10 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
             strict=True,
             quick=True,
         ),
-        # Namespaces choose a path by their label; the setting applies to namespaces without the label.
+        # Namespaces choose a path by their label; the setting applies to namespaces without the label. They are strict,
+        # because a pod that is not reviewed could run on the node pool of another namespace.
         *(
-            Hook(name=name, path=path, answer=partial(review_placement, assigned=assigned), quick=True)
+            Hook(name=name, path=path, answer=partial(review_placement, assigned=assigned), strict=True, quick=True)
             for name, path, assigned in (
                 ("placement", "/mutate/placement", settings.placement_namespaces == "all"),
                 ("placement-assign", "/mutate/placement/assign", True),

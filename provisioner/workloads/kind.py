@@ -210,8 +210,8 @@ def marked(metadata: Mapping[str, Any], key: str) -> str:
 
 def marks(metadata: Mapping[str, Any]) -> dict[str, str]:
     """Return all that is `marked`."""
-    keys = {*fields.mapping(metadata.get("labels")), *fields.mapping(metadata.get("annotations"))}
-    return {key: value for key in keys if (value := marked(metadata, key))}
+    parts = (fields.mapping(metadata.get(each)) for each in ("annotations", "labels"))
+    return {key: value for part in parts for key, raw in part.items() if (value := fields.name(raw))}
 
 
 def controller_of(metadata: Mapping[str, Any], kind: tuple[str, str] | None = None) -> Owner | None:

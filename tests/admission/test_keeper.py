@@ -131,6 +131,37 @@ def test_new_keys_are_not_served_before_the_webhooks_trust_them(kube: FakeKube):
     assert only.problem == ""
 
 
+@pytest.mark.parametrize("kind", ["mutating", "validating"])
+def test_restarted_replica_serves_the_secret_if_a_webhook_configuration_is_forbidden(kube: FakeKube, kind: str):
+    """Otherwise all replicas stop answering, one by one, after a mistake in the permissions."""
+    validating = MUTATING.replace("mutating", "validating")
+    kube.put_object(validating, configuration("c.tpu"))
+    keeper(kube, clock := Clock()).step()
+    first = stored(kube).present
+    kube.fail("GET", f"{kind}webhook", errors.Forbidden("no such permission"), times=1000)
+    restarted = keeper(kube, clock)
+    restarted.step()
+    assert restarted.serving
+    assert restarted._served == first
+    assert f"{kind.title()}WebhookConfiguration tpu cannot be read: no such permission" in restarted.problem
+    # The other one is maintained, and keys that it alone trusts are not served.
+    readable = {"mutating": validating, "validating": MUTATING}[kind]
+    kube.put_object(readable, configuration("a.tpu"))
+    clock.now += timedelta(days=60)
+    for _ in range(5):
+        restarted.step()
+        clock.now += STEP
+    raw: Any = kube.object(readable)
+    assert base64.b64decode(raw["webhooks"][0]["clientConfig"]["caBundle"]).decode() == trusted(stored(kube))
+    assert restarted._served == first
+    kube.clear_faults()
+    for _ in range(2):
+        restarted.step()
+        clock.now += STEP
+    assert restarted.problem == ""
+    assert restarted._served == stored(kube).present != first
+
+
 def test_one_webhook_configuration_of_two_is_enough(kube: FakeKube):
     both = keeper(kube, Clock())
     both.step()

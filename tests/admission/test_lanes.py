@@ -38,18 +38,18 @@ def post(body: bytes, media_type: str = "application/json") -> Request:
 
 
 def test_a_body_of_another_media_type_than_json_is_rejected():
-    endpoint = Lanes().endpoint(lambda _body, _since: DONE, quick=True)
+    endpoint = Lanes().endpoint(lambda _body, _since: DONE, lambda _: None, quick=True)
     assert asyncio.run(endpoint(post(b"{}", "text/plain"))).status_code == 415  # type: ignore[arg-type]
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Respond]:
+async def serving(busy: Callable[[float], None] = lambda _: None) -> AsyncIterator[Respond]:
     """Yield a function that posts a body and returns the status of the answer."""
     lanes = Lanes()
 
     async def respond(begin: Begin, body: bytes = b"{}", *, quick: bool = False) -> int:
         try:
-            response = await lanes.endpoint(begin, quick=quick)(post(body))
+            response = await lanes.endpoint(begin, busy, quick=quick)(post(body))
         except Busy:
             return 503
         assert response is DONE
@@ -149,6 +149,39 @@ def test_full_lanes_do_not_delay_quick_reviews():
             assert sorted(await asyncio.gather(*many)) == [200] * 637 + [503] * 193
 
     asyncio.run(play())
+
+
+def test_large_reviews_that_are_not_quick_do_not_delay_large_quick_ones():
+    """The validation of a tenant's large JobSet takes seconds, and must not keep pods of other tenants waiting."""
+    go_on = threading.Event()
+
+    async def play() -> None:
+        async with serving() as respond:
+            slow = [asyncio.ensure_future(respond(lambda _body, _since: (go_on.wait(20), DONE)[1], LARGE))]
+            slow += [asyncio.ensure_future(respond(lambda _body, _since: DONE, LARGE)) for _ in range(130)]
+            await settle()
+            assert await respond(lambda _body, _since: DONE, LARGE, quick=True) == 200
+            go_on.set()
+            await asyncio.gather(*slow)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("body", [b"{}", LARGE], ids=["small bodies", "large bodies"])
+def test_reviews_that_are_answered_busy_are_counted(body: bytes):
+    """With failurePolicy Ignore, the API server admits their objects without a review."""
+    go_on, counted = threading.Event(), []
+
+    async def play() -> list[int]:
+        async with serving(counted.append) as respond:
+            many = [asyncio.ensure_future(respond(lambda _b, _s: (go_on.wait(20), DONE)[1], body)) for _ in range(300)]
+            await settle()
+            go_on.set()
+            return await asyncio.gather(*many)
+
+    statuses = asyncio.run(play())
+    assert len(counted) == statuses.count(503) > 0
+    assert min(counted) >= 0
 
 
 def test_waiting_reviews_beyond_the_limit_of_bytes_get_503():

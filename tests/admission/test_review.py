@@ -120,6 +120,25 @@ def test_body_with_too_many_values_is_not_decoded(body: bytes):
     assert "500,001 values" in answer["response"]["status"]["message"]
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("annotation", ["," * 500_000, "\ud800"], ids=["too many values", "invalid UTF-8"])
+def test_pod_whose_review_is_not_read_is_denied_if_the_hook_is_strict(version: str, annotation: str):
+    """The API server applies failurePolicy, which may be Ignore, to an answer with another status, UID or version."""
+    request = {"uid": "u-1", "kind": {}, "userInfo": {"uid": "0"}, "object": {"uid": "2", "annotations": annotation}}
+    body = {"kind": "AdmissionReview", "apiVersion": version, "request": request}
+    for separators in ((",", ":"), (", ", ": ")):
+        encoded = json.dumps(body, ensure_ascii=False, separators=separators).encode(errors="surrogatepass")
+        status, answer, outcomes = post(encoded, strict=True)
+        assert (status, outcomes, answer["apiVersion"]) == (200, ["malformed"], version)
+        assert (answer["response"]["uid"], answer["response"]["allowed"]) == ("u-1", False)
+        assert "the body" in answer["response"]["status"]["message"]
+        assert post(encoded)[0] == 400
+
+
+def test_body_without_a_uid_is_answered_400_even_if_the_hook_is_strict():
+    assert post(b"{", strict=True)[0] == 400
+
+
 def test_number_beyond_the_range_of_floats_is_decoded():
     assert "JSON" not in post(b"[1e999]")[1]["response"]["status"]["message"]
 

@@ -64,6 +64,8 @@ _WEBHOOK = {
     'webhook_certificates_problem{pod="w"}': "0x90",
     'webhook_reviews_total{pod="w",hook="environment",outcome="patched"}': "0+100x90",
     'webhook_reviews_total{pod="w",hook="environment",outcome="failed"}': "0x90",
+    'webhook_reviews_total{pod="w",hook="environment",outcome="malformed"}': "0x90",
+    'webhook_reviews_total{pod="w",hook="environment",outcome="busy"}': "0x90",
     'webhook_review_duration_seconds_bucket{pod="w",hook="environment",le="1.0"}': "0+100x90",
     'webhook_review_duration_seconds_bucket{pod="w",hook="environment",le="5.0"}': "0+100x90",
     'webhook_review_duration_seconds_bucket{pod="w",hook="environment",le="+Inf"}': "0+100x90",
@@ -132,10 +134,13 @@ def _of_every_controller(
 _FAULTS: dict[str, tuple[str, dict[str, str]]] = {
     'partitions_decision_faults_total{pod="i"}': ("IPUPartitionsDecisionFaults", {}),
     'nodegroups_decisions_crashed_total{pod="n"}': ("TPUNodeGroupsDecisionFaults", {}),
-    'webhook_reviews_total{pod="w",hook="environment",outcome="failed"}': (
-        "TPUProvisionerWebhookFailing",
-        {"hook": "environment"},
-    ),
+    **{
+        f'webhook_reviews_total{{pod="w",hook="environment",outcome="{outcome}"}}': (
+            "TPUProvisionerWebhookFailing",
+            {"hook": "environment", "outcome": outcome},
+        )
+        for outcome in ("failed", "malformed", "busy")
+    },
 }
 _CASES = (
     *_of_every_controller("TPUProvisioner", "", "a", "cluster_proven", "ClusterNotProven", "pods"),
@@ -155,7 +160,7 @@ _CASES = (
     ),
     # Visible from minute 10 to 18; fires after one more minute.
     *(
-        _Case(f"{alert}: three faults within a minute", {series: "0x9 3x80"}, {alert: (11, 19)}, labels)
+        _Case(f"{alert}: three faults within a minute {labels or ''}", {series: "0x9 3x80"}, {alert: (11, 19)}, labels)
         for series, (alert, labels) in _FAULTS.items()
     ),
     _Case("a leader and a follower that are well", {}),

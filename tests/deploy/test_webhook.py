@@ -44,7 +44,7 @@ from tests.deploy.kit import (
 from tests.deploy.mainjob import used_rights
 from tests.e2e.kit import PATIENCE_SECONDS, Ground
 from tests.support.kube import FakeKube
-from tests.support.objects import pod_spec, raw_job, raw_jobset, raw_raycluster
+from tests.support.objects import pod_spec, raw_job, raw_jobset, raw_raycluster, raw_stateful_set
 
 pytestmark = pytest.mark.e2e
 
@@ -119,6 +119,17 @@ def test_validation_covers_the_kinds_of_the_code_and_each_namespace_once(compone
         "/validate/warn": ("In", ["warn"]),
         "/validate/deny": ("In", ["deny"]),
     }
+
+
+def test_validation_leaves_out_only_objects_whose_owner_is_reviewed(component: _Documents) -> None:
+    """A Job of another API group, which no review has seen, may create StatefulSets and pods as well."""
+    reviewed = {f"{group}/{kind}" for group, kind in admission.REVIEWED_OWNERS}
+    for hook in only(component, "ValidatingWebhookConfiguration")["webhooks"]:
+        (condition,) = [each["expression"] for each in hook["matchConditions"] if each["name"] == "is-nobodys"]
+        assert 'owner.apiVersion.split("/")[0] + "/" + owner.kind in' in condition
+        named = set(json.loads(condition[condition.rindex("[") : condition.rindex("]") + 1]))
+        # A leader pod, which was reviewed with its LeaderWorkerSet, owns the StatefulSet of the workers.
+        assert named - reviewed == {"v1/Pod"}
 
 
 def test_cert_manager_replaces_own_certificates_and_their_rights(with_cert_manager: _Documents) -> None:
@@ -205,27 +216,40 @@ def test_placement_is_registered_by_a_component_or_on_clusters_without_the_polic
     documents = tools.built(tmp_path, "webhook", "webhook-placement", "placement")
     by_component = _by_name(only(documents, "MutatingWebhookConfiguration"))
     assert _by_name(only(_rendered(apis=()), "MutatingWebhookConfiguration")) == by_component
-    names = [name for name in by_component if name.startswith("placement")]
-    assert {by_component[name]["clientConfig"]["service"]["path"] for name in names} == {*_PLACEMENT_PATHS}
-    selected = {}
-    for name in names:
-        expression, *_ = by_component[name]["namespaceSelector"]["matchExpressions"]
-        selected[name.split(".")[0]] = (expression["operator"], expression["values"])
-    assert selected == {
-        "placement": ("NotIn", ["assign", "off"]),
-        "placement-assign": ("In", ["assign"]),
-        "placement-off": ("In", ["off"]),
+    policy = only(documents, "MutatingAdmissionPolicy")["spec"]
+    chips = next(each["expression"] for each in policy["variables"] if each["name"] == "chips")
+    conditions = {
+        "NotIn": policy["matchConditions"],
+        # Other pods of namespaces for administrators' claims are not changed by the policy either.
+        "In": [{"name": "requests-chips", "expression": chips}],
     }
-    conditions = only(documents, "MutatingAdmissionPolicy")["spec"]["matchConditions"]
-    assert [by_component[name]["matchConditions"] for name in names] == [conditions] * 3
+    selected = []
+    for name, hook in by_component.items():
+        if name.startswith("placement"):
+            chosen, monitoring = hook["namespaceSelector"]["matchExpressions"]
+            assert (monitoring["key"], monitoring["values"]) == ("resource.kubernetes.io/admin-access", ["true"])
+            assert hook["matchConditions"] == conditions[monitoring["operator"]]
+            assert hook["failurePolicy"] == "Fail"
+            path = hook["clientConfig"]["service"]["path"]
+            selected.append((path, chosen["operator"], chosen["values"], monitoring["operator"]))
+    assert sorted(selected) == sorted(
+        (path, *chosen, operator)
+        for path, chosen in zip(
+            _PLACEMENT_PATHS, [("NotIn", ["assign", "off"]), ("In", ["assign"]), ("In", ["off"])], strict=True
+        )
+        for operator in conditions
+    )
 
 
 def test_the_chart_registers_placement_only_if_it_is_enabled_and_the_policy_is_missing() -> None:
     with_policy = _by_name(only(_rendered(), "MutatingWebhookConfiguration"))
     disabled = _by_name(only(_rendered(apis=(), placement={"enabled": False}), "MutatingWebhookConfiguration"))
     assert not [name for name in (*with_policy, *disabled) if name.startswith("placement")]
-    everywhere = _rendered(apis=(), placement={"namespaces": "all"})
+    everywhere = _rendered(apis=(), placement={"namespaces": "all", "failurePolicy": "Ignore"})
     assert environment_of(everywhere, _NAME)["PLACEMENT_NAMESPACES"] == "all"
+    assert {each["failurePolicy"] for each in only(everywhere, "MutatingWebhookConfiguration")["webhooks"]} == {
+        "Ignore"
+    }
 
 
 def _by_name(configuration: Json) -> dict[str, Json]:
@@ -490,6 +514,7 @@ _PODS: dict[str, tuple[str, Json, bool]] = {
     "in the system's namespace": ("kube-system", {"containers": [_TPU]}, False),
     "in the server's own": (NAMESPACE, {"containers": [_TPU]}, False),
 }
+_OWNERS = {"batch/v1": False, "example.com/v1": True}
 
 
 @pytest.mark.parametrize(("namespace", "spec", "want_asked"), _PODS.values(), ids=_PODS)
@@ -499,6 +524,20 @@ def test_only_pods_that_request_chips_are_sent_to_the_webhook(
     """The API server accepts and evaluates the match conditions."""
     before = served.reviews()
     _create_for_trial(rehearsal, _pod(namespace, **spec))
+    assert (served.reviews() > before) == want_asked
+
+
+@pytest.mark.parametrize(("api_version", "want_asked"), _OWNERS.items(), ids=_OWNERS)
+def test_statefulset_of_a_job_is_validated_unless_its_group_is_batch(
+    api_version: str, want_asked: bool, rehearsal: Rehearsal, served: Served
+) -> None:
+    owner = {"apiVersion": api_version, "kind": "Job", "name": "maker", "uid": "u", "controller": True}
+    body = raw_stateful_set(ownerReferences=[owner])
+    body["spec"]["selector"] = {"matchLabels": {"app": "serve"}}
+    body["spec"]["template"]["metadata"] = {"labels": {"app": "serve"}}
+    path = collection_path("statefulsets", namespace="default", root="/apis/apps/v1")
+    before = served.reviews()
+    rehearsal.api.post(f"{path}?dryRun=All", body)
     assert (served.reviews() > before) == want_asked
 
 

@@ -33,12 +33,14 @@ pytestmark = [
     pytest.mark.skipif(not has_mutating_policies(), reason="MutatingAdmissionPolicy needs Kubernetes 1.36"),
 ]
 
-_ASSIGNED, _OPEN, _ADMIN = "placed-assigned", "placed-open", "placed-admin"
+_ASSIGNED, _OPEN = "placed-assigned", "placed-open"
+_ADMIN, _ADMIN_ASSIGNED = "placed-admin", "placed-admin-assigned"
+ADMIN = {"resource.kubernetes.io/admin-access": "true"}
 _KEPT_OFF = {"key": constants.SLICE, "operator": "DoesNotExist"}
 _ZONE = {"key": constants.ZONE, "operator": "In", "values": ["us-central2-b"]}
 _ON_NODE = {"key": "metadata.name", "operator": "In", "values": ["node-1"]}
 _GROUP = {constants.JOB_KEY: "a" * 40}
-_CLAIMS: Json = {"resourceClaims": [{"name": "tpu", "resourceClaimTemplateName": "all-chips"}]}
+CLAIMS: Json = {"resourceClaims": [{"name": "tpu", "resourceClaimTemplateName": "all-chips"}]}
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ class Admission:
         body: Json = {"metadata": {"name": "trial", **metadata}, "spec": spec}
         path = f"{collection_path('pods', namespace=namespace)}?dryRun=All"
         admitted = self.rehearsal.api.post(path, body)
-        # The registration of the webhook leaves out namespaces for administrators.
-        if self.compared and namespace != _ADMIN:
+        # The registration of the webhook decides which pods of namespaces for administrators are reviewed.
+        if self.compared and namespace not in (_ADMIN, _ADMIN_ASSIGNED):
             reviewed = apply_patch(body, _review(namespace, body).patch)["spec"]
             assert (marks(reviewed), terms(reviewed)) == (marks(admitted["spec"]), terms(admitted["spec"]))
             assert _review(namespace, admitted).patch == ()
@@ -76,8 +78,9 @@ def admission(rehearsal: Rehearsal) -> Iterator[Admission]:
     """Install the policies, and wait until they are in force."""
     rehearsal.create_namespace(_ASSIGNED, labels=ASSIGNED)
     rehearsal.create_namespace(_OPEN)
-    rehearsal.create_namespace(_ADMIN, labels={"resource.kubernetes.io/admin-access": "true"})
-    _exempt_from_operators(rehearsal, _ASSIGNED, _OPEN, _ADMIN)
+    rehearsal.create_namespace(_ADMIN, labels=ADMIN)
+    rehearsal.create_namespace(_ADMIN_ASSIGNED, labels={**ADMIN, **ASSIGNED})
+    _exempt_from_operators(rehearsal, _ASSIGNED, _OPEN, _ADMIN, _ADMIN_ASSIGNED)
     with placement_policies(rehearsal):
         yield Admission(rehearsal)
 
@@ -162,7 +165,7 @@ _NOT_SERVED: dict[str, tuple[Json, Json]] = {
     "provisioning disabled by an annotation": (pod_spec(), {"annotations": {constants.DISABLE: "true"}}),
     "dynamic slice": (pod_spec(), {"annotations": {constants.SLICE_TOPOLOGY: "2x2x2"}}),
     "claims without an accelerator": (
-        pod_spec(chips=0, nodeSelector={constants.TPU_TOPOLOGY: "2x2x2"}, **_CLAIMS),
+        pod_spec(chips=0, nodeSelector={constants.TPU_TOPOLOGY: "2x2x2"}, **CLAIMS),
         {},
     ),
 }
@@ -178,7 +181,7 @@ def test_pod_of_a_group_that_the_provisioner_cannot_serve_is_not_marked(
 
 
 def test_pod_of_a_group_with_claims_is_marked(admission: Admission) -> None:
-    spec = admission.admit(_ASSIGNED, pod_spec(chips=0, **_CLAIMS), labels=_GROUP)
+    spec = admission.admit(_ASSIGNED, pod_spec(chips=0, **CLAIMS), labels=_GROUP)
     assert marks(spec) == labels_of(slice_key(_GROUP), _ASSIGNED)
 
 
@@ -235,9 +238,9 @@ _ASKING: dict[str, tuple[str, Json, bool]] = {
         {**_limits("cpu"), "initContainers": _limits(constants.TPU_RESOURCE)["containers"]},
         True,
     ),
-    "claims": (_OPEN, {**_limits("cpu"), **_CLAIMS}, True),
+    "claims": (_OPEN, {**_limits("cpu"), **CLAIMS}, True),
     "resource of a device class": (_OPEN, _limits("deviceclass.resource.kubernetes.io/tpu.google.com"), True),
-    "claims of an administrator": (_ADMIN, {**_limits("cpu"), **_CLAIMS}, False),
+    "claims of an administrator": (_ADMIN, {**_limits("cpu"), **CLAIMS}, False),
     "chips in a namespace for administrators": (_ADMIN, _limits(constants.TPU_RESOURCE), True),
     "no chips": (_OPEN, _limits("cpu"), False),
     "zero chips": (_OPEN, _limits(constants.TPU_RESOURCE, "0"), False),
@@ -262,6 +265,14 @@ def test_only_pods_that_may_get_chips_are_kept_off_slices(
 def test_pod_of_a_group_without_chips_is_not_marked(admission: Admission) -> None:
     spec = admission.admit(_ASSIGNED, pod_spec(chips=0), labels=_GROUP)
     assert (marks(spec), terms(spec)) == ({}, [])
+
+
+def test_only_groups_with_chips_are_marked_in_namespaces_for_administrators(admission: Admission) -> None:
+    """The webhook that replaces the policy gets only pods with chips there."""
+    marked = admission.admit(_ADMIN_ASSIGNED, pod_spec(), labels=_GROUP)
+    assert (marks(marked), terms(marked)) == (labels_of(slice_key(_GROUP), _ADMIN_ASSIGNED), [])
+    monitoring = admission.admit(_ADMIN_ASSIGNED, pod_spec(chips=0, **CLAIMS), labels=_GROUP)
+    assert (marks(monitoring), terms(monitoring)) == ({}, [])
 
 
 def _selecting(selector: dict[str, str], **fields: Any) -> Json:

@@ -21,12 +21,13 @@ from tests.e2e.kit import (
     registered_webhook,
     serving_webhook,
 )
-from tests.e2e.test_placement_policy import Admission, await_marks, marks, terms
+from tests.e2e.test_placement_policy import ADMIN, CLAIMS, Admission, await_marks, marks, terms
 from tests.support.objects import pod_spec, raw_lws
 
 pytestmark = pytest.mark.e2e
 
 _ASSIGNED, _OPEN, _OFF = "webhook-assigned", "webhook-open", "webhook-off"
+_ADMIN, _ADMIN_ASSIGNED = "webhook-admin", "webhook-admin-assigned"
 _GROUP = {constants.JOB_KEY: "a" * 40}
 
 
@@ -36,6 +37,8 @@ def server(rehearsal: Rehearsal) -> Iterator[Admission]:
     rehearsal.create_namespace(_ASSIGNED, labels=ASSIGNED)
     rehearsal.create_namespace(_OPEN)
     rehearsal.create_namespace(_OFF, labels={constants.PLACEMENT: constants.PLACEMENT_OFF})
+    rehearsal.create_namespace(_ADMIN, labels=ADMIN)
+    rehearsal.create_namespace(_ADMIN_ASSIGNED, labels={**ADMIN, **ASSIGNED})
     trial = Admission(rehearsal, compared=False)
 
     def admits() -> bool:
@@ -60,6 +63,26 @@ def test_pods_are_marked_only_in_namespaces_with_the_label(server: Admission) ->
         spec = server.admit(namespace, pod_spec(), labels=_GROUP)
         assert marks(spec) == {}
         assert [each["key"] for term in terms(spec) for each in term["matchExpressions"]] == [constants.SLICE]
+
+
+def test_only_pods_with_chips_are_changed_in_namespaces_for_administrators(server: Admission) -> None:
+    kept_off = server.admit(_ADMIN, pod_spec(), labels=_GROUP)
+    assert (marks(kept_off), len(terms(kept_off))) == ({}, 1)
+    assert marks(server.admit(_ADMIN_ASSIGNED, pod_spec(), labels=_GROUP)) == labels_of(
+        slice_key(_GROUP), _ADMIN_ASSIGNED
+    )
+    for namespace in (_ADMIN, _ADMIN_ASSIGNED):
+        for spec in (pod_spec(chips=0, **CLAIMS), pod_spec(chips=0)):
+            unchanged = server.admit(namespace, spec, labels=_GROUP)
+            assert (marks(unchanged), terms(unchanged)) == ({}, [])
+
+
+def test_pod_with_more_values_than_are_read_is_rejected(server: Admission) -> None:
+    """An unreviewed pod could run on the node pool of a slice of another namespace."""
+    spec = pod_spec()
+    spec["containers"][0]["env"] = [{"name": f"E{number}", "value": "," * 100_000} for number in range(6)]
+    assert "placement.tpu-provisioner.cloud.google.com" in server.refusal(_OPEN, spec)
+    assert "values, and at most 500,000 are read" in server.refusal(_OPEN, spec)
 
 
 # The pods wait for node pools.

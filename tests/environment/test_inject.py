@@ -410,6 +410,31 @@ def test_localhost_counts_as_absent_only_for_worker_variables():
     assert [name for name in ours if is_absent(name, read.containers[0], ours)] == ["TPU_WORKER_HOSTNAMES"]
 
 
+@pytest.mark.parametrize(
+    ("hosts", "addresses", "absent"),
+    [
+        pytest.param("localhost", None, True, id="one localhost"),
+        pytest.param("localhost,localhost", "localhost:1,localhost:2", True, id="two processes"),
+        pytest.param("localhost,localhost,localhost", None, False, id="the container's own value"),
+        pytest.param("localhost", "localhost:1,localhost:2,localhost:3", False, id="the container's own addresses"),
+        pytest.param("localhost", "a:1", False, id="another host in the addresses"),
+        pytest.param("localhost,", None, False, id="an empty host at the end"),
+        pytest.param(",localhost", None, False, id="an empty host at the beginning"),
+        pytest.param("localhost2", None, False, id="a longer name"),
+        pytest.param("localhost\n", None, False, id="a newline"),
+        pytest.param("", None, False, id="empty"),
+        pytest.param(",".join(["localhost"] * 9216), None, True, id="as many as the largest slice has"),
+        pytest.param(",".join(["localhost"] * 9217), None, False, id="more"),
+    ],
+)
+def test_variable_counts_as_absent_if_all_hosts_are_localhost(hosts: str, addresses: str | None, *, absent: bool):
+    given = {"TPU_WORKER_ID": "7", "TPU_WORKER_HOSTNAMES": hosts}
+    given |= {"TPU_PROCESS_ADDRESSES": addresses} if addresses is not None else {}
+    read: Any = read_pod(pod_of(stateful_set(), "train-0", containers=[with_env(given)]))
+    ours = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost,localhost,localhost"}
+    assert is_absent("TPU_WORKER_ID", read.containers[0], ours) is absent
+
+
 WORKER = {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "a,b"}
 WHOLE = {"TPU_PROCESS_ADDRESSES": "a:1,b:1", "TPU_PROCESS_PORT": "1"}
 SLICES = {"MEGASCALE_NUM_SLICES": "9", "MEGASCALE_SLICE_ID": "8", "MEGASCALE_COORDINATOR_ADDRESS": "c"}

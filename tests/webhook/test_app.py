@@ -20,8 +20,11 @@ from urllib.error import HTTPError
 
 import pytest
 import structlog
+import yaml
 
 from provisioner import tpu
+from provisioner.admission import hooks
+from provisioner.admission import review as review_module
 from provisioner.admission.files import Files
 from provisioner.admission.keeper import make_keys
 from provisioner.kube.api import connect
@@ -173,6 +176,42 @@ def test_events_on_arbitrary_owners_take_at_most_20_mb(kube: FakeKube):
         recorder.emit(owner, kind="Warning", reason="R", message=name * 5)
     kept = [each for space in recorder._namespaces.values() for each in space.known.values()]
     assert sum(sys.getsizeof(each.message) + 4 * sys.getsizeof(each.ref.name) for each in kept) < 20_000_000
+
+
+def _size(value: object) -> int:
+    """Return the memory in bytes of decoded JSON."""
+    parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sys.getsizeof(value) + sum(map(_size, parts))
+
+
+@pytest.mark.parametrize(
+    ("file", "path"),
+    [
+        ("components/webhook/deployment.yaml", ("spec", "template", "spec", "containers", 0)),
+        ("charts/tpu-provisioner/values.yaml", ("webhook",)),
+        ("charts/ipu-partitions/values.yaml", ()),
+    ],
+)
+def test_memory_limit_covers_the_largest_reviews_of_all_lanes(file: str, path: tuple[str | int, ...]):
+    """Any client that reaches the port can post them, and a replica that exceeds its limit is killed."""
+    found: Any = yaml.safe_load((Path("deploy") / file).read_text(encoding="utf-8"))
+    for step in path:
+        found = found[step]
+    limit = int(found["resources"]["limits"]["memory"].removesuffix("Mi"))
+    # An idle server with the packages for development took 83 MiB.
+    idle = 96 * 2**20
+    # Each part is an object with a key of its own, in the fewest bytes. The rest of the body is one text, of which each
+    # character takes 4 bytes if one of them is outside of the Basic Multilingual Plane.
+    part = b'{"abcdefg":'
+    decoded = _size(json.loads(part + b"0}"))
+    largest = review_module._MOST_PARTS * decoded
+    largest += 4 * max(0, app._LIMITS.body_bytes - review_module._MOST_PARTS * len(part))
+    lanes = len(hooks.Lanes()._large) * hooks._LARGE_AT_ONCE
+    # A list of short texts takes the most memory for its size among small bodies.
+    small = json.dumps(["\u0436"] * 10_000, ensure_ascii=False, separators=(",", ":")).encode()
+    waiting = hooks._LATER_BYTES * _size(json.loads(small)) / len(small)
+    total = idle + app._LIMITS.held_bytes + lanes * largest + waiting
+    assert limit * 0.8 < total / 2**20 < limit
 
 
 def test_probes_and_metrics_show_the_state_of_the_server(webhook: WebhookServer, kube: FakeKube):

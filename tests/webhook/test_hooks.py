@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from provisioner.admission.hooks import begin_of
+from provisioner.admission.hooks import begin_of, is_small
 from provisioner.admission.review import Notice
 from provisioner.kube import errors
 from provisioner.settings import SettingsError
@@ -210,3 +211,107 @@ def test_job_is_unchanged_without_settings() -> None:
     job = raw_job(metadata={"ownerReferences": [job_reference("train", kind="JobSet")]})
     assert answered("/mutate/jobs", job, "admitted") == ADMITTED
     assert answered("/mutate/jobs", job, "admitted", RESERVATION_LOCATION_HINT="", FORCE_ON_DEMAND="false") == ADMITTED
+
+
+def test_unreadable_reviews_are_denied_by_placement_and_partitions() -> None:
+    """Otherwise failurePolicy applies: a pod without a review could run on the node pool of another namespace."""
+    body = b'{"apiVersion":"admission.k8s.io/v1","request":{"uid":"7","object":"' + b"," * 500_001
+    hooks = make_hooks(read_webhook_settings({}), FakeKube(), {})
+    denied = {each.path for each in hooks if answer_of(begin_of(each, lambda *_: None), body).status == 200}
+    placement = {"/mutate/placement", "/mutate/placement/assign", "/mutate/placement/off"}
+    assert denied == {"/mutate/partitions", *placement}
+
+
+# --- the event loop, which answers quick reviews of small bodies
+
+
+def _workers(value: str) -> list[Json]:
+    values = {"TPU_WORKER_ID": "7", "TPU_WORKER_HOSTNAMES": value, "TPU_PROCESS_ADDRESSES": value}
+    return [{"name": name, "value": each} for name, each in values.items()]
+
+
+def _pod(containers: int = 1, metadata: Json | None = None, **container: Any) -> Json:
+    labels = {**ASKING["labels"], "jobset.sigs.k8s.io/job-key": "a" * 40}
+    chips = "4" if containers == 1 else "1"
+    own = {"name": "c", "image": "i", "resources": {"limits": {"google.com/tpu": chips}}, **container}
+    selector = {"cloud.google.com/gke-tpu-accelerator": "tpu7x", "cloud.google.com/gke-tpu-topology": "2x2x1"}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": "p", "labels": labels, "annotations": {"graphcore.ai/ipus": "4"}, **(metadata or {})},
+        "spec": {"nodeSelector": selector, "containers": [own] * containers},
+    }
+
+
+def _with_spec(**spec: Any) -> Json:
+    pod = _pod(metadata={"labels": {}})
+    return {**pod, "spec": {**pod["spec"], **spec}}
+
+
+def _with_terms(*terms: Json) -> Json:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return _with_spec(affinity={"nodeAffinity": required})
+
+
+_EXPRESSION = {"key": "a", "operator": "Exists"}
+_LARGEST = {
+    "hosts that are empty": _pod(env=_workers("," * 30_000)),
+    "hosts": _pod(env=_workers("h," * 15_000)),
+    "localhost": _pod(env=_workers(",".join(["localhost"] * 3000))),
+    "hosts in several containers": _pod(8, env=_workers("," * 3500)),
+    "variables": _pod(env=[{"name": f"E{number}", "value": "1"} for number in range(900)]),
+    "containers": _pod(64),
+    "labels": _pod(metadata={"labels": {f"k{number}": "v" for number in range(4500)}}),
+    "annotations": _pod(metadata={"annotations": {f"k{number}": "v" for number in range(4500)}}),
+    "owners": _pod(metadata={"ownerReferences": [{"kind": "Job", "name": "a"}] * 900}),
+    "a long name": _pod(metadata={"name": "x" * 60_000}),
+    "a long number of IPUs": _pod(metadata={"annotations": {"graphcore.ai/ipus": "9" * 60_000}}),
+    "a long number of chips": _pod(resources={"limits": {"google.com/tpu": "9" * 60_000}}),
+    "resources": _pod(resources={"limits": {"google.com/tpu": "4", **{f"r{number}": "1" for number in range(4500)}}}),
+    "ports": _pod(ports=[{"containerPort": number} for number in range(900)]),
+    "mounts": _pod(volumeMounts=[{"name": "x", "mountPath": "/" * 30}] * 900),
+    "capabilities": _pod(securityContext={"capabilities": {"add": ["CAP_X"] * 7000}}),
+    "terms of affinity": _with_terms(*[{"matchExpressions": [_EXPRESSION]}] * 300),
+    "expressions of a term": _with_terms({"matchExpressions": [_EXPRESSION] * 900}),
+    "claims": _with_spec(resourceClaims=[{"name": "a"}] * 900),
+    "selectors": _with_spec(nodeSelector={f"k{number}": "v" for number in range(4500)}),
+    "a long topology": _with_spec(nodeSelector={"cloud.google.com/gke-tpu-topology": "1x" * 30_000}),
+    "scheduling gates": _with_spec(schedulingGates=[{"name": f"g{number}"} for number in range(900)]),
+    "volumes": _with_spec(volumes=[{"name": f"v{number}"} for number in range(900)]),
+}
+
+
+def _calls_of(work: Callable[[], object]) -> int:
+    """Return the number of functions that are called."""
+    events: list[str] = []
+    sys.setprofile(lambda _frame, event, _argument: events.append(event))
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return events.count("call") + events.count("c_call")
+
+
+@pytest.mark.parametrize("pod", _LARGEST.values(), ids=_LARGEST)
+def test_calls_of_a_quick_review_are_bounded_by_the_size_of_the_pod(pod: Json) -> None:
+    """No other review is answered in this time: 60 ms for each pod of 60 KB let one tenant stop a replica."""
+    request = {"uid": "7", "kind": {"kind": "Pod"}, "operation": "CREATE", "namespace": "ml", "object": pod}
+    review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    body = json.dumps(review, separators=(",", ":")).encode()
+    assert is_small(body)
+    for injection in ("compatible", "least-privilege"):
+        settings = read_webhook_settings(
+            {
+                "INJECT": "all",
+                "INJECT_TOPOLOGY": "true",
+                "PLACEMENT_NAMESPACES": "all",
+                "IPU_INJECTION": injection,
+                "IPU_INIT_IMAGE": "i",
+            }
+        )
+        quick = [each for each in make_hooks(settings, FakeKube(), {}) if each.quick]
+        assert len(quick) == 5
+        for hook in quick:
+            begin = begin_of(hook, lambda *_: None)
+            # The first review fills caches.
+            begin(body, 0.0)
+            assert _calls_of(functools.partial(begin, body, 0.0)) <= len(body) + 1000, hook.name
