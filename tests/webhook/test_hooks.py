@@ -217,7 +217,7 @@ def test_unreadable_reviews_are_denied_by_placement_and_partitions() -> None:
     """Otherwise failurePolicy applies: a pod without a review could run on the node pool of another namespace."""
     body = b'{"apiVersion":"admission.k8s.io/v1","request":{"uid":"7","object":"' + b"," * 500_001
     hooks = make_hooks(read_webhook_settings({}), FakeKube(), {})
-    denied = {each.path for each in hooks if answer_of(begin_of(each, lambda *_: None), body).status == 200}
+    denied = {each.path for each in hooks if answer_of(begin_of(each, lambda *_: None), body).status_code == 200}
     placement = {"/mutate/placement", "/mutate/placement/assign", "/mutate/placement/off"}
     assert denied == {"/mutate/partitions", *placement}
 
