@@ -151,6 +151,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> int:
     return bounds.NAMESPACE_WORKLOADS
 
 
+@pytest.mark.timeout(20)  # tracemalloc slows it down.
 def test_jobsets_of_one_namespace_take_bounded_memory_and_leave_others_as_they_are(small: int) -> None:
     """1,600 suspended JobSets within all other bounds took 754 MiB, and the container has 512 MiB."""
     kube = FakeKube()
