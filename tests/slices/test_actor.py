@@ -1,4 +1,4 @@
-"""Acting: every call ends in an answer, and nothing is sent without enough of the lease."""
+"""Actor: each create and delete ends in an answer, and no change is sent if the Lease ends too soon."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def put_pool(world: World) -> None:
 
 
 def put_stray(world: World) -> None:
-    """Put a pod of somebody else on the node."""
+    """Put a pod of another namespace on the node."""
     world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", NODE))
 
 
@@ -85,7 +85,7 @@ def test_a_create_that_gke_takes(world: World) -> None:
 
 
 def test_the_gate_forgets_what_nobody_wants_to_delete_any_more(world: World) -> None:
-    """The plan's memory has all deletes that are open."""
+    """The memory of the plan contains every open delete; the gate forgets the other pools."""
     put_pool(world)
     put_stray(world)
     deleted(world)
@@ -103,7 +103,7 @@ def test_a_create_that_gke_refuses(world: World, kind: FailureKind) -> None:
 
 
 def test_what_crashes_may_have_had_its_effect(world: World) -> None:
-    """A mistake of ours in the middle of a call leaves its outcome unknown, and is never lost."""
+    """If a defect of the provisioner ends a call, GKE may have received it, so its outcome is unknown."""
     put_pool(world)
     world.actor.supplier = Broken()  # type: ignore[assignment]
     for answer in (created(world), deleted(world)):
@@ -154,7 +154,7 @@ def test_a_delete_while_kubernetes_fails(world: World) -> None:
 
 
 def test_a_lease_that_ends_at_the_gate_stops_the_delete(world: World) -> None:
-    """The lease is looked at again after the gate, which may take long."""
+    """The remaining time of the Lease is checked again after the gate, which may take long."""
     put_pool(world)
     left = iter([30.0, 5.0])
     world.actor.lease_seconds = lambda: next(left)
@@ -189,14 +189,14 @@ def test_an_operation_that_gke_has_forgotten(world: World) -> None:
 
 
 def test_a_look_up_that_crashes_is_only_logged(world: World) -> None:
-    """A crash in a thread ends neither the thread pool nor the count of calls under way."""
+    """The crash does not end the thread pool, and the call no longer counts as in flight."""
     world.actor.supplier = Broken()  # type: ignore[assignment]
     assert carry_out(world, look_ups=(LOOK_UP,)) == []
     assert world.actor.drain(timeout_seconds=1.0)
 
 
 def test_an_uncordon_is_done_once(world: World) -> None:
-    """Nodes of kept pools are opened; a failure is no more than a warning, and is tried again."""
+    """Nodes of kept pools are uncordoned. A failure is only logged, and a later round tries again."""
     put_pool(world)
     cordon(world.kube, NODE)
     world.kube.fail("PATCH", NODE, Unavailable("no answer"))
@@ -222,7 +222,7 @@ def test_a_node_is_released(world: World) -> None:
 
 
 def test_a_node_that_is_being_changed_is_left_alone_until_then(world: World) -> None:
-    """Rounds come faster than answers: each decides the same, and it is done once."""
+    """Several rounds may decide the same change before the first call has ended; only one call is made."""
     put_pool(world)
     cordon(world.kube, NODE)
     before = len(world.calls("PATCH"))
@@ -241,7 +241,7 @@ def test_a_node_that_is_being_changed_is_left_alone_until_then(world: World) -> 
 
 
 def test_a_change_of_a_node_that_is_rejected_is_tried_ever_more_rarely(world: World) -> None:
-    """At first after a second, at last every minute; each node's first failure is logged, and the end of them."""
+    """The gap grows from a second to a minute. Only the first failure of each node and its recovery are logged."""
     put_pool(world)
     cordon(world.kube, NODE)
     world.kube.fail("PATCH", "/nodes/", Forbidden("nodes is forbidden"), times=10**6)
@@ -293,7 +293,7 @@ def test_a_status_is_written_to_the_object_as_it_was(world: World) -> None:
 
 
 def test_delete_waits_for_at_most_64_of_the_statuses_of_earlier_rounds(world: World) -> None:
-    """Requests of one tenant must not delay deletes, which give back money."""
+    """The ProvisioningRequests of one tenant must not delay deletes, which save money."""
     put_pool(world)
     plan = Plan(memory=Memory(), statuses=tuple(status_of(number) for number in range(300)))
     busy = threading.Event()
@@ -320,7 +320,7 @@ def test_statuses_that_are_rejected_keep_no_other_from_being_written(world: Worl
 
 
 def status_of(number: int, prefix: str = "n") -> StatusWrite:
-    """Return a status of a request that does not exist any more."""
+    """Return a status for a ProvisioningRequest that no longer exists."""
     kind, name = PROVISIONING_REQUEST.kind, f"{prefix}{number}"
     return StatusWrite(kind=kind, namespace="default", name=name, resource_version="1", status={})
 
@@ -348,7 +348,7 @@ def test_draining_waits_for_what_is_under_way_and_drops_the_rest(world: World) -
 
 
 class Broken:
-    """A GKE client with a mistake in it."""
+    """Supplier whose methods all raise TypeError."""
 
     def __getattr__(self, method: str) -> Any:
         def crash(*_: Any) -> Any:
@@ -358,14 +358,14 @@ class Broken:
 
 
 class Slow:
-    """A GKE client whose creates wait."""
+    """Supplier whose creates set `entered` and then wait for `release`."""
 
     def __init__(self, entered: threading.Event, release: threading.Event) -> None:
         self._entered, self._release = entered, release
         self.created = 0
 
     def create_pool(self, request: NodePoolRequest, blocked: object) -> OperationName:
-        """Wait until released."""
+        """Wait for `release`, at most 10 s, and count the create."""
         self._entered.set()
         assert self._release.wait(10)
         self.created += 1
@@ -373,15 +373,15 @@ class Slow:
 
 
 class Exhausted:
-    """Threads that cannot start one more."""
+    """Executor that cannot start a thread."""
 
     def submit(self, *_: object) -> None:
-        """Raise what a pool of threads raises."""
+        """Raise the error that ThreadPoolExecutor raises."""
         raise RuntimeError("can't start new thread")
 
 
 def test_a_call_that_cannot_be_submitted_is_answered_and_costs_no_other_its_turn() -> None:
-    """Creates still go out though no delete can."""
+    """Creates are sent even if no delete can be submitted."""
     world = World()
     put_pool(world)
     world.actor.slow_executor = Exhausted()  # type: ignore[assignment]

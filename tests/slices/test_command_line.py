@@ -1,4 +1,4 @@
-"""The command line of the controller."""
+"""Command `run`: its flags, those of the Go provisioner, and wrong settings."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from provisioner.settings import readable
 from tests.support.kubeconfig import write_kubeconfig
 from tests.support.settings import REQUIRED, settings
 
-#: Some of these tests start Python.
+#: Some of these tests start a Python process.
 pytestmark = pytest.mark.timeout(60)
 
 COMPLETE = REQUIRED | {"GKE_ENDPOINT": "http://127.0.0.1:9"}
 
 
 def flags(*arguments: str) -> dict[str, Any]:
-    """Parse a command line and do nothing."""
+    """Parse the command line of `run` without running it; return the values by parameter."""
     return run.command.make_context("run", [*arguments]).params
 
 
@@ -59,7 +59,6 @@ def test_addresses(arguments: list[str]) -> None:
 
 
 def test_the_defaults_are_those_of_the_go_provisioner() -> None:
-    """Without flags, metrics are on 8080, probes on 8081, and there is no election."""
     found = flags()
     assert (found["metrics_bind_address"], found["health_probe_bind_address"]) == (":8080", ":8081")
     assert found["leader_elect"] is False
@@ -80,7 +79,7 @@ def test_levels_of_the_go_logger(argument: str, want: str) -> None:
 def test_flags_of_the_go_logger_count_and_those_without_counterpart_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The controller starts with them, and the log names each that has no effect."""
+    """Manifests of the Go provisioner pass these flags; the controller must start with them."""
     found: list[Any] = []
     monkeypatch.setattr(run.app, "run", lambda effective, *_: found.append(effective.log_level) or 0)
     monkeypatch.setattr(run.logs, "configure", lambda *given, **more: found.append((*given, *more.values())))
@@ -97,7 +96,7 @@ def test_flags_of_the_go_logger_count_and_those_without_counterpart_are_told(
 
 
 def test_a_wrong_truth_value_is_told_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
-    """The flag, the value, and what is wrong; no name of a function."""
+    """Click's own message would contain the name of the function that parses the value."""
     with pytest.raises(SystemExit):
         main(["run", "--leader-elect=maybe"])
     assert capsys.readouterr().err.endswith("Invalid value for '--leader-elect': 'maybe' is neither true nor false\n")
@@ -120,7 +119,7 @@ def test_wrong_flags_are_a_usage_error(arguments: list[str]) -> None:
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user would."""
+    """Run `tpu-provisioner` in a process of its own, with only these settings in the environment."""
     kept = {key: value for key, value in os.environ.items() if key not in COMPLETE}
     return subprocess.run(
         [sys.executable, "-m", "provisioner", *arguments],
@@ -138,7 +137,7 @@ def test_the_version() -> None:
 
 
 def test_wrong_settings_are_refused_in_one_message() -> None:
-    """All that is wrong is named in one message, the kubeconfig and flags included, and the exit code is 1."""
+    """Users see all mistakes at the first start: those in variables, in the kubeconfig and in flags."""
     wrong = {"GCP_ZONE": "us-east1-b", "CONCURRENCY": "0", "NODE_MIN_LIFESPAN": "10", "KUBECONFIG": "/nowhere/config"}
     done = command("run", "--metrics-bind-address=8080", **(COMPLETE | wrong))
     assert done.returncode == 1
@@ -151,7 +150,7 @@ def test_wrong_settings_are_refused_in_one_message() -> None:
 def test_under_the_name_of_the_go_program_it_is_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Manifests of the Go provisioner start /manager with flags alone; any other name takes a command first."""
+    """Manifests of the Go provisioner start /manager with only flags. Other names require a command first."""
     for program, usage in (("/manager", "Usage: tpu-provisioner run "), ("/bin/tpu-provisioner", "COMMAND")):
         monkeypatch.setattr(sys, "argv", [program, "-no-such-flag"])
         with pytest.raises(SystemExit) as error:
@@ -167,6 +166,6 @@ def test_the_mock_provider_is_refused() -> None:
 
 
 def test_durations_are_logged_with_their_unit() -> None:
-    """The names of the variables do not say it."""
+    """The names of the variables do not contain the unit."""
     logged = readable(settings(deletion_delay_seconds=90.0))
     assert (logged["NODEPOOL_DELETION_DELAY"], logged["NODE_MIN_LIFESPAN"]) == ("90s", "10s")

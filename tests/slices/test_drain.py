@@ -1,4 +1,4 @@
-"""`tpu-provisioner drain`: what is left and why, and an exit code that an uninstall can go by."""
+"""`tpu-provisioner drain`: lists the remaining node pools with reasons; its exit code is 0 if none is left."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _LEASE = object_path("leases", constants.LEASE_NAME, namespace=_OWN, root=LEASES
 
 @dataclass
 class Drained:
-    """What the command came to."""
+    """Exit code and output of the command."""
 
     code: int
     text: str
-    #: How long it waited.
+    #: Duration of its wait in seconds.
     seconds: float = 0.0
 
 
 @dataclass
 class Person:
-    """Runs the command, and does something each time that it waits."""
+    """User who runs the command, and performs the next of `meanwhile` whenever the command waits."""
 
     world: World
-    #: What happens while it waits; after the last of these, the patience runs out.
+    #: Actions, one for each pause of the command. If pools remain after the last one, the command times out.
     meanwhile: list[Callable[[], object]] = field(default_factory=list)
     certificate: bytes = CERTIFICATE
 
     def look(self) -> drain.Look:
-        """Return what the command looks with."""
+        """Return the command's access to the world: its settings, the API server and GKE."""
         world = self.world
         return drain.Look(
             settings=world.settings,
@@ -59,7 +59,7 @@ class Person:
         )
 
     def __call__(self, *, patience_seconds: float = 0.0) -> Drained:
-        """Run it."""
+        """Run the command with this time-out in seconds; 0 does not wait."""
         world, lines = self.world, list[str]()
         began, steps = world.clock(), list(self.meanwhile)
 
@@ -92,14 +92,14 @@ def _paused(world: World) -> World:
 
 
 def test_nothing_left(world: World) -> None:
-    """It says where it looked, and ends with 0; pools of others do not count."""
+    """The message names project, location and cluster. Pools that the provisioner did not create do not count."""
     world.gke.set_pool(NodePool(name=PoolName("default-pool"), status=PoolStatus.RUNNING))
     done = Person(_paused(world))()
     assert (done.code, done.text) == (0, "No node pool of the provisioner is left in project-1/us-central2/test.")
 
 
 def test_a_jobset_keeps_its_pool(world: World) -> None:
-    """A pool under a living JobSet is named with it, and the exit code says that it is there."""
+    """The command only reports: it deletes no pool itself."""
     pool = world.run_to_use()
     done = Person(_paused(world))()
     assert done.code == 1
@@ -113,7 +113,7 @@ def test_a_jobset_keeps_its_pool(world: World) -> None:
 
 
 def test_a_suspended_jobset_that_keeps_its_pool() -> None:
-    """It is named, and so is the setting; without the setting the pool goes."""
+    """Without the setting, the controller would delete the pool, so the command does not name the JobSet as user."""
     world = World(keep_suspended=True)
     pool = world.run_to_use()
     world.remove_leader()
@@ -127,7 +127,7 @@ def test_a_suspended_jobset_that_keeps_its_pool() -> None:
 
 
 def test_it_waits_until_the_last_pool_is_gone(world: World) -> None:
-    """JobSet deleted, pool idle, pool stopping, gone: each is told once, and the end is 0."""
+    """Each state of the pool is printed once: needed by the JobSet, not needed, being deleted, deleted."""
     world.run_to_use()
 
     def end_the_jobset() -> None:
@@ -146,7 +146,7 @@ def test_it_waits_until_the_last_pool_is_gone(world: World) -> None:
 
 
 def test_the_patience_is_over(world: World) -> None:
-    """It gives up at the moment that it was given, says so, and ends with 1; it repeats itself each minute."""
+    """The command waits for exactly the time-out, and repeats an unchanged report after a minute."""
     world.run_to_use()
     done = Person(_paused(world))(patience_seconds=95)
     assert done.code == 1
@@ -156,7 +156,7 @@ def test_the_patience_is_over(world: World) -> None:
 
 
 def test_a_pod_of_nobodys_jobset(world: World) -> None:
-    """A pool that no JobSet needs and that somebody's pod is on is kept by the controller: the pod is named."""
+    """The controller keeps a pool with another workload's pod on it, even if no JobSet needs the pool."""
     pool = world.run_to_use()
     world.vanish()
     guest = raw_foreign_pod("notebook", f"gke-test-{pool}-0")
@@ -174,7 +174,7 @@ def test_a_pod_of_nobodys_jobset(world: World) -> None:
 
 
 def test_a_pool_that_is_about_to_be_made(world: World) -> None:
-    """With creation going on, a JobSet that waits is not nothing; with creation paused it is."""
+    """While creation is not paused, the controller may create a pool for the waiting JobSet after the command ends."""
     world.put_jobset()
     done = Person(world)()
     assert done.code == 1
@@ -207,7 +207,7 @@ _NOBODY = (
 
 @pytest.mark.parametrize(("name", "holder", "age_seconds", "words"), _NOBODY, ids=[case[0] for case in _NOBODY])
 def test_no_controller_runs(name: str, holder: str, age_seconds: float, words: str, world: World) -> None:
-    """Without a controller nothing deletes the pools: that is said, and what to do."""
+    """Only a running controller deletes pools, so the command prints how to start one."""
     world.run_to_use()
     _lead(world, holder=holder, age_seconds=age_seconds)
     done = Person(_paused(world))()
@@ -216,7 +216,7 @@ def test_no_controller_runs(name: str, holder: str, age_seconds: float, words: s
 
 
 def test_the_lease_cannot_be_told(world: World) -> None:
-    """It is missing, or may not be read: the first is said, the second is no news."""
+    """A missing Lease means that no controller runs. A Lease that may not be read means nothing."""
     world.run_to_use()
     world.kube.remove_object(_LEASE)
     assert "No process has held" in Person(_paused(world))().text
@@ -225,14 +225,14 @@ def test_the_lease_cannot_be_told(world: World) -> None:
 
 
 def test_another_cluster(world: World) -> None:
-    """That another cluster has no pools is no reason to uninstall from this one."""
+    """GCP_CLUSTER is another cluster than the kubeconfig's: its empty list of pools proves nothing about this one."""
     done = Person(_paused(world), certificate=OTHER_CERTIFICATE)()
     assert done.code == 1
     assert "No node pool" not in done.text
 
 
 def test_gke_is_away(world: World) -> None:
-    """While it cannot be asked nothing is said to be empty; when it is back, the wait goes on."""
+    """Without a list of pools it is unknown whether pools are left."""
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="down")
     assert Person(_paused(world))().code == 1
     done = Person(_paused(world), [world.gke.heal])(patience_seconds=60)
@@ -241,7 +241,7 @@ def test_gke_is_away(world: World) -> None:
 
 
 def test_what_cannot_be_read(world: World) -> None:
-    """Pools are told although nobody can say who needs them; without pools, only paused creation makes it certain."""
+    """Pools are reported even if the workloads that need them cannot be read."""
     world.kube.fail("GET", "pods", errors.Forbidden("pods: no", status=403))
     done = Person(world)()
     assert done.code == 1

@@ -1,4 +1,4 @@
-"""A user edits the label `cloud.google.com/gke-nodepool` of a node: its pool is deleted only after the work on it."""
+"""Users edit the label `cloud.google.com/gke-nodepool` of nodes; pools are kept as long as pods run on these nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def edit(world: World, node: str, value: str | None) -> None:
 
 
 def record(world: World, node: str, pool: str) -> None:
-    """Let GKE record the labels that it applied."""
+    """Let GKE record the labels that it applied to a node, with this pool, in an annotation."""
     applied = (
         f"cloud.google.com/gke-boot-disk=pd-ssd,{constants.NODE_POOL}={pool},cloud.google.com/gke-os-distribution=cos"
     )
@@ -83,7 +83,7 @@ def test_pool_under_work_is_kept_for_20_minutes_if_the_label_of_its_node_is_edit
 
 
 def test_labels_of_two_pools_that_are_exchanged_keep_neither_from_its_end() -> None:
-    """The number of nodes with each label is as it should be."""
+    """The exchange is hard to notice, because the number of nodes with each label is still right."""
     world = World()
     idle, used = world.run_to_use("train"), world.run_to_use("another")
     for pool, label in ((idle, used), (used, idle)):
@@ -102,7 +102,7 @@ RECORDED = Membership(listed=MEMBERSHIP.listed)
 
 @pytest.fixture
 def world() -> World:
-    """Give a pool of one node, which its label does not select."""
+    """Return a world with a pool of one node, whose label has been removed."""
     world, pool = World(), NodePool(name=POOL, status=PoolStatus.RUNNING)
     world.kube.put_object(object_path("nodes", NODE), node_of(pool, NODE, world.clock))
     edit(world, NODE, None)
@@ -167,7 +167,7 @@ def test_pod_of_the_workload_on_a_node_of_unknown_pool_keeps_the_pool(world: Wor
     with pytest.raises(KeptError, match=f"{NAMESPACE}/train-workers-0-0 runs on node {NODE}, whose label"):
         world.gate.pass_through(unknown)
     assert world.calls("PATCH") == [object_path("nodes", NODE)] * 2
-    # GKE says that the node is another pool's.
+    # By GKE's record, the node belongs to another pool.
     record(world, NODE, "other-pool")
     world.gate.pass_through(unknown)
     world.kube.patch(object_path("nodes", NODE), {"metadata": {"annotations": {constants.APPLIED_LABELS: None}}})
@@ -200,6 +200,6 @@ def test_list_of_all_nodes_that_fails_keeps_the_pool(world: World) -> None:
 
 
 def test_pool_that_lost_its_nodes_is_deleted(world: World) -> None:
-    """Fewer nodes than hosts are no reason to keep it, once no other node of the cluster is one of them."""
+    """A pool with fewer nodes than hosts is deleted if the list of all nodes shows no further node of the pool."""
     world.kube.remove_object(object_path("nodes", NODE))
     world.gate.pass_through(delete(hosts=4))

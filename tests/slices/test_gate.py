@@ -1,4 +1,4 @@
-"""The gate before a delete: the reason proven live, the nodes closed, nothing unfinished with chips on them."""
+"""The gate before the delete of a pool: live reads confirm the reason, nodes are cordoned, and no pod is on them."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def world() -> World:
 
 
 def put_jobset(world: World, *, uid: str = "uid-of-train", **changes: Any) -> None:
-    """Put the JobSet that the pool was made for, or one of its name."""
+    """Put the JobSet that the pool was created for, or another one with its name if the UID is given."""
     world.kube.put_object(jobset_path("train"), jobset_of("train", uid=uid, **changes))
 
 
 def put_pod(world: World, name: str = "stray", **changes: Any) -> None:
-    """Put a pod of somebody else on the first node."""
+    """Put a pod of another namespace on the first node."""
     status = {"status": changes.pop("status")} if "status" in changes else {}
     raw = raw_foreign_pod(name, NODE, **changes) | status
     world.kube.put_object(object_path("pods", name, namespace="other"), raw)
 
 
 def cordoned(world: World, node: str = NODE) -> tuple[bool, bool]:
-    """Return whether a node is cordoned, and whether the note says that it was us."""
+    """Return whether a node is cordoned, and whether its annotation says that the provisioner cordoned it."""
     raw = world.kube.object(object_path("nodes", node))
     assert raw is not None
     ours = constants.CORDONED in raw["metadata"].get("annotations", {})
@@ -119,7 +119,7 @@ def test_a_reason_that_is_not_confirmed_keeps_the_pool(
 
 @pytest.mark.parametrize("reason", [DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED])
 def test_a_suspended_jobset_that_keeps_its_pools_is_no_reason(world: World, reason: DeleteReason) -> None:
-    """As decided by who does not watch its namespace; one that has ended is one."""
+    """A provisioner that does not watch its namespace decides so. If the JobSet has also ended, the delete passes."""
     gate = replace(world.gate, keep_suspended=True)
     put_jobset(world, **SUSPENDED)
     with pytest.raises(NeededError, match="is suspended and keeps it"):
@@ -131,14 +131,14 @@ def test_a_suspended_jobset_that_keeps_its_pools_is_no_reason(world: World, reas
 
 
 def test_a_pool_that_names_no_uid_goes_by_the_name(world: World) -> None:
-    """A pool of the Go provisioner is kept while any JobSet of the name lives."""
+    """Pools of the Go provisioner have no label with a UID."""
     put_jobset(world, uid="any")
     with pytest.raises(KeptError, match="lives"):
         world.gate.pass_through(a_delete(workload_uid=""))
 
 
 def test_a_jobset_whose_templates_nobody_can_read_can_end(world: World) -> None:
-    """What it asks for does not matter any more."""
+    """The requests of an ended JobSet no longer matter."""
     spoilt = {"containers": [{"resources": {"requests": {constants.TPU_RESOURCE: "many"}}}]}
     template = {"spec": {"template": {"spec": spoilt}}}
     put_jobset(world, spec={"replicatedJobs": [{"name": "workers", "template": template}]}, **COMPLETED)
@@ -147,13 +147,13 @@ def test_a_jobset_whose_templates_nobody_can_read_can_end(world: World) -> None:
 
 
 def test_a_pool_that_names_no_namespace_is_kept(world: World) -> None:
-    """Without it every JobSet would seem to be gone."""
+    """Without the namespace every JobSet would seem to be deleted."""
     with pytest.raises(KeptError, match="in which namespace"):
         world.gate.pass_through(a_delete(namespace=""))
 
 
 def put_helper(world: World, *, workload: str = "train", uid: str = "uid-of-train", namespace: str = NAMESPACE) -> None:
-    """Put a pod without chips on the pool: a Job controls it, and it says which JobSet it is of."""
+    """Put a pod without chips on the pool: a Job controls it, and its labels name a JobSet."""
     labels = {constants.JOBSET_NAME: workload, constants.JOBSET_UID: uid}
     metadata = {"namespace": namespace, "labels": labels, "ownerReferences": [job_reference("train-driver-0")]}
     raw = raw_foreign_pod("driver", NODE, requests={"cpu": "1"}, metadata=metadata)
@@ -195,7 +195,7 @@ def test_a_pod_without_chips_of_an_ended_jobset_keeps_nothing(world: World) -> N
 
 _CLASSES = "deviceclass.resource.kubernetes.io/"
 _INIT = {"name": "init", "resources": {"limits": {f"{_CLASSES}tpu.google.com": "4"}}}
-#: The scheduler made a claim for resources that an administrator named.
+#: Status of a pod for which the scheduler created a claim: an administrator maps the resource name to a device class.
 _CLAIMED = {"phase": "Running", "extendedResourceClaimStatus": {"resourceClaimName": "stray-x", "requestMappings": []}}
 
 
@@ -244,7 +244,7 @@ def test_other_pods_stop_nothing(world: World, pod: dict[str, Any]) -> None:
 
 
 def steps(world: World) -> list[str]:
-    """Return the nodes' changes and the lists of pods, in order."""
+    """Return the patches of nodes and the lists of pods, in order."""
     return [
         "cordon" if call.method == "PATCH" else "pods"
         for call in world.kube.calls
@@ -253,7 +253,7 @@ def steps(world: World) -> list[str]:
 
 
 def test_the_pods_are_listed_before_the_nodes_are_cordoned_and_after(world: World) -> None:
-    """No node is cordoned while a pod keeps the pool, and a pod that is bound meanwhile is seen."""
+    """The first list avoids cordons on a pool that a pod keeps; the second one finds pods bound in between."""
     world.gate.pass_through(a_delete())
     assert steps(world) == ["pods", "pods", "cordon", "cordon", "pods", "pods"]
 
@@ -266,7 +266,10 @@ def test_the_pods_of_a_pool_that_is_cordoned_already_are_listed_once(world: Worl
 
 
 def test_a_pool_that_a_pod_keeps_costs_a_read_and_one_list(world: World) -> None:
-    """However many nodes it has: the node of that pod is asked first, whichever pod is on it by now."""
+    """The node of the pod that kept the pool is checked first, and any other pod on that node keeps the pool as well.
+
+    A pool may have thousands of nodes.
+    """
     put_pod(world)
     with pytest.raises(KeptError):
         world.gate.pass_through(a_delete())
@@ -282,7 +285,7 @@ def test_a_pool_that_a_pod_keeps_costs_a_read_and_one_list(world: World) -> None
 
 
 def test_a_pod_that_tolerates_the_cordon_and_comes_between_the_looks_keeps_the_pool(world: World) -> None:
-    """Its tolerations let it on cordoned nodes; our cordons are undone."""
+    """The pod tolerates cordons, so they do not prevent its binding. The gate's cordons are undone."""
     patch = world.kube.patch
 
     def then_a_pod(path: str, body: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -296,7 +299,7 @@ def test_a_pod_that_tolerates_the_cordon_and_comes_between_the_looks_keeps_the_p
 
 
 def test_a_cordon_that_could_not_be_undone_is_undone_by_the_next_pass(world: World) -> None:
-    """Although the node of the pod that keeps the pool is known."""
+    """The second pass must check all nodes again, instead of only the one whose pod keeps the pool."""
     cordon(world.kube, SECOND)
     put_pod(world)
     world.kube.fail("PATCH", SECOND, Unavailable("no answer"), times=1)
@@ -341,7 +344,7 @@ def test_a_pod_that_cannot_be_read_stops_the_delete(world: World) -> None:
 
 
 def test_a_missing_jobset_kind_proves_nothing(world: World) -> None:
-    """Without the JobSet CRD every JobSet is 'not found': no reason for any delete."""
+    """Without the JobSet CRD the API server answers 404 for every JobSet, which must not permit any delete."""
     world.kube.uninstall(JOBSET.root)
     with pytest.raises(ClusterError):
         world.gate.pass_through(a_delete())
@@ -361,7 +364,7 @@ def test_pool_of_a_kind_that_has_been_absent_for_long_is_deleted_unless_pods_are
 
 
 def test_an_uncordon_that_fails_does_not_hide_why_the_pool_is_kept(world: World) -> None:
-    """The pool is kept for its pod even where the API server does not take the uncordon."""
+    """Here the API server rejects every uncordon."""
     put_pod(world)
     world.kube.fail("PATCH", "/nodes/", Unavailable("no answer"), times=0)
     original = world.kube.patch
@@ -391,7 +394,7 @@ _JOB = object_path("jobs", "train", namespace=NAMESPACE, root=PLAIN_JOB.root)
     ],
 )
 def test_a_job_is_read_before_its_pool_goes(world: World, *, changes: dict[str, Any] | None, kept: bool) -> None:
-    """By its name and UID, and with its annotation; pods on the nodes are looked at in any case."""
+    """The Job must have the same name and UID and the annotation. Even without it, pods on the nodes keep the pool."""
     if changes is not None:
         world.kube.put_object(_JOB, raw_job("train", namespace=NAMESPACE, **changes))
     delete = a_delete(kind=WorkloadKind.JOB)
@@ -409,7 +412,7 @@ def test_a_job_is_read_before_its_pool_goes(world: World, *, changes: dict[str, 
 
 
 def put_job_pod(world: World, index: str, *, node: str) -> None:
-    """Put a pod of the job that the pool was made for: bound to a node, or unschedulable."""
+    """Put a pod of the Job that the pool was created for: bound to the node, or unschedulable if `node` is empty."""
     raw = leader_of("train", topology="2x2x2", uid="uid-of-train", node=node)
     name = f"train-workers-0-{index}"
     raw["metadata"] |= {"name": name, "uid": name}
@@ -418,12 +421,12 @@ def put_job_pod(world: World, index: str, *, node: str) -> None:
 
 
 def stuck_delete() -> Delete:
-    """Return the delete of a pool under a stuck slice."""
+    """Return the delete of a pool on which one pod of a slice runs while another one is unschedulable."""
     return a_delete(reason=DeleteReason.SLICE_STUCK, spared_group=group_key(NAMESPACE, "train-workers-0"))
 
 
 def test_the_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:
-    """That is what the setting asks for: the leader runs, its follower never will."""
+    """The leader runs and its follower can never be bound; the setting replaces such pools."""
     put_job_pod(world, "0", node=NODE)
     put_job_pod(world, "1", node="")
     world.gate.pass_through(stuck_delete())
@@ -431,7 +434,7 @@ def test_the_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> Non
 
 
 def test_a_slice_that_is_not_stuck_any_more_keeps_its_pool(world: World) -> None:
-    """The follower found its place between the decision and the gate."""
+    """The follower was bound between the decision and the gate."""
     put_job_pod(world, "0", node=NODE)
     put_job_pod(world, "1", node=SECOND)
     with pytest.raises(KeptError, match="no pod of the stuck slice is unschedulable"):
@@ -440,7 +443,7 @@ def test_a_slice_that_is_not_stuck_any_more_keeps_its_pool(world: World) -> None
 
 
 def test_a_pod_of_another_kind_is_not_the_stuck_slices(world: World) -> None:
-    """Its group may have the same name, and pods of LeaderWorkerSets carry no UID."""
+    """Groups of two kinds may have the same name, and pods of LeaderWorkerSets do not have the UID of their owner."""
     put_job_pod(world, "1", node="")
     raw = leader_of("train", topology="2x2x2", uid="uid-of-train", node=NODE)
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train-workers", "uid": "u", "controller": True}
@@ -465,7 +468,7 @@ def test_the_owner_is_told_of_the_pods_of_the_own_namespace_alone(world: World) 
 
 
 def test_the_pods_of_others_keep_the_pool_of_a_stuck_slice(world: World) -> None:
-    """Only the stuck job's own pods are spared the question."""
+    """Only the stuck slice's own pods do not keep its pool; the other pods on it would lose their work."""
     put_job_pod(world, "1", node="")
     put_pod(world)
     with pytest.raises(KeptError, match="other/stray"):
@@ -473,7 +476,7 @@ def test_the_pods_of_others_keep_the_pool_of_a_stuck_slice(world: World) -> None
 
 
 def put_node(world: World, name: str, *, uid: str = "", cordoned: bool = False) -> None:
-    """Put a node of the pool, or one in the place of another."""
+    """Put a node of the pool; replace the node of that name, if any."""
     raw = node_of(NodePool(name=PoolName("train-pool"), status=PoolStatus.RUNNING), name, world.clock)
     raw["metadata"]["uid"] = uid or f"uid-of-{name}"
     raw["spec"]["unschedulable"] = cordoned
@@ -481,7 +484,7 @@ def put_node(world: World, name: str, *, uid: str = "", cordoned: bool = False) 
 
 
 def settle(world: World) -> float:
-    """Ask for the delete of a pool that has to settle; return how long it still waits, 0 where it goes."""
+    """Request the delete of a pool that has to settle; return the remaining wait in seconds, 0 if the delete passes."""
     try:
         world.gate.pass_through(a_delete(settle=True))
     except SettlingError as error:
@@ -490,19 +493,19 @@ def settle(world: World) -> float:
 
 
 def test_a_pool_that_has_to_settle_stays_cordoned_for_a_minute_before_it_goes(world: World) -> None:
-    """So long, a pod for which the scheduler chose a node before the cordon may arrive."""
+    """Until then a pod may be bound for which the scheduler chose a node before the cordon."""
     assert settle(world) == BINDING_SECONDS
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(True, True), (True, True)]
     world.clock.advance(59.0)
     assert settle(world) == 1.0
     world.clock.advance(1.0)
-    # A delete that GKE rejected need not settle again: the nodes stayed cordoned.
+    # A delete that GKE rejected need not settle again, because the nodes remain cordoned.
     assert [settle(world), settle(world)] == [0.0, 0.0]
     assert steps(world)[:6] == ["pods", "pods", "cordon", "cordon", "pods", "pods"]
 
 
 def test_a_pod_that_arrives_while_the_pool_settles_keeps_it(world: World) -> None:
-    """And its cordons are undone; should the pod go, the time begins anew."""
+    """The cordons are undone. When the pod is deleted, the settling time restarts."""
     settle(world)
     world.clock.advance(30.0)
     put_pod(world)
@@ -524,7 +527,7 @@ def test_a_pod_that_arrives_while_the_pool_settles_keeps_it(world: World) -> Non
     ],
 )
 def test_the_time_begins_anew_where_a_node(world: World, change: Callable[[World], object]) -> None:
-    """The scheduler may have chosen it in between."""
+    """In between, the scheduler may have chosen one of the nodes for a pod."""
     settle(world)
     world.clock.advance(60.0)
     change(world)

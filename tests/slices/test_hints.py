@@ -1,4 +1,4 @@
-"""What survives a crash, and what a spoilt ConfigMap can do: nothing."""
+"""Hints that survive a crash in a ConfigMap: what is kept, the size limit, damaged content, reads and writes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_hints_come_back_as_they_were() -> None:
 
 @pytest.mark.parametrize(("attempt", "kept"), [(0, {}), (2, {SLICE: 2})], ids=["the first", "a later one"])
 def test_creates_that_no_list_confirms_leave_their_attempt(attempt: int, kept: dict[SliceId, int]) -> None:
-    """After a crash the same name is sent again, though the pool that it follows may be gone by then."""
+    """After a crash the create is repeated with the same name, even if the failed pool before it has been deleted."""
     request = make_request(make_jobset(), attempt=attempt)
     call = CreateCall(slice_id=SLICE, request=request, state=CallState.UNKNOWN, since=NOW)
     text = hints.to_text(Memory(creates={request.name: call}))
@@ -50,7 +50,7 @@ def test_creates_that_no_list_confirms_leave_their_attempt(attempt: int, kept: d
 
 
 def test_the_hints_stay_small_however_many_reservations_users_name() -> None:
-    """A ConfigMap holds 1 MiB; the back-off that lasts longest is kept."""
+    """A ConfigMap can hold 1 MiB. The 500 back-offs that end last are kept."""
     words = failure(FailureKind.STOCKOUT, "out of stock " * 1000)
     backoffs = {
         f"us-central2-b/ct4p-hightpu-4t/reservation r{index}": Backoff(
@@ -65,7 +65,7 @@ def test_the_hints_stay_small_however_many_reservations_users_name() -> None:
 
 
 def test_the_hints_of_ten_thousand_swapped_slices_fit_into_a_configmap() -> None:
-    """With creates beside them; only of where slices last ran some is lost."""
+    """Only some of the pools on which slices last ran are dropped; the other sections are complete."""
     slices = [SliceId(WorkloadUid(f"{index:036}"), GroupKey(f"{index:040}")) for index in range(10_000)]
     pools = [PoolName(f"training-run-{index:05}-0123456789") for index in range(10_000)]
     memory = Memory(
@@ -86,7 +86,7 @@ def test_the_hints_of_ten_thousand_swapped_slices_fit_into_a_configmap() -> None
 def test_where_nothing_has_room_the_latest_creates_are_kept() -> None:
     memory = Memory(created_at=tuple(after(index) for index in range(40_000)), unneeded_since={PoolName("p"): NOW})
     text = hints.to_text(memory)
-    # A ConfigMap has room for 1 MiB.
+    # A ConfigMap can hold 1 MiB.
     assert _bytes(text) <= bounds.HINTS < 1024 * 1024
     kept = hints.from_text(text).created_at
     assert list(kept) == [after(index) for index in range(40_000 - len(kept), 40_000)]
@@ -123,7 +123,7 @@ def test_equal_memories_give_equal_text() -> None:
     ],
 )
 def test_a_section_that_is_not_understood_is_left_out_and_named(key: str, text: str) -> None:
-    """Losing hints is safe; crashing over them is not."""
+    """Losing hints is safe, but a crash at each start would stop the provisioner."""
     good = hints.to_text(Memory(unneeded_since={PoolName("p"): NOW}, last_users={PoolName("p"): SLICE}))
     with structlog.testing.capture_logs() as logs:
         read = hints.from_text({**good, key: text})
@@ -138,7 +138,7 @@ _JSON = st.recursive(
 )
 
 
-@pytest.mark.timeout(30)  # examples made by chance
+@pytest.mark.timeout(30)  # many generated examples
 @given(
     st.dictionaries(
         st.sampled_from(["idle-since", "last-users", "back-off", "attempts", "creates", "else"]),
@@ -156,12 +156,12 @@ def test_any_text_is_read_without_an_error(data: dict[str, str]) -> None:
 
 @pytest.fixture
 def kube() -> FakeKube:
-    """Give an API server."""
+    """Return an API server without hints."""
     return FakeKube()
 
 
 def test_hints_are_created_then_updated_and_the_installers_metadata_is_kept(kube: FakeKube) -> None:
-    """Helm refuses to upgrade an object whose labels and annotations somebody took away."""
+    """Helm refuses to upgrade an object without the labels and annotations that Helm gave it."""
     store = HintsStore(kube, "system")
     assert store.load() == {}
     assert store.save({"a": "1", "b": "2"})
@@ -198,7 +198,7 @@ def test_failed_read_of_hints_raises_and_is_logged_once(kube: FakeKube, error: e
 
 
 def test_a_failed_save_is_told_and_logged_once_per_cause(kube: FakeKube) -> None:
-    """It is tried each round; the log must not be."""
+    """Every round tries to save the hints, but only the first failure of each cause is logged."""
     kube.put_object(MAP, {})
     store = HintsStore(kube, "system")
     with structlog.testing.capture_logs() as logs:

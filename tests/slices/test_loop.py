@@ -1,4 +1,4 @@
-"""The loop, stepped by hand; also while somebody sets the clock."""
+"""The loop, one round at a time: failed lists and watches, hints, Events, and changes of the machine's clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def world() -> World:
 
 
 def test_a_list_that_fails_decides_nothing(world: World) -> None:
-    """Without a list of pools nothing is created, and recovery is at once."""
+    """After GKE has recovered, the next list leads to the create."""
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="GKE is down")
     world.put_jobset()
     world.round()
@@ -75,7 +75,7 @@ def test_distrust_does_nothing(world: World, spoil: Callable[[World], None], wan
     assert world.gke.names_of("delete_node_pool") == []
     assert world.loop.memory.phases == memory.phases
     assert any(want in problem for problem in world.loop.problems())
-    # Whoever looks at the page reads the same above what was decided last.
+    # The page shows the same problem above the last decision.
     document = world.board.document()
     assert any(want in problem for problem in document.problems)
     assert document.view is not None
@@ -88,7 +88,7 @@ def test_distrust_does_nothing(world: World, spoil: Callable[[World], None], wan
 
 @pytest.mark.parametrize("leading", [True, False], ids=["by the leader", "not by a follower"])
 def test_hints_are_written_at_the_end(world: World, *, leading: bool) -> None:
-    """A process that ends in good order leaves its newest hints; who has lost the lease leaves them to the next."""
+    """An orderly shutdown saves the newest hints. A process that lost the Lease must not overwrite the next one's."""
     world.run_to_use()
     world.complete()
     world.round(after_seconds=0.1)
@@ -151,7 +151,7 @@ def test_calls_to_gke_do_not_grow_with_the_number_of_pools(world: World, count: 
 
 
 def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its call counts as lost after a while, and GKE is asked what became of it."""
+    """The call whose answer was dropped counts as lost after a minute, and GKE is asked for its outcome."""
     real, refused = answers.fold, ""
 
     def choosy(memory: Memory, answer: answers.Answer, pools: Mapping[PoolName, NodePool]) -> Memory:
@@ -173,19 +173,19 @@ def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, mo
 
 
 def gke_is_away() -> World:
-    """Return a world in which GKE lists nothing."""
+    """Return a world in which GKE does not list the node pools."""
     world = World()
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="GKE is down")
     return world
 
 
 def told(world: World) -> list[Told]:
-    """Return the Events about it."""
+    """Return the Events that say that the provisioner is not ready."""
     return [each for each in world.recorder.told if each.reason == constants.NOT_READY]
 
 
 def test_a_waiting_pod_and_its_jobset_say_why_nothing_is_done() -> None:
-    """Who looks at the pod first finds the cause there; what passes within a minute is told to nobody."""
+    """Events on both, because some users look at the pod first. Problems of less than a minute cause no Event."""
     world = gke_is_away()
     world.put_jobset()
     world.rounds(5, every_seconds=10)
@@ -193,7 +193,7 @@ def test_a_waiting_pod_and_its_jobset_say_why_nothing_is_done() -> None:
     world.rounds(5, every_seconds=10)
     assert [each.ref.kind for each in told(world)] == ["Pod", "JobSet"]
     assert all("GKE is down" in each.message and each.kind == "Warning" for each in told(world))
-    # It is repeated as other Events are, about every five minutes.
+    # The Events are repeated like other Events, about every five minutes.
     world.rounds(60, every_seconds=10)
     assert 4 <= len(told(world)) <= 8
 
@@ -224,7 +224,7 @@ BOTH_WAYS = pytest.mark.parametrize(
 
 
 class SetClock:
-    """A time of day that somebody sets, over a world's steady clock."""
+    """Replaces the time of day of a world by one that differs by `by`; the monotonic clock is not changed."""
 
     def __init__(self, world: World) -> None:
         self._now = world.clock.now
@@ -234,7 +234,7 @@ class SetClock:
 
 @BOTH_WAYS
 def test_a_clock_that_is_set_within_a_round_is_followed_once(by: timedelta) -> None:
-    """What is stamped with the new time in that very round is not moved along once more in the next."""
+    """Times that this round records by the new clock must not be shifted again in the next round."""
     world = World()
     clock = SetClock(world)
     loop = world.start()
@@ -253,7 +253,7 @@ def test_a_clock_that_is_set_within_a_round_is_followed_once(by: timedelta) -> N
 
 @BOTH_WAYS
 def test_an_answer_from_before_the_change_counts_from_its_moment(by: timedelta) -> None:
-    """A create that was rejected just before the clock was set waits as long as ever."""
+    """The back-off of a create that was rejected just before the clock was set is as long as usual."""
     world = World()
     clock = SetClock(world)
     world.start()
@@ -268,7 +268,7 @@ def test_an_answer_from_before_the_change_counts_from_its_moment(by: timedelta) 
 
 
 def test_what_is_stamped_before_the_change_is_noticed_is_stamped_by_the_old_clock() -> None:
-    """So that it can be moved along with everything else, once."""
+    """`follow` returns the change, by which all earlier times are then shifted together."""
     world = World()
     clock = SetClock(world)
     before = world.time()

@@ -1,4 +1,4 @@
-"""What is measured of rounds: chip-seconds, starts, failures, limits, operations."""
+"""Metrics of rounds: chip-seconds, costs, waits, failures, limits and operations."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def world() -> World:
 
 
 def test_time_counts_for_what_chips_were_doing_when_it_began(world: World) -> None:
-    """A counter begins at zero, and a new process has its own."""
+    """The chip-seconds between two rounds count for the use at the first of them."""
     world.run_to_use()
     assert chip_seconds(world) == 0
     world.rounds(6, every_seconds=10)
     assert chip_seconds(world) == pytest.approx(4 * 60)
-    # Four chips at 3.6 an hour are 4 thousandths a second.
+    # Each chip costs 3.6 per hour, which is 0.001 per second.
     assert chip_seconds(world, name="cost_total") == pytest.approx(4 * 60 * 0.001)
     assert chip_seconds(world, name="cost_per_hour") == pytest.approx(14.4)
     world.vanish()
@@ -109,7 +109,7 @@ def test_what_is_measured(prepare: Callable[[World], None], name: str, labels: d
 
 
 def test_a_slice_waits_for_a_stockout_also_while_it_tries_again(world: World) -> None:
-    """From the failure until there is a pool; before, it waits for no failure."""
+    """The cause is "stockout" from the failure until the pool is ready, also while a new create is in progress."""
     world.put_jobset()
     world.round()
     world.round(after_seconds=1)
@@ -129,7 +129,7 @@ def test_a_slice_waits_for_a_stockout_also_while_it_tries_again(world: World) ->
 
 
 def test_a_pool_that_should_be_gone(world: World) -> None:
-    """How long after its deletion delay; nothing before."""
+    """The metric is the time since the end of the pool's deletion delay, and 0 before."""
     world.run_to_use()
     world.vanish()
     world.round(after_seconds=1)
