@@ -1,4 +1,4 @@
-"""Every metric: its name, its labels, and what the methods do to it."""
+"""The metrics of the slices product: names, labels and values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_calls_to_gke_are_measured() -> None:
 
 
 def test_what_is_gone_is_zero() -> None:
-    """A phase that no slice is in any more is 0 and not what it was."""
+    """The metric of a phase that no slice has any longer is 0, instead of its last value."""
     metrics = Metrics(version="1")
     for shown in ({"wanted": 3, "ready": 1}, {"ready": 2}):
         metrics.show([Shown("slices", "Slices.", shown, ("phase",))])
@@ -33,7 +33,7 @@ def test_what_is_gone_is_zero() -> None:
 
 
 def test_what_is_counted_is_there_from_the_start() -> None:
-    """`increase` sees no series begin: the first create or delete of a process would be missing from every sum."""
+    """Prometheus' `increase` ignores the first value of a series, so a process's first create would never count."""
     metrics = Metrics(version="1")
     wanted = [
         *(("chips", {"state": state}) for state in CHIP_STATES.values()),

@@ -1,4 +1,4 @@
-"""The list of pools, the caches, and what one decision sees of them."""
+"""The list of pools, the watches, and the snapshot of both that one decision uses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POOL = NodePool(name=PoolName("a"), status=PoolStatus.RUNNING)
 
 
 def test_a_list_that_fails_is_tried_again_after_twice_the_pause_up_to_half_a_minute() -> None:
-    """The pause counts from the try, not from the last success, and one success ends it."""
+    """The pause counts from the failed attempt, not from the last success. A success resets it."""
     clock, gke = FakeClock(), FakeGke()
     pools = PoolList(supplier=GkeSupplier(gke=gke, clock=clock.now), clock=clock.now)
     gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE)
@@ -50,7 +50,7 @@ def test_a_list_that_fails_is_tried_again_after_twice_the_pause_up_to_half_a_min
 
 
 def test_a_list_is_as_old_as_the_request_for_it() -> None:
-    """GKE's answer shows the pools as they were at some moment after it was asked."""
+    """GKE's answer shows the pools as of some time after the request was sent."""
     clock, gke = FakeClock(), FakeGke()
     gke.set_pool(POOL)
     pools = PoolList(supplier=GkeSupplier(gke=gke, clock=clock.now), clock=clock.now)
@@ -84,7 +84,7 @@ def test_lists_take_at_most_a_tenth_of_a_processor(cost_seconds: float, want: fl
 
 
 def test_an_old_list_is_kept_and_not_decided_on_while_new_ones_fail() -> None:
-    """The snapshot says why, and the problem goes with the first list that succeeds."""
+    """The snapshot names the problem until a list succeeds."""
     world = World()
     world.gke.set_pool(POOL)
     pools = PoolList(supplier=GkeSupplier(gke=world.gke, clock=world.clock.now), clock=world.clock.now)
@@ -120,7 +120,7 @@ _ALWAYS = {
 
 
 def test_which_watches_there_are_depends_on_the_settings() -> None:
-    """Namespaces are watched only where their labels decide, Jobs only where they are served."""
+    """Namespaces are watched only if their labels decide which pods are served, Jobs only if Jobs are served."""
     for changes, want in (
         ({}, _ALWAYS),
         ({"opt_in_label": ("team", "ml")}, _ALWAYS | {"namespaces"}),
@@ -130,7 +130,7 @@ def test_which_watches_there_are_depends_on_the_settings() -> None:
 
 
 def test_a_watch_says_itself_what_is_wrong_where_it_knows() -> None:
-    """Silence and a missing list have words of ours where it does not."""
+    """If the watch has no message of its own, the problem is its silence or its missing list."""
     world = World()
     assert not_synced(world.watches) == ()
     world.jobsets.synced = False
@@ -144,7 +144,7 @@ def test_a_watch_says_itself_what_is_wrong_where_it_knows() -> None:
 
 
 def test_a_kind_that_is_not_there_keeps_nothing_else_from_being_decided() -> None:
-    """Its objects are not in the snapshot, which says that nothing is known of them."""
+    """The snapshot has no objects of that kind and lists the kind as unknown."""
     world = World()
     uid = world.put_jobset()
     sets = FakeWatch[Workload](lambda: {("default", "serve"): make_lws()})
@@ -158,7 +158,7 @@ def test_a_kind_that_is_not_there_keeps_nothing_else_from_being_decided() -> Non
 
 
 def test_the_first_answer_about_each_kind_is_waited_for() -> None:
-    """A decision before it would forget what an earlier process noted of their slices."""
+    """A decision before the first list would drop the hints of an earlier process for slices of that kind."""
     world = World()
     sets = FakeWatch[Workload](dict)
     watches = replace(world.watches, workloads={**world.watches.workloads, WorkloadKind.LEADER_WORKER_SET: sets})
@@ -171,7 +171,7 @@ def test_the_first_answer_about_each_kind_is_waited_for() -> None:
 
 
 def test_a_snapshot_has_what_the_caches_have() -> None:
-    """JobSets by UID; of the deleted ones those that own a pool; the labels of namespaces where they are watched."""
+    """JobSets by UID; deleted JobSets only if they own a pool; labels of namespaces only if these are watched."""
     world = World()
     uid = world.put_jobset()
     for owner in (uid, "seen", "unseen"):
@@ -194,7 +194,7 @@ def test_a_snapshot_has_what_the_caches_have() -> None:
 
 
 def test_nodes_have_the_chips_that_they_offer_in_resource_slices() -> None:
-    """Those with google.com/tpu have these alone."""
+    """A node that has google.com/tpu counts with that number, and its ResourceSlice is ignored."""
     world = World()
     amounts = {"plugin": {constants.TPU_RESOURCE: "4"}, "driver": {}, "without": {}}
     for name, amount in amounts.items():

@@ -1,4 +1,4 @@
-"""Workload policies: made when missing, checked when there, never in the way of anything else."""
+"""Workload policies of pools: created if missing, checked if present, and their failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REQUEST = NodePoolRequest(
     topology="2x2x2",
     policy_name=OWN,
 )
-#: A pod that names a policy itself: the label says so.
+#: Request for a pod whose selector names the policy; the label is set only for such pools.
 NAMED = replace(REQUEST, policy_name=MINE, labels={constants.POOL_TOPOLOGY: "2x2x2"})
 COMMAND = (
     "create it by hand: gcloud compute resource-policies create workload-policy {} --type=HIGH_THROUGHPUT "
@@ -107,7 +107,7 @@ def test_a_right_policy_is_looked_at_once(world: World, policy: WorkloadPolicy, 
 
 
 def test_a_missing_policy_that_the_pod_names_is_not_made(world: World) -> None:
-    """It is its owner's: the failure says how to make it."""
+    """The user creates and deletes such a policy. The failure contains the command that creates it."""
     failure = refusal(world, NAMED)
     assert failure.kind is FailureKind.INVALID
     assert failure.message == f"Workload policy {MINE} in us-central1 does not exist; {COMMAND.format(MINE)}"
@@ -139,7 +139,7 @@ def test_a_wrong_policy_is_refused(world: World, policy: WorkloadPolicy, words: 
 
 
 def test_a_policy_that_is_not_ready_is_waited_for(world: World) -> None:
-    """Until it is READY the pool is tried again, quietly, and then it is asked for."""
+    """Until the policy is READY, the create is repeated without an Event."""
     world.gke.set_policy(replace(RIGHT, status="CREATING"))
     failure = refusal(world)
     assert failure.kind is FailureKind.OPERATION_IN_THE_WAY
@@ -167,14 +167,14 @@ def test_a_policy_that_another_thread_makes_meanwhile(world: World) -> None:
 def test_failures_of_the_policy_do_not_read_as_the_pools(
     world: World, method: str, kind: FailureKind, want: FailureKind
 ) -> None:
-    """No doubt arises about a pool that was never asked for, nor about how many operations GKE takes."""
+    """The pool was not requested, so its outcome is known, and nothing is learned about GKE's limit on operations."""
     world.gke.fail_next(method, kind)
     assert refusal(world).kind is want
     assert send(world).failure is None
 
 
 def test_a_lost_answer_is_made_good(world: World) -> None:
-    """A policy whose create was answered by nobody is found with the next try."""
+    """If the answer of the policy's create is lost, the next attempt finds the policy."""
     world.gke.fail_next("create_workload_policy", FailureKind.UNKNOWN_OUTCOME, after_effect=True)
     assert refusal(world).kind is FailureKind.UNAVAILABLE
     assert send(world).failure is None
@@ -182,14 +182,14 @@ def test_a_lost_answer_is_made_good(world: World) -> None:
 
 
 def test_a_made_policy_that_cannot_be_read_at_once(world: World) -> None:
-    """Compute Engine may not know yet what it has just been told to make."""
+    """Compute Engine may answer 404 for a policy that it has just created."""
     world.gke.fail_next("get_workload_policy", FailureKind.NOT_FOUND, times=2)
     assert refusal(world).kind is FailureKind.UNAVAILABLE
     assert send(world).failure is None
 
 
 def test_without_the_right_to_look(world: World) -> None:
-    """Policies may have been made by hand: a warning, once, and the pools are asked for."""
+    """Users may have created the policies by hand, so the missing right causes one warning, and pools are requested."""
     world.gke.fail_always("get_workload_policy", FailureKind.PERMISSION)
     with capture_logs() as logs:
         for name in ("first", "second"):
@@ -205,7 +205,7 @@ def test_without_the_right_to_look(world: World) -> None:
 
 
 def test_without_the_right_to_make_it(world: World) -> None:
-    """The failure says whose permission is missing and how to do without."""
+    """The failure names the missing permission and the command with which a user can create the policy instead."""
     world.gke.fail_next("create_workload_policy", FailureKind.PERMISSION, message="Required 'x'. Grant it.")
     failure = refusal(world)
     assert failure.kind is FailureKind.PERMISSION
@@ -213,7 +213,7 @@ def test_without_the_right_to_make_it(world: World) -> None:
 
 
 def test_a_policy_that_somebody_deletes(world: World) -> None:
-    """What was right before is looked at again when GKE misses it, and made again; the slice is not refused for it."""
+    """If GKE reports the policy as missing, it is read again and recreated; the create of the pool is repeated."""
     world.gke.set_policy(RIGHT)
     send(world)
     world.gke.fail_next("create_node_pool", FailureKind.INVALID, message=f'Resource policy "{OWN}" is not found.')

@@ -1,4 +1,4 @@
-"""The proof that the kubeconfig and GCP_CLUSTER are one cluster, and what is not done without it."""
+"""The proof that the kubeconfig and GCP_CLUSTER are the same cluster; without it, no pool is created or deleted."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_where_public_roots_are_trusted_a_node_is_the_proof() -> None:
 
 
 def test_nodes_with_tpus_are_passed_over() -> None:
-    """GKE names them gke-tpu-HASH-..., whatever their cluster and pool; a thousand of them hide no other node."""
+    """GKE names TPU nodes gke-tpu-HASH-..., without their cluster, so they prove nothing. The list excludes them."""
     world = world_without_ca()
     put_numbered_nodes(world, 1000, **{constants.TPU_ACCELERATOR: "tpu-v6e-slice"})
     assert world.proof.attempt()
@@ -68,7 +68,7 @@ def test_nodes_with_tpus_are_passed_over() -> None:
 
 
 def test_all_pages_of_nodes_are_looked_at_until_one_tells() -> None:
-    """A node that tells the cluster may be on any page."""
+    """Any page may contain the node whose instance group identifies the cluster."""
     world = world_without_ca()
     put_numbered_nodes(world, 350, provider_id="kind://elsewhere")
     assert world.proof.attempt()
@@ -81,7 +81,7 @@ def test_all_pages_of_nodes_are_looked_at_until_one_tells() -> None:
 
 
 def test_the_pages_of_nodes_have_a_bound() -> None:
-    """A cluster of any size is asked for twenty pages at most, and the words count the nodes that were seen."""
+    """At most 20 pages of 100 nodes are read. The problem contains the number of nodes read."""
     world = world_without_ca()
     put_numbered_nodes(world, 2001, provider_id="kind://elsewhere")
     assert not world.proof.attempt()
@@ -90,7 +90,7 @@ def test_the_pages_of_nodes_have_a_bound() -> None:
 
 
 def test_the_next_try_is_due_a_quarter_of_a_minute_after_the_last_whatever_the_clock_says() -> None:
-    """At once before the first, never again once it is proven."""
+    """A change of the machine's clock must not move the time of the next attempt."""
     world = World(ca_pem=OTHER_CERTIFICATE)
     proof, by = world.proof, timedelta(hours=2)
     proof.clock_set(by)
@@ -111,7 +111,7 @@ def test_a_round_without_a_proof_waits_until_the_next_try_is_due() -> None:
 
 
 def test_nodes_are_listed_only_where_no_certificate_can_tell() -> None:
-    """The list is short, and strange nodes in it are no obstacle."""
+    """The certificate authority of the kubeconfig is the usual proof. Malformed nodes in the list are ignored."""
     world = World()
     world.round()
     assert world.calls("GET").count("/api/v1/nodes") == 0
@@ -123,7 +123,7 @@ def test_nodes_are_listed_only_where_no_certificate_can_tell() -> None:
 
 
 def test_a_release_channel_that_changes_is_noticed_within_minutes() -> None:
-    """The pools that are made from then on are those that GKE takes there; a read that fails changes nothing."""
+    """GKE requires auto-upgrade for pools of clusters with a release channel. A failed read keeps the known channel."""
     world = World()
     world.put_jobset()
     world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE)
@@ -141,7 +141,7 @@ def test_a_release_channel_that_changes_is_noticed_within_minutes() -> None:
 
 
 def test_an_autopilot_cluster_is_refused() -> None:
-    """Whatever certificates say: nothing is listed, readiness says why, and the word of the user changes nothing."""
+    """Readiness reports the problem and pools are not even listed, regardless of the proof and ASSUME_SAME_CLUSTER."""
     world = World()
     world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, autopilot=True)
     world.proof.assume = True
@@ -154,7 +154,7 @@ def test_an_autopilot_cluster_is_refused() -> None:
 
 
 def test_the_word_of_the_user_is_enough() -> None:
-    """ASSUME_SAME_CLUSTER: where nothing can be compared."""
+    """ASSUME_SAME_CLUSTER is for clusters where neither certificates nor nodes can prove it."""
     world = World(ca_pem=OTHER_CERTIFICATE)
     world.proof.assume = True
     world.round()

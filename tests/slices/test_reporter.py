@@ -1,4 +1,4 @@
-"""What people are told: the Events of a whole life on the right objects, notices and their repeats, metrics."""
+"""Reports to users and administrators: Events and their repeats, log lines, alerts and metrics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def metric(world: World, line: str) -> bool:
 
 
 def test_the_events_of_a_whole_life(world: World) -> None:
-    """Creation is told on the leader pod, deletion on the JobSet while it exists, with the Go provisioner's reasons."""
+    """Events about creates are on the leader pod, about deletes on the JobSet; reasons are the Go provisioner's."""
     pool = world.run_to_use()
     world.complete()
     world.rounds(8, every_seconds=5)
@@ -45,7 +45,7 @@ def test_the_events_of_a_whole_life(world: World) -> None:
     assert world.recorder.reasons("Node") == []
     assert all(pool in each.message for each in world.recorder.told)
     assert {each.kind for each in world.recorder.told} == {"Normal"}
-    # Nothing is remembered of a pool that is gone, or a controller of a year would hold every pool that it ever made.
+    # State of deleted pools is dropped; otherwise it would grow as long as the process runs.
     reporter = world.loop.reporter
     kept = (reporter._creates, reporter._deletes, reporter._wanted_at, reporter._timed, reporter._states)
     assert [each for each in kept if each] == []
@@ -67,10 +67,7 @@ def test_log_lines_of_a_pool_name_its_workload_and_slice(world: World) -> None:
 
 
 def test_a_postponed_delete_is_told(world: World) -> None:
-    """A pool that must stay because of a pod is logged with the pod's name, and counted as blocked.
-
-    The Event on the JobSet names no pod of another namespace.
-    """
+    """A pod of another namespace is named only in the log and the journal, not in the Event on the JobSet."""
     pool = world.run_to_use()
     world.complete()
     world.round(after_seconds=3)
@@ -87,7 +84,7 @@ def test_a_postponed_delete_is_told(world: World) -> None:
 
 
 def test_a_delete_that_waits_for_its_pool_to_settle_is_no_failure(world: World) -> None:
-    """No Event and no blocked delete; the page says what it waits for, and a minute later it is sent."""
+    """Settling causes no Event and does not count as blocked. The page shows it, and the delete follows in a minute."""
     pool = world.run_to_use()
     world.kube.put_object(jobset_path("other"), jobset_of("other"))
     pending = leader_of("other", uid="uid-of-other")
@@ -104,7 +101,7 @@ def test_a_delete_that_waits_for_its_pool_to_settle_is_no_failure(world: World) 
 
 
 def test_a_delete_that_a_pod_holds_up_for_long_is_an_alert_that_names_the_pod(world: World) -> None:
-    """After ten minutes a metric says so, for as long as it lasts."""
+    """The alert begins after ten minutes and ends with the delete."""
     pool = world.run_to_use()
     world.complete()
     stray = object_path("pods", "stray", namespace="other")
@@ -139,7 +136,7 @@ def test_metrics_of_a_life(world: World) -> None:
     assert metric(world, "leader 1.0")
     assert metric(world, "cluster_proven 1.0")
     assert metric(world, 'time_to_phase_seconds_count{phase="in_use"} 1.0')
-    # Made in the first round, ready three seconds later, in use three seconds after that.
+    # The pool is created in the first round, ready 3 s later, and in use 3 s after that.
     assert metric(world, 'time_to_phase_seconds_sum{phase="ready"} 3.0')
     assert metric(world, 'time_to_phase_seconds_sum{phase="in_use"} 6.0')
     world.complete()
@@ -152,7 +149,7 @@ def test_metrics_of_a_life(world: World) -> None:
 
 
 def test_a_pool_that_is_ready_once_more_is_not_measured_once_more(world: World) -> None:
-    """Its leader is restarted on another day; only a pool recreated under that name would count again."""
+    """A restarted leader makes its old pool ready again. Only a pool that is recreated counts a second time."""
     world.run_to_use()
     world.put_leader()
     world.rounds(2, every_seconds=600)
@@ -165,7 +162,7 @@ def test_a_pool_that_is_ready_once_more_is_not_measured_once_more(world: World) 
 
 
 def test_chips_and_pools_are_counted_by_state(world: World) -> None:
-    """Of a pool in the making, one that is ready, one that nothing needs, and one that is deleted."""
+    """The states of one pool in order: being created, ready, idle, being deleted."""
     world.put_jobset()
     seen = []
     for change in (
@@ -188,7 +185,7 @@ def test_chips_and_pools_are_counted_by_state(world: World) -> None:
 
 
 def test_a_slice_that_is_backed_off_from_has_no_pool_yet(world: World) -> None:
-    """What is only planned is a slice that waits, and no node pool."""
+    """A planned pool counts as a waiting slice, not as a node pool."""
     world.gke.fail_next("create_node_pool", FailureKind.STOCKOUT)
     world.put_jobset()
     world.rounds(2, every_seconds=1)
@@ -199,7 +196,7 @@ def test_a_slice_that_is_backed_off_from_has_no_pool_yet(world: World) -> None:
 
 
 def test_a_refused_delete_is_counted_by_its_kind_and_told(world: World) -> None:
-    """With GKE's words, as a warning, and by the reason of the delete."""
+    """The Event is a warning with GKE's message; the metric has the reason of the delete and the kind of failure."""
     pool = world.run_to_use()
     world.complete()
     world.gke.fail_always("delete_node_pool", FailureKind.PERMISSION, message="Required 'delete'.")
@@ -224,7 +221,7 @@ def test_events_that_were_dropped_are_counted_once(world: World) -> None:
 
 
 def test_a_notice_that_comes_back_is_logged_again(world: World) -> None:
-    """One line when it begins, also the second time."""
+    """Each beginning of a notice is logged once."""
     with structlog.testing.capture_logs() as logs:
         for topology in ("2x2x3", "2x2x1", "2x2x3"):
             world.put_jobset(topology=topology)
@@ -233,7 +230,7 @@ def test_a_notice_that_comes_back_is_logged_again(world: World) -> None:
 
 
 def test_changes_of_nodes_that_are_rejected_for_long_are_an_alert(world: World) -> None:
-    """As where the right to patch nodes was taken away while nodes of a used pool bear our cordon."""
+    """Without the right to patch nodes, nodes of a used pool remain cordoned by the provisioner."""
     pool = world.run_to_use()
     node = f"gke-test-{pool}-0"
     cordon(world.kube, node)
@@ -252,7 +249,7 @@ def test_changes_of_nodes_that_are_rejected_for_long_are_an_alert(world: World) 
 
 
 def test_each_pool_that_is_an_alert_is_logged(world: World) -> None:
-    """A later one as well, while the alert goes on for the first."""
+    """An alert for a second pool is logged even while the alert for the first one continues."""
     first, second = (Alert(kind="pool_stuck", pool=PoolName(name), message=f"{name} hangs") for name in ("a", "b"))
     with structlog.testing.capture_logs() as logs:
         for alerts in ((first,), (first, second), (second,), ()):
@@ -262,7 +259,7 @@ def test_each_pool_that_is_an_alert_is_logged(world: World) -> None:
 
 
 def test_a_failed_pool_that_pods_of_others_are_on_names_none_of_them(world: World) -> None:
-    """Its delete is held up, and its status is told once more."""
+    """Neither the Event about the failure nor the one about the delete may name a pod of another namespace."""
     world.put_jobset()
     world.rounds(2, every_seconds=3)
     (pool,) = world.gke.pools
@@ -277,7 +274,7 @@ def test_a_failed_pool_that_pods_of_others_are_on_names_none_of_them(world: Worl
 
 
 def test_a_failed_pool_that_pods_are_on_is_replaced_after_them(world: World) -> None:
-    """Nothing is deleted under them, and the Event does not say so."""
+    """The pool is not deleted while pods run on it, and the Event says when it will be."""
     world.put_jobset()
     pool = world.run_to_use()
     world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))
@@ -297,7 +294,7 @@ def test_back_off_is_a_metric(world: World) -> None:
 
 
 def ref(kind: str, number: int) -> ObjectRef:
-    """Return a leader pod or a JobSet."""
+    """Return a reference to a leader pod or a JobSet with this number."""
     return ObjectRef(kind=kind, api_version="v1", namespace="flood", name=f"j-{number}", uid=f"{kind}-{number}")
 
 
@@ -315,7 +312,7 @@ def waiting(slices: int, round_: int = 0) -> Plan:
 
 
 def test_what_is_only_repeated_costs_nothing_but_a_look() -> None:
-    """A notice is emitted when it is new and every 310 seconds; one that comes and goes is not news each time."""
+    """A notice is emitted when it is new and every 310 s, even if it disappears and returns in between."""
     clock, recorder = FakeClock(), FakeRecorder()
     reporter = Reporter(recorder=recorder, metrics=Metrics(version="test"), monotonic=clock)
     with structlog.testing.capture_logs() as logs:
@@ -340,7 +337,7 @@ def test_two_slices_in_the_same_words_are_told_once() -> None:
 
 
 def test_notices_that_are_over_are_not_kept_for_ever() -> None:
-    """Words that change with every round leave no more than a few thousand behind."""
+    """At most 4,096 past notices are remembered, even if the message of a notice changes in every round."""
     reporter = Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"), monotonic=FakeClock())
     with structlog.testing.capture_logs():
         for number in range(4200):
@@ -350,7 +347,7 @@ def test_notices_that_are_over_are_not_kept_for_ever() -> None:
 
 
 def test_chips_of_split_slices_are_not_counted_as_in_use() -> None:
-    """Two slices are mixed on their pools: all 16 chips are paid for, and no slice is whole."""
+    """The pods of two slices are mixed on two pools, so none of the 16 chips belongs to a complete slice."""
     workloads = [make_jobset(name) for name in "ab"]
     world = DecisionWorld(*workloads)
     pools = [world.put_pool(make_pool(each)) for each in workloads]

@@ -1,4 +1,4 @@
-"""What a round leaves behind besides its calls: pauses, metrics, hints."""
+"""Rounds of the loop: pauses between them, metrics, writes of hints, and crashes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def metric(world: World, name: str, **labels: str) -> float | None:
 
 
 class Stop(threading.Event):
-    """An event that is set after so many waits, and remembers how long each would have been."""
+    """Event that is set after `waits` waits. Each wait advances the clock; `waited` has the time-outs in seconds."""
 
     def __init__(self, waits: int, clock: FakeClock) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Stop(threading.Event):
         self.waited: list[float] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Let the time pass."""
+        """Record the time-out and advance the clock by it."""
         assert timeout is not None
         self.waited.append(timeout)
         self._clock.advance(timeout)
@@ -43,7 +43,7 @@ class Stop(threading.Event):
         return self.is_set()
 
     def asked_seconds_ago(self) -> None:
-        """Say that nobody asked for a round."""
+        """Return None: no watch requested a round."""
 
 
 def run(world: World, rounds: int) -> list[float]:
@@ -55,7 +55,7 @@ def run(world: World, rounds: int) -> list[float]:
 
 
 def test_rounds_are_apart_even_where_nothing_is_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gap is part of the pause that the round asked for."""
+    """The minimum gap of 0.05 s between rounds is part of the pause that the round returned."""
     world = World()
     pauses = iter([10.0, 0.0, 0.02])
     monkeypatch.setattr(Loop, "round", lambda loop: next(pauses))
@@ -63,7 +63,7 @@ def test_rounds_are_apart_even_where_nothing_is_to_wait_for(monkeypatch: pytest.
 
 
 def test_a_round_that_crashed_is_followed_by_another_in_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The crash is counted and does not stop the heartbeat."""
+    """The crash counts in the metrics, and the loop still counts as alive."""
     world = World()
 
     def crash(loop: Loop) -> float:
@@ -85,7 +85,7 @@ def test_the_end_of_the_last_round_is_a_metric() -> None:
 
 
 def test_the_heartbeat_counts_from_the_start_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process whose first round hangs is dead five minutes after it began, and not before."""
+    """A process whose first round hangs fails the liveness probe 300 s after its start."""
     world = World()
     seen = []
 
@@ -101,7 +101,7 @@ def test_the_heartbeat_counts_from_the_start_of_the_loop(monkeypatch: pytest.Mon
 
 
 def test_the_state_of_the_process_is_in_the_metrics() -> None:
-    """Who leads, whether the cluster is proven, and how each watch is."""
+    """The metrics show leadership, the proof of the cluster, and the state of each watch."""
     world = World(ca_pem=OTHER_CERTIFICATE)
     world.leading, world.pods.synced = False, False
     assert world.round() == 15.0
@@ -120,7 +120,7 @@ def test_the_state_of_the_process_is_in_the_metrics() -> None:
 
 
 def test_a_kind_that_the_cluster_does_not_have_has_no_metrics() -> None:
-    """Not those of the time when it was there, either; one that may not be read is shown as it is."""
+    """Earlier values disappear when the CRD is deleted. A kind that may not be read has metrics: not synced."""
     world = World()
     sets = FakeWatch[Workload](dict)
     workloads = {**world.watches.workloads, WorkloadKind.LEADER_WORKER_SET: sets}
@@ -139,7 +139,7 @@ def test_a_kind_that_the_cluster_does_not_have_has_no_metrics() -> None:
 
 
 def test_a_round_waits_until_the_first_thing_is_due() -> None:
-    """A moment of the plan, the next list of pools, or the longest pause, whichever comes first."""
+    """The earliest of: the wake-up time of the plan, the next list of pools, and the maximum pause of 15 s."""
     world = World()
     plan = world.loop.last_plan
     assert plan is None
@@ -154,7 +154,7 @@ def test_a_round_waits_until_the_first_thing_is_due() -> None:
 
 
 def test_hints_are_written_two_seconds_apart() -> None:
-    """What changes in between is written with the next round after that; a failed write is repeated."""
+    """Changes in between are written by the next round after these 2 s. A failed write is repeated."""
     world = World()
     world.run_to_use()
     writes: list[tuple[float, dict[str, str]]] = []
@@ -199,7 +199,7 @@ def test_what_cannot_be_told_keeps_nothing_from_being_done(monkeypatch: pytest.M
 
 
 def test_a_decision_that_was_not_carried_out_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The create is remembered as under way, and nobody makes it: after a minute it is looked up, and sent."""
+    """The create is recorded as in flight but was never sent. After a minute the pool is looked up and created."""
     world = World()
     world.put_jobset()
 

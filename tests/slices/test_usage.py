@@ -1,4 +1,4 @@
-"""What chips are doing, which accounts count them, what they cost, and how long slices take to start."""
+"""Use and cost of chips, the bounded number of accounts, and the time that slices take to start."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_what_chips_are_doing(prepare: Callable[[World], None], want: Use | None
 
 
 def test_namespaces_that_come_too_late_are_counted_together() -> None:
-    """Whoever may create namespaces does not fill Prometheus, and the first keep their accounts."""
+    """Users who create many namespaces cannot fill Prometheus. The first namespaces keep their own accounts."""
     known: set[Account] = set()
     many = [Account(f"team-{index:04}", _V4, "spot", use.value) for index in range(300) for use in Use]
     for each in (Account("first", _V4, "spot", "idle"), *many, *many):
@@ -87,7 +87,7 @@ def test_namespaces_that_come_too_late_are_counted_together() -> None:
 
 
 def test_accounts_are_bounded() -> None:
-    """A namespace that uses everything everywhere has them all, and later ones are others."""
+    """When the limit is reached, further namespaces share one account for each combination of the other labels."""
     kinds = [(kind.value, use.value) for kind in CapacityKind for use in Use]
     accelerators = (_V4, "tpu7x", "tpu-v6e-slice")
     known: set[Account] = set()
@@ -99,12 +99,12 @@ def test_accounts_are_bounded() -> None:
 
 
 class Watched(World):
-    """A world whose starts are measured."""
+    """World that measures the time of the stages in which slices start."""
 
     waiting: Mapping[SliceId, Startup] = {}
 
     def measure(self, *, seconds: float = 60.0) -> list[tuple[str, float]]:
-        """Decide, return what was measured, and let time pass."""
+        """Make a decision, advance the clock, and return the stages reached with their durations in seconds."""
         now = self.now
         plan = self.step(seconds=seconds)
         self.waiting, measured = follow(self.waiting, plan.pools, now)
@@ -112,7 +112,7 @@ class Watched(World):
 
 
 def test_each_stage_is_measured_once_from_when_the_leader_was_unschedulable() -> None:
-    """Not from when the pool was planned: the provisioner may have been away."""
+    """The time before the first decision counts as well, because the provisioner may not have been running."""
     world = Watched(make_jobset())
     world.now = after(100)
     assert world.measure() == []
@@ -136,7 +136,7 @@ def test_what_comes_together_is_measured_together() -> None:
 
 
 def test_a_restart_of_the_provisioner_makes_nothing_up() -> None:
-    """When the pool was created is not known any more; when the leader became unschedulable is."""
+    """The new process does not know when the pool was created, but the pod shows since when it is unschedulable."""
     world = Watched(make_jobset())
     world.measure()
     world.measure()
@@ -154,7 +154,7 @@ def test_a_slice_that_ran_already_is_not_measured() -> None:
 
 
 def test_a_restarted_job_is_measured_anew_and_its_old_pool_is_not() -> None:
-    """The pool was there before; how long the new leader waits for it counts."""
+    """The pool existed before, so only the wait of the new leader until it runs is measured."""
     jobset = make_jobset()
     world = Watched(jobset)
     world.live(4)

@@ -1,4 +1,4 @@
-"""Names that GKE takes, for any name that a JobSet may have."""
+"""Names of pools: valid in GKE and unique, for any name of a JobSet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SLICE = SliceId(workload_uid=WorkloadUid("uid"), group_key=GroupKey("a" * 40))
     st.integers(0, 10**6),
 )
 def test_any_jobset_name_gives_a_valid_pool_name(name: str, attempt: int) -> None:
-    """At most 40 characters, letters first, no hyphen last; at least 10 hex digits are kept for uniqueness."""
+    """GKE accepts at most 40 characters, a letter first and no hyphen last. Ten hex digits make the name unique."""
     made = pool_name(name, SLICE, attempt)
     assert VALID.fullmatch(made)
     assert re.search(r"-[0-9a-f]{10}$", made)
@@ -35,7 +35,7 @@ def test_the_name_begins_with_that_of_the_jobset() -> None:
 
 
 def test_equal_inputs_give_the_equal_name_and_nothing_else_does() -> None:
-    """JobSet UID, job key and attempt all count."""
+    """The name depends on the JobSet's UID, the key of the group and the attempt."""
     other_uid = SliceId(workload_uid=WorkloadUid("other"), group_key=SLICE.group_key)
     other_key = SliceId(workload_uid=SLICE.workload_uid, group_key=GroupKey("b" * 40))
     names = [pool_name("train", each, 0) for each in (SLICE, other_uid, other_key)] + [pool_name("train", SLICE, 1)]
@@ -43,9 +43,9 @@ def test_equal_inputs_give_the_equal_name_and_nothing_else_does() -> None:
     assert pool_name("train", SLICE, 0) == names[0]
 
 
-@pytest.mark.timeout(30)  # a hundred thousand names
+@pytest.mark.timeout(30)  # 100,000 names
 def test_a_hundred_thousand_names_do_not_collide() -> None:
-    """The Go provisioner's five digits collide in 38 of 100 JobSets of 1,000 slices."""
+    """The Go provisioner's names have five digits, which collide in 38 of 100 JobSets of 1,000 slices."""
     uid = WorkloadUid("uid")
     ids = (SliceId(workload_uid=uid, group_key=group_key("ns", f"train-slice-{index}")) for index in range(1000))
     names = {pool_name("t" * 50, each, attempt) for each in ids for attempt in range(100)}

@@ -1,4 +1,4 @@
-"""Which workloads are served, and which of their pods want a pool."""
+"""Which workloads and pods are served: opt-in, opt-out, and slice resources of the Go release."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_serving(*, policy: Mapping[str, Any], pod: Mapping[str, Any], workload:
 
 
 def test_why_a_pod_that_does_not_opt_in_is_not_served() -> None:
-    """Labels of the namespace may not have been read."""
+    """If the namespace has not been read, its labels are unknown, and the message says so."""
     for labels, known in (({"default": {}}, ""), ({}, ", as far as the namespace is known,")):
         policy = ServingPolicy(opt_in_label=OPT_IN, namespace_labels=labels)
         found = policy.why_not(make_jobset(), make_requirements())
@@ -100,7 +100,7 @@ def test_why_a_pod_that_does_not_opt_in_is_not_served() -> None:
 def test_a_jobset_that_asks_for_slice_resources_gets_no_pools(
     *, dynamic: bool, workload: dict[str, Any], policy: dict[str, Any], told: bool
 ) -> None:
-    """Whether its pods have the selector of a pool or the annotation of dynamic slicing."""
+    """This applies to pods with the node selector of a pool and to those with the annotation of dynamic slicing."""
     changes = {"node_selector": {}, "annotations": {constants.SLICE_TOPOLOGY: "4x4x4"}} if dynamic else {}
     owner = make_jobset(template=make_requirements(**changes), **workload)
     assert not ServingPolicy(**policy).serves(owner, make_requirements())

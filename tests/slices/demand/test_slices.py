@@ -1,4 +1,4 @@
-"""From JobSets and their pods to slices."""
+"""Slices of workloads: which groups are slices, their ids, their leader pods, and whether they want a pool."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.world import told_of
 def slices_of(
     *workloads: Workload, pods: tuple[Pod, ...] = (), referred: dict[SliceId, str] | None = None
 ) -> list[Slice]:
-    """Return the slices in the order of their jobs."""
+    """Return the slices, sorted by the name of their group."""
     found = find_slices(
         Workloads.of({workload.uid: workload for workload in workloads}), pods, ServingPolicy(), referred
     )
@@ -46,7 +46,7 @@ def ids_of(workload: Workload) -> list[SliceId]:
 
 
 def test_each_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
-    """A slice exists from its JobSet's creation on; it wants nothing yet (dependsOn, startup order)."""
+    """A slice without pods wants no pool yet: dependsOn or the startup order may delay its pods."""
     workload = make_jobset(replicas=3)
     found = slices_of(workload, referred=dict.fromkeys(ids_of(workload), ""))
     assert [each.group_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
@@ -63,7 +63,7 @@ def test_a_child_job_that_nothing_names_hides_none_that_is_named() -> None:
 
 
 def test_of_a_group_of_any_numbers_those_with_pods_come_first() -> None:
-    """A replica of a RayCluster that is made anew may have another number."""
+    """A replica of a RayCluster may have another number after it was recreated."""
     workload = make_jobset(replicas=3)
     workload = replace(workload, groups=(replace(workload.groups[0], any_number=True, surge=8),))
     names = [f"train-slice-{number}" for number in (0, 1, 2, 5)]
@@ -74,7 +74,7 @@ def test_of_a_group_of_any_numbers_those_with_pods_come_first() -> None:
 
 
 def test_of_child_jobs_that_nothing_refers_to_one_stands_for_all() -> None:
-    """It says what the template asks for; the others cost nothing, and count as siblings all the same."""
+    """One child Job shows the request of the template. The others take no time but count as siblings."""
     workload = make_jobset(replicas=2_000_000)
     driver = PodGroup(name="driver", replicas=2_000_000, parallelism=1, template=make_requirements(chips=0))
     workload = replace(workload, groups=(driver, *workload.groups))
@@ -99,7 +99,7 @@ def test_of_child_jobs_that_nothing_refers_to_one_stands_for_all() -> None:
     ],
 )
 def test_a_slice_without_pods_is_listed_where_something_refers_to_it(group_name: str, want: list[str]) -> None:
-    """A pool was made for it, or the memory knows where it ran."""
+    """Pools and the memory refer to slices, by id and, if known, by the name of the group."""
     workload = make_jobset(replicas=9)
     found = slices_of(workload, referred={ids_of(workload)[7]: group_name})
     assert [each.group_name for each in found] == want
@@ -121,7 +121,7 @@ _JOBS = st.lists(
 
 @given(_JOBS, st.randoms(use_true_random=False))
 def test_what_is_listed_does_not_depend_on_what_else_is(jobs: list[tuple[str, int, bool]], rng: random.Random) -> None:
-    """Every slice is the same whether few or all are listed, and whether pods and pools name their Jobs or not."""
+    """A slice is the same if few or all slices are listed, and if pods and pools name their Jobs or only the key."""
     workload = replace(
         make_jobset(),
         groups=tuple(
@@ -160,7 +160,7 @@ def test_what_is_listed_does_not_depend_on_what_else_is(jobs: list[tuple[str, in
 
 
 def test_a_jobset_that_exceeds_a_bound_wants_nothing_and_is_listed_once() -> None:
-    """Its pods count where they are bound, and it is told on the JobSet alone."""
+    """The pods of the JobSet count on the nodes to which they are bound. The problem is reported only on the JobSet."""
     workload = make_jobset(replicas=3, problem="it is too large")
     ended = make_jobset("ended", problem="it is too large", terminal_state="Completed")
     driver = make_jobset("driver", problem="it is too large", template=make_requirements(chips=0))
@@ -188,13 +188,13 @@ def test_a_pod_that_exceeds_a_bound_wants_and_cannot_have() -> None:
     ],
 )
 def test_only_living_jobsets_have_slices(*, changes: dict[str, Any], alive: bool) -> None:
-    """Pods that are left over do not make a slice of a dead JobSet."""
+    """Remaining pods of a JobSet that has ended do not make a slice."""
     workload = make_jobset(**changes)
     assert bool(slices_of(workload, pods=(make_pod(workload),))) is alive
 
 
 def test_a_suspended_jobset_that_keeps_its_pools_has_the_slices_that_something_refers_to() -> None:
-    """No others, for thousands may wait in a queue; they want nothing, though a leader may still be there."""
+    """Other slices are not listed: thousands of JobSets may be queued. Slices of suspended JobSets want no pool."""
     workload = make_jobset(suspended=True, replicas=1000)
     workloads, leader = Workloads.of({workload.uid: workload}), make_pod(workload, job=3)
     pool_of, *_ = ids_of(workload)
@@ -226,7 +226,7 @@ def test_a_slice_wants_a_pool_when_its_leader_cannot_be_scheduled(*, changes: di
 
 
 def test_of_two_generations_of_leaders_the_waiting_one_is_served() -> None:
-    """During a restart both may be seen for a moment."""
+    """During a restart, the cache may contain the leaders of both generations."""
     workload = make_jobset()
     old = make_pod(workload, node="n", name="a", uid="old")
     new = make_pod(workload, name="b", uid="new")
@@ -246,7 +246,7 @@ def test_of_two_generations_of_leaders_the_waiting_one_is_served() -> None:
     ],
 )
 def test_a_pod_of_before_a_change_leads_nothing(*, suspended_after: float | None, topology: str, leads: bool) -> None:
-    """What is bought goes by the pod and by the specification: of different ages, they come to a slice of nobody's."""
+    """A pool depends on the pod and on the spec. An old pod with a new spec would result in a pool for neither."""
     before = make_jobset(parallelism=2)
     pod = make_pod(before, created_at=after(0))
     selector = {**pod.requirements.node_selector, constants.TPU_TOPOLOGY: topology}
@@ -260,7 +260,7 @@ def test_a_pod_of_before_a_change_leads_nothing(*, suspended_after: float | None
 
 
 def test_a_jobset_made_again_under_its_name_has_other_slices() -> None:
-    """The UID tells them apart where the job key does not."""
+    """The group keys are equal, but the UIDs differ."""
     first, second = make_jobset(uid="one"), make_jobset(uid="two")
     (old,), (new,) = slices_of(first), slices_of(second)
     assert old.id.group_key == new.id.group_key
@@ -268,7 +268,7 @@ def test_a_jobset_made_again_under_its_name_has_other_slices() -> None:
 
 
 def test_pods_without_jobset_uid_belong_to_the_jobset_of_their_name() -> None:
-    """JobSet releases before 0.8 do not label it."""
+    """JobSet releases before 0.8 do not label pods with the UID."""
     workload = make_jobset()
     (found,) = slices_of(
         workload, make_jobset(namespace="other", suspended=True), pods=(make_pod(workload, workload_uid=""),)
@@ -277,7 +277,7 @@ def test_pods_without_jobset_uid_belong_to_the_jobset_of_their_name() -> None:
 
 
 def test_pods_without_jobset_uid_that_are_older_than_their_jobset_are_not_its() -> None:
-    """They are left from an earlier JobSet of that name, and what they ask for is not what this one asks for."""
+    """Such pods remain from an earlier JobSet of that name, whose requests may differ."""
     made_at = datetime(2026, 1, 1, tzinfo=UTC)
     workload = make_jobset(created_at=made_at)
     (old,) = slices_of(workload, pods=(make_pod(workload, workload_uid="", created_at=made_at - timedelta(seconds=1)),))
@@ -286,7 +286,7 @@ def test_pods_without_jobset_uid_that_are_older_than_their_jobset_are_not_its() 
 
 
 def test_pods_of_unknown_jobsets_make_no_slice() -> None:
-    """What they are bound to is still seen by the matching."""
+    """Matching still counts the pods on the nodes to which they are bound."""
     known, unknown = make_jobset(), make_jobset("unknown")
     nameless = make_pod(unknown, workload_uid="")
     assert len(slices_of(known, pods=(make_pod(unknown), nameless, make_pod(known, group_key=GroupKey(""))))) == 1
@@ -297,21 +297,21 @@ def test_the_job_key_is_the_sha1_of_namespace_and_job_name() -> None:
 
 
 def test_chips_that_only_a_webhook_adds_make_a_slice_with_the_jobs_parallelism() -> None:
-    """The template does not show them; the pods do."""
+    """The template has no chips, but the pods do."""
     workload = make_jobset(parallelism=2, template=make_requirements(chips=0))
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements()),))
     assert (found.group_name, found.parallelism, found.pending) == ("train-slice-0", 2, True)
 
 
 def test_a_job_that_the_jobset_does_not_list_is_no_slice() -> None:
-    """The JobSet was made smaller, or somebody labelled the pods of a Job of their own: nothing is bought for it."""
+    """The JobSet was scaled down, or a user labelled pods of another Job; neither must lead to a pool."""
     workload = make_jobset()
     assert [each.group_name for each in slices_of(workload, pods=(make_pod(workload, job=7),))] == ["train-slice-0"]
 
 
 @pytest.mark.parametrize("make", [make_jobset, make_lws])
 def test_what_a_pod_of_no_listed_group_costs_does_not_depend_on_the_spec(make: Callable[..., Workload]) -> None:
-    """Whoever may create pods can name any group, of as many workloads as they like."""
+    """A user who may create pods can label them with any groups of many large workloads."""
     workloads = [make(f"claimed-{number}", replicas=4096) for number in range(150)]
     pods = [make_pod(each, job=5000) for each in workloads]
     known = Workloads.of({each.uid: each for each in workloads})
@@ -330,7 +330,7 @@ def test_what_a_pod_of_no_listed_group_costs_does_not_depend_on_the_spec(make: C
     ],
 )
 def test_a_pod_that_only_claims_to_be_a_jobsets_is_not(changes: dict[str, str]) -> None:
-    """Labels can be copied by anybody: name, UID, namespace and controlling Job have to agree."""
+    """Any user can copy labels, so name, UID, namespace and controlling Job must all match."""
     workload = make_jobset()
     claim = replace(make_pod(workload), **changes)  # type: ignore[arg-type]
     assert slice_id_of(claim, Workloads.of({workload.uid: workload})) is None
