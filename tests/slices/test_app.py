@@ -89,7 +89,7 @@ def process() -> Iterator[Process]:
     made.end()
 
 
-def test_the_one_candidate_leads_and_wakes_the_loop(process: Process) -> None:
+def test_only_candidate_acquires_the_lease_and_wakes_the_loop(process: Process) -> None:
     assert not process.controller.loop.is_leader()
     process.controller.start()
     assert process.controller.loop.wake.wait(5)
@@ -100,7 +100,7 @@ def test_the_one_candidate_leads_and_wakes_the_loop(process: Process) -> None:
     assert 0 < process.controller.actor.lease_seconds() <= 30
 
 
-def test_without_an_election_it_leads_from_the_start() -> None:
+def test_process_without_election_leads_from_the_start() -> None:
     process = Process(leader_elect=False)
     process.controller.start()
     assert process.controller.loop.is_leader()
@@ -109,7 +109,7 @@ def test_without_an_election_it_leads_from_the_start() -> None:
     process.end()
 
 
-def test_a_lost_lease_ends_the_process_at_once(process: Process) -> None:
+def test_lost_lease_ends_the_process_immediately(process: Process) -> None:
     """The process exits even if a round of the loop hangs; here, the loop never runs."""
     elector = process.controller.replica.elector
     assert elector is not None
@@ -128,7 +128,7 @@ def test_a_lost_lease_ends_the_process_at_once(process: Process) -> None:
     assert not process.controller.loop.is_leader()
 
 
-def test_a_renewal_that_hangs_does_not_hide_the_loss(process: Process) -> None:
+def test_hanging_renewal_does_not_delay_the_exit(process: Process) -> None:
     """While the elector waits for the API server, another thread notices that the Lease has expired."""
     elector = process.controller.replica.elector
     assert elector is not None
@@ -142,7 +142,7 @@ def test_a_renewal_that_hangs_does_not_hide_the_loss(process: Process) -> None:
     assert process.exit_codes == [1]
 
 
-def test_a_log_that_hangs_does_not_keep_the_process(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_log_does_not_delay_the_exit(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the reader of the output has stopped, writing the last line blocks; the process waits at most 1 s for it."""
     release = threading.Event()
     monkeypatch.setattr(controller, "_say_lease_lost", lambda: release.wait(10))
@@ -157,7 +157,7 @@ def test_a_log_that_hangs_does_not_keep_the_process(process: Process, monkeypatc
     release.set()
 
 
-def test_a_lease_that_is_given_back_is_not_lost(process: Process) -> None:
+def test_orderly_shutdown_releases_the_lease(process: Process) -> None:
     """After an orderly shutdown the next process can acquire the Lease immediately. The exit is not forced."""
     process.controller.start()
     elector = process.controller.replica.elector
@@ -172,7 +172,7 @@ def test_a_lease_that_is_given_back_is_not_lost(process: Process) -> None:
     assert lease["spec"]["holderIdentity"] == ""
 
 
-def test_a_call_that_hangs_keeps_the_lease_and_not_the_process(
+def test_hanging_call_at_shutdown_prevents_the_release_but_not_the_exit(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call in flight may still take effect, so no other process may lead before the Lease has expired."""
@@ -198,7 +198,7 @@ def test_a_call_that_hangs_keeps_the_lease_and_not_the_process(
     hanging.set()
 
 
-def test_without_gke_there_is_nothing_to_prove_and_groups_are_listed() -> None:
+def test_provider_gce_needs_no_proof_and_lists_node_groups() -> None:
     """With PROVIDER=gce this process calls no Google API, so it needs no Google credentials."""
     process = Process(leader_elect=False, provider="gce", node_group_namespace="slices")
     try:
@@ -220,6 +220,6 @@ def test_without_gke_there_is_nothing_to_prove_and_groups_are_listed() -> None:
         process.end()
 
 
-def test_gke_needs_its_client() -> None:
+def test_provider_gke_without_client_is_rejected() -> None:
     with pytest.raises(ValueError, match="PROVIDER=gke"):
         app.build(settings(), Addresses(metrics="0", probes="0", leader_elect=False), Kube(), None)  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ def flags(*arguments: str) -> dict[str, Any]:
         pytest.param(["--leader-elect", "--zap-devel"], True, id="before another flag"),
     ],
 )
-def test_leader_elect(arguments: list[str], *, want: bool) -> None:
+def test_leader_elect_is_parsed_in_all_forms_of_go_flags(arguments: list[str], *, want: bool) -> None:
     assert flags(*arguments)["leader_elect"] is want
 
 
@@ -53,12 +53,12 @@ def test_leader_elect(arguments: list[str], *, want: bool) -> None:
         pytest.param(["-metrics-bind-address", ":9090", "-health-probe-bind-address", ":9091"], id="one dash"),
     ],
 )
-def test_addresses(arguments: list[str]) -> None:
+def test_addresses_are_parsed_in_all_forms_of_go_flags(arguments: list[str]) -> None:
     found = flags(*arguments)
     assert (found["metrics_bind_address"], found["health_probe_bind_address"]) == (":9090", ":9091")
 
 
-def test_the_defaults_are_those_of_the_go_provisioner() -> None:
+def test_flags_have_the_defaults_of_the_go_provisioner() -> None:
     found = flags()
     assert (found["metrics_bind_address"], found["health_probe_bind_address"]) == (":8080", ":8081")
     assert found["leader_elect"] is False
@@ -72,13 +72,11 @@ def test_the_defaults_are_those_of_the_go_provisioner() -> None:
         pytest.param("--zap-log-level=5", "debug", id="a number"),
     ],
 )
-def test_levels_of_the_go_logger(argument: str, want: str) -> None:
+def test_levels_of_the_go_logger_are_translated(argument: str, want: str) -> None:
     assert flags(argument)["zap_log_level"] == want
 
 
-def test_flags_of_the_go_logger_count_and_those_without_counterpart_are_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_go_logger_flags_take_effect_or_are_logged_as_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Manifests of the Go provisioner pass these flags; the controller must start with them."""
     found: list[Any] = []
     monkeypatch.setattr(run.app, "run", lambda effective, *_: found.append(effective.log_level) or 0)
@@ -95,7 +93,7 @@ def test_flags_of_the_go_logger_count_and_those_without_counterpart_are_told(
     assert sorted(told) == ["--zap-stacktrace-level has no effect here", "--zap-time-encoding has no effect here"]
 
 
-def test_a_wrong_truth_value_is_told_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_boolean_is_reported_with_flag_and_value(capsys: pytest.CaptureFixture[str]) -> None:
     """Click's own message would contain the name of the function that parses the value."""
     with pytest.raises(SystemExit):
         main(["run", "--leader-elect=maybe"])
@@ -112,7 +110,7 @@ def test_a_wrong_truth_value_is_told_in_plain_words(capsys: pytest.CaptureFixtur
         pytest.param(["stray"], id="an argument"),
     ],
 )
-def test_wrong_flags_are_a_usage_error(arguments: list[str]) -> None:
+def test_invalid_flags_exit_with_code_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as error:
         main(["run", *arguments])
     assert error.value.code == 2
@@ -131,12 +129,12 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_the_version() -> None:
+def test_version_is_printed() -> None:
     done = command("--version")
     assert (done.returncode, done.stdout) == (0, f"tpu-provisioner {provisioner.__version__}\n")
 
 
-def test_wrong_settings_are_refused_in_one_message() -> None:
+def test_all_invalid_settings_are_reported_in_one_message() -> None:
     """Users see all mistakes at the first start: those in variables, in the kubeconfig and in flags."""
     wrong = {"GCP_ZONE": "us-east1-b", "CONCURRENCY": "0", "NODE_MIN_LIFESPAN": "10", "KUBECONFIG": "/nowhere/config"}
     done = command("run", "--metrics-bind-address=8080", **(COMPLETE | wrong))
@@ -147,7 +145,7 @@ def test_wrong_settings_are_refused_in_one_message() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_under_the_name_of_the_go_program_it_is_run(
+def test_program_named_manager_runs_without_a_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Manifests of the Go provisioner start /manager with only flags. Other names require a command first."""
@@ -159,7 +157,7 @@ def test_under_the_name_of_the_go_program_it_is_run(
         assert usage in capsys.readouterr().err
 
 
-def test_the_mock_provider_is_refused() -> None:
+def test_mock_provider_is_rejected() -> None:
     done = command("run", **(COMPLETE | {"PROVIDER": "mock"}))
     assert done.returncode == 1
     assert "PROVIDER='mock' is not one of gke, gce" in done.stderr

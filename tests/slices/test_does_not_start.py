@@ -221,7 +221,7 @@ def flat(text: str) -> str:
 
 
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
-def test_the_cause_is_found_in_all_three_places(cause: Cause) -> None:
+def test_cause_is_in_events_commands_and_page(cause: Cause) -> None:
     """The places: the last Event of pod and JobSet; `status` at any width and the start of `explain`; the page."""
     world = cause.play()
     document = world.board.document()
@@ -263,6 +263,6 @@ def test_the_cause_is_found_in_all_three_places(cause: Cause) -> None:
         assert [each.state.value for each in document.view.slices if "healthy" in each.id] == ["running"]
 
 
-def test_a_failed_pool_that_is_gone_at_once_was_deleted_by_the_provisioner() -> None:
+def test_failed_pool_that_is_deleted_quickly_is_not_reported_as_missing() -> None:
     """GKE may delete a pool so fast that no list of pools shows it with status STOPPING."""
     assert "NodePoolNotFound" not in stockout().recorder.reasons("JobSet")

@@ -91,14 +91,14 @@ def _paused(world: World) -> World:
     return world
 
 
-def test_nothing_left(world: World) -> None:
+def test_drain_without_pools_exits_with_0(world: World) -> None:
     """The message names project, location and cluster. Pools that the provisioner did not create do not count."""
     world.gke.set_pool(NodePool(name=PoolName("default-pool"), status=PoolStatus.RUNNING))
     done = Person(_paused(world))()
     assert (done.code, done.text) == (0, "No node pool of the provisioner is left in project-1/us-central2/test.")
 
 
-def test_a_jobset_keeps_its_pool(world: World) -> None:
+def test_pool_of_a_living_jobset_is_reported_with_the_jobset(world: World) -> None:
     """The command only reports: it deletes no pool itself."""
     pool = world.run_to_use()
     done = Person(_paused(world))()
@@ -112,7 +112,7 @@ def test_a_jobset_keeps_its_pool(world: World) -> None:
     assert (pools, messages) == ({pool: f"JobSet {NAMESPACE}/train needs it; delete the JobSet, or let it end"}, [])
 
 
-def test_a_suspended_jobset_that_keeps_its_pool() -> None:
+def test_pool_kept_for_a_suspended_jobset_is_reported_with_the_setting() -> None:
     """Without the setting, the controller would delete the pool, so the command does not name the JobSet as user."""
     world = World(keep_suspended=True)
     pool = world.run_to_use()
@@ -126,7 +126,7 @@ def test_a_suspended_jobset_that_keeps_its_pool() -> None:
     assert f"not needed (it was created for JobSet {NAMESPACE}/train)" in Person(_paused(world))().text
 
 
-def test_it_waits_until_the_last_pool_is_gone(world: World) -> None:
+def test_drain_waits_until_the_last_pool_is_deleted(world: World) -> None:
     """Each state of the pool is printed once: needed by the JobSet, not needed, being deleted, deleted."""
     world.run_to_use()
 
@@ -145,7 +145,7 @@ def test_it_waits_until_the_last_pool_is_gone(world: World) -> None:
     assert done.text.endswith("No node pool of the provisioner is left in project-1/us-central2/test.")
 
 
-def test_the_patience_is_over(world: World) -> None:
+def test_drain_times_out_with_code_1_if_a_pool_is_left(world: World) -> None:
     """The command waits for exactly the time-out, and repeats an unchanged report after a minute."""
     world.run_to_use()
     done = Person(_paused(world))(patience_seconds=95)
@@ -155,7 +155,7 @@ def test_the_patience_is_over(world: World) -> None:
     assert done.text.count("needs it") == 2
 
 
-def test_a_pod_of_nobodys_jobset(world: World) -> None:
+def test_pool_with_another_workloads_pod_is_reported_with_the_pod(world: World) -> None:
     """The controller keeps a pool with another workload's pod on it, even if no JobSet needs the pool."""
     pool = world.run_to_use()
     world.vanish()
@@ -173,7 +173,7 @@ def test_a_pod_of_nobodys_jobset(world: World) -> None:
     assert "cannot tell who needs it" in Person(_paused(world))().text
 
 
-def test_a_pool_that_is_about_to_be_made(world: World) -> None:
+def test_waiting_pods_prevent_success_unless_creation_is_paused(world: World) -> None:
     """While creation is not paused, the controller may create a pool for the waiting JobSet after the command ends."""
     world.put_jobset()
     done = Person(world)()
@@ -189,7 +189,7 @@ def test_a_pool_that_is_about_to_be_made(world: World) -> None:
     assert Person(_paused(world))().code == 0
 
 
-def test_a_pool_that_failed(world: World) -> None:
+def test_failed_pool_is_reported_as_failed(world: World) -> None:
     world.put_jobset()
     world.round()
     (pool,) = world.gke.pools
@@ -206,7 +206,9 @@ _NOBODY = (
 
 
 @pytest.mark.parametrize(("name", "holder", "age_seconds", "words"), _NOBODY, ids=[case[0] for case in _NOBODY])
-def test_no_controller_runs(name: str, holder: str, age_seconds: float, words: str, world: World) -> None:
+def test_missing_controller_is_reported_with_the_command_that_starts_it(
+    name: str, holder: str, age_seconds: float, words: str, world: World
+) -> None:
     """Only a running controller deletes pools, so the command prints how to start one."""
     world.run_to_use()
     _lead(world, holder=holder, age_seconds=age_seconds)
@@ -215,7 +217,7 @@ def test_no_controller_runs(name: str, holder: str, age_seconds: float, words: s
     assert "scale deployment/tpu-provisioner --replicas=1" in done.text
 
 
-def test_the_lease_cannot_be_told(world: World) -> None:
+def test_missing_lease_is_reported_and_unreadable_lease_is_not(world: World) -> None:
     """A missing Lease means that no controller runs. A Lease that may not be read means nothing."""
     world.run_to_use()
     world.kube.remove_object(_LEASE)
@@ -224,14 +226,14 @@ def test_the_lease_cannot_be_told(world: World) -> None:
     assert "scale deployment" not in Person(_paused(world))().text
 
 
-def test_another_cluster(world: World) -> None:
+def test_drain_with_a_kubeconfig_of_another_cluster_exits_with_1(world: World) -> None:
     """GCP_CLUSTER is another cluster than the kubeconfig's: its empty list of pools proves nothing about this one."""
     done = Person(_paused(world), certificate=OTHER_CERTIFICATE)()
     assert done.code == 1
     assert "No node pool" not in done.text
 
 
-def test_gke_is_away(world: World) -> None:
+def test_drain_while_gke_is_unavailable_waits_and_never_reports_success(world: World) -> None:
     """Without a list of pools it is unknown whether pools are left."""
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="down")
     assert Person(_paused(world))().code == 1
@@ -240,7 +242,7 @@ def test_gke_is_away(world: World) -> None:
     assert "GKE does not list the node pools" in done.text
 
 
-def test_what_cannot_be_read(world: World) -> None:
+def test_pools_and_waiting_pods_that_cannot_be_checked_are_reported_as_unknown(world: World) -> None:
     """Pools are reported even if the workloads that need them cannot be read."""
     world.kube.fail("GET", "pods", errors.Forbidden("pods: no", status=403))
     done = Person(world)()
@@ -254,7 +256,7 @@ def test_what_cannot_be_read(world: World) -> None:
     assert f"{pool}  cannot tell who needs it (it was created for JobSet {NAMESPACE}/train): jobsets: no" in done.text
 
 
-def test_a_pool_of_another_jobset_of_the_same_name(world: World) -> None:
+def test_pool_of_a_recreated_jobset_is_needed_only_while_its_pods_are_on_it(world: World) -> None:
     pool = world.run_to_use()
     world.kube.put_object(jobset_path("train"), jobset_of("train", uid="another"))
     assert f"{pool}  JobSet {NAMESPACE}/train needs it" in Person(_paused(world))().text
@@ -262,7 +264,7 @@ def test_a_pool_of_another_jobset_of_the_same_name(world: World) -> None:
     assert f"{pool}  not needed (it was created for JobSet {NAMESPACE}/train)" in Person(_paused(world))().text
 
 
-def test_a_wrong_duration(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_duration_exits_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         main(["drain", "--timeout=30"])
     assert error.value.code == 2

@@ -82,7 +82,7 @@ def test_pool_under_work_is_kept_for_20_minutes_if_the_label_of_its_node_is_edit
     assert world.gke.names_of("delete_node_pool") == [pool]
 
 
-def test_labels_of_two_pools_that_are_exchanged_keep_neither_from_its_end() -> None:
+def test_exchanged_labels_of_two_pools_do_not_prevent_the_delete_of_the_idle_one() -> None:
     """The exchange is hard to notice, because the number of nodes with each label is still right."""
     world = World()
     idle, used = world.run_to_use("train"), world.run_to_use("another")
@@ -128,7 +128,7 @@ def test_pod_on_a_node_without_the_label_keeps_the_pool(world: World) -> None:
         world.gate.pass_through(delete(membership=RECORDED))
 
 
-def test_node_without_the_label_is_cordoned_and_looked_at_again(world: World) -> None:
+def test_node_without_the_label_is_cordoned_and_checked_again(world: World) -> None:
     with pytest.raises(SettlingError):
         world.gate.pass_through(delete(settle=True))
     node = world.kube.object(object_path("nodes", NODE))
@@ -147,7 +147,7 @@ def test_node_without_the_label_is_cordoned_and_looked_at_again(world: World) ->
         world.gate.pass_through(delete(settle=True))
 
 
-def test_node_of_another_pool_with_this_label_is_left_alone(world: World) -> None:
+def test_node_of_another_pool_with_this_label_is_not_cordoned(world: World) -> None:
     """The pods on such a node do not keep the pool, and the node is not cordoned."""
     edit(world, NODE, POOL)
     record(world, NODE, "other-pool")

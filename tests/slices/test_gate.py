@@ -92,7 +92,9 @@ DELETING = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
         pytest.param(DeleteReason.POOL_FAILED, {}, id="failed, and the JobSet lives"),
     ],
 )
-def test_a_confirmed_reason_goes_through(world: World, reason: DeleteReason, workload: dict[str, Any] | None) -> None:
+def test_confirmed_reason_permits_the_delete(
+    world: World, reason: DeleteReason, workload: dict[str, Any] | None
+) -> None:
     if workload is not None:
         put_jobset(world, **workload)
     world.gate.pass_through(a_delete(reason=reason))
@@ -107,7 +109,7 @@ def test_a_confirmed_reason_goes_through(world: World, reason: DeleteReason, wor
         pytest.param(DeleteReason.WORKLOAD_SUSPENDED, {}, "lives", id="suspended, but it was resumed"),
     ],
 )
-def test_a_reason_that_is_not_confirmed_keeps_the_pool(
+def test_unconfirmed_reason_keeps_the_pool(
     world: World, reason: DeleteReason, workload: dict[str, Any], want: str
 ) -> None:
     put_jobset(world, **workload)
@@ -118,7 +120,7 @@ def test_a_reason_that_is_not_confirmed_keeps_the_pool(
 
 
 @pytest.mark.parametrize("reason", [DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED])
-def test_a_suspended_jobset_that_keeps_its_pools_is_no_reason(world: World, reason: DeleteReason) -> None:
+def test_suspended_jobset_keeps_its_pool_if_the_setting_says_so(world: World, reason: DeleteReason) -> None:
     """A provisioner that does not watch its namespace decides so. If the JobSet has also ended, the delete passes."""
     gate = replace(world.gate, keep_suspended=True)
     put_jobset(world, **SUSPENDED)
@@ -130,14 +132,14 @@ def test_a_suspended_jobset_that_keeps_its_pools_is_no_reason(world: World, reas
     assert cordoned(world) == (True, True)
 
 
-def test_a_pool_that_names_no_uid_goes_by_the_name(world: World) -> None:
+def test_pool_without_uid_is_kept_while_any_jobset_of_the_name_lives(world: World) -> None:
     """Pools of the Go provisioner have no label with a UID."""
     put_jobset(world, uid="any")
     with pytest.raises(KeptError, match="lives"):
         world.gate.pass_through(a_delete(workload_uid=""))
 
 
-def test_a_jobset_whose_templates_nobody_can_read_can_end(world: World) -> None:
+def test_pool_of_an_ended_jobset_with_malformed_templates_is_deleted(world: World) -> None:
     """The requests of an ended JobSet no longer matter."""
     spoilt = {"containers": [{"resources": {"requests": {constants.TPU_RESOURCE: "many"}}}]}
     template = {"spec": {"template": {"spec": spoilt}}}
@@ -146,7 +148,7 @@ def test_a_jobset_whose_templates_nobody_can_read_can_end(world: World) -> None:
     assert cordoned(world) == (True, True)
 
 
-def test_a_pool_that_names_no_namespace_is_kept(world: World) -> None:
+def test_pool_without_namespace_is_kept(world: World) -> None:
     """Without the namespace every JobSet would seem to be deleted."""
     with pytest.raises(KeptError, match="in which namespace"):
         world.gate.pass_through(a_delete(namespace=""))
@@ -164,7 +166,7 @@ LIVING = [DeleteReason.NOT_NEEDED, DeleteReason.SLICE_ELSEWHERE, DeleteReason.PO
 
 
 @pytest.mark.parametrize("reason", LIVING)
-def test_a_pod_without_chips_of_the_living_jobset_keeps_the_pool(world: World, reason: DeleteReason) -> None:
+def test_pod_without_chips_of_the_living_jobset_keeps_the_pool(world: World, reason: DeleteReason) -> None:
     put_jobset(world)
     put_helper(world)
     with pytest.raises(KeptError, match=f"{NAMESPACE}/driver on {NODE}"):
@@ -180,14 +182,14 @@ def test_a_pod_without_chips_of_the_living_jobset_keeps_the_pool(world: World, r
         pytest.param({"uid": "uid-of-an-earlier-one"}, id="of an earlier JobSet of the name"),
     ],
 )
-def test_a_pod_without_chips_of_anybody_else_keeps_nothing(world: World, changes: dict[str, str]) -> None:
+def test_pod_without_chips_of_another_workload_does_not_keep_the_pool(world: World, changes: dict[str, str]) -> None:
     put_jobset(world)
     put_helper(world, **changes)
     world.gate.pass_through(a_delete(reason=DeleteReason.NOT_NEEDED))
     assert cordoned(world) == (True, True)
 
 
-def test_a_pod_without_chips_of_an_ended_jobset_keeps_nothing(world: World) -> None:
+def test_pod_without_chips_of_an_ended_jobset_does_not_keep_the_pool(world: World) -> None:
     put_jobset(world, **COMPLETED)
     put_helper(world)
     world.gate.pass_through(a_delete(reason=DeleteReason.WORKLOAD_FINISHED))
@@ -212,7 +214,7 @@ _CLAIMED = {"phase": "Running", "extendedResourceClaimStatus": {"resourceClaimNa
         pytest.param({"requests": {"example.com/tpu": "4"}, "status": _CLAIMED}, id="its resource is an own name"),
     ],
 )
-def test_an_unfinished_pod_with_chips_keeps_the_pool(world: World, pod: dict[str, Any]) -> None:
+def test_unfinished_pod_with_chips_keeps_the_pool(world: World, pod: dict[str, Any]) -> None:
     if "grace" in pod:
         pod = {"metadata": {"deletionTimestamp": seconds_from(world.clock, pod["grace"])}}
     put_pod(world, **pod)
@@ -235,7 +237,7 @@ def test_an_unfinished_pod_with_chips_keeps_the_pool(world: World, pod: dict[str
         pytest.param({"grace": -5.0}, id="it is past its grace"),
     ],
 )
-def test_other_pods_stop_nothing(world: World, pod: dict[str, Any]) -> None:
+def test_ended_pods_and_pods_without_chips_do_not_keep_the_pool(world: World, pod: dict[str, Any]) -> None:
     if "grace" in pod:
         pod = {"metadata": {"deletionTimestamp": seconds_from(world.clock, pod["grace"])}}
     put_pod(world, **pod)
@@ -252,20 +254,20 @@ def steps(world: World) -> list[str]:
     ]
 
 
-def test_the_pods_are_listed_before_the_nodes_are_cordoned_and_after(world: World) -> None:
+def test_pods_are_listed_before_and_after_the_nodes_are_cordoned(world: World) -> None:
     """The first list avoids cordons on a pool that a pod keeps; the second one finds pods bound in between."""
     world.gate.pass_through(a_delete())
     assert steps(world) == ["pods", "pods", "cordon", "cordon", "pods", "pods"]
 
 
-def test_the_pods_of_a_pool_that_is_cordoned_already_are_listed_once(world: World) -> None:
+def test_pods_of_a_cordoned_pool_are_listed_once(world: World) -> None:
     world.gate.pass_through(a_delete())
     world.kube.calls.clear()
     world.gate.pass_through(a_delete())
     assert steps(world) == ["pods", "pods"]
 
 
-def test_a_pool_that_a_pod_keeps_costs_a_read_and_one_list(world: World) -> None:
+def test_repeated_check_of_a_kept_pool_takes_one_read_and_one_list(world: World) -> None:
     """The node of the pod that kept the pool is checked first, and any other pod on that node keeps the pool as well.
 
     A pool may have thousands of nodes.
@@ -284,7 +286,7 @@ def test_a_pool_that_a_pod_keeps_costs_a_read_and_one_list(world: World) -> None
     assert cordoned(world) == (True, True)
 
 
-def test_a_pod_that_tolerates_the_cordon_and_comes_between_the_looks_keeps_the_pool(world: World) -> None:
+def test_pod_that_tolerates_the_cordon_and_is_bound_in_between_keeps_the_pool(world: World) -> None:
     """The pod tolerates cordons, so they do not prevent its binding. The gate's cordons are undone."""
     patch = world.kube.patch
 
@@ -298,7 +300,7 @@ def test_a_pod_that_tolerates_the_cordon_and_comes_between_the_looks_keeps_the_p
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(False, False), (False, False)]
 
 
-def test_a_cordon_that_could_not_be_undone_is_undone_by_the_next_pass(world: World) -> None:
+def test_failed_uncordon_is_repeated_by_the_next_pass(world: World) -> None:
     """The second pass must check all nodes again, instead of only the one whose pod keeps the pool."""
     cordon(world.kube, SECOND)
     put_pod(world)
@@ -311,7 +313,7 @@ def test_a_cordon_that_could_not_be_undone_is_undone_by_the_next_pass(world: Wor
     assert cordoned(world, SECOND) == (False, False)
 
 
-def test_a_cordon_of_somebody_else_is_left_alone(world: World) -> None:
+def test_cordon_by_an_administrator_is_kept(world: World) -> None:
     world.kube.patch(object_path("nodes", NODE), {"spec": {"unschedulable": True}})
     put_pod(world)
     with pytest.raises(KeptError):
@@ -329,21 +331,21 @@ def test_a_cordon_of_somebody_else_is_left_alone(world: World) -> None:
         pytest.param("GET", "/api/v1/pods", 1, id="the pods can't be listed"),
     ],
 )
-def test_a_failing_api_server_stops_the_delete(world: World, method: str, path: str, times: int) -> None:
+def test_failing_api_server_prevents_the_delete(world: World, method: str, path: str, times: int) -> None:
     world.kube.fail(method, path, Unavailable("no answer"), times=times)
     with pytest.raises(Unavailable):
         world.gate.pass_through(a_delete())
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(False, False), (False, False)]
 
 
-def test_a_pod_that_cannot_be_read_stops_the_delete(world: World) -> None:
+def test_malformed_pod_prevents_the_delete(world: World) -> None:
     put_pod(world, requests={constants.TPU_RESOURCE: "many"})
     with pytest.raises(ClusterError):
         world.gate.pass_through(a_delete())
     assert cordoned(world) == (False, False)
 
 
-def test_a_missing_jobset_kind_proves_nothing(world: World) -> None:
+def test_missing_jobset_crd_prevents_the_delete(world: World) -> None:
     """Without the JobSet CRD the API server answers 404 for every JobSet, which must not permit any delete."""
     world.kube.uninstall(JOBSET.root)
     with pytest.raises(ClusterError):
@@ -363,7 +365,7 @@ def test_pool_of_a_kind_that_has_been_absent_for_long_is_deleted_unless_pods_are
     assert cordoned(world)[0] is not used
 
 
-def test_an_uncordon_that_fails_does_not_hide_why_the_pool_is_kept(world: World) -> None:
+def test_failed_uncordon_does_not_replace_the_reason_for_keeping_the_pool(world: World) -> None:
     """Here the API server rejects every uncordon."""
     put_pod(world)
     world.kube.fail("PATCH", "/nodes/", Unavailable("no answer"), times=0)
@@ -393,7 +395,9 @@ _JOB = object_path("jobs", "train", namespace=NAMESPACE, root=PLAIN_JOB.root)
         pytest.param(None, False, id="it is gone"),
     ],
 )
-def test_a_job_is_read_before_its_pool_goes(world: World, *, changes: dict[str, Any] | None, kept: bool) -> None:
+def test_pool_of_a_job_is_deleted_only_if_a_live_read_shows_its_end(
+    world: World, *, changes: dict[str, Any] | None, kept: bool
+) -> None:
     """The Job must have the same name and UID and the annotation. Even without it, pods on the nodes keep the pool."""
     if changes is not None:
         world.kube.put_object(_JOB, raw_job("train", namespace=NAMESPACE, **changes))
@@ -425,7 +429,7 @@ def stuck_delete() -> Delete:
     return a_delete(reason=DeleteReason.SLICE_STUCK, spared_group=group_key(NAMESPACE, "train-workers-0"))
 
 
-def test_the_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:
+def test_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:
     """The leader runs and its follower can never be bound; the setting replaces such pools."""
     put_job_pod(world, "0", node=NODE)
     put_job_pod(world, "1", node="")
@@ -433,7 +437,7 @@ def test_the_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> Non
     assert cordoned(world) == (True, True)
 
 
-def test_a_slice_that_is_not_stuck_any_more_keeps_its_pool(world: World) -> None:
+def test_slice_that_is_no_longer_stuck_keeps_its_pool(world: World) -> None:
     """The follower was bound between the decision and the gate."""
     put_job_pod(world, "0", node=NODE)
     put_job_pod(world, "1", node=SECOND)
@@ -442,7 +446,7 @@ def test_a_slice_that_is_not_stuck_any_more_keeps_its_pool(world: World) -> None
     assert cordoned(world) == (False, False)
 
 
-def test_a_pod_of_another_kind_is_not_the_stuck_slices(world: World) -> None:
+def test_pod_of_another_kind_keeps_the_pool_of_a_stuck_slice(world: World) -> None:
     """Groups of two kinds may have the same name, and pods of LeaderWorkerSets do not have the UID of their owner."""
     put_job_pod(world, "1", node="")
     raw = leader_of("train", topology="2x2x2", uid="uid-of-train", node=NODE)
@@ -459,7 +463,7 @@ def test_a_pod_of_another_kind_is_not_the_stuck_slices(world: World) -> None:
         world.gate.pass_through(stuck_delete())
 
 
-def test_the_owner_is_told_of_the_pods_of_the_own_namespace_alone(world: World) -> None:
+def test_public_reason_names_only_pods_of_the_workloads_namespace(world: World) -> None:
     put_pod(world)
     put_job_pod(world, "0", node=NODE)
     with pytest.raises(KeptError, match="other/stray") as kept:
@@ -467,7 +471,7 @@ def test_the_owner_is_told_of_the_pods_of_the_own_namespace_alone(world: World) 
     assert kept.value.told == f"unfinished pods are on it: {NAMESPACE}/train-workers-0-0 on {NODE}"
 
 
-def test_the_pods_of_others_keep_the_pool_of_a_stuck_slice(world: World) -> None:
+def test_pod_of_another_workload_keeps_the_pool_of_a_stuck_slice(world: World) -> None:
     """Only the stuck slice's own pods do not keep its pool; the other pods on it would lose their work."""
     put_job_pod(world, "1", node="")
     put_pod(world)
@@ -492,7 +496,7 @@ def settle(world: World) -> float:
     return 0.0
 
 
-def test_a_pool_that_has_to_settle_stays_cordoned_for_a_minute_before_it_goes(world: World) -> None:
+def test_pool_that_has_to_settle_is_cordoned_for_a_minute_before_its_delete(world: World) -> None:
     """Until then a pod may be bound for which the scheduler chose a node before the cordon."""
     assert settle(world) == BINDING_SECONDS
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(True, True), (True, True)]
@@ -504,7 +508,7 @@ def test_a_pool_that_has_to_settle_stays_cordoned_for_a_minute_before_it_goes(wo
     assert steps(world)[:6] == ["pods", "pods", "cordon", "cordon", "pods", "pods"]
 
 
-def test_a_pod_that_arrives_while_the_pool_settles_keeps_it(world: World) -> None:
+def test_pod_that_is_bound_while_the_pool_settles_keeps_it(world: World) -> None:
     """The cordons are undone. When the pod is deleted, the settling time restarts."""
     settle(world)
     world.clock.advance(30.0)
@@ -526,7 +530,7 @@ def test_a_pod_that_arrives_while_the_pool_settles_keeps_it(world: World) -> Non
         pytest.param(lambda world: world.gate.forget_all_but(()), id="was needed in between"),
     ],
 )
-def test_the_time_begins_anew_where_a_node(world: World, change: Callable[[World], object]) -> None:
+def test_settling_time_restarts_after_a_change_of_a_node(world: World, change: Callable[[World], object]) -> None:
     """In between, the scheduler may have chosen one of the nodes for a pod."""
     settle(world)
     world.clock.advance(60.0)
@@ -537,14 +541,14 @@ def test_the_time_begins_anew_where_a_node(world: World, change: Callable[[World
     assert settle(world) == 0.0
 
 
-def test_a_node_that_goes_while_the_pool_settles_changes_nothing(world: World) -> None:
+def test_settling_time_continues_if_a_node_is_deleted(world: World) -> None:
     settle(world)
     world.kube.remove_object(object_path("nodes", SECOND))
     world.clock.advance(60.0)
     assert settle(world) == 0.0
 
 
-def test_who_starts_anew_does_not_know_since_when_nodes_are_cordoned(world: World) -> None:
+def test_settling_time_restarts_with_the_process(world: World) -> None:
     settle(world)
     world.clock.advance(60.0)
     world.start()

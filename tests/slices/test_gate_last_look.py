@@ -96,7 +96,7 @@ class Lanes:
 
 
 @pytest.mark.timeout(30)  # 2,000 nodes
-def test_a_pool_of_two_thousand_nodes_passes_in_time() -> None:
+def test_gate_checks_2000_nodes_with_16_calls_at_a_time() -> None:
     """Sixteen calls run at a time, and the last look needs only a few lists."""
     clock = FakeClock()
     kube = LargeKube(clock, nodes=2000)
@@ -109,7 +109,7 @@ def test_a_pool_of_two_thousand_nodes_passes_in_time() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "node_lists"), [(0, 4), (1, 4), (256, 4), (501, 7)])
-def test_the_calls_for_a_pool_are_three_for_each_node_and_a_few(nodes: int, node_lists: int) -> None:
+def test_calls_of_the_gate_are_three_for_each_node_and_a_few(nodes: int, node_lists: int) -> None:
     """Three lists of nodes have pages of 500 nodes; the list of open nodes in the last look is empty."""
     kube = LargeKube(FakeClock(), nodes=nodes)
     Gate(api=kube, clock=FakeClock().now).pass_through(a_delete())
@@ -134,7 +134,7 @@ def make(kube: FakeKube, clock: FakeClock) -> Gate:
     [("second", False), ("second", True), ("first", True)],
     ids=["open", "closed by somebody else", "closed, under its old name"],
 )
-def test_a_node_that_registers_during_the_look_keeps_the_pool(name: str, *, closed_by_somebody: bool) -> None:
+def test_node_that_registers_during_the_check_keeps_the_pool(name: str, *, closed_by_somebody: bool) -> None:
     """A pod may already be bound to the new node. The gate's own cordons are undone."""
     kube, clock = BusyKube(), FakeClock()
     gate = make(kube, clock)
@@ -148,7 +148,7 @@ def test_a_node_that_registers_during_the_look_keeps_the_pool(name: str, *, clos
 
 
 @pytest.mark.parametrize(("slow", "goes"), [(6, True), (7, False)])
-def test_a_last_look_that_takes_long_is_repeated(*, slow: int, goes: bool) -> None:
+def test_slow_last_check_is_repeated_at_most_three_times(*, slow: int, goes: bool) -> None:
     """A process that was suspended during the look repeats it. If three looks are slow, the API server is."""
     kube, clock = BusyKube(), FakeClock()
     gate = make(kube, clock)

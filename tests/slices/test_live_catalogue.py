@@ -45,7 +45,7 @@ def _register(world: World, pool_name: PoolName, **labels: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("arch", "selected"), [("amd64", False), ("arm64", False), ("arm64", True)])
-def test_a_generation_that_only_the_cluster_lists_gets_its_pool(arch: str, selected: bool) -> None:
+def test_generation_known_only_from_machine_configs_gets_a_pool(arch: str, selected: bool) -> None:
     """Until the cluster lists the generation, its pods count as invalid. Pods may select any architecture."""
     world = World()
     spec = _spec("tpu9x", "4x4", **({constants.ARCH: arch} if selected else {}))
@@ -187,7 +187,7 @@ def test_pods_with_claims_are_resolved_by_the_catalogue_that_was_extended_after_
     assert [(pool.machine_type, pool.hosts) for pool in world.gke.pools.values()] == [("tpu9x-standard-4t", 4)]
 
 
-def test_a_contradiction_is_told_once_and_changes_nothing() -> None:
+def test_contradicting_machine_config_is_logged_once_and_ignored() -> None:
     """The built-in table takes precedence over a MachineConfig that contradicts it."""
     world = World()
     wrong = raw_machine_config(

@@ -29,7 +29,7 @@ def world() -> World:
     return World()
 
 
-def test_a_list_that_fails_decides_nothing(world: World) -> None:
+def test_failed_list_of_pools_prevents_creates_until_it_succeeds(world: World) -> None:
     """After GKE has recovered, the next list leads to the create."""
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="GKE is down")
     world.put_jobset()
@@ -64,7 +64,9 @@ def _no_nodes(world: World) -> None:
         pytest.param(_no_nodes, "the nodes are not listed yet", id="the nodes are not listed"),
     ],
 )
-def test_distrust_does_nothing(world: World, spoil: Callable[[World], None], want: str) -> None:
+def test_unreliable_watch_prevents_decisions_and_is_reported(
+    world: World, spoil: Callable[[World], None], want: str
+) -> None:
     world.run_to_use()
     world.put_jobset("second")
     world.vanish()
@@ -87,7 +89,7 @@ def test_distrust_does_nothing(world: World, spoil: Callable[[World], None], wan
 
 
 @pytest.mark.parametrize("leading", [True, False], ids=["by the leader", "not by a follower"])
-def test_hints_are_written_at_the_end(world: World, *, leading: bool) -> None:
+def test_hints_are_written_at_shutdown_only_by_the_leader(world: World, *, leading: bool) -> None:
     """An orderly shutdown saves the newest hints. A process that lost the Lease must not overwrite the next one's."""
     world.run_to_use()
     world.complete()
@@ -150,7 +152,7 @@ def test_calls_to_gke_do_not_grow_with_the_number_of_pools(world: World, count: 
     assert len(world.gke.calls) - before <= 3
 
 
-def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_on_one_answer_does_not_affect_other_answers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call whose answer was dropped counts as lost after a minute, and GKE is asked for its outcome."""
     real, refused = answers.fold, ""
 
@@ -184,7 +186,7 @@ def told(world: World) -> list[Told]:
     return [each for each in world.recorder.told if each.reason == constants.NOT_READY]
 
 
-def test_a_waiting_pod_and_its_jobset_say_why_nothing_is_done() -> None:
+def test_long_outage_of_gke_is_reported_on_waiting_pod_and_jobset() -> None:
     """Events on both, because some users look at the pod first. Problems of less than a minute cause no Event."""
     world = gke_is_away()
     world.put_jobset()
@@ -198,7 +200,7 @@ def test_a_waiting_pod_and_its_jobset_say_why_nothing_is_done() -> None:
     assert 4 <= len(told(world)) <= 8
 
 
-def test_nobody_is_told_whose_pods_do_not_wait() -> None:
+def test_outage_of_gke_is_not_reported_on_pods_that_run() -> None:
     world = World()
     world.run_to_use()
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="GKE is down")
@@ -206,7 +208,7 @@ def test_nobody_is_told_whose_pods_do_not_wait() -> None:
     assert told(world) == []
 
 
-def test_nothing_is_told_from_caches_that_nobody_trusts() -> None:
+def test_outage_of_gke_is_not_reported_while_the_pod_watch_is_silent() -> None:
     world = gke_is_away()
     world.put_jobset()
     world.pods.silent = True
@@ -233,7 +235,7 @@ class SetClock:
 
 
 @BOTH_WAYS
-def test_a_clock_that_is_set_within_a_round_is_followed_once(by: timedelta) -> None:
+def test_times_are_shifted_once_if_the_clock_is_set_during_a_round(by: timedelta) -> None:
     """Times that this round records by the new clock must not be shifted again in the next round."""
     world = World()
     clock = SetClock(world)
@@ -252,7 +254,7 @@ def test_a_clock_that_is_set_within_a_round_is_followed_once(by: timedelta) -> N
 
 
 @BOTH_WAYS
-def test_an_answer_from_before_the_change_counts_from_its_moment(by: timedelta) -> None:
+def test_back_off_of_an_answer_before_a_clock_change_keeps_its_length(by: timedelta) -> None:
     """The back-off of a create that was rejected just before the clock was set is as long as usual."""
     world = World()
     clock = SetClock(world)
@@ -267,7 +269,7 @@ def test_an_answer_from_before_the_change_counts_from_its_moment(by: timedelta) 
     assert world.gke.counts()["create_node_pool"] == 2
 
 
-def test_what_is_stamped_before_the_change_is_noticed_is_stamped_by_the_old_clock() -> None:
+def test_times_before_the_next_follow_use_the_old_clock() -> None:
     """`follow` returns the change, by which all earlier times are then shifted together."""
     world = World()
     clock = SetClock(world)

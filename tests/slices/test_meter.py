@@ -32,7 +32,7 @@ def world() -> World:
     return World(prices=parse_prices("tpu-v4-podslice=3.6"))
 
 
-def test_time_counts_for_what_chips_were_doing_when_it_began(world: World) -> None:
+def test_time_between_rounds_counts_for_the_use_at_its_start(world: World) -> None:
     """The chip-seconds between two rounds count for the use at the first of them."""
     world.run_to_use()
     assert chip_seconds(world) == 0
@@ -48,7 +48,7 @@ def test_time_counts_for_what_chips_were_doing_when_it_began(world: World) -> No
     assert chip_seconds(world, use="idle") == pytest.approx(4 * 5)
 
 
-def test_a_follower_counts_nothing(world: World) -> None:
+def test_follower_counts_no_chip_seconds(world: World) -> None:
     world.run_to_use()
     world.rounds(7, every_seconds=10)
     before = chip_seconds(world)
@@ -58,7 +58,7 @@ def test_a_follower_counts_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("hours", [-2, 2])
-def test_a_clock_that_is_set_costs_nothing(world: World, hours: int) -> None:
+def test_change_of_the_clock_adds_no_chip_seconds(world: World, hours: int) -> None:
     world.run_to_use()
     world.rounds(7, every_seconds=10)
     wall = world.clock.now
@@ -99,7 +99,9 @@ _CASES = [
 
 
 @pytest.mark.parametrize(("prepare", "name", "labels", "want"), _CASES)
-def test_what_is_measured(prepare: Callable[[World], None], name: str, labels: dict[str, str], want: float) -> None:
+def test_metrics_show_failures_limits_waits_and_operations(
+    prepare: Callable[[World], None], name: str, labels: dict[str, str], want: float
+) -> None:
     world = World(max_chips=4)
     world.put_jobset()
     world.round()
@@ -108,7 +110,7 @@ def test_what_is_measured(prepare: Callable[[World], None], name: str, labels: d
     assert metric(world, name, **labels) == pytest.approx(want, abs=1.5)
 
 
-def test_a_slice_waits_for_a_stockout_also_while_it_tries_again(world: World) -> None:
+def test_cause_of_a_wait_remains_stockout_until_the_pool_is_ready(world: World) -> None:
     """The cause is "stockout" from the failure until the pool is ready, also while a new create is in progress."""
     world.put_jobset()
     world.round()
@@ -128,7 +130,7 @@ def test_a_slice_waits_for_a_stockout_also_while_it_tries_again(world: World) ->
     assert metric(world, "waiting_oldest_seconds", cause="stockout") == 0
 
 
-def test_a_pool_that_should_be_gone(world: World) -> None:
+def test_pool_not_deleted_after_its_delay_is_measured_as_overdue(world: World) -> None:
     """The metric is the time since the end of the pool's deletion delay, and 0 before."""
     world.run_to_use()
     world.vanish()

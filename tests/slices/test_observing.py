@@ -28,7 +28,7 @@ DRIVER = {constants.TPU_DRA_DRIVER: "true"}
 POOL = NodePool(name=PoolName("a"), status=PoolStatus.RUNNING)
 
 
-def test_a_list_that_fails_is_tried_again_after_twice_the_pause_up_to_half_a_minute() -> None:
+def test_failed_list_of_pools_is_repeated_with_pauses_that_double_up_to_30_s() -> None:
     """The pause counts from the failed attempt, not from the last success. A success resets it."""
     clock, gke = FakeClock(), FakeGke()
     pools = PoolList(supplier=GkeSupplier(gke=gke, clock=clock.now), clock=clock.now)
@@ -49,7 +49,7 @@ def test_a_list_that_fails_is_tried_again_after_twice_the_pause_up_to_half_a_min
     assert pools.due_in_seconds(clock.now(), every_seconds=60.0) == 1.0
 
 
-def test_a_list_is_as_old_as_the_request_for_it() -> None:
+def test_age_of_a_list_counts_from_its_request() -> None:
     """GKE's answer shows the pools as of some time after the request was sent."""
     clock, gke = FakeClock(), FakeGke()
     gke.set_pool(POOL)
@@ -75,7 +75,7 @@ def test_a_list_is_as_old_as_the_request_for_it() -> None:
         pytest.param(0.6, 6.0, id="5,000 node pools"),
     ],
 )
-def test_lists_take_at_most_a_tenth_of_a_processor(cost_seconds: float, want: float) -> None:
+def test_lists_of_pools_take_at_most_a_tenth_of_a_processor(cost_seconds: float, want: float) -> None:
     clock, gke, processor = FakeClock(), FakeGke(), iter([5.0, 5.0 + cost_seconds])
     supplier = GkeSupplier(gke=gke, clock=clock.now)
     pools = PoolList(supplier=supplier, clock=clock.now, processor_seconds=lambda: next(processor))
@@ -83,7 +83,7 @@ def test_lists_take_at_most_a_tenth_of_a_processor(cost_seconds: float, want: fl
     assert pools.due_in_seconds(clock.now(), every_seconds=1.0) == pytest.approx(want)
 
 
-def test_an_old_list_is_kept_and_not_decided_on_while_new_ones_fail() -> None:
+def test_old_list_is_kept_but_not_used_for_decisions_while_lists_fail() -> None:
     """The snapshot names the problem until a list succeeds."""
     world = World()
     world.gke.set_pool(POOL)
@@ -119,7 +119,7 @@ _ALWAYS = {
 }
 
 
-def test_which_watches_there_are_depends_on_the_settings() -> None:
+def test_settings_decide_which_watches_exist() -> None:
     """Namespaces are watched only if their labels decide which pods are served, Jobs only if Jobs are served."""
     for changes, want in (
         ({}, _ALWAYS),
@@ -129,7 +129,7 @@ def test_which_watches_there_are_depends_on_the_settings() -> None:
         assert make_watches(FakeKube(), settings(**changes), lambda: None).named().keys() == want
 
 
-def test_a_watch_says_itself_what_is_wrong_where_it_knows() -> None:
+def test_problem_of_a_watch_is_its_own_message_or_its_silence() -> None:
     """If the watch has no message of its own, the problem is its silence or its missing list."""
     world = World()
     assert not_synced(world.watches) == ()
@@ -143,7 +143,7 @@ def test_a_watch_says_itself_what_is_wrong_where_it_knows() -> None:
     )
 
 
-def test_a_kind_that_is_not_there_keeps_nothing_else_from_being_decided() -> None:
+def test_missing_crd_does_not_prevent_decisions_about_other_kinds() -> None:
     """The snapshot has no objects of that kind and lists the kind as unknown."""
     world = World()
     uid = world.put_jobset()
@@ -157,7 +157,7 @@ def test_a_kind_that_is_not_there_keeps_nothing_else_from_being_decided() -> Non
     assert snapshot.unknown_kinds == {*WorkloadKind} - {WorkloadKind.JOBSET}
 
 
-def test_the_first_answer_about_each_kind_is_waited_for() -> None:
+def test_decisions_wait_for_the_first_list_or_error_of_each_kind() -> None:
     """A decision before the first list would drop the hints of an earlier process for slices of that kind."""
     world = World()
     sets = FakeWatch[Workload](dict)
@@ -170,7 +170,7 @@ def test_the_first_answer_about_each_kind_is_waited_for() -> None:
     assert not_synced(watches) == ()
 
 
-def test_a_snapshot_has_what_the_caches_have() -> None:
+def test_snapshot_has_the_objects_of_the_watches() -> None:
     """JobSets by UID; deleted JobSets only if they own a pool; labels of namespaces only if these are watched."""
     world = World()
     uid = world.put_jobset()

@@ -13,7 +13,7 @@ from provisioner.slices.suppliers.gke.translate import Cluster
 from tests.support.controller import CERTIFICATE, OTHER_CERTIFICATE, World
 
 
-def test_a_gke_that_does_not_answer_proves_nothing_until_it_does() -> None:
+def test_proof_fails_until_gke_returns_the_cluster() -> None:
     world = World()
     world.put_jobset()
     world.gke.fail_next("get_cluster", FailureKind.PERMISSION, message="no permission container.clusters.get")
@@ -46,7 +46,7 @@ def world_without_ca() -> World:
     return world
 
 
-def test_where_public_roots_are_trusted_a_node_is_the_proof() -> None:
+def test_node_proves_the_cluster_if_the_kubeconfig_trusts_public_roots() -> None:
     world = world_without_ca()
     node = world.kube.object(object_path("nodes", "z"))
     world.kube.remove_object(object_path("nodes", "z"))
@@ -58,7 +58,7 @@ def test_where_public_roots_are_trusted_a_node_is_the_proof() -> None:
     assert world.proof.proven
 
 
-def test_nodes_with_tpus_are_passed_over() -> None:
+def test_nodes_with_tpus_are_not_listed_for_the_proof() -> None:
     """GKE names TPU nodes gke-tpu-HASH-..., without their cluster, so they prove nothing. The list excludes them."""
     world = world_without_ca()
     put_numbered_nodes(world, 1000, **{constants.TPU_ACCELERATOR: "tpu-v6e-slice"})
@@ -67,7 +67,7 @@ def test_nodes_with_tpus_are_passed_over() -> None:
     assert asked["labelSelector"] == f"!{constants.TPU_ACCELERATOR}"
 
 
-def test_all_pages_of_nodes_are_looked_at_until_one_tells() -> None:
+def test_pages_of_nodes_are_read_until_a_node_proves_the_cluster() -> None:
     """Any page may contain the node whose instance group identifies the cluster."""
     world = world_without_ca()
     put_numbered_nodes(world, 350, provider_id="kind://elsewhere")
@@ -80,7 +80,7 @@ def test_all_pages_of_nodes_are_looked_at_until_one_tells() -> None:
     assert first.calls("GET").count("/api/v1/nodes") == 1
 
 
-def test_the_pages_of_nodes_have_a_bound() -> None:
+def test_proof_reads_at_most_20_pages_of_nodes() -> None:
     """At most 20 pages of 100 nodes are read. The problem contains the number of nodes read."""
     world = world_without_ca()
     put_numbered_nodes(world, 2001, provider_id="kind://elsewhere")
@@ -89,7 +89,7 @@ def test_the_pages_of_nodes_have_a_bound() -> None:
     assert "none of the 2000 nodes without TPUs" in world.proof.problem
 
 
-def test_the_next_try_is_due_a_quarter_of_a_minute_after_the_last_whatever_the_clock_says() -> None:
+def test_next_attempt_is_15_s_after_the_last_even_if_the_clock_is_set() -> None:
     """A change of the machine's clock must not move the time of the next attempt."""
     world = World(ca_pem=OTHER_CERTIFICATE)
     proof, by = world.proof, timedelta(hours=2)
@@ -103,14 +103,14 @@ def test_the_next_try_is_due_a_quarter_of_a_minute_after_the_last_whatever_the_c
     assert World().proof.follow() == 0.0
 
 
-def test_a_round_without_a_proof_waits_until_the_next_try_is_due() -> None:
+def test_round_without_proof_waits_until_the_next_attempt_is_due() -> None:
     world = World(ca_pem=OTHER_CERTIFICATE)
     world.round()
     assert world.round(after_seconds=10) == pytest.approx(5.0)
     assert world.round(after_seconds=4.95) == pytest.approx(0.1)
 
 
-def test_nodes_are_listed_only_where_no_certificate_can_tell() -> None:
+def test_nodes_are_listed_only_if_the_kubeconfig_has_no_certificate_authority() -> None:
     """The certificate authority of the kubeconfig is the usual proof. Malformed nodes in the list are ignored."""
     world = World()
     world.round()
@@ -122,7 +122,7 @@ def test_nodes_are_listed_only_where_no_certificate_can_tell() -> None:
     assert "none of the 0 nodes" in public.proof.problem
 
 
-def test_a_release_channel_that_changes_is_noticed_within_minutes() -> None:
+def test_change_of_the_release_channel_applies_to_later_pools() -> None:
     """GKE requires auto-upgrade for pools of clusters with a release channel. A failed read keeps the known channel."""
     world = World()
     world.put_jobset()
@@ -140,7 +140,7 @@ def test_a_release_channel_that_changes_is_noticed_within_minutes() -> None:
     assert world.gke.counts()["get_cluster"] == 3
 
 
-def test_an_autopilot_cluster_is_refused() -> None:
+def test_autopilot_cluster_is_rejected() -> None:
     """Readiness reports the problem and pools are not even listed, regardless of the proof and ASSUME_SAME_CLUSTER."""
     world = World()
     world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, autopilot=True)
@@ -153,7 +153,7 @@ def test_an_autopilot_cluster_is_refused() -> None:
     assert "Standard" in problem
 
 
-def test_the_word_of_the_user_is_enough() -> None:
+def test_assume_same_cluster_replaces_the_proof() -> None:
     """ASSUME_SAME_CLUSTER is for clusters where neither certificates nor nodes can prove it."""
     world = World(ca_pem=OTHER_CERTIFICATE)
     world.proof.assume = True

@@ -33,7 +33,7 @@ def metric(world: World, line: str) -> bool:
     return f"tpu_provisioner_{line}\n" in world.metrics.exposition().decode()
 
 
-def test_the_events_of_a_whole_life(world: World) -> None:
+def test_events_of_a_pool_have_the_reasons_of_the_go_provisioner(world: World) -> None:
     """Events about creates are on the leader pod, about deletes on the JobSet; reasons are the Go provisioner's."""
     pool = world.run_to_use()
     world.complete()
@@ -66,7 +66,7 @@ def test_log_lines_of_a_pool_name_its_workload_and_slice(world: World) -> None:
     assert slices["node_pool.create_accepted"].startswith(f"{workload}/")
 
 
-def test_a_postponed_delete_is_told(world: World) -> None:
+def test_delete_blocked_by_a_pod_is_reported_without_naming_the_pod(world: World) -> None:
     """A pod of another namespace is named only in the log and the journal, not in the Event on the JobSet."""
     pool = world.run_to_use()
     world.complete()
@@ -83,7 +83,7 @@ def test_a_postponed_delete_is_told(world: World) -> None:
     assert metric(world, "deletes_blocked 1.0")
 
 
-def test_a_delete_that_waits_for_its_pool_to_settle_is_no_failure(world: World) -> None:
+def test_delete_of_a_settling_pool_is_not_reported_as_failed(world: World) -> None:
     """Settling causes no Event and does not count as blocked. The page shows it, and the delete follows in a minute."""
     pool = world.run_to_use()
     world.kube.put_object(jobset_path("other"), jobset_of("other"))
@@ -100,7 +100,7 @@ def test_a_delete_that_waits_for_its_pool_to_settle_is_no_failure(world: World) 
     assert world.gke.names_of("delete_node_pool") == [pool]
 
 
-def test_a_delete_that_a_pod_holds_up_for_long_is_an_alert_that_names_the_pod(world: World) -> None:
+def test_delete_blocked_for_ten_minutes_raises_an_alert_that_names_the_pod(world: World) -> None:
     """The alert begins after ten minutes and ends with the delete."""
     pool = world.run_to_use()
     world.complete()
@@ -118,7 +118,7 @@ def test_a_delete_that_a_pod_holds_up_for_long_is_an_alert_that_names_the_pod(wo
     assert metric(world, 'alerts{kind="pool_stuck"} 0.0')
 
 
-def test_a_pool_that_somebody_else_deletes_is_told(world: World) -> None:
+def test_pool_deleted_by_a_user_is_reported_on_the_jobset(world: World) -> None:
     pool = world.run_to_use()
     world.gke.remove_pool(pool)
     world.remove_nodes(pool)
@@ -127,7 +127,7 @@ def test_a_pool_that_somebody_else_deletes_is_told(world: World) -> None:
     assert constants.POOL_NOT_FOUND in world.recorder.reasons("JobSet")
 
 
-def test_metrics_of_a_life(world: World) -> None:
+def test_metrics_follow_a_pool_from_create_to_delete(world: World) -> None:
     world.run_to_use()
     assert metric(world, 'chips{state="in_use"} 4.0')
     assert metric(world, 'node_pools{phase="in_use"} 1.0')
@@ -148,7 +148,7 @@ def test_metrics_of_a_life(world: World) -> None:
     assert metric(world, 'node_pools{phase="deleting"} 0.0')
 
 
-def test_a_pool_that_is_ready_once_more_is_not_measured_once_more(world: World) -> None:
+def test_pool_that_is_ready_a_second_time_is_measured_once(world: World) -> None:
     """A restarted leader makes its old pool ready again. Only a pool that is recreated counts a second time."""
     world.run_to_use()
     world.put_leader()
@@ -184,7 +184,7 @@ def test_chips_and_pools_are_counted_by_state(world: World) -> None:
     assert seen == ["provisioning", "ready", "idle", "deleting"]
 
 
-def test_a_slice_that_is_backed_off_from_has_no_pool_yet(world: World) -> None:
+def test_slice_in_back_off_counts_as_blocked_without_a_pool(world: World) -> None:
     """A planned pool counts as a waiting slice, not as a node pool."""
     world.gke.fail_next("create_node_pool", FailureKind.STOCKOUT)
     world.put_jobset()
@@ -195,7 +195,7 @@ def test_a_slice_that_is_backed_off_from_has_no_pool_yet(world: World) -> None:
     assert not metric(world, 'node_pools{phase="blocked"} 1.0')
 
 
-def test_a_refused_delete_is_counted_by_its_kind_and_told(world: World) -> None:
+def test_rejected_delete_is_counted_by_kind_and_reported(world: World) -> None:
     """The Event is a warning with GKE's message; the metric has the reason of the delete and the kind of failure."""
     pool = world.run_to_use()
     world.complete()
@@ -213,14 +213,14 @@ def test_a_refused_delete_is_counted_by_its_kind_and_told(world: World) -> None:
     assert world.recorder.reasons("JobSet") == [constants.DELETION_FAILED]
 
 
-def test_events_that_were_dropped_are_counted_once(world: World) -> None:
+def test_dropped_events_are_counted_once(world: World) -> None:
     for dropped in (3, 3, 5):
         world.recorder.dropped_total = dropped
         world.round(after_seconds=1)
     assert metric(world, "events_dropped_total 5.0")
 
 
-def test_a_notice_that_comes_back_is_logged_again(world: World) -> None:
+def test_notice_that_returns_is_logged_again(world: World) -> None:
     """Each beginning of a notice is logged once."""
     with structlog.testing.capture_logs() as logs:
         for topology in ("2x2x3", "2x2x1", "2x2x3"):
@@ -229,7 +229,7 @@ def test_a_notice_that_comes_back_is_logged_again(world: World) -> None:
     assert [line["event"] for line in logs].count("slice.notice") == 2
 
 
-def test_changes_of_nodes_that_are_rejected_for_long_are_an_alert(world: World) -> None:
+def test_node_changes_rejected_for_ten_minutes_raise_an_alert(world: World) -> None:
     """Without the right to patch nodes, nodes of a used pool remain cordoned by the provisioner."""
     pool = world.run_to_use()
     node = f"gke-test-{pool}-0"
@@ -248,7 +248,7 @@ def test_changes_of_nodes_that_are_rejected_for_long_are_an_alert(world: World) 
     assert metric(world, 'alerts{kind="node_change_rejected"} 0.0')
 
 
-def test_each_pool_that_is_an_alert_is_logged(world: World) -> None:
+def test_alert_of_each_pool_is_logged(world: World) -> None:
     """An alert for a second pool is logged even while the alert for the first one continues."""
     first, second = (Alert(kind="pool_stuck", pool=PoolName(name), message=f"{name} hangs") for name in ("a", "b"))
     with structlog.testing.capture_logs() as logs:
@@ -258,7 +258,7 @@ def test_each_pool_that_is_an_alert_is_logged(world: World) -> None:
     assert told == [("alert.began", "a hangs"), ("alert.began", "b hangs"), ("alert.ended", "a"), ("alert.ended", "b")]
 
 
-def test_a_failed_pool_that_pods_of_others_are_on_names_none_of_them(world: World) -> None:
+def test_events_of_a_failed_pool_do_not_name_pods_of_other_namespaces(world: World) -> None:
     """Neither the Event about the failure nor the one about the delete may name a pod of another namespace."""
     world.put_jobset()
     world.rounds(2, every_seconds=3)
@@ -273,7 +273,7 @@ def test_a_failed_pool_that_pods_of_others_are_on_names_none_of_them(world: Worl
     assert not any("stray" in each.message for each in world.recorder.told)
 
 
-def test_a_failed_pool_that_pods_are_on_is_replaced_after_them(world: World) -> None:
+def test_event_of_a_failed_pool_says_that_it_is_replaced_after_its_pods(world: World) -> None:
     """The pool is not deleted while pods run on it, and the Event says when it will be."""
     world.put_jobset()
     pool = world.run_to_use()
@@ -284,7 +284,7 @@ def test_a_failed_pool_that_pods_are_on_is_replaced_after_them(world: World) -> 
     assert set(told) == {f"Node pool {pool} failed; it is deleted and replaced {when}: GKE gives no reason"}
 
 
-def test_back_off_is_a_metric(world: World) -> None:
+def test_back_off_is_exposed_as_a_metric(world: World) -> None:
     world.put_jobset()
     world.round()
     (pool,) = world.gke.pools
@@ -311,7 +311,7 @@ def waiting(slices: int, round_: int = 0) -> Plan:
     return Plan(memory=Memory(), notices=tuple(notices))
 
 
-def test_what_is_only_repeated_costs_nothing_but_a_look() -> None:
+def test_repeated_notice_is_emitted_at_most_every_310_s() -> None:
     """A notice is emitted when it is new and every 310 s, even if it disappears and returns in between."""
     clock, recorder = FakeClock(), FakeRecorder()
     reporter = Reporter(recorder=recorder, metrics=Metrics(version="test"), monotonic=clock)
@@ -326,7 +326,7 @@ def test_what_is_only_repeated_costs_nothing_but_a_look() -> None:
     assert [each.message for each in recorder.told[6:]][-1].endswith("next try in 310 s")
 
 
-def test_two_slices_in_the_same_words_are_told_once() -> None:
+def test_equal_notices_of_two_slices_are_emitted_once() -> None:
     recorder = FakeRecorder()
     reporter = Reporter(recorder=recorder, metrics=Metrics(version="test"), monotonic=FakeClock())
     same = Notice(objects=(ref("JobSet", 0),), reason="R", message="m")
@@ -336,7 +336,7 @@ def test_two_slices_in_the_same_words_are_told_once() -> None:
     assert (len(recorder.told), len(logs)) == (1, 1)
 
 
-def test_notices_that_are_over_are_not_kept_for_ever() -> None:
+def test_past_notices_are_forgotten_beyond_a_limit() -> None:
     """At most 4,096 past notices are remembered, even if the message of a notice changes in every round."""
     reporter = Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"), monotonic=FakeClock())
     with structlog.testing.capture_logs():

@@ -54,7 +54,7 @@ def run(world: World, rounds: int) -> list[float]:
     return wake.waited
 
 
-def test_rounds_are_apart_even_where_nothing_is_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_have_a_minimum_gap_even_if_the_pause_is_0(monkeypatch: pytest.MonkeyPatch) -> None:
     """The minimum gap of 0.05 s between rounds is part of the pause that the round returned."""
     world = World()
     pauses = iter([10.0, 0.0, 0.02])
@@ -62,7 +62,7 @@ def test_rounds_are_apart_even_where_nothing_is_to_wait_for(monkeypatch: pytest.
     assert run(world, 3) == pytest.approx([9.95, 0.0, 0.0])
 
 
-def test_a_round_that_crashed_is_followed_by_another_in_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crashed_round_is_followed_by_the_next_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """The crash counts in the metrics, and the loop still counts as alive."""
     world = World()
 
@@ -77,14 +77,14 @@ def test_a_round_that_crashed_is_followed_by_another_in_a_second(monkeypatch: py
     assert world.loop.alive()
 
 
-def test_the_end_of_the_last_round_is_a_metric() -> None:
+def test_end_of_the_last_round_is_exposed_as_a_metric() -> None:
     world = World()
     run(world, 1)
     assert metric(world, "loop_last_round_timestamp_seconds") == pytest.approx(world.clock.now().timestamp(), abs=20)
     assert metric(world, "rounds_total", result="ok") == 1.0
 
 
-def test_the_heartbeat_counts_from_the_start_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_counts_from_the_start_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process whose first round hangs fails the liveness probe 300 s after its start."""
     world = World()
     seen = []
@@ -100,7 +100,7 @@ def test_the_heartbeat_counts_from_the_start_of_the_loop(monkeypatch: pytest.Mon
     assert seen == [True, False]
 
 
-def test_the_state_of_the_process_is_in_the_metrics() -> None:
+def test_metrics_show_leadership_proof_and_watches() -> None:
     """The metrics show leadership, the proof of the cluster, and the state of each watch."""
     world = World(ca_pem=OTHER_CERTIFICATE)
     world.leading, world.pods.synced = False, False
@@ -119,7 +119,7 @@ def test_the_state_of_the_process_is_in_the_metrics() -> None:
     assert world.loop.problems() == ()
 
 
-def test_a_kind_that_the_cluster_does_not_have_has_no_metrics() -> None:
+def test_kind_without_crd_has_no_metrics() -> None:
     """Earlier values disappear when the CRD is deleted. A kind that may not be read has metrics: not synced."""
     world = World()
     sets = FakeWatch[Workload](dict)
@@ -138,7 +138,7 @@ def test_a_kind_that_the_cluster_does_not_have_has_no_metrics() -> None:
     assert found == [[None, None], [1.0, float("inf")], [None, None], [0.0, float("inf")]]
 
 
-def test_a_round_waits_until_the_first_thing_is_due() -> None:
+def test_pause_ends_when_the_earliest_event_is_due() -> None:
     """The earliest of: the wake-up time of the plan, the next list of pools, and the maximum pause of 15 s."""
     world = World()
     plan = world.loop.last_plan
@@ -153,7 +153,7 @@ def test_a_round_waits_until_the_first_thing_is_due() -> None:
     assert world.loop._pause(replace(plan, poll_seconds=2.0)) == pytest.approx(2.0)
 
 
-def test_hints_are_written_two_seconds_apart() -> None:
+def test_hints_are_written_at_most_every_2_s() -> None:
     """Changes in between are written by the next round after these 2 s. A failed write is repeated."""
     world = World()
     world.run_to_use()
@@ -176,14 +176,14 @@ def test_hints_are_written_two_seconds_apart() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "want"), [(0.9, 0.0), (1.0, 1.0), (-0.9, 0.0), (-1.0, -1.0)])
-def test_a_clock_that_is_off_by_a_second_was_set(seconds: float, want: float) -> None:
+def test_clock_that_differs_by_a_second_counts_as_set(seconds: float, want: float) -> None:
     steady, by = FakeClock(), [0.0]
     clock = FollowedClock(lambda: datetime.fromtimestamp(steady() + by[0], tz=UTC), steady)
     by[0] = seconds
     assert clock.follow().total_seconds() == want
 
 
-def test_what_cannot_be_told_keeps_nothing_from_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_of_the_reporter_does_not_prevent_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.put_jobset()
 
@@ -198,7 +198,7 @@ def test_what_cannot_be_told_keeps_nothing_from_being_done(monkeypatch: pytest.M
     assert not any(call.state is CallState.UNDER_WAY for call in world.loop.memory.creates.values())
 
 
-def test_a_decision_that_was_not_carried_out_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_that_was_decided_but_not_sent_is_sent_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """The create is recorded as in flight but was never sent. After a minute the pool is looked up and created."""
     world = World()
     world.put_jobset()

@@ -59,7 +59,7 @@ def _leaving(world: World) -> None:
         pytest.param(_leaving, Use.DRAINING, id="being deleted"),
     ],
 )
-def test_what_chips_are_doing(prepare: Callable[[World], None], want: Use | None) -> None:
+def test_use_of_chips_follows_the_state_of_the_pool(prepare: Callable[[World], None], want: Use | None) -> None:
     world = World(make_jobset())
     prepare(world)
     plan = world.step()
@@ -75,7 +75,7 @@ def test_what_chips_are_doing(prepare: Callable[[World], None], want: Use | None
     assert unpriced == PoolUse(made.account, 8, None)
 
 
-def test_namespaces_that_come_too_late_are_counted_together() -> None:
+def test_namespaces_beyond_the_limit_share_one_account() -> None:
     """Users who create many namespaces cannot fill Prometheus. The first namespaces keep their own accounts."""
     known: set[Account] = set()
     many = [Account(f"team-{index:04}", _V4, "spot", use.value) for index in range(300) for use in Use]
@@ -86,7 +86,7 @@ def test_namespaces_that_come_too_late_are_counted_together() -> None:
     assert {"first", OTHERS} <= namespaces
 
 
-def test_accounts_are_bounded() -> None:
+def test_accounts_beyond_the_limit_are_shared() -> None:
     """When the limit is reached, further namespaces share one account for each combination of the other labels."""
     kinds = [(kind.value, use.value) for kind in CapacityKind for use in Use]
     accelerators = (_V4, "tpu7x", "tpu-v6e-slice")
@@ -111,7 +111,7 @@ class Watched(World):
         return [(stage.value, took) for stage, took in measured]
 
 
-def test_each_stage_is_measured_once_from_when_the_leader_was_unschedulable() -> None:
+def test_each_stage_is_measured_once_since_the_leader_is_unschedulable() -> None:
     """The time before the first decision counts as well, because the provisioner may not have been running."""
     world = Watched(make_jobset())
     world.now = after(100)
@@ -127,7 +127,7 @@ def test_each_stage_is_measured_once_from_when_the_leader_was_unschedulable() ->
     assert world.waiting == {}
 
 
-def test_what_comes_together_is_measured_together() -> None:
+def test_stages_reached_in_one_round_are_measured_together() -> None:
     world = Watched(make_jobset())
     world.measure()
     world.finish_creates()
@@ -135,7 +135,7 @@ def test_what_comes_together_is_measured_together() -> None:
     assert world.measure() == [("created", 60.0), ("ready", 60.0), ("running", 60.0)]
 
 
-def test_a_restart_of_the_provisioner_makes_nothing_up() -> None:
+def test_restart_of_the_provisioner_measures_only_later_stages() -> None:
     """The new process does not know when the pool was created, but the pod shows since when it is unschedulable."""
     world = Watched(make_jobset())
     world.measure()
@@ -146,14 +146,14 @@ def test_a_restart_of_the_provisioner_makes_nothing_up() -> None:
     assert world.measure() == [("ready", 180.0)]
 
 
-def test_a_slice_that_ran_already_is_not_measured() -> None:
+def test_slice_that_runs_at_the_first_round_is_not_measured() -> None:
     world = Watched(make_jobset())
     world.live(4)
     assert world.measure() == []
     assert world.waiting == {}
 
 
-def test_a_restarted_job_is_measured_anew_and_its_old_pool_is_not() -> None:
+def test_restarted_job_on_its_old_pool_is_measured_only_until_it_runs() -> None:
     """The pool existed before, so only the wait of the new leader until it runs is measured."""
     jobset = make_jobset()
     world = Watched(jobset)
@@ -167,7 +167,7 @@ def test_a_restarted_job_is_measured_anew_and_its_old_pool_is_not() -> None:
     assert world.measure() == [("running", 60.0)]
 
 
-def test_a_leader_that_is_replaced_while_it_waits_begins_anew() -> None:
+def test_wait_is_measured_from_the_replacement_of_a_waiting_leader() -> None:
     jobset = make_jobset()
     world = Watched(jobset)
     world.measure(seconds=1000)
@@ -178,7 +178,7 @@ def test_a_leader_that_is_replaced_while_it_waits_begins_anew() -> None:
     assert world.measure() == [("ready", 10.0)]
 
 
-def test_a_clock_behind_the_api_server_measures_nothing_below_zero() -> None:
+def test_clock_behind_the_api_server_gives_no_negative_durations() -> None:
     jobset = make_jobset()
     world = Watched(jobset)
     world.put(make_pod(jobset, unschedulable_since=after(3600)))

@@ -57,11 +57,13 @@ OPT_IN = ("team", "ml")
         ),
     ],
 )
-def test_serving(*, policy: Mapping[str, Any], pod: Mapping[str, Any], workload: Mapping[str, Any], want: bool) -> None:
+def test_pod_is_served_depending_on_opt_in_opt_out_and_namespace(
+    *, policy: Mapping[str, Any], pod: Mapping[str, Any], workload: Mapping[str, Any], want: bool
+) -> None:
     assert ServingPolicy(**policy).serves(make_jobset(**workload), make_requirements(**pod)) is want
 
 
-def test_why_a_pod_that_does_not_opt_in_is_not_served() -> None:
+def test_reason_for_not_serving_names_the_missing_opt_in_label() -> None:
     """If the namespace has not been read, its labels are unknown, and the message says so."""
     for labels, known in (({"default": {}}, ""), ({}, ", as far as the namespace is known,")):
         policy = ServingPolicy(opt_in_label=OPT_IN, namespace_labels=labels)
@@ -97,7 +99,7 @@ def test_why_a_pod_that_does_not_opt_in_is_not_served() -> None:
     ],
 )
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_jobset_that_asks_for_slice_resources_gets_no_pools(
+def test_jobset_with_slice_autoprovisioning_is_not_served(
     *, dynamic: bool, workload: dict[str, Any], policy: dict[str, Any], told: bool
 ) -> None:
     """This applies to pods with the node selector of a pool and to those with the annotation of dynamic slicing."""
@@ -108,7 +110,7 @@ def test_a_jobset_that_asks_for_slice_resources_gets_no_pools(
 
 
 @pytest.mark.parametrize("value", ["", "off", "true"])
-def test_another_value_of_the_label_asks_for_nothing(value: str) -> None:
+def test_unknown_value_of_the_autoprovisioning_label_has_no_effect(value: str) -> None:
     owner = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: value})
     assert ServingPolicy().serves(owner, make_requirements())
     assert told_of(owner) == []

@@ -45,7 +45,7 @@ def ids_of(workload: Workload) -> list[SliceId]:
     ]
 
 
-def test_each_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
+def test_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
     """A slice without pods wants no pool yet: dependsOn or the startup order may delay its pods."""
     workload = make_jobset(replicas=3)
     found = slices_of(workload, referred=dict.fromkeys(ids_of(workload), ""))
@@ -55,14 +55,14 @@ def test_each_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
     assert {(each.nodes, each.parallelism) for each in found} == {(2, workload.groups[0].parallelism)}
 
 
-def test_a_child_job_that_nothing_names_hides_none_that_is_named() -> None:
+def test_slices_without_a_known_name_do_not_hide_named_ones() -> None:
     workload = make_jobset(replicas=4)
     first, _, third, _ = ids_of(workload)
     found = slices_of(workload, referred={first: "", third: "train-slice-2"})
     assert [each.group_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
 
 
-def test_of_a_group_of_any_numbers_those_with_pods_come_first() -> None:
+def test_surplus_replicas_are_dropped_unless_they_have_pods() -> None:
     """A replica of a RayCluster may have another number after it was recreated."""
     workload = make_jobset(replicas=3)
     workload = replace(workload, groups=(replace(workload.groups[0], any_number=True, surge=8),))
@@ -73,7 +73,7 @@ def test_of_a_group_of_any_numbers_those_with_pods_come_first() -> None:
     assert [each.group_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-5"]
 
 
-def test_of_child_jobs_that_nothing_refers_to_one_stands_for_all() -> None:
+def test_only_one_child_job_without_references_is_listed() -> None:
     """One child Job shows the request of the template. The others take no time but count as siblings."""
     workload = make_jobset(replicas=2_000_000)
     driver = PodGroup(name="driver", replicas=2_000_000, parallelism=1, template=make_requirements(chips=0))
@@ -98,7 +98,7 @@ def test_of_child_jobs_that_nothing_refers_to_one_stands_for_all() -> None:
         pytest.param("train-slice-07", ["train-slice-0", "train-slice-7"], id="by its key where the name is odd"),
     ],
 )
-def test_a_slice_without_pods_is_listed_where_something_refers_to_it(group_name: str, want: list[str]) -> None:
+def test_slice_without_pods_is_listed_if_a_pool_or_the_memory_refers_to_it(group_name: str, want: list[str]) -> None:
     """Pools and the memory refer to slices, by id and, if known, by the name of the group."""
     workload = make_jobset(replicas=9)
     found = slices_of(workload, referred={ids_of(workload)[7]: group_name})
@@ -106,7 +106,7 @@ def test_a_slice_without_pods_is_listed_where_something_refers_to_it(group_name:
 
 
 @pytest.mark.parametrize("key", [GroupKey("0" * 40), GroupKey(""), group_key("default", "train-slice-9")])
-def test_what_refers_to_no_child_job_makes_no_slice(key: GroupKey) -> None:
+def test_reference_to_a_missing_child_job_makes_no_slice(key: GroupKey) -> None:
     workload = make_jobset(replicas=9)
     found = slices_of(workload, referred={SliceId(workload_uid=workload.uid, group_key=key): "train-slice-9"})
     assert [each.group_name for each in found] == ["train-slice-0"]
@@ -120,7 +120,9 @@ _JOBS = st.lists(
 
 
 @given(_JOBS, st.randoms(use_true_random=False))
-def test_what_is_listed_does_not_depend_on_what_else_is(jobs: list[tuple[str, int, bool]], rng: random.Random) -> None:
+def test_listed_slice_does_not_depend_on_which_others_are_listed(
+    jobs: list[tuple[str, int, bool]], rng: random.Random
+) -> None:
     """A slice is the same if few or all slices are listed, and if pods and pools name their Jobs or only the key."""
     workload = replace(
         make_jobset(),
@@ -159,7 +161,7 @@ def test_what_is_listed_does_not_depend_on_what_else_is(jobs: list[tuple[str, in
     assert listed.keys() >= {each.id for each in everything.values() if each.pods or each.id in some}
 
 
-def test_a_jobset_that_exceeds_a_bound_wants_nothing_and_is_listed_once() -> None:
+def test_jobset_beyond_a_bound_wants_no_pool_and_is_reported_once() -> None:
     """The pods of the JobSet count on the nodes to which they are bound. The problem is reported only on the JobSet."""
     workload = make_jobset(replicas=3, problem="it is too large")
     ended = make_jobset("ended", problem="it is too large", terminal_state="Completed")
@@ -170,7 +172,7 @@ def test_a_jobset_that_exceeds_a_bound_wants_nothing_and_is_listed_once() -> Non
     assert told_of(workload, namespaces=("other",)) == []
 
 
-def test_a_pod_that_exceeds_a_bound_wants_and_cannot_have() -> None:
+def test_pod_beyond_a_bound_wants_a_pool_but_has_no_shape() -> None:
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements(problem="too much")),))
     assert (found.pending, found.shape, found.shape_problem) == (True, None, "too much")
@@ -193,7 +195,7 @@ def test_only_living_jobsets_have_slices(*, changes: dict[str, Any], alive: bool
     assert bool(slices_of(workload, pods=(make_pod(workload),))) is alive
 
 
-def test_a_suspended_jobset_that_keeps_its_pools_has_the_slices_that_something_refers_to() -> None:
+def test_suspended_jobset_that_keeps_its_pools_has_only_referenced_slices() -> None:
     """Other slices are not listed: thousands of JobSets may be queued. Slices of suspended JobSets want no pool."""
     workload = make_jobset(suspended=True, replicas=1000)
     workloads, leader = Workloads.of({workload.uid: workload}), make_pod(workload, job=3)
@@ -219,13 +221,13 @@ def test_a_suspended_jobset_that_keeps_its_pools_has_the_slices_that_something_r
         pytest.param({"requirements": make_requirements(labels={constants.DISABLE: "true"})}, False, id="nor unserved"),
     ],
 )
-def test_a_slice_wants_a_pool_when_its_leader_cannot_be_scheduled(*, changes: dict[str, Any], pending: bool) -> None:
+def test_slice_wants_a_pool_only_if_its_leader_is_unschedulable(*, changes: dict[str, Any], pending: bool) -> None:
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, **changes),))
     assert found.pending is pending
 
 
-def test_of_two_generations_of_leaders_the_waiting_one_is_served() -> None:
+def test_waiting_leader_is_preferred_to_a_bound_leader() -> None:
     """During a restart, the cache may contain the leaders of both generations."""
     workload = make_jobset()
     old = make_pod(workload, node="n", name="a", uid="old")
@@ -245,7 +247,9 @@ def test_of_two_generations_of_leaders_the_waiting_one_is_served() -> None:
         pytest.param(-60.0, "4x4", True, id="it was suspended before the pod came"),
     ],
 )
-def test_a_pod_of_before_a_change_leads_nothing(*, suspended_after: float | None, topology: str, leads: bool) -> None:
+def test_pod_older_than_a_change_of_its_jobset_is_not_the_leader(
+    *, suspended_after: float | None, topology: str, leads: bool
+) -> None:
     """A pool depends on the pod and on the spec. An old pod with a new spec would result in a pool for neither."""
     before = make_jobset(parallelism=2)
     pod = make_pod(before, created_at=after(0))
@@ -259,7 +263,7 @@ def test_a_pod_of_before_a_change_leads_nothing(*, suspended_after: float | None
     assert found.pods == (pod,)
 
 
-def test_a_jobset_made_again_under_its_name_has_other_slices() -> None:
+def test_recreated_jobset_has_other_slices() -> None:
     """The group keys are equal, but the UIDs differ."""
     first, second = make_jobset(uid="one"), make_jobset(uid="two")
     (old,), (new,) = slices_of(first), slices_of(second)
@@ -276,7 +280,7 @@ def test_pods_without_jobset_uid_belong_to_the_jobset_of_their_name() -> None:
     assert found.pending
 
 
-def test_pods_without_jobset_uid_that_are_older_than_their_jobset_are_not_its() -> None:
+def test_pods_without_uid_that_are_older_than_the_jobset_are_ignored() -> None:
     """Such pods remain from an earlier JobSet of that name, whose requests may differ."""
     made_at = datetime(2026, 1, 1, tzinfo=UTC)
     workload = make_jobset(created_at=made_at)
@@ -292,25 +296,25 @@ def test_pods_of_unknown_jobsets_make_no_slice() -> None:
     assert len(slices_of(known, pods=(make_pod(unknown), nameless, make_pod(known, group_key=GroupKey(""))))) == 1
 
 
-def test_the_job_key_is_the_sha1_of_namespace_and_job_name() -> None:
+def test_group_key_is_the_sha1_of_namespace_and_job_name() -> None:
     assert group_key("ns", "train-slice-0") == hashlib.sha1(b"ns/train-slice-0").hexdigest()
 
 
-def test_chips_that_only_a_webhook_adds_make_a_slice_with_the_jobs_parallelism() -> None:
+def test_chips_added_by_a_webhook_make_a_slice_with_the_jobs_parallelism() -> None:
     """The template has no chips, but the pods do."""
     workload = make_jobset(parallelism=2, template=make_requirements(chips=0))
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements()),))
     assert (found.group_name, found.parallelism, found.pending) == ("train-slice-0", 2, True)
 
 
-def test_a_job_that_the_jobset_does_not_list_is_no_slice() -> None:
+def test_job_that_the_jobset_does_not_list_is_no_slice() -> None:
     """The JobSet was scaled down, or a user labelled pods of another Job; neither must lead to a pool."""
     workload = make_jobset()
     assert [each.group_name for each in slices_of(workload, pods=(make_pod(workload, job=7),))] == ["train-slice-0"]
 
 
 @pytest.mark.parametrize("make", [make_jobset, make_lws])
-def test_what_a_pod_of_no_listed_group_costs_does_not_depend_on_the_spec(make: Callable[..., Workload]) -> None:
+def test_pod_of_an_unlisted_group_takes_time_independent_of_the_spec(make: Callable[..., Workload]) -> None:
     """A user who may create pods can label them with any groups of many large workloads."""
     workloads = [make(f"claimed-{number}", replicas=4096) for number in range(150)]
     pods = [make_pod(each, job=5000) for each in workloads]
@@ -329,7 +333,7 @@ def test_what_a_pod_of_no_listed_group_costs_does_not_depend_on_the_spec(make: C
         pytest.param({"group_key": GroupKey("")}, id="no Job controls it"),
     ],
 )
-def test_a_pod_that_only_claims_to_be_a_jobsets_is_not(changes: dict[str, str]) -> None:
+def test_pod_whose_labels_do_not_match_its_jobset_is_ignored(changes: dict[str, str]) -> None:
     """Any user can copy labels, so name, UID, namespace and controlling Job must all match."""
     workload = make_jobset()
     claim = replace(make_pod(workload), **changes)  # type: ignore[arg-type]
@@ -346,7 +350,7 @@ def test_a_pod_that_only_claims_to_be_a_jobsets_is_not(changes: dict[str, str]) 
     ],
     ids=["no accelerator", "no such topology"],
 )
-def test_an_invalid_request_is_a_slice_without_shape_that_says_why(selector: dict[str, str], words: list[str]) -> None:
+def test_slice_of_an_invalid_request_has_no_shape_but_the_reason(selector: dict[str, str], words: list[str]) -> None:
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements(node_selector=selector)),))
     assert found.pending
