@@ -34,7 +34,7 @@ class Kube(FakeKube):
 
     def __init__(self) -> None:
         super().__init__()
-        #: While it is cleared, every renewal of the Lease hangs.
+        #: Cleared by a test to let every renewal of the Lease hang.
         self.answers = threading.Event()
         self.answers.set()
         self.renewing = threading.Event()

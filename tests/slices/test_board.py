@@ -32,7 +32,7 @@ class Stage:
         self.board: Board = make_board(lambda: self.world.now, lambda: self.seconds)
 
     def act(self, number: int) -> None:
-        """Do action number // 3 to the world, with JobSet number % 3 if it concerns one, and publish a round."""
+        """Perform action number // 3 (of JobSet number % 3, if it needs one), and publish a round while leading."""
         world, workload = self.world, self.workloads[number % 3]
         match number // 3:
             case 0 if workload.uid not in world.workloads:

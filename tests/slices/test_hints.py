@@ -1,4 +1,4 @@
-"""Hints that survive a crash in a ConfigMap: what is kept, the size limit, damaged content, reads and writes."""
+"""Hints, which survive a crash in a ConfigMap: their content, size limit, damaged sections, reads and writes."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def test_missing_right_to_create_policies_is_reported_with_the_command(world: Wo
 
 
 def test_deleted_policy_is_recreated_and_the_create_repeated(world: World) -> None:
-    """If GKE reports the policy as missing, it is read again and recreated; the create of the pool is repeated."""
+    """After GKE reported its policy as missing, the create is repeated, and the policy is read again before it."""
     world.gke.set_policy(RIGHT)
     send(world)
     world.gke.fail_next("create_node_pool", FailureKind.INVALID, message=f'Resource policy "{OWN}" is not found.')

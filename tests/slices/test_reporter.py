@@ -221,7 +221,7 @@ def test_dropped_events_are_counted_once(world: World) -> None:
 
 
 def test_notice_that_returns_is_logged_again(world: World) -> None:
-    """Each beginning of a notice is logged once."""
+    """The log has one line whenever a notice begins."""
     with structlog.testing.capture_logs() as logs:
         for topology in ("2x2x3", "2x2x1", "2x2x3"):
             world.put_jobset(topology=topology)
@@ -259,7 +259,7 @@ def test_alert_of_each_pool_is_logged(world: World) -> None:
 
 
 def test_events_of_a_failed_pool_do_not_name_pods_of_other_namespaces(world: World) -> None:
-    """Neither the Event about the failure nor the one about the delete may name a pod of another namespace."""
+    """The Events about the failure and about the blocked delete are readable by tenants of the JobSet's namespace."""
     world.put_jobset()
     world.rounds(2, every_seconds=3)
     (pool,) = world.gke.pools

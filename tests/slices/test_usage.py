@@ -136,7 +136,7 @@ def test_stages_reached_in_one_round_are_measured_together() -> None:
 
 
 def test_restart_of_the_provisioner_measures_only_later_stages() -> None:
-    """The new process does not know when the pool was created, but the pod shows since when it is unschedulable."""
+    """The new process does not know the time of the create, but the pod has the time when it became unschedulable."""
     world = Watched(make_jobset())
     world.measure()
     world.measure()
