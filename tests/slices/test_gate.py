@@ -530,7 +530,7 @@ def test_pod_that_is_bound_while_the_pool_settles_keeps_it(world: World) -> None
         pytest.param(lambda world: world.gate.forget_all_but(()), id="was needed in between"),
     ],
 )
-def test_settling_time_restarts_after_a_change_of_a_node(world: World, change: Callable[[World], object]) -> None:
+def test_settling_time_restarts_after_a_change(world: World, change: Callable[[World], object]) -> None:
     """In between, the scheduler may have chosen one of the nodes for a pod."""
     settle(world)
     world.clock.advance(60.0)

@@ -212,7 +212,7 @@ def test_missing_right_to_create_policies_is_reported_with_the_command(world: Wo
     assert failure.message == f"Required 'x'. Grant it. Or {COMMAND.format(OWN)}"
 
 
-def test_deleted_policy_is_recreated_and_the_create_repeated(world: World) -> None:
+def test_policy_reported_missing_by_gke_is_read_again_and_the_create_repeated(world: World) -> None:
     """After GKE reported its policy as missing, the create is repeated, and the policy is read again before it."""
     world.gke.set_policy(RIGHT)
     send(world)

@@ -247,7 +247,7 @@ def test_waiting_leader_is_preferred_to_a_bound_leader() -> None:
         pytest.param(-60.0, "4x4", True, id="it was suspended before the pod came"),
     ],
 )
-def test_pod_older_than_a_change_of_its_jobset_is_not_the_leader(
+def test_pod_with_other_requests_from_before_a_suspension_is_not_the_leader(
     *, suspended_after: float | None, topology: str, leads: bool
 ) -> None:
     """A pool depends on the pod and on the spec. An old pod with a new spec would result in a pool for neither."""
