@@ -36,7 +36,7 @@ def flags(*arguments: str) -> dict[str, Any]:
         pytest.param(["-leader-elect"], True, id="one dash"),
         pytest.param(["--leader-elect=true"], True, id="set to true"),
         pytest.param(["-leader-elect=false"], False, id="one dash and set to false"),
-        pytest.param(["--leader-elect=F"], False, id="set to F as Go takes it"),
+        pytest.param(["--leader-elect=F"], False, id="set to F, which Go accepts"),
         pytest.param(["--leader-elect", "--zap-devel"], True, id="before another flag"),
     ],
 )
@@ -104,8 +104,8 @@ def test_invalid_boolean_is_reported_with_flag_and_value(capsys: pytest.CaptureF
     "arguments",
     [
         pytest.param(["--no-such-flag"], id="unknown flag"),
-        pytest.param(["--leader-elect=perhaps"], id="no truth value"),
-        pytest.param(["--zap-log-level=loud"], id="no level"),
+        pytest.param(["--leader-elect=perhaps"], id="invalid boolean"),
+        pytest.param(["--zap-log-level=loud"], id="unknown level"),
         pytest.param(["--zap-log-level=0"], id="a level of zero"),
         pytest.param(["stray"], id="an argument"),
     ],

@@ -200,8 +200,8 @@ def test_failed_pool_is_reported_as_failed(world: World) -> None:
 
 
 _NOBODY = (
-    ("nobody holds the Lease", "", 1.0, f"No process has held Lease {_OWN}/tpu-provisioner"),
-    ("the holder died", "pod_1", 300.0, f"No process has held Lease {_OWN}/tpu-provisioner since "),
+    ("Lease without holder", "", 1.0, f"No process has held Lease {_OWN}/tpu-provisioner"),
+    ("holder that stopped renewing", "pod_1", 300.0, f"No process has held Lease {_OWN}/tpu-provisioner since "),
 )
 
 

@@ -74,22 +74,22 @@ DELETING = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
 @pytest.mark.parametrize(
     ("reason", "workload"),
     [
-        pytest.param(DeleteReason.WORKLOAD_GONE, None, id="gone, and there is none"),
-        pytest.param(DeleteReason.WORKLOAD_GONE, {"uid": "another"}, id="gone, and its name is used by another"),
-        pytest.param(DeleteReason.WORKLOAD_GONE, DELETING, id="gone, and it is being deleted"),
-        pytest.param(DeleteReason.WORKLOAD_FINISHED, COMPLETED, id="finished, and it is completed"),
-        pytest.param(DeleteReason.WORKLOAD_FINISHED, FAILED, id="finished, and it has failed"),
-        pytest.param(DeleteReason.WORKLOAD_FINISHED, None, id="finished, and meanwhile it is gone"),
-        pytest.param(DeleteReason.WORKLOAD_GONE, SUSPENDED, id="gone, and it is suspended"),
-        pytest.param(DeleteReason.WORKLOAD_GONE, COMPLETED, id="gone for who does not watch it, and it is completed"),
-        pytest.param(DeleteReason.WORKLOAD_FINISHED, SUSPENDED, id="finished, and made again it is suspended"),
-        pytest.param(DeleteReason.WORKLOAD_FINISHED, DELETING, id="finished, and it is being deleted"),
-        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, SUSPENDED, id="suspended, and it is"),
-        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, None, id="suspended, and meanwhile it is gone"),
-        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, COMPLETED, id="suspended, and meanwhile it is completed"),
-        pytest.param(DeleteReason.SLICE_ELSEWHERE, {}, id="the slice is elsewhere, and the JobSet lives"),
-        pytest.param(DeleteReason.NOT_NEEDED, {}, id="not needed, and the JobSet lives"),
-        pytest.param(DeleteReason.POOL_FAILED, {}, id="failed, and the JobSet lives"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, None, id="reason gone, JobSet missing"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, {"uid": "another"}, id="reason gone, another JobSet has the name"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, DELETING, id="reason gone, JobSet being deleted"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, COMPLETED, id="reason finished, JobSet completed"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, FAILED, id="reason finished, JobSet failed"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, None, id="reason finished, JobSet missing"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, SUSPENDED, id="reason gone, JobSet suspended"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, COMPLETED, id="reason gone, JobSet completed but not watched"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, SUSPENDED, id="reason finished, JobSet recreated and suspended"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, DELETING, id="reason finished, JobSet being deleted"),
+        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, SUSPENDED, id="reason suspended, JobSet suspended"),
+        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, None, id="reason suspended, JobSet missing"),
+        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, COMPLETED, id="reason suspended, JobSet completed"),
+        pytest.param(DeleteReason.SLICE_ELSEWHERE, {}, id="slice on another pool, JobSet living"),
+        pytest.param(DeleteReason.NOT_NEEDED, {}, id="pool not needed, JobSet living"),
+        pytest.param(DeleteReason.POOL_FAILED, {}, id="pool failed, JobSet living"),
     ],
 )
 def test_confirmed_reason_permits_the_delete(
@@ -104,9 +104,9 @@ def test_confirmed_reason_permits_the_delete(
 @pytest.mark.parametrize(
     ("reason", "workload", "want"),
     [
-        pytest.param(DeleteReason.WORKLOAD_GONE, {}, "lives", id="gone, but it lives"),
-        pytest.param(DeleteReason.WORKLOAD_FINISHED, {}, "lives", id="finished, but it lives"),
-        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, {}, "lives", id="suspended, but it was resumed"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, {}, "lives", id="reason gone, JobSet living"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, {}, "lives", id="reason finished, JobSet living"),
+        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, {}, "lives", id="reason suspended, JobSet resumed"),
     ],
 )
 def test_unconfirmed_reason_keeps_the_pool(
@@ -177,9 +177,9 @@ def test_pod_without_chips_of_the_living_jobset_keeps_the_pool(world: World, rea
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"namespace": "elsewhere"}, id="of another namespace"),
-        pytest.param({"workload": "other"}, id="of another JobSet"),
-        pytest.param({"uid": "uid-of-an-earlier-one"}, id="of an earlier JobSet of the name"),
+        pytest.param({"namespace": "elsewhere"}, id="another namespace"),
+        pytest.param({"workload": "other"}, id="another JobSet"),
+        pytest.param({"uid": "uid-of-an-earlier-one"}, id="an earlier JobSet of the name"),
     ],
 )
 def test_pod_without_chips_of_another_workload_does_not_keep_the_pool(world: World, changes: dict[str, str]) -> None:
@@ -204,14 +204,16 @@ _CLAIMED = {"phase": "Running", "extendedResourceClaimStatus": {"resourceClaimNa
 @pytest.mark.parametrize(
     "pod",
     [
-        pytest.param({}, id="it runs"),
-        pytest.param({"phase": "Pending"}, id="it is bound and has not started"),
-        pytest.param({"phase": "Unknown"}, id="its kubelet is silent"),
-        pytest.param({"grace": 20.0}, id="it is terminating within its grace"),
-        pytest.param({"requests": {}, "resourceClaims": [{"name": "any"}]}, id="it has a claim"),
-        pytest.param({"requests": {f"{_CLASSES}tpu.google.com": "4"}}, id="it requests devices of a class"),
-        pytest.param({"requests": {}, "initContainers": [_INIT]}, id="a container that starts first does so"),
-        pytest.param({"requests": {"example.com/tpu": "4"}, "status": _CLAIMED}, id="its resource is an own name"),
+        pytest.param({}, id="running"),
+        pytest.param({"phase": "Pending"}, id="bound but not started"),
+        pytest.param({"phase": "Unknown"}, id="phase unknown"),
+        pytest.param({"grace": 20.0}, id="terminating, within its grace period"),
+        pytest.param({"requests": {}, "resourceClaims": [{"name": "any"}]}, id="claim"),
+        pytest.param({"requests": {f"{_CLASSES}tpu.google.com": "4"}}, id="devices of a class"),
+        pytest.param({"requests": {}, "initContainers": [_INIT]}, id="devices of a class in an init container"),
+        pytest.param(
+            {"requests": {"example.com/tpu": "4"}, "status": _CLAIMED}, id="resource with a name of the administrator"
+        ),
     ],
 )
 def test_unfinished_pod_with_chips_keeps_the_pool(world: World, pod: dict[str, Any]) -> None:
@@ -227,14 +229,14 @@ def test_unfinished_pod_with_chips_keeps_the_pool(world: World, pod: dict[str, A
 @pytest.mark.parametrize(
     "pod",
     [
-        pytest.param({"phase": "Succeeded"}, id="it has succeeded"),
-        pytest.param({"phase": "Failed"}, id="it has failed"),
-        pytest.param({"requests": {"cpu": "1"}}, id="it has no chips"),
+        pytest.param({"phase": "Succeeded"}, id="succeeded"),
+        pytest.param({"phase": "Failed"}, id="failed"),
+        pytest.param({"requests": {"cpu": "1"}}, id="no chips"),
         pytest.param(
             {"requests": {}, "resourceClaims": [{"name": "any"}], "metadata": OF_DAEMON_SET},
-            id="it has a claim, and is on every node",
+            id="claim of a DaemonSet pod",
         ),
-        pytest.param({"grace": -5.0}, id="it is past its grace"),
+        pytest.param({"grace": -5.0}, id="terminating, past its grace period"),
     ],
 )
 def test_ended_pods_and_pods_without_chips_do_not_keep_the_pool(world: World, pod: dict[str, Any]) -> None:
@@ -387,12 +389,12 @@ _JOB = object_path("jobs", "train", namespace=NAMESPACE, root=PLAIN_JOB.root)
 @pytest.mark.parametrize(
     ("changes", "kept"),
     [
-        pytest.param({}, True, id="it runs"),
-        pytest.param({"metadata": {"annotations": {}}}, False, id="it does not ask to be served any more"),
-        pytest.param({"metadata": {"uid": "another"}}, False, id="it is another one of the name"),
-        pytest.param({"status": {"conditions": [{"type": "Complete", "status": "True"}]}}, False, id="it completed"),
-        pytest.param({"spec": {"suspend": True}}, False, id="it is suspended"),
-        pytest.param(None, False, id="it is gone"),
+        pytest.param({}, True, id="Job running"),
+        pytest.param({"metadata": {"annotations": {}}}, False, id="Job without the annotation"),
+        pytest.param({"metadata": {"uid": "another"}}, False, id="another Job of the name"),
+        pytest.param({"status": {"conditions": [{"type": "Complete", "status": "True"}]}}, False, id="Job completed"),
+        pytest.param({"spec": {"suspend": True}}, False, id="Job suspended"),
+        pytest.param(None, False, id="Job deleted"),
     ],
 )
 def test_pool_of_a_job_is_deleted_only_if_a_live_read_shows_its_end(
@@ -524,10 +526,10 @@ def test_pod_that_is_bound_while_the_pool_settles_keeps_it(world: World) -> None
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda world: uncordon(world.kube, NODE), id="was uncordoned"),
-        pytest.param(lambda world: put_node(world, "gke-test-train-pool-2"), id="is new"),
-        pytest.param(lambda world: put_node(world, NODE, uid="another", cordoned=True), id="has come again, cordoned"),
-        pytest.param(lambda world: world.gate.forget_all_but(()), id="was needed in between"),
+        pytest.param(lambda world: uncordon(world.kube, NODE), id="node uncordoned"),
+        pytest.param(lambda world: put_node(world, "gke-test-train-pool-2"), id="node added"),
+        pytest.param(lambda world: put_node(world, NODE, uid="another", cordoned=True), id="node recreated, cordoned"),
+        pytest.param(lambda world: world.gate.forget_all_but(()), id="pool needed in between"),
     ],
 )
 def test_settling_time_restarts_after_a_change(world: World, change: Callable[[World], object]) -> None:

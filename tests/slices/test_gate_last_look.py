@@ -132,7 +132,7 @@ def make(kube: FakeKube, clock: FakeClock) -> Gate:
 @pytest.mark.parametrize(
     ("name", "closed_by_somebody"),
     [("second", False), ("second", True), ("first", True)],
-    ids=["open", "closed by somebody else", "closed, under its old name"],
+    ids=["uncordoned", "cordoned by an administrator", "recreated and cordoned"],
 )
 def test_node_that_registers_during_the_check_keeps_the_pool(name: str, *, closed_by_somebody: bool) -> None:
     """A pod may already be bound to the new node. The gate's own cordons are undone."""

@@ -83,18 +83,18 @@ def _long_after(world: World) -> None:
 
 
 _CASES = [
-    pytest.param(lambda world: None, "gke_operations_in_flight", {}, 1, id="a create is an operation"),
-    pytest.param(lambda world: None, "gke_operations_limit", {}, 0, id="no limit is learned yet"),
-    pytest.param(_fail, "node_pool_failures_total", {"kind": "stockout"}, 1, id="a pool that failed"),
-    pytest.param(_fail, "backoff_blocking", {"kind": "stockout"}, 1, id="its capacity waits"),
-    pytest.param(_fail, "backoff_oldest_seconds", {"kind": "stockout"}, 3, id="and since when"),
-    pytest.param(_limit, "notices", {"reason": constants.LIMIT_REACHED}, 1, id="an owner is told"),
-    pytest.param(_limit, "limit", {"limit": "MAX_CHIPS", "scope": "all"}, 4, id="a limit"),
-    pytest.param(_limit, "limit_used", {"limit": "MAX_CHIPS", "scope": "all"}, 4, id="a limit that is used up"),
-    pytest.param(_limit, "limit_waiting_slices", {"limit": "MAX_CHIPS"}, 1, id="a slice that a limit keeps out"),
-    pytest.param(_long_after, "longest_wait_seconds", {}, 1116, id="a leader that waits"),
-    pytest.param(_limit, "waiting_oldest_seconds", {"cause": "MAX_CHIPS"}, 996, id="and for which limit"),
-    pytest.param(_long_after, "pool_list_age_seconds", {}, 0, id="the list of pools"),
+    pytest.param(lambda world: None, "gke_operations_in_flight", {}, 1, id="operation of a create"),
+    pytest.param(lambda world: None, "gke_operations_limit", {}, 0, id="unknown limit on operations"),
+    pytest.param(_fail, "node_pool_failures_total", {"kind": "stockout"}, 1, id="failed pool"),
+    pytest.param(_fail, "backoff_blocking", {"kind": "stockout"}, 1, id="back-off of the capacity"),
+    pytest.param(_fail, "backoff_oldest_seconds", {"kind": "stockout"}, 3, id="age of the back-off"),
+    pytest.param(_limit, "notices", {"reason": constants.LIMIT_REACHED}, 1, id="notice to the owner"),
+    pytest.param(_limit, "limit", {"limit": "MAX_CHIPS", "scope": "all"}, 4, id="value of a limit"),
+    pytest.param(_limit, "limit_used", {"limit": "MAX_CHIPS", "scope": "all"}, 4, id="use of a limit"),
+    pytest.param(_limit, "limit_waiting_slices", {"limit": "MAX_CHIPS"}, 1, id="slice that waits for a limit"),
+    pytest.param(_long_after, "longest_wait_seconds", {}, 1116, id="longest wait of a leader"),
+    pytest.param(_limit, "waiting_oldest_seconds", {"cause": "MAX_CHIPS"}, 996, id="longest wait for a limit"),
+    pytest.param(_long_after, "pool_list_age_seconds", {}, 0, id="age of the list of pools"),
 ]
 
 

@@ -70,7 +70,7 @@ def test_age_of_a_list_counts_from_its_request() -> None:
 @pytest.mark.parametrize(
     ("cost_seconds", "want"),
     [
-        pytest.param(0.02, 1.0, id="a list that costs little"),
+        pytest.param(0.02, 1.0, id="small list"),
         pytest.param(0.12, 1.2, id="1,000 node pools"),
         pytest.param(0.6, 6.0, id="5,000 node pools"),
     ],

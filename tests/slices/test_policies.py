@@ -95,8 +95,8 @@ def test_missing_policy_of_the_provisioner_is_created(world: World) -> None:
 @pytest.mark.parametrize(
     ("policy", "request_"),
     [
-        pytest.param(RIGHT, REQUEST, id="ours"),
-        pytest.param(replace(RIGHT, name=MINE), NAMED, id="one that the pod names"),
+        pytest.param(RIGHT, REQUEST, id="provisioner's policy"),
+        pytest.param(replace(RIGHT, name=MINE), NAMED, id="policy named by the pod"),
     ],
 )
 def test_valid_policy_is_read_only_once(world: World, policy: WorkloadPolicy, request_: NodePoolRequest) -> None:
@@ -125,7 +125,9 @@ def test_missing_policy_named_by_the_pod_is_not_created(world: World) -> None:
             "has type HIGH_AVAILABILITY and topology none",
             id="another type",
         ),
-        pytest.param(replace(RIGHT, type="HIGH_AVAILABILITY"), "has type HIGH_AVAILABILITY", id="another type alone"),
+        pytest.param(
+            replace(RIGHT, type="HIGH_AVAILABILITY"), "has type HIGH_AVAILABILITY", id="another type, right topology"
+        ),
         pytest.param(replace(RIGHT, type="", topology=""), "is not a workload policy", id="another kind of policy"),
     ],
 )
@@ -228,9 +230,9 @@ def test_policy_reported_missing_by_gke_is_read_again_and_the_create_repeated(wo
 @pytest.mark.parametrize(
     "message",
     [
-        pytest.param("disk type is wrong", id="another mistake"),
-        pytest.param(f"{OWN} is of another size", id="another mistake of the policy"),
-        pytest.param("Network n is not found", id="another thing that is missing"),
+        pytest.param("disk type is wrong", id="unrelated error"),
+        pytest.param(f"{OWN} is of another size", id="another error of the policy"),
+        pytest.param("Network n is not found", id="another missing resource"),
     ],
 )
 def test_rejection_without_relation_to_the_policy_is_unchanged(world: World, message: str) -> None:
@@ -242,11 +244,11 @@ def test_rejection_without_relation_to_the_policy_is_unchanged(world: World, mes
     ("lease", "want"),
     [
         pytest.param([CALL_TIMEOUT_SECONDS], [], id="too short from the start"),
-        pytest.param([30, CALL_TIMEOUT_SECONDS], ["get_workload_policy"], id="too short to make the policy"),
+        pytest.param([30, CALL_TIMEOUT_SECONDS], ["get_workload_policy"], id="too short to create the policy"),
         pytest.param(
             [30, 30, CALL_TIMEOUT_SECONDS],
             ["get_workload_policy", "create_workload_policy", "get_workload_policy"],
-            id="too short to make the pool",
+            id="too short to create the pool",
         ),
     ],
 )

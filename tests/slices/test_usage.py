@@ -52,10 +52,10 @@ def _leaving(world: World) -> None:
 @pytest.mark.parametrize(
     ("prepare", "want"),
     [
-        pytest.param(_made, None, id="without nodes nothing is used"),
+        pytest.param(_made, None, id="no nodes yet"),
         pytest.param(_up, Use.STARTING, id="ready and without pods"),
-        pytest.param(_running, Use.RUNNING, id="with pods"),
-        pytest.param(_finished, Use.IDLE, id="after the pods"),
+        pytest.param(_running, Use.RUNNING, id="pods running"),
+        pytest.param(_finished, Use.IDLE, id="pods ended"),
         pytest.param(_leaving, Use.DRAINING, id="being deleted"),
     ],
 )

@@ -19,41 +19,41 @@ OPT_IN = ("team", "ml")
 @pytest.mark.parametrize(
     ("policy", "pod", "workload", "want"),
     [
-        pytest.param({}, {}, {}, True, id="a plain pod is served"),
-        pytest.param({}, {"node_selector": {}}, {}, False, id="a pod without topology selector is not"),
-        pytest.param({}, {"labels": ON}, {}, False, id="a pod may opt out by label"),
-        pytest.param({}, {"annotations": ON}, {}, False, id="a pod may opt out by annotation"),
-        pytest.param({}, {}, {"labels": ON}, False, id="a JobSet may opt out by label"),
-        pytest.param({}, {}, {"annotations": ON}, False, id="a JobSet may opt out by annotation"),
-        pytest.param({}, {"labels": OFF}, {"annotations": OFF}, True, id="any other value opts nothing out"),
+        pytest.param({}, {}, {}, True, id="pod with the selectors of a slice"),
+        pytest.param({}, {"node_selector": {}}, {}, False, id="pod without topology selector"),
+        pytest.param({}, {"labels": ON}, {}, False, id="pod opted out by label"),
+        pytest.param({}, {"annotations": ON}, {}, False, id="pod opted out by annotation"),
+        pytest.param({}, {}, {"labels": ON}, False, id="JobSet opted out by label"),
+        pytest.param({}, {}, {"annotations": ON}, False, id="JobSet opted out by annotation"),
+        pytest.param({}, {"labels": OFF}, {"annotations": OFF}, True, id="other value of the opt-out"),
+        pytest.param({}, {"annotations": {constants.SLICE_TOPOLOGY: "4x4x4"}}, {}, False, id="dynamic slicing"),
+        pytest.param({"namespaces": frozenset({"default"})}, {}, {}, True, id="listed namespace"),
+        pytest.param({"namespaces": frozenset({"other"})}, {}, {}, False, id="unlisted namespace"),
+        pytest.param({"opt_in_label": OPT_IN}, {}, {}, False, id="no opt-in label"),
+        pytest.param({"opt_in_label": OPT_IN}, {"labels": {"team": "ml"}}, {}, True, id="pod opted in"),
         pytest.param(
-            {}, {"annotations": {constants.SLICE_TOPOLOGY: "4x4x4"}}, {}, False, id="dynamic slicing is not ours"
+            {"opt_in_label": OPT_IN}, {"labels": {"team": "web"}}, {}, False, id="another value of the opt-in label"
         ),
-        pytest.param({"namespaces": frozenset({"default"})}, {}, {}, True, id="a listed namespace is served"),
-        pytest.param({"namespaces": frozenset({"other"})}, {}, {}, False, id="an unlisted namespace is not"),
-        pytest.param({"opt_in_label": OPT_IN}, {}, {}, False, id="without the opt-in label nothing is served"),
-        pytest.param({"opt_in_label": OPT_IN}, {"labels": {"team": "ml"}}, {}, True, id="a pod may opt in"),
-        pytest.param({"opt_in_label": OPT_IN}, {"labels": {"team": "web"}}, {}, False, id="with its very value"),
         pytest.param(
             {"opt_in_label": OPT_IN, "namespace_labels": {"default": {"team": "ml"}}},
             {},
             {},
             True,
-            id="a namespace may opt in",
+            id="namespace opted in",
         ),
         pytest.param(
             {"opt_in_label": OPT_IN, "namespace_labels": {"other": {"team": "ml"}}},
             {},
             {},
             False,
-            id="another namespace does not opt in for this one",
+            id="another namespace opted in",
         ),
         pytest.param(
             {"opt_in_label": OPT_IN, "namespace_labels": {"default": {"team": "ml"}}},
             {"labels": ON},
             {},
             False,
-            id="opting out goes before opting in",
+            id="namespace opted in, pod opted out",
         ),
     ],
 )
@@ -75,26 +75,28 @@ def test_reason_for_not_serving_names_the_missing_opt_in_label() -> None:
 @pytest.mark.parametrize(
     ("workload", "policy", "told"),
     [
-        pytest.param({"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}}, {}, True, id="sync is the Go release's"),
-        pytest.param({"labels": {constants.SLICE_AUTOPROVISIONING: "async"}}, {}, True, id="so is async"),
-        pytest.param({"annotations": {constants.SLICE_AUTOPROVISIONING: "true"}}, {}, True, id="so is the early form"),
+        pytest.param({"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}}, {}, True, id="sync"),
+        pytest.param({"labels": {constants.SLICE_AUTOPROVISIONING: "async"}}, {}, True, id="async"),
+        pytest.param(
+            {"annotations": {constants.SLICE_AUTOPROVISIONING: "true"}}, {}, True, id="annotation of early releases"
+        ),
         pytest.param(
             {"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}},
             {"namespaces": ("other",)},
             False,
-            id="of an unlisted namespace nobody is told",
+            id="unlisted namespace, not reported",
         ),
         pytest.param(
             {"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}, "annotations": ON},
             {},
             False,
-            id="who opted out is not told",
+            id="opted out, not reported",
         ),
         pytest.param(
             {"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}, "suspended": True},
             {},
             False,
-            id="nor is one that is suspended",
+            id="suspended, not reported",
         ),
     ],
 )

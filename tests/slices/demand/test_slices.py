@@ -92,10 +92,10 @@ def test_only_one_child_job_without_references_is_listed() -> None:
 @pytest.mark.parametrize(
     ("group_name", "want"),
     [
-        pytest.param("train-slice-7", ["train-slice-0", "train-slice-7"], id="by the name of its child Job"),
-        pytest.param("", ["train-slice-0", "train-slice-7"], id="by its key alone"),
-        pytest.param("train-slice-8", ["train-slice-0", "train-slice-7"], id="by its key where the name is another's"),
-        pytest.param("train-slice-07", ["train-slice-0", "train-slice-7"], id="by its key where the name is odd"),
+        pytest.param("train-slice-7", ["train-slice-0", "train-slice-7"], id="name of its child Job"),
+        pytest.param("", ["train-slice-0", "train-slice-7"], id="only its key"),
+        pytest.param("train-slice-8", ["train-slice-0", "train-slice-7"], id="its key with the name of another Job"),
+        pytest.param("train-slice-07", ["train-slice-0", "train-slice-7"], id="its key with a malformed name"),
     ],
 )
 def test_slice_without_pods_is_listed_if_a_pool_or_the_memory_refers_to_it(group_name: str, want: list[str]) -> None:
@@ -181,12 +181,12 @@ def test_pod_beyond_a_bound_wants_a_pool_but_has_no_shape() -> None:
 @pytest.mark.parametrize(
     ("changes", "alive"),
     [
-        pytest.param({}, True, id="a living JobSet has slices"),
-        pytest.param({"suspended": True}, False, id="a suspended one has none"),
-        pytest.param({"terminal_state": "Completed"}, False, id="a completed one has none"),
-        pytest.param({"terminal_state": "Failed"}, False, id="a failed one has none"),
-        pytest.param({"deleting": True}, False, id="one that is being deleted has none"),
-        pytest.param({"managed_by": "kueue.x-k8s.io/multikueue"}, False, id="one that runs elsewhere has none"),
+        pytest.param({}, True, id="living"),
+        pytest.param({"suspended": True}, False, id="suspended"),
+        pytest.param({"terminal_state": "Completed"}, False, id="completed"),
+        pytest.param({"terminal_state": "Failed"}, False, id="failed"),
+        pytest.param({"deleting": True}, False, id="being deleted"),
+        pytest.param({"managed_by": "kueue.x-k8s.io/multikueue"}, False, id="run by another cluster"),
     ],
 )
 def test_only_living_jobsets_have_slices(*, changes: dict[str, Any], alive: bool) -> None:
@@ -211,14 +211,18 @@ def test_suspended_jobset_that_keeps_its_pools_has_only_referenced_slices() -> N
 @pytest.mark.parametrize(
     ("changes", "pending"),
     [
-        pytest.param({}, True, id="an unschedulable leader wants"),
-        pytest.param({"unschedulable": False}, False, id="a leader not yet looked at does not"),
-        pytest.param({"node": "n"}, False, id="a bound leader does not"),
-        pytest.param({"index": 1}, False, id="a follower does not"),
-        pytest.param({"completion_index": None}, False, id="a pod without index does not"),
-        pytest.param({"phase": "Failed"}, False, id="a finished leader does not"),
-        pytest.param({"deletion_deadline": after(30)}, False, id="a leader on its way out does not"),
-        pytest.param({"requirements": make_requirements(labels={constants.DISABLE: "true"})}, False, id="nor unserved"),
+        pytest.param({}, True, id="unschedulable leader"),
+        pytest.param({"unschedulable": False}, False, id="leader that the scheduler has not tried"),
+        pytest.param({"node": "n"}, False, id="bound leader"),
+        pytest.param({"index": 1}, False, id="follower"),
+        pytest.param({"completion_index": None}, False, id="pod without index"),
+        pytest.param({"phase": "Failed"}, False, id="finished leader"),
+        pytest.param({"deletion_deadline": after(30)}, False, id="leader being deleted"),
+        pytest.param(
+            {"requirements": make_requirements(labels={constants.DISABLE: "true"})},
+            False,
+            id="leader that is not served",
+        ),
     ],
 )
 def test_slice_wants_a_pool_only_if_its_leader_is_unschedulable(*, changes: dict[str, Any], pending: bool) -> None:
@@ -240,11 +244,11 @@ def test_waiting_leader_is_preferred_to_a_bound_leader() -> None:
 @pytest.mark.parametrize(
     ("suspended_after", "topology", "leads"),
     [
-        pytest.param(None, "4x4", True, id="it was never suspended: a webhook may have changed what the pod asks for"),
-        pytest.param(60.0, "2x2x2", True, id="it was suspended since, and asks for the same as before"),
-        pytest.param(60.0, "4x4", False, id="it was suspended and changed since: a cache is behind"),
-        pytest.param(3.0, "4x4", True, id="the clocks of those who say when may differ"),
-        pytest.param(-60.0, "4x4", True, id="it was suspended before the pod came"),
+        pytest.param(None, "4x4", True, id="never suspended, request changed by a webhook"),
+        pytest.param(60.0, "2x2x2", True, id="suspended since, same request"),
+        pytest.param(60.0, "4x4", False, id="suspended since, other request"),
+        pytest.param(3.0, "4x4", True, id="suspended 3 s later: clocks may differ"),
+        pytest.param(-60.0, "4x4", True, id="suspended before the pod was created"),
     ],
 )
 def test_pod_with_other_requests_from_before_a_suspension_is_not_the_leader(
@@ -327,10 +331,10 @@ def test_pod_of_an_unlisted_group_takes_time_independent_of_the_spec(make: Calla
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"namespace": "elsewhere"}, id="it is in another namespace"),
-        pytest.param({"workload_name": "other"}, id="it names another JobSet"),
-        pytest.param({"workload_uid": "other"}, id="it names another UID"),
-        pytest.param({"group_key": GroupKey("")}, id="no Job controls it"),
+        pytest.param({"namespace": "elsewhere"}, id="another namespace"),
+        pytest.param({"workload_name": "other"}, id="another name"),
+        pytest.param({"workload_uid": "other"}, id="another UID"),
+        pytest.param({"group_key": GroupKey("")}, id="no controlling Job"),
     ],
 )
 def test_pod_whose_labels_do_not_match_its_jobset_is_ignored(changes: dict[str, str]) -> None:
