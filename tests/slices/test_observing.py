@@ -171,7 +171,7 @@ def test_decisions_wait_for_the_first_list_or_error_of_each_kind() -> None:
 
 
 def test_snapshot_has_the_objects_of_the_watches() -> None:
-    """JobSets by UID; deleted JobSets only if they own a pool; labels of namespaces only if these are watched."""
+    """Deleted JobSets are in it only if they own a pool, and labels of namespaces only if namespaces are watched."""
     world = World()
     uid = world.put_jobset()
     for owner in (uid, "seen", "unseen"):
