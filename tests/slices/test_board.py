@@ -81,7 +81,7 @@ def test_document_has_the_time_of_serving_which_does_not_change_its_version() ->
     assert later.version == first.version
 
 
-def test_leader_without_decision_for_60_s_is_stalled_which_is_one_new_version() -> None:
+def test_document_of_a_leader_without_decision_for_60_s_is_stalled() -> None:
     """A leader without a decision for 60 s hangs. A follower never decides, so it does not count as stalled."""
     stage = Stage()
     stage.act(0)
