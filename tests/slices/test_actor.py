@@ -1,4 +1,4 @@
-"""Acting: every call ends in an answer, and nothing is sent without enough of the lease."""
+"""Actor: each create and delete ends in an answer, and no change is sent if the Lease ends too soon."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def put_pool(world: World) -> None:
 
 
 def put_stray(world: World) -> None:
-    """Put a pod of somebody else on the node."""
+    """Put a pod of another namespace on the node."""
     world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", NODE))
 
 
@@ -79,13 +79,13 @@ def looked_up(world: World, look_up: LookUp) -> LookUpAnswer:
     return answer
 
 
-def test_a_create_that_gke_takes(world: World) -> None:
+def test_accepted_create_is_answered_with_its_operation(world: World) -> None:
     assert created(world) == CreateAnswer(name=POOL, at=world.clock.now(), operation=OperationName("operation-1"))
     assert world.wake.is_set()
 
 
-def test_the_gate_forgets_what_nobody_wants_to_delete_any_more(world: World) -> None:
-    """The plan's memory has all deletes that are open."""
+def test_gate_forgets_pools_without_open_delete(world: World) -> None:
+    """The memory of the plan contains every open delete; the gate forgets the other pools."""
     put_pool(world)
     put_stray(world)
     deleted(world)
@@ -95,15 +95,15 @@ def test_the_gate_forgets_what_nobody_wants_to_delete_any_more(world: World) -> 
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
-def test_a_create_that_gke_refuses(world: World, kind: FailureKind) -> None:
+def test_rejected_create_is_answered_with_its_failure(world: World, kind: FailureKind) -> None:
     world.gke.fail_next("create_node_pool", kind)
     failure = created(world).failure
     assert failure is not None
     assert failure.kind is kind
 
 
-def test_what_crashes_may_have_had_its_effect(world: World) -> None:
-    """A mistake of ours in the middle of a call leaves its outcome unknown, and is never lost."""
+def test_crashed_call_is_answered_with_unknown_outcome(world: World) -> None:
+    """If a defect of the provisioner ends a call, GKE may have received it, so its outcome is unknown."""
     put_pool(world)
     world.actor.supplier = Broken()  # type: ignore[assignment]
     for answer in (created(world), deleted(world)):
@@ -111,18 +111,18 @@ def test_what_crashes_may_have_had_its_effect(world: World) -> None:
         assert answer.failure.kind is FailureKind.UNKNOWN_OUTCOME
 
 
-def test_a_delete_that_goes_through(world: World) -> None:
+def test_accepted_delete_is_answered_with_its_operation(world: World) -> None:
     put_pool(world)
     answer = deleted(world)
     assert (answer.result, answer.operation) == (DeleteResult.ACCEPTED, "operation-1")
 
 
-def test_a_delete_of_a_pool_that_is_gone(world: World) -> None:
+def test_delete_of_a_missing_pool_is_answered_gone(world: World) -> None:
     assert deleted(world).result is DeleteResult.GONE
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.NOT_FOUND])
-def test_a_delete_that_gke_refuses(world: World, kind: FailureKind) -> None:
+def test_rejected_delete_is_answered_with_its_failure(world: World, kind: FailureKind) -> None:
     put_pool(world)
     world.gke.fail_next("delete_node_pool", kind, message="not now")
     answer = deleted(world)
@@ -130,7 +130,7 @@ def test_a_delete_that_gke_refuses(world: World, kind: FailureKind) -> None:
     assert (answer.result, answer.failure.kind, answer.reason) == (DeleteResult.FAILED, kind, "not now")
 
 
-def test_a_delete_that_the_gate_stops(world: World) -> None:
+def test_delete_rejected_by_the_gate_is_answered_kept(world: World) -> None:
     put_pool(world)
     put_stray(world)
     answer = deleted(world)
@@ -140,21 +140,21 @@ def test_a_delete_that_the_gate_stops(world: World) -> None:
     assert world.gke.names_of("delete_node_pool") == []
 
 
-def test_a_delete_whose_reason_is_gone(world: World) -> None:
+def test_delete_for_a_living_jobset_is_answered_needed(world: World) -> None:
     put_pool(world)
     world.kube.put_object(jobset_path("train"), jobset_of("train", uid="uid-of-train"))
     assert deleted(world).result is DeleteResult.NEEDED
 
 
-def test_a_delete_while_kubernetes_fails(world: World) -> None:
+def test_delete_while_the_api_server_fails_is_not_sent(world: World) -> None:
     put_pool(world)
     world.kube.fail("GET", "/jobsets/", Unavailable("no answer"))
     assert deleted(world).result is DeleteResult.FAILED
     assert world.gke.names_of("delete_node_pool") == []
 
 
-def test_a_lease_that_ends_at_the_gate_stops_the_delete(world: World) -> None:
-    """The lease is looked at again after the gate, which may take long."""
+def test_delete_is_not_sent_if_the_lease_ends_during_the_gate(world: World) -> None:
+    """The remaining time of the Lease is checked again after the gate, which may take long."""
     put_pool(world)
     left = iter([30.0, 5.0])
     world.actor.lease_seconds = lambda: next(left)
@@ -165,7 +165,7 @@ def test_a_lease_that_ends_at_the_gate_stops_the_delete(world: World) -> None:
 LOOK_UP = LookUp(name=POOL)
 
 
-def test_a_pool_is_looked_up(world: World) -> None:
+def test_look_up_of_a_pool_returns_whether_it_exists(world: World) -> None:
     answers = [looked_up(world, LOOK_UP)]
     put_pool(world)
     answers.append(looked_up(world, LOOK_UP))
@@ -174,7 +174,7 @@ def test_a_pool_is_looked_up(world: World) -> None:
     assert [(each.exists, each.failure is None) for each in answers] == [(False, True), (True, True), (False, False)]
 
 
-def test_an_operation_is_looked_up(world: World) -> None:
+def test_look_up_of_an_operation_returns_its_failure(world: World) -> None:
     world.gke.create_node_pool(CREATE.request)
     world.gke.fail_pool(POOL, FailureKind.STOCKOUT)
     operation = looked_up(world, LookUp(name=POOL, operation=OperationName("operation-1"))).operation
@@ -183,20 +183,20 @@ def test_an_operation_is_looked_up(world: World) -> None:
     assert operation.failure.kind is FailureKind.STOCKOUT
 
 
-def test_an_operation_that_gke_has_forgotten(world: World) -> None:
+def test_look_up_of_an_expired_operation_returns_none(world: World) -> None:
     answer = looked_up(world, LookUp(name=POOL, operation=OperationName("operation-9")))
     assert (answer.operation, answer.failure) == (None, None)
 
 
-def test_a_look_up_that_crashes_is_only_logged(world: World) -> None:
-    """A crash in a thread ends neither the thread pool nor the count of calls under way."""
+def test_crashed_look_up_gives_no_answer(world: World) -> None:
+    """The crash does not end the thread pool, and the call no longer counts as in flight."""
     world.actor.supplier = Broken()  # type: ignore[assignment]
     assert carry_out(world, look_ups=(LOOK_UP,)) == []
     assert world.actor.drain(timeout_seconds=1.0)
 
 
-def test_an_uncordon_is_done_once(world: World) -> None:
-    """Nodes of kept pools are opened; a failure is no more than a warning, and is tried again."""
+def test_failed_uncordon_is_repeated_by_a_later_round(world: World) -> None:
+    """Nodes of kept pools are uncordoned. A failure is only logged, and a later round tries again."""
     put_pool(world)
     cordon(world.kube, NODE)
     world.kube.fail("PATCH", NODE, Unavailable("no answer"))
@@ -208,7 +208,7 @@ def test_an_uncordon_is_done_once(world: World) -> None:
     assert raw["spec"].get("unschedulable") is None
 
 
-def test_a_node_is_released(world: World) -> None:
+def test_release_of_a_node_removes_only_the_hold_taint(world: World) -> None:
     put_pool(world)
     raw = world.kube.object(object_path("nodes", NODE))
     assert raw is not None
@@ -221,8 +221,8 @@ def test_a_node_is_released(world: World) -> None:
     assert (raw["spec"].get("taints") or []) == others
 
 
-def test_a_node_that_is_being_changed_is_left_alone_until_then(world: World) -> None:
-    """Rounds come faster than answers: each decides the same, and it is done once."""
+def test_node_change_in_flight_is_not_sent_again(world: World) -> None:
+    """Several rounds may decide the same change before the first call has ended; only one call is made."""
     put_pool(world)
     cordon(world.kube, NODE)
     before = len(world.calls("PATCH"))
@@ -240,8 +240,8 @@ def test_a_node_that_is_being_changed_is_left_alone_until_then(world: World) -> 
     assert len(world.calls("PATCH")) == before + 3
 
 
-def test_a_change_of_a_node_that_is_rejected_is_tried_ever_more_rarely(world: World) -> None:
-    """At first after a second, at last every minute; each node's first failure is logged, and the end of them."""
+def test_rejected_node_change_is_repeated_with_growing_gaps(world: World) -> None:
+    """The gap grows from a second to a minute. Only the first failure of each node and its recovery are logged."""
     put_pool(world)
     cordon(world.kube, NODE)
     world.kube.fail("PATCH", "/nodes/", Forbidden("nodes is forbidden"), times=10**6)
@@ -262,7 +262,7 @@ def test_a_change_of_a_node_that_is_rejected_is_tried_ever_more_rarely(world: Wo
     assert world.actor.alerts() == ()
 
 
-def test_a_node_whose_change_nobody_wants_any_more_is_forgotten(world: World) -> None:
+def test_back_off_of_a_node_change_is_dropped_when_it_is_no_longer_decided(world: World) -> None:
     put_pool(world)
     cordon(world.kube, NODE)
     world.kube.fail("PATCH", "/nodes/", Forbidden("nodes is forbidden"), times=1)
@@ -273,7 +273,7 @@ def test_a_node_whose_change_nobody_wants_any_more_is_forgotten(world: World) ->
     assert len(world.calls("PATCH")) == before + 1
 
 
-def test_a_status_is_written_to_the_object_as_it_was(world: World) -> None:
+def test_status_is_written_only_if_the_object_is_unchanged(world: World) -> None:
     path = object_path("provisioningrequests", "req", namespace="default", root=PROVISIONING_REQUEST.root)
     version = world.kube.put_object(path, raw_request())["metadata"]["resourceVersion"]
 
@@ -293,7 +293,7 @@ def test_a_status_is_written_to_the_object_as_it_was(world: World) -> None:
 
 
 def test_delete_waits_for_at_most_64_of_the_statuses_of_earlier_rounds(world: World) -> None:
-    """Requests of one tenant must not delay deletes, which give back money."""
+    """The ProvisioningRequests of one tenant must not delay deletes, which save money."""
     put_pool(world)
     plan = Plan(memory=Memory(), statuses=tuple(status_of(number) for number in range(300)))
     busy = threading.Event()
@@ -307,7 +307,7 @@ def test_delete_waits_for_at_most_64_of_the_statuses_of_earlier_rounds(world: Wo
     assert world.gke.names_of("delete_node_pool") == [POOL]
 
 
-def test_statuses_that_are_rejected_keep_no_other_from_being_written(world: World) -> None:
+def test_rejected_statuses_do_not_prevent_writes_of_other_statuses(world: World) -> None:
     world.kube.fail("PATCH", "/rejected", Forbidden("requests are forbidden"), times=1000)
     rejected = [status_of(number, "rejected") for number in range(100)]
     others = [status_of(number) for number in range(100)]
@@ -320,7 +320,7 @@ def test_statuses_that_are_rejected_keep_no_other_from_being_written(world: Worl
 
 
 def status_of(number: int, prefix: str = "n") -> StatusWrite:
-    """Return a status of a request that does not exist any more."""
+    """Return a status for a ProvisioningRequest that no longer exists."""
     kind, name = PROVISIONING_REQUEST.kind, f"{prefix}{number}"
     return StatusWrite(kind=kind, namespace="default", name=name, resource_version="1", status={})
 
@@ -336,7 +336,7 @@ def test_deletes_are_sent_before_creates(world: World) -> None:
     assert [call.method for call in world.gke.calls] == ["delete_node_pool", "create_node_pool"]
 
 
-def test_draining_waits_for_what_is_under_way_and_drops_the_rest(world: World) -> None:
+def test_drain_waits_for_calls_in_flight_and_drops_queued_ones(world: World) -> None:
     entered, release = threading.Event(), threading.Event()
     world.actor.supplier = Slow(entered, release)  # type: ignore[assignment]
     world.actor.carry_out(Plan(memory=Memory(), creates=(CREATE, CREATE)))
@@ -348,7 +348,7 @@ def test_draining_waits_for_what_is_under_way_and_drops_the_rest(world: World) -
 
 
 class Broken:
-    """A GKE client with a mistake in it."""
+    """Supplier whose methods all raise TypeError."""
 
     def __getattr__(self, method: str) -> Any:
         def crash(*_: Any) -> Any:
@@ -358,14 +358,14 @@ class Broken:
 
 
 class Slow:
-    """A GKE client whose creates wait."""
+    """Supplier whose creates set `entered` and then wait for `release`."""
 
     def __init__(self, entered: threading.Event, release: threading.Event) -> None:
         self._entered, self._release = entered, release
         self.created = 0
 
     def create_pool(self, request: NodePoolRequest, blocked: object) -> OperationName:
-        """Wait until released."""
+        """Wait for `release`, at most 10 s, and count the create."""
         self._entered.set()
         assert self._release.wait(10)
         self.created += 1
@@ -373,15 +373,15 @@ class Slow:
 
 
 class Exhausted:
-    """Threads that cannot start one more."""
+    """Executor that cannot start a thread."""
 
     def submit(self, *_: object) -> None:
-        """Raise what a pool of threads raises."""
+        """Raise the error that ThreadPoolExecutor raises."""
         raise RuntimeError("can't start new thread")
 
 
-def test_a_call_that_cannot_be_submitted_is_answered_and_costs_no_other_its_turn() -> None:
-    """Creates still go out though no delete can."""
+def test_delete_that_cannot_be_submitted_is_answered_and_creates_are_sent() -> None:
+    """Creates are sent even if no delete can be submitted."""
     world = World()
     put_pool(world)
     world.actor.slow_executor = Exhausted()  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""The parts put together: who starts whom, what a lost lease ends, and what ends in good order."""
+"""The assembled controller: its start, leader election, the loss of the Lease, and an orderly shutdown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/tpu-provisioner-system/leases/t
 
 
 class Kube(FakeKube):
-    """An API server with what a connection says of itself."""
+    """API server with the attributes of a connection. The test can let renewals of the Lease hang."""
 
     server = "https://kube.example.com"
     context_name = "test"
@@ -34,13 +34,13 @@ class Kube(FakeKube):
 
     def __init__(self) -> None:
         super().__init__()
-        #: Every renewal of the lease hangs while this is cleared.
+        #: Cleared by a test to let every renewal of the Lease hang.
         self.answers = threading.Event()
         self.answers.set()
         self.renewing = threading.Event()
 
     def put(self, path: str, *arguments: Any, **options: Any) -> Any:
-        """Replace an object, when the server answers."""
+        """Replace an object. A write of the Lease waits until `answers` is set, for at most 10 s."""
         if path == LEASE:
             self.renewing.set()
             self.answers.wait(10)
@@ -48,7 +48,7 @@ class Kube(FakeKube):
 
 
 class Process:
-    """A controller whose exit is only written down."""
+    """Controller that records its exit codes instead of exiting."""
 
     def __init__(self, *, leader_elect: bool = True, **changes: Any) -> None:
         self.kube = Kube()
@@ -66,12 +66,12 @@ class Process:
         )
 
     def exit(self, code: int) -> None:
-        """Take note."""
+        """Record the exit code."""
         self.exit_codes.append(code)
         self.exited.set()
 
     def end(self) -> None:
-        """Let all threads end."""
+        """Stop all threads of the controller."""
         self.kube.answers.set()
         self.controller.stop()
         if self.controller.replica.elector is not None:
@@ -89,18 +89,18 @@ def process() -> Iterator[Process]:
     made.end()
 
 
-def test_the_one_candidate_leads_and_wakes_the_loop(process: Process) -> None:
+def test_only_candidate_acquires_the_lease_and_wakes_the_loop(process: Process) -> None:
     assert not process.controller.loop.is_leader()
     process.controller.start()
     assert process.controller.loop.wake.wait(5)
     assert process.kube.object(LEASE) is not None
     never = threading.Event()
-    # A watch may have woken the loop before.
+    # A watch may have woken the loop before the Lease was acquired.
     assert any(process.controller.loop.is_leader() or never.wait(0.01) for _ in range(500))
     assert 0 < process.controller.actor.lease_seconds() <= 30
 
 
-def test_without_an_election_it_leads_from_the_start() -> None:
+def test_process_without_election_leads_from_the_start() -> None:
     process = Process(leader_elect=False)
     process.controller.start()
     assert process.controller.loop.is_leader()
@@ -109,8 +109,8 @@ def test_without_an_election_it_leads_from_the_start() -> None:
     process.end()
 
 
-def test_a_lost_lease_ends_the_process_at_once(process: Process) -> None:
-    """Though the loop hangs in its round: it never runs here. No further round would begin."""
+def test_lost_lease_ends_the_process_immediately(process: Process) -> None:
+    """The process exits even if a round of the loop hangs; here, the loop never runs."""
     elector = process.controller.replica.elector
     assert elector is not None
     elector.step()
@@ -128,8 +128,8 @@ def test_a_lost_lease_ends_the_process_at_once(process: Process) -> None:
     assert not process.controller.loop.is_leader()
 
 
-def test_a_renewal_that_hangs_does_not_hide_the_loss(process: Process) -> None:
-    """The elector waits for an answer of the API server; another thread sees that the time is up."""
+def test_hanging_renewal_does_not_delay_the_exit(process: Process) -> None:
+    """While the elector waits for the API server, another thread notices that the Lease has expired."""
     elector = process.controller.replica.elector
     assert elector is not None
     elector.step()
@@ -142,8 +142,8 @@ def test_a_renewal_that_hangs_does_not_hide_the_loss(process: Process) -> None:
     assert process.exit_codes == [1]
 
 
-def test_a_log_that_hangs_does_not_keep_the_process(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reads our output may have stopped; the last line gets its second and no more."""
+def test_hanging_log_does_not_delay_the_exit(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the reader of the output has stopped, writing the last line blocks; the process waits at most 1 s for it."""
     release = threading.Event()
     monkeypatch.setattr(controller, "_say_lease_lost", lambda: release.wait(10))
     monkeypatch.setattr(controller, "_LAST_WORDS_SECONDS", 0.01)
@@ -157,8 +157,8 @@ def test_a_log_that_hangs_does_not_keep_the_process(process: Process, monkeypatc
     release.set()
 
 
-def test_a_lease_that_is_given_back_is_not_lost(process: Process) -> None:
-    """In good order: the lease is free for the next, and the process ends by itself."""
+def test_orderly_shutdown_releases_the_lease(process: Process) -> None:
+    """After an orderly shutdown the next process can acquire the Lease immediately. The exit is not forced."""
     process.controller.start()
     elector = process.controller.replica.elector
     assert elector is not None
@@ -172,10 +172,10 @@ def test_a_lease_that_is_given_back_is_not_lost(process: Process) -> None:
     assert lease["spec"]["holderIdentity"] == ""
 
 
-def test_a_call_that_hangs_keeps_the_lease_and_not_the_process(
+def test_hanging_call_at_shutdown_prevents_the_release_but_not_the_exit(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is under way may still have its effect, so nobody may lead before the lease has run out."""
+    """A call in flight may still take effect, so no other process may lead before the Lease has expired."""
     monkeypatch.setattr(controller, "_DRAIN_SECONDS", 0.01)
     hanging, entered = threading.Event(), threading.Event()
 
@@ -198,8 +198,8 @@ def test_a_call_that_hangs_keeps_the_lease_and_not_the_process(
     hanging.set()
 
 
-def test_without_gke_there_is_nothing_to_prove_and_groups_are_listed() -> None:
-    """Nothing of Google's is called: the provisioner needs no credentials for it."""
+def test_provider_gce_needs_no_proof_and_lists_node_groups() -> None:
+    """With PROVIDER=gce this process calls no Google API, so it needs no Google credentials."""
     process = Process(leader_elect=False, provider="gce", node_group_namespace="slices")
     try:
         loop = process.controller.loop
@@ -211,7 +211,7 @@ def test_without_gke_there_is_nothing_to_prove_and_groups_are_listed() -> None:
         assert not loop.pools.fetch()
         assert loop.pools.problem.startswith("Compute Engine does not list the node pools: ")
         assert "CustomResourceDefinitions" in loop.pools.problem
-        # Tenants choose the labels of their nodes, but for this one.
+        # This is the only label of their nodes that tenants cannot choose.
         trusted = f"{constants.TRUSTED_GROUP_NAMESPACE}=slices"
         assert process.controller.actor.gate.node_selector == f",{trusted}"
         loop.watches.nodes.step()
@@ -220,6 +220,6 @@ def test_without_gke_there_is_nothing_to_prove_and_groups_are_listed() -> None:
         process.end()
 
 
-def test_gke_needs_its_client() -> None:
+def test_provider_gke_without_client_is_rejected() -> None:
     with pytest.raises(ValueError, match="PROVIDER=gke"):
         app.build(settings(), Addresses(metrics="0", probes="0", leader_elect=False), Kube(), None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What is served: everything, and whether it has changed."""
+"""Board: documents, their versions, the paths of the API, and the journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.world import World
 
 
 class Stage:
-    """A world whose provisioner has a board."""
+    """World whose decisions are published on a board, with three JobSets to add and remove."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -32,7 +32,7 @@ class Stage:
         self.board: Board = make_board(lambda: self.world.now, lambda: self.seconds)
 
     def act(self, number: int) -> None:
-        """Do one of several things to the world."""
+        """Perform action number // 3 (of JobSet number % 3, if it needs one), and publish a round while leading."""
         world, workload = self.world, self.workloads[number % 3]
         match number // 3:
             case 0 if workload.uid not in world.workloads:
@@ -62,12 +62,12 @@ class Stage:
         self.board.publish(self.world.snapshot(), plan, self.world.settings, self.world.now)
 
     def later(self) -> None:
-        """Let enough time pass for a new view."""
+        """Advance the clock by more than the minimum interval between two views (0.5 s)."""
         self.seconds += 1.0
 
 
-def test_the_moment_of_serving_is_told_and_is_no_change() -> None:
-    """The page takes its clock from it: while nothing is decided, the moment of the last decision would be wrong."""
+def test_document_has_the_time_of_serving_which_does_not_change_its_version() -> None:
+    """The page sets its clock by served_at, because the time of the last decision may be long ago."""
     stage = Stage()
     stage.act(0)
     stage.later()
@@ -81,8 +81,8 @@ def test_the_moment_of_serving_is_told_and_is_no_change() -> None:
     assert later.version == first.version
 
 
-def test_a_last_decision_that_is_long_ago_is_a_change_that_is_told_once() -> None:
-    """Whatever the loop hangs in; a process that stands by decides nothing, and nothing is wrong with it."""
+def test_document_of_a_leader_without_decision_for_60_s_is_stalled() -> None:
+    """A leader without a decision for 60 s hangs. A follower never decides, so it does not count as stalled."""
     stage = Stage()
     stage.act(0)
     stage.later()
@@ -102,8 +102,8 @@ def test_a_last_decision_that_is_long_ago_is_a_change_that_is_told_once() -> Non
 
 @pytest.mark.timeout(120)  # A hundred worlds of up to 25 rounds each.
 @given(steps=st.lists(st.integers(0, 26), max_size=25))
-def test_the_version_counts_what_has_changed(steps: list[int]) -> None:
-    """Whatever happens: a client that has this version has what it would be sent anew, but for moments."""
+def test_version_grows_exactly_when_the_document_changes(steps: list[int]) -> None:
+    """A client that has the current version needs no new document: it would differ only in times."""
     stage = Stage()
     last: dict[str, Any] = {}
     for number in steps:
@@ -117,8 +117,8 @@ def test_the_version_counts_what_has_changed(steps: list[int]) -> None:
         last = {"version": version, "document": document}
 
 
-def test_everything_fits_the_description() -> None:
-    """The types that describe the API read what it serves."""
+def test_documents_can_be_parsed_with_the_types_of_the_api() -> None:
+    """The OpenAPI description is generated from the same types."""
     stage = Stage()
     for number in (0, 1, 7, 7, 10, 3, 15, 22, 25):
         stage.act(number)
@@ -126,7 +126,7 @@ def test_everything_fits_the_description() -> None:
         msgspec.convert(json.loads(stage.board.everything()[1]), Document, strict=False)
 
 
-def test_a_view_is_built_twice_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_view_is_built_at_most_twice_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage()
     stage.act(0)
     stage.later()
@@ -147,8 +147,8 @@ def test_a_view_is_built_twice_a_second_at_most(monkeypatch: pytest.MonkeyPatch)
     assert len(built) == 2
 
 
-def test_a_follower_shows_no_view() -> None:
-    """What it saw when it led is no longer so; it says who leads, and when that changes."""
+def test_follower_has_no_view_and_names_the_leader() -> None:
+    """The last view of a former leader is outdated. The document names the leader; a change of leader is a version."""
     stage = Stage()
     stage.act(0)
     stage.board.leading = False
@@ -161,8 +161,8 @@ def test_a_follower_shows_no_view() -> None:
     assert stage.board.document().version == document.version + 1
 
 
-def test_problems_show_without_a_round() -> None:
-    """GKE may be away before the first decision."""
+def test_problems_before_the_first_round_are_in_the_document() -> None:
+    """GKE may be unavailable before the first decision."""
     stage = Stage()
     stage.board.problems = lambda: ("GKE does not list the node pools",)
     document = stage.board.document()
@@ -175,7 +175,7 @@ def page_of(board: Board, path: str) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("name", ["workloads", "slices", "pools", "timeline", "activity"])
-def test_each_list_has_its_path(name: str) -> None:
+def test_each_list_has_its_own_path(name: str) -> None:
     stage = Stage()
     assert page_of(stage.board, f"/api/v1/{name}")() == {"version": 1, "items": []}
     for number in (0, 8, 8):
@@ -185,8 +185,8 @@ def test_each_list_has_its_path(name: str) -> None:
     assert len(page_of(stage.board, f"/api/v1/{name}")()["items"]) == 1
 
 
-def test_the_description_names_every_path_that_is_served() -> None:
-    """Generated from the types; each path is there, and nothing else."""
+def test_description_contains_every_path_of_the_api() -> None:
+    """The list at /api/v1 also has the same paths, and each schema that the description refers to is defined."""
     board = Stage().board
     described = page_of(board, "/api/v1/openapi.json")()
     served = {each.path for each in api.pages(board) if each.path.startswith("/api/v1/")}
@@ -198,7 +198,7 @@ def test_the_description_names_every_path_that_is_served() -> None:
     assert "One letter for each host" not in described["info"]["description"]
 
 
-def test_about_and_capacity() -> None:
+def test_about_and_capacity_have_the_cluster_and_the_waiting_chips() -> None:
     stage = Stage()
     assert page_of(stage.board, "/api/v1/capacity")()["capacity"] is None
     stage.act(0)
@@ -209,8 +209,8 @@ def test_about_and_capacity() -> None:
 
 
 @pytest.mark.parametrize("name", ["board", "about", "capacity", "workloads", "slices", "pools", "timeline", "activity"])
-def test_a_tag_names_process_and_version(name: str) -> None:
-    """A round without news keeps it; another process counts its versions anew."""
+def test_etag_depends_on_process_and_version(name: str) -> None:
+    """A round without changes keeps the tag. The tag names the process because each counts versions from 1."""
 
     def tag(stage: Stage) -> str:
         stage.later()
@@ -228,7 +228,7 @@ def test_a_tag_names_process_and_version(name: str) -> None:
 
 
 def write(journal: Journal, namespace: str, times: int = 1) -> None:
-    """Write entries of a workload in a namespace; of none for an empty one."""
+    """Write entries of a workload in the namespace, or entries without a workload if the namespace is empty."""
     for _ in range(times):
         journal.write(NOW, "notice", "Something.", workload=f"JobSet/{namespace}/train" if namespace else "")
 
@@ -237,8 +237,8 @@ def namespaces(journal: Journal) -> Counter[str]:
     return Counter(each.workload.split("/")[1] if each.workload else "" for each in journal.entries())
 
 
-def test_a_workload_that_flaps_does_not_push_out_the_entries_of_others() -> None:
-    """Of its own namespace only the last are kept; of no namespace as of any other."""
+def test_full_journal_keeps_entries_of_quiet_namespaces() -> None:
+    """A full journal drops the oldest entry of the namespace with most entries; no namespace counts as one."""
     journal = Journal()
     write(journal, "quiet", 20)
     write(journal, "", 30)
@@ -248,7 +248,7 @@ def test_a_workload_that_flaps_does_not_push_out_the_entries_of_others() -> None
     assert journal.entries()[50].number == 10_050 - 450 + 1
 
 
-def test_of_as_many_namespaces_as_entries_the_oldest_goes() -> None:
+def test_full_journal_with_one_entry_per_namespace_drops_the_oldest() -> None:
     journal = Journal()
     for number in range(MOST_ENTRIES + 7):
         write(journal, f"team-{number}")
@@ -256,8 +256,8 @@ def test_of_as_many_namespaces_as_entries_the_oldest_goes() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", ""]), st.integers(1, 15)), max_size=12))
-def test_what_is_kept_is_as_even_as_it_can_be(writes: list[tuple[str, int]]) -> None:
-    """Who has lost an entry has no fewer than others, but for one; and each has its last ones, in order."""
+def test_full_journal_keeps_nearly_equal_numbers_of_entries_per_namespace(writes: list[tuple[str, int]]) -> None:
+    """A namespace that lost entries has at most one fewer than any other. Its last entries are kept, in order."""
     journal, written = Journal(most=20), list[str]()
     for namespace, times in writes:
         write(journal, namespace, times)

@@ -1,4 +1,4 @@
-"""The command line of the controller."""
+"""Command `run`: its flags, those of the Go provisioner, and wrong settings."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from provisioner.settings import readable
 from tests.support.kubeconfig import write_kubeconfig
 from tests.support.settings import REQUIRED, settings
 
-#: Some of these tests start Python.
+#: Some of these tests start a Python process.
 pytestmark = pytest.mark.timeout(60)
 
 COMPLETE = REQUIRED | {"GKE_ENDPOINT": "http://127.0.0.1:9"}
 
 
 def flags(*arguments: str) -> dict[str, Any]:
-    """Parse a command line and do nothing."""
+    """Parse the command line of `run` without running it; return the values by parameter."""
     return run.command.make_context("run", [*arguments]).params
 
 
@@ -36,11 +36,11 @@ def flags(*arguments: str) -> dict[str, Any]:
         pytest.param(["-leader-elect"], True, id="one dash"),
         pytest.param(["--leader-elect=true"], True, id="set to true"),
         pytest.param(["-leader-elect=false"], False, id="one dash and set to false"),
-        pytest.param(["--leader-elect=F"], False, id="set to F as Go takes it"),
+        pytest.param(["--leader-elect=F"], False, id="set to F, which Go accepts"),
         pytest.param(["--leader-elect", "--zap-devel"], True, id="before another flag"),
     ],
 )
-def test_leader_elect(arguments: list[str], *, want: bool) -> None:
+def test_leader_elect_is_parsed_in_all_forms_of_go_flags(arguments: list[str], *, want: bool) -> None:
     assert flags(*arguments)["leader_elect"] is want
 
 
@@ -53,13 +53,12 @@ def test_leader_elect(arguments: list[str], *, want: bool) -> None:
         pytest.param(["-metrics-bind-address", ":9090", "-health-probe-bind-address", ":9091"], id="one dash"),
     ],
 )
-def test_addresses(arguments: list[str]) -> None:
+def test_addresses_are_parsed_in_all_forms_of_go_flags(arguments: list[str]) -> None:
     found = flags(*arguments)
     assert (found["metrics_bind_address"], found["health_probe_bind_address"]) == (":9090", ":9091")
 
 
-def test_the_defaults_are_those_of_the_go_provisioner() -> None:
-    """Without flags, metrics are on 8080, probes on 8081, and there is no election."""
+def test_flags_have_the_defaults_of_the_go_provisioner() -> None:
     found = flags()
     assert (found["metrics_bind_address"], found["health_probe_bind_address"]) == (":8080", ":8081")
     assert found["leader_elect"] is False
@@ -73,14 +72,12 @@ def test_the_defaults_are_those_of_the_go_provisioner() -> None:
         pytest.param("--zap-log-level=5", "debug", id="a number"),
     ],
 )
-def test_levels_of_the_go_logger(argument: str, want: str) -> None:
+def test_levels_of_the_go_logger_are_translated(argument: str, want: str) -> None:
     assert flags(argument)["zap_log_level"] == want
 
 
-def test_flags_of_the_go_logger_count_and_those_without_counterpart_are_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The controller starts with them, and the log names each that has no effect."""
+def test_go_logger_flags_take_effect_or_are_logged_as_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Manifests of the Go provisioner pass these flags; the controller must start with them."""
     found: list[Any] = []
     monkeypatch.setattr(run.app, "run", lambda effective, *_: found.append(effective.log_level) or 0)
     monkeypatch.setattr(run.logs, "configure", lambda *given, **more: found.append((*given, *more.values())))
@@ -96,8 +93,8 @@ def test_flags_of_the_go_logger_count_and_those_without_counterpart_are_told(
     assert sorted(told) == ["--zap-stacktrace-level has no effect here", "--zap-time-encoding has no effect here"]
 
 
-def test_a_wrong_truth_value_is_told_in_plain_words(capsys: pytest.CaptureFixture[str]) -> None:
-    """The flag, the value, and what is wrong; no name of a function."""
+def test_invalid_boolean_is_reported_with_flag_and_value(capsys: pytest.CaptureFixture[str]) -> None:
+    """Click's own message would contain the name of the function that parses the value."""
     with pytest.raises(SystemExit):
         main(["run", "--leader-elect=maybe"])
     assert capsys.readouterr().err.endswith("Invalid value for '--leader-elect': 'maybe' is neither true nor false\n")
@@ -107,20 +104,20 @@ def test_a_wrong_truth_value_is_told_in_plain_words(capsys: pytest.CaptureFixtur
     "arguments",
     [
         pytest.param(["--no-such-flag"], id="unknown flag"),
-        pytest.param(["--leader-elect=perhaps"], id="no truth value"),
-        pytest.param(["--zap-log-level=loud"], id="no level"),
+        pytest.param(["--leader-elect=perhaps"], id="invalid boolean"),
+        pytest.param(["--zap-log-level=loud"], id="unknown level"),
         pytest.param(["--zap-log-level=0"], id="a level of zero"),
         pytest.param(["stray"], id="an argument"),
     ],
 )
-def test_wrong_flags_are_a_usage_error(arguments: list[str]) -> None:
+def test_invalid_flags_exit_with_code_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as error:
         main(["run", *arguments])
     assert error.value.code == 2
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a user would."""
+    """Run `tpu-provisioner` in a process of its own, with only these settings in the environment."""
     kept = {key: value for key, value in os.environ.items() if key not in COMPLETE}
     return subprocess.run(
         [sys.executable, "-m", "provisioner", *arguments],
@@ -132,13 +129,13 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_the_version() -> None:
+def test_version_is_printed() -> None:
     done = command("--version")
     assert (done.returncode, done.stdout) == (0, f"tpu-provisioner {provisioner.__version__}\n")
 
 
-def test_wrong_settings_are_refused_in_one_message() -> None:
-    """All that is wrong is named in one message, the kubeconfig and flags included, and the exit code is 1."""
+def test_all_invalid_settings_are_reported_in_one_message() -> None:
+    """Users see all mistakes at the first start: those in variables, in the kubeconfig and in flags."""
     wrong = {"GCP_ZONE": "us-east1-b", "CONCURRENCY": "0", "NODE_MIN_LIFESPAN": "10", "KUBECONFIG": "/nowhere/config"}
     done = command("run", "--metrics-bind-address=8080", **(COMPLETE | wrong))
     assert done.returncode == 1
@@ -148,10 +145,10 @@ def test_wrong_settings_are_refused_in_one_message() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_under_the_name_of_the_go_program_it_is_run(
+def test_program_named_manager_runs_without_a_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Manifests of the Go provisioner start /manager with flags alone; any other name takes a command first."""
+    """Manifests of the Go provisioner start /manager with only flags. Other names require a command first."""
     for program, usage in (("/manager", "Usage: tpu-provisioner run "), ("/bin/tpu-provisioner", "COMMAND")):
         monkeypatch.setattr(sys, "argv", [program, "-no-such-flag"])
         with pytest.raises(SystemExit) as error:
@@ -160,13 +157,13 @@ def test_under_the_name_of_the_go_program_it_is_run(
         assert usage in capsys.readouterr().err
 
 
-def test_the_mock_provider_is_refused() -> None:
+def test_mock_provider_is_rejected() -> None:
     done = command("run", **(COMPLETE | {"PROVIDER": "mock"}))
     assert done.returncode == 1
     assert "PROVIDER='mock' is not one of gke, gce" in done.stderr
 
 
 def test_durations_are_logged_with_their_unit() -> None:
-    """The names of the variables do not say it."""
+    """The names of the variables do not contain the unit."""
     logged = readable(settings(deletion_delay_seconds=90.0))
     assert (logged["NODEPOOL_DELETION_DELAY"], logged["NODE_MIN_LIFESPAN"]) == ("90s", "10s")

@@ -1,6 +1,6 @@
-"""A person who was told only "a JobSet does not start" finds the cause in Events, in the terminal and on the page.
+"""A user whose JobSet does not start finds the cause in Events, in the output of the commands and on the page.
 
-A real loop plays each world in which one thing is wrong, beside a workload that is not concerned.
+Each case runs the real loop in a world with one fault, in most cases with a second JobSet that runs normally.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _AWAY = "503 The service is currently unavailable."
 
 
 def beside_a_healthy_one(**changes: object) -> World:
-    """Return a world in which one JobSet runs."""
+    """Return a world in which JobSet "healthy" runs."""
     world = World(**changes)  # type: ignore[arg-type]
     world.run_to_use("healthy")
     return world
 
 
 def no_such_topology() -> World:
-    """Ask for what no accelerator has."""
+    """Request a topology that no accelerator has."""
     world = beside_a_healthy_one()
     world.put_jobset("train", topology="3x5x7")
     world.round(after_seconds=3)
@@ -45,7 +45,7 @@ def no_such_topology() -> World:
 
 
 def stockout() -> World:
-    """Let the create fail after GKE took it, as stockouts do."""
+    """Let the pool fail after GKE accepted the create: GKE reports stockouts in this way."""
     world = beside_a_healthy_one()
     world.put_jobset("train")
     world.round(after_seconds=3)
@@ -58,7 +58,7 @@ def stockout() -> World:
 
 
 def quota() -> World:
-    """Let GKE refuse the create."""
+    """Let GKE reject the create because of the quota."""
     return refused(FailureKind.QUOTA, _QUOTA)
 
 
@@ -71,7 +71,7 @@ def refused(kind: FailureKind, message: str) -> World:
 
 
 def limit() -> World:
-    """Let the healthy one have all that may be had."""
+    """Set MAX_CHIPS to the 4 chips that JobSet "healthy" uses."""
     world = beside_a_healthy_one(max_chips=4)
     world.put_jobset("train")
     world.rounds(2, every_seconds=3)
@@ -79,7 +79,7 @@ def limit() -> World:
 
 
 def back_off() -> World:
-    """Let another JobSet have had the stockout."""
+    """Let the create of another JobSet's pool fail with a stockout, so that "train" waits for the same back-off."""
     world = beside_a_healthy_one()
     world.gke.fail_always("create_node_pool", FailureKind.STOCKOUT, message=_STOCKOUT)
     world.put_jobset("other")
@@ -91,7 +91,7 @@ def back_off() -> World:
 
 
 def missing_permission() -> World:
-    """Answer as GKE answers an identity without the role."""
+    """Let GKE reject the create with the 403 that an identity without the role gets."""
     words = 'Required "container.clusters.update" permission(s) for "projects/p".'
     response = requests.Response()
     response.status_code = 403
@@ -103,7 +103,7 @@ def missing_permission() -> World:
 
 
 def wrong_cluster() -> World:
-    """Trust a certificate authority that is not the cluster's; what runs there runs on."""
+    """Let the kubeconfig trust a certificate authority other than the cluster's, while a JobSet runs."""
     world = World(ca_pem=OTHER_CERTIFICATE)
     world.put_jobset("healthy")
     world.put_leader("healthy", node="a-node")
@@ -111,28 +111,28 @@ def wrong_cluster() -> World:
 
 
 def gke_away() -> World:
-    """Let GKE be away from some moment on."""
+    """Let GKE become unavailable after the first JobSet runs."""
     world = beside_a_healthy_one()
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message=_AWAY)
     return stalled(world)
 
 
 def gke_away_from_the_start() -> World:
-    """Let GKE be away when the provisioner starts."""
+    """Let GKE be unavailable from the start of the provisioner."""
     world = World()
     world.gke.fail_always("get_cluster", FailureKind.UNAVAILABLE, message=_AWAY)
     return stalled(world)
 
 
 def stalled(world: World) -> World:
-    """Let a JobSet come while nothing can be decided."""
+    """Add JobSet "train", and let two minutes pass in which nothing can be decided."""
     world.put_jobset("train")
     world.rounds(8, every_seconds=15)
     return world
 
 
 def no_pods() -> World:
-    """Let the child Job have no pods, as where a webhook that is away refuses them."""
+    """Let the child Job have no pods, as if a webhook that is unavailable prevented their creation."""
     world = beside_a_healthy_one()
     world.put_jobset("train")
     world.remove_leader("train")
@@ -141,7 +141,7 @@ def no_pods() -> World:
 
 
 def not_served() -> World:
-    """Let only another namespace be served."""
+    """Let SERVED_NAMESPACES contain only another namespace."""
     world = beside_a_healthy_one()
     world.loop.settings = replace(world.settings, namespaces=("other",))
     world.put_jobset("train")
@@ -150,7 +150,7 @@ def not_served() -> World:
 
 
 def no_jobset() -> World:
-    """Let the API server not know the kind."""
+    """Let the API server have no JobSet CRD."""
     world = World()
     collection = Collection(
         name=JOBSET.plural, resource=JOBSET.resource, root=JOBSET.root, install_hint=JOBSET.install_hint
@@ -164,16 +164,16 @@ def no_jobset() -> World:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """A world, what names its cause, and what follows from it."""
+    """One cause: the world that has it, and the texts that must report it."""
 
     play: Callable[[], World]
-    #: Each of them has to be said.
+    #: Parts of the report; each place must show all of them.
     words: tuple[str, ...]
-    #: The first three lines of `explain` in a terminal of 80 columns say what comes next.
+    #: Next step that the first three lines of `explain` must contain in a terminal of 80 columns.
     next: str = ""
-    #: Whether the provisioner tells it in Events: it tells none without a pod, nor on what is not its own.
+    #: Whether Events report it. Groups without pods, of a namespace that is not served or of a missing CRD have none.
     in_events: bool = True
-    #: Whether it concerns everybody, so that it stands above everything, and in /readyz.
+    #: Whether it concerns all workloads: it is then in /readyz, and above the lists of the page and of `status`.
     for_all: bool = False
 
 
@@ -216,13 +216,13 @@ CAUSES = {
 
 
 def flat(text: str) -> str:
-    """Return a text as if its lines were not broken."""
+    """Return the text with each line break and run of spaces replaced by one space."""
     return " ".join(text.split())
 
 
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
-def test_the_cause_is_found_in_all_three_places(cause: Cause) -> None:
-    """In the last Event of pod and JobSet, in the first lines of the terminal at any width, and on the page."""
+def test_cause_is_in_events_commands_and_page(cause: Cause) -> None:
+    """The last Event of pod and JobSet, `status` at any width, the start of `explain` and the page show the cause."""
     world = cause.play()
     document = world.board.document()
     problems = flat("; ".join(world.loop.problems()))
@@ -244,25 +244,25 @@ def test_the_cause_is_found_in_all_three_places(cause: Cause) -> None:
         assert cause.next in flat("\n".join(shown[:3])), name
         assert [line for line in shown if len(line) > 80] == []
         if name.startswith("pod/") and not cause.in_events:
-            # Where there is no such pod nobody knows its name.
+            # These worlds have no such pod, or the provisioner does not watch it.
             continue
         answer = flat("\n".join([*attention(document), *first]))
         assert [words for words in cause.words if words not in answer] == [], name
-        # What a stalled provisioner has not seen yet is not said to be anybody's mistake.
+        # A stalled provisioner may not have seen the workload yet, so a missing one is not a mistake of the user.
         assert found or "it does not exist" not in "\n".join(nothing_found(document, name, ""))
 
     page = json.loads(world.board.everything()[1])
     banners = page["problems"]
     rows = [each for each in (page["view"] or {"slices": []})["slices"] if each["group"] == "train-workers-0"]
-    # A notice stands in the place of the reason that it repeats.
+    # A problem that concerns all workloads is shown as a banner instead of as the reason of each slice.
     seen = banners if cause.for_all else [each["reason"] for each in rows]
     assert [words for words in cause.words if words not in flat("; ".join(seen))] == []
     assert page["leading"], "the page says who leads"
-    # Nobody is led to a workload that has nothing.
+    # The slice of the other JobSet shows no fault.
     if document.view is not None:
         assert [each.state.value for each in document.view.slices if "healthy" in each.id] == ["running"]
 
 
-def test_a_failed_pool_that_is_gone_at_once_was_deleted_by_the_provisioner() -> None:
-    """GKE may have done with it before anybody saw it being deleted."""
+def test_failed_pool_that_is_deleted_quickly_is_not_reported_as_missing() -> None:
+    """GKE may delete a pool so fast that no list of pools shows it with status STOPPING."""
     assert "NodePoolNotFound" not in stockout().recorder.reasons("JobSet")

@@ -1,4 +1,4 @@
-"""`tpu-provisioner drain`: what is left and why, and an exit code that an uninstall can go by."""
+"""`tpu-provisioner drain`: lists the remaining node pools with reasons; its exit code is 0 if none is left."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _LEASE = object_path("leases", constants.LEASE_NAME, namespace=_OWN, root=LEASES
 
 @dataclass
 class Drained:
-    """What the command came to."""
+    """Exit code and output of the command."""
 
     code: int
     text: str
-    #: How long it waited.
+    #: Duration of its wait in seconds.
     seconds: float = 0.0
 
 
 @dataclass
 class Person:
-    """Runs the command, and does something each time that it waits."""
+    """User who runs the command, and performs the next of `meanwhile` whenever the command waits."""
 
     world: World
-    #: What happens while it waits; after the last of these, the patience runs out.
+    #: Actions, one for each pause of the command. If pools remain after the last one, the command times out.
     meanwhile: list[Callable[[], object]] = field(default_factory=list)
     certificate: bytes = CERTIFICATE
 
     def look(self) -> drain.Look:
-        """Return what the command looks with."""
+        """Return the command's access to the world: its settings, the API server and GKE."""
         world = self.world
         return drain.Look(
             settings=world.settings,
@@ -59,7 +59,7 @@ class Person:
         )
 
     def __call__(self, *, patience_seconds: float = 0.0) -> Drained:
-        """Run it."""
+        """Run the command with this time-out in seconds; 0 does not wait."""
         world, lines = self.world, list[str]()
         began, steps = world.clock(), list(self.meanwhile)
 
@@ -91,15 +91,15 @@ def _paused(world: World) -> World:
     return world
 
 
-def test_nothing_left(world: World) -> None:
-    """It says where it looked, and ends with 0; pools of others do not count."""
+def test_drain_without_pools_exits_with_0(world: World) -> None:
+    """The message names project, location and cluster. Pools that the provisioner did not create do not count."""
     world.gke.set_pool(NodePool(name=PoolName("default-pool"), status=PoolStatus.RUNNING))
     done = Person(_paused(world))()
     assert (done.code, done.text) == (0, "No node pool of the provisioner is left in project-1/us-central2/test.")
 
 
-def test_a_jobset_keeps_its_pool(world: World) -> None:
-    """A pool under a living JobSet is named with it, and the exit code says that it is there."""
+def test_pool_of_a_living_jobset_is_reported_with_the_jobset(world: World) -> None:
+    """The command only reports: it deletes no pool itself."""
     pool = world.run_to_use()
     done = Person(_paused(world))()
     assert done.code == 1
@@ -112,8 +112,8 @@ def test_a_jobset_keeps_its_pool(world: World) -> None:
     assert (pools, messages) == ({pool: f"JobSet {NAMESPACE}/train needs it; delete the JobSet, or let it end"}, [])
 
 
-def test_a_suspended_jobset_that_keeps_its_pool() -> None:
-    """It is named, and so is the setting; without the setting the pool goes."""
+def test_pool_kept_for_a_suspended_jobset_is_reported_with_the_setting() -> None:
+    """Without the setting, the controller would delete the pool, so the command does not name the JobSet as user."""
     world = World(keep_suspended=True)
     pool = world.run_to_use()
     world.remove_leader()
@@ -126,8 +126,8 @@ def test_a_suspended_jobset_that_keeps_its_pool() -> None:
     assert f"not needed (it was created for JobSet {NAMESPACE}/train)" in Person(_paused(world))().text
 
 
-def test_it_waits_until_the_last_pool_is_gone(world: World) -> None:
-    """JobSet deleted, pool idle, pool stopping, gone: each is told once, and the end is 0."""
+def test_drain_waits_until_the_last_pool_is_deleted(world: World) -> None:
+    """Each state of the pool is printed once: needed by the JobSet, not needed, being deleted, deleted."""
     world.run_to_use()
 
     def end_the_jobset() -> None:
@@ -145,8 +145,8 @@ def test_it_waits_until_the_last_pool_is_gone(world: World) -> None:
     assert done.text.endswith("No node pool of the provisioner is left in project-1/us-central2/test.")
 
 
-def test_the_patience_is_over(world: World) -> None:
-    """It gives up at the moment that it was given, says so, and ends with 1; it repeats itself each minute."""
+def test_drain_times_out_with_code_1_if_a_pool_is_left(world: World) -> None:
+    """The command waits for exactly the time-out, and repeats an unchanged report after a minute."""
     world.run_to_use()
     done = Person(_paused(world))(patience_seconds=95)
     assert done.code == 1
@@ -155,8 +155,8 @@ def test_the_patience_is_over(world: World) -> None:
     assert done.text.count("needs it") == 2
 
 
-def test_a_pod_of_nobodys_jobset(world: World) -> None:
-    """A pool that no JobSet needs and that somebody's pod is on is kept by the controller: the pod is named."""
+def test_pool_with_another_workloads_pod_is_reported_with_the_pod(world: World) -> None:
+    """The controller keeps a pool with another workload's pod on it, even if no JobSet needs the pool."""
     pool = world.run_to_use()
     world.vanish()
     guest = raw_foreign_pod("notebook", f"gke-test-{pool}-0")
@@ -173,8 +173,8 @@ def test_a_pod_of_nobodys_jobset(world: World) -> None:
     assert "cannot tell who needs it" in Person(_paused(world))().text
 
 
-def test_a_pool_that_is_about_to_be_made(world: World) -> None:
-    """With creation going on, a JobSet that waits is not nothing; with creation paused it is."""
+def test_waiting_pods_prevent_success_unless_creation_is_paused(world: World) -> None:
+    """While creation is not paused, the controller may create a pool for the waiting JobSet after the command ends."""
     world.put_jobset()
     done = Person(world)()
     assert done.code == 1
@@ -189,7 +189,7 @@ def test_a_pool_that_is_about_to_be_made(world: World) -> None:
     assert Person(_paused(world))().code == 0
 
 
-def test_a_pool_that_failed(world: World) -> None:
+def test_failed_pool_is_reported_as_failed(world: World) -> None:
     world.put_jobset()
     world.round()
     (pool,) = world.gke.pools
@@ -200,14 +200,16 @@ def test_a_pool_that_failed(world: World) -> None:
 
 
 _NOBODY = (
-    ("nobody holds the Lease", "", 1.0, f"No process has held Lease {_OWN}/tpu-provisioner"),
-    ("the holder died", "pod_1", 300.0, f"No process has held Lease {_OWN}/tpu-provisioner since "),
+    ("Lease without holder", "", 1.0, f"No process has held Lease {_OWN}/tpu-provisioner"),
+    ("holder that stopped renewing", "pod_1", 300.0, f"No process has held Lease {_OWN}/tpu-provisioner since "),
 )
 
 
 @pytest.mark.parametrize(("name", "holder", "age_seconds", "words"), _NOBODY, ids=[case[0] for case in _NOBODY])
-def test_no_controller_runs(name: str, holder: str, age_seconds: float, words: str, world: World) -> None:
-    """Without a controller nothing deletes the pools: that is said, and what to do."""
+def test_missing_controller_is_reported_with_the_command_that_starts_it(
+    name: str, holder: str, age_seconds: float, words: str, world: World
+) -> None:
+    """Only a running controller deletes pools, so the command prints how to start one."""
     world.run_to_use()
     _lead(world, holder=holder, age_seconds=age_seconds)
     done = Person(_paused(world))()
@@ -215,8 +217,8 @@ def test_no_controller_runs(name: str, holder: str, age_seconds: float, words: s
     assert "scale deployment/tpu-provisioner --replicas=1" in done.text
 
 
-def test_the_lease_cannot_be_told(world: World) -> None:
-    """It is missing, or may not be read: the first is said, the second is no news."""
+def test_missing_lease_is_reported_and_unreadable_lease_is_not(world: World) -> None:
+    """A missing Lease means that no controller runs. A Lease that may not be read means nothing."""
     world.run_to_use()
     world.kube.remove_object(_LEASE)
     assert "No process has held" in Person(_paused(world))().text
@@ -224,15 +226,15 @@ def test_the_lease_cannot_be_told(world: World) -> None:
     assert "scale deployment" not in Person(_paused(world))().text
 
 
-def test_another_cluster(world: World) -> None:
-    """That another cluster has no pools is no reason to uninstall from this one."""
+def test_drain_with_a_kubeconfig_of_another_cluster_exits_with_1(world: World) -> None:
+    """GCP_CLUSTER is another cluster than the kubeconfig's: its empty list of pools proves nothing about this one."""
     done = Person(_paused(world), certificate=OTHER_CERTIFICATE)()
     assert done.code == 1
     assert "No node pool" not in done.text
 
 
-def test_gke_is_away(world: World) -> None:
-    """While it cannot be asked nothing is said to be empty; when it is back, the wait goes on."""
+def test_drain_while_gke_is_unavailable_waits_and_never_reports_success(world: World) -> None:
+    """Without a list of pools it is unknown whether pools are left."""
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="down")
     assert Person(_paused(world))().code == 1
     done = Person(_paused(world), [world.gke.heal])(patience_seconds=60)
@@ -240,8 +242,8 @@ def test_gke_is_away(world: World) -> None:
     assert "GKE does not list the node pools" in done.text
 
 
-def test_what_cannot_be_read(world: World) -> None:
-    """Pools are told although nobody can say who needs them; without pools, only paused creation makes it certain."""
+def test_pools_and_waiting_pods_that_cannot_be_checked_are_reported_as_unknown(world: World) -> None:
+    """Pools are reported even if the workloads that need them cannot be read."""
     world.kube.fail("GET", "pods", errors.Forbidden("pods: no", status=403))
     done = Person(world)()
     assert done.code == 1
@@ -254,7 +256,7 @@ def test_what_cannot_be_read(world: World) -> None:
     assert f"{pool}  cannot tell who needs it (it was created for JobSet {NAMESPACE}/train): jobsets: no" in done.text
 
 
-def test_a_pool_of_another_jobset_of_the_same_name(world: World) -> None:
+def test_pool_of_a_recreated_jobset_is_needed_only_while_its_pods_are_on_it(world: World) -> None:
     pool = world.run_to_use()
     world.kube.put_object(jobset_path("train"), jobset_of("train", uid="another"))
     assert f"{pool}  JobSet {NAMESPACE}/train needs it" in Person(_paused(world))().text
@@ -262,7 +264,7 @@ def test_a_pool_of_another_jobset_of_the_same_name(world: World) -> None:
     assert f"{pool}  not needed (it was created for JobSet {NAMESPACE}/train)" in Person(_paused(world))().text
 
 
-def test_a_wrong_duration(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_duration_exits_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         main(["drain", "--timeout=30"])
     assert error.value.code == 2

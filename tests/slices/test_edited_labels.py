@@ -1,4 +1,4 @@
-"""A user edits the label `cloud.google.com/gke-nodepool` of a node: its pool is deleted only after the work on it."""
+"""Users edit the label `cloud.google.com/gke-nodepool` of nodes; pools are kept as long as pods run on these nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def edit(world: World, node: str, value: str | None) -> None:
 
 
 def record(world: World, node: str, pool: str) -> None:
-    """Let GKE record the labels that it applied."""
+    """Let GKE record the labels that it applied to a node, with this pool, in an annotation."""
     applied = (
         f"cloud.google.com/gke-boot-disk=pd-ssd,{constants.NODE_POOL}={pool},cloud.google.com/gke-os-distribution=cos"
     )
@@ -82,8 +82,8 @@ def test_pool_under_work_is_kept_for_20_minutes_if_the_label_of_its_node_is_edit
     assert world.gke.names_of("delete_node_pool") == [pool]
 
 
-def test_labels_of_two_pools_that_are_exchanged_keep_neither_from_its_end() -> None:
-    """The number of nodes with each label is as it should be."""
+def test_exchanged_labels_of_two_pools_do_not_prevent_the_delete_of_the_idle_one() -> None:
+    """The exchange is hard to notice, because the number of nodes with each label is still right."""
     world = World()
     idle, used = world.run_to_use("train"), world.run_to_use("another")
     for pool, label in ((idle, used), (used, idle)):
@@ -102,7 +102,7 @@ RECORDED = Membership(listed=MEMBERSHIP.listed)
 
 @pytest.fixture
 def world() -> World:
-    """Give a pool of one node, which its label does not select."""
+    """Return a world with a pool of one node, whose label has been removed."""
     world, pool = World(), NodePool(name=POOL, status=PoolStatus.RUNNING)
     world.kube.put_object(object_path("nodes", NODE), node_of(pool, NODE, world.clock))
     edit(world, NODE, None)
@@ -128,7 +128,7 @@ def test_pod_on_a_node_without_the_label_keeps_the_pool(world: World) -> None:
         world.gate.pass_through(delete(membership=RECORDED))
 
 
-def test_node_without_the_label_is_cordoned_and_looked_at_again(world: World) -> None:
+def test_node_without_the_label_is_cordoned_and_checked_again(world: World) -> None:
     with pytest.raises(SettlingError):
         world.gate.pass_through(delete(settle=True))
     node = world.kube.object(object_path("nodes", NODE))
@@ -147,7 +147,7 @@ def test_node_without_the_label_is_cordoned_and_looked_at_again(world: World) ->
         world.gate.pass_through(delete(settle=True))
 
 
-def test_node_of_another_pool_with_this_label_is_left_alone(world: World) -> None:
+def test_node_of_another_pool_with_this_label_is_not_cordoned(world: World) -> None:
     """The pods on such a node do not keep the pool, and the node is not cordoned."""
     edit(world, NODE, POOL)
     record(world, NODE, "other-pool")
@@ -167,7 +167,7 @@ def test_pod_of_the_workload_on_a_node_of_unknown_pool_keeps_the_pool(world: Wor
     with pytest.raises(KeptError, match=f"{NAMESPACE}/train-workers-0-0 runs on node {NODE}, whose label"):
         world.gate.pass_through(unknown)
     assert world.calls("PATCH") == [object_path("nodes", NODE)] * 2
-    # GKE says that the node is another pool's.
+    # GKE's record shows that the node belongs to another pool.
     record(world, NODE, "other-pool")
     world.gate.pass_through(unknown)
     world.kube.patch(object_path("nodes", NODE), {"metadata": {"annotations": {constants.APPLIED_LABELS: None}}})
@@ -200,6 +200,6 @@ def test_list_of_all_nodes_that_fails_keeps_the_pool(world: World) -> None:
 
 
 def test_pool_that_lost_its_nodes_is_deleted(world: World) -> None:
-    """Fewer nodes than hosts are no reason to keep it, once no other node of the cluster is one of them."""
+    """A pool with fewer nodes than hosts is deleted if the list of all nodes shows no further node of the pool."""
     world.kube.remove_object(object_path("nodes", NODE))
     world.gate.pass_through(delete(hosts=4))

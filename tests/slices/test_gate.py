@@ -1,4 +1,4 @@
-"""The gate before a delete: the reason proven live, the nodes closed, nothing unfinished with chips on them."""
+"""The gate before the delete of a pool: live reads confirm the reason, nodes are cordoned, and no pod is on them."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def world() -> World:
 
 
 def put_jobset(world: World, *, uid: str = "uid-of-train", **changes: Any) -> None:
-    """Put the JobSet that the pool was made for, or one of its name."""
+    """Put the JobSet that the pool was created for, or another one with its name if the UID is given."""
     world.kube.put_object(jobset_path("train"), jobset_of("train", uid=uid, **changes))
 
 
 def put_pod(world: World, name: str = "stray", **changes: Any) -> None:
-    """Put a pod of somebody else on the first node."""
+    """Put a pod of another namespace on the first node."""
     status = {"status": changes.pop("status")} if "status" in changes else {}
     raw = raw_foreign_pod(name, NODE, **changes) | status
     world.kube.put_object(object_path("pods", name, namespace="other"), raw)
 
 
 def cordoned(world: World, node: str = NODE) -> tuple[bool, bool]:
-    """Return whether a node is cordoned, and whether the note says that it was us."""
+    """Return whether a node is cordoned, and whether its annotation says that the provisioner cordoned it."""
     raw = world.kube.object(object_path("nodes", node))
     assert raw is not None
     ours = constants.CORDONED in raw["metadata"].get("annotations", {})
@@ -74,25 +74,27 @@ DELETING = {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
 @pytest.mark.parametrize(
     ("reason", "workload"),
     [
-        pytest.param(DeleteReason.WORKLOAD_GONE, None, id="gone, and there is none"),
-        pytest.param(DeleteReason.WORKLOAD_GONE, {"uid": "another"}, id="gone, and its name is used by another"),
-        pytest.param(DeleteReason.WORKLOAD_GONE, DELETING, id="gone, and it is being deleted"),
-        pytest.param(DeleteReason.WORKLOAD_FINISHED, COMPLETED, id="finished, and it is completed"),
-        pytest.param(DeleteReason.WORKLOAD_FINISHED, FAILED, id="finished, and it has failed"),
-        pytest.param(DeleteReason.WORKLOAD_FINISHED, None, id="finished, and meanwhile it is gone"),
-        pytest.param(DeleteReason.WORKLOAD_GONE, SUSPENDED, id="gone, and it is suspended"),
-        pytest.param(DeleteReason.WORKLOAD_GONE, COMPLETED, id="gone for who does not watch it, and it is completed"),
-        pytest.param(DeleteReason.WORKLOAD_FINISHED, SUSPENDED, id="finished, and made again it is suspended"),
-        pytest.param(DeleteReason.WORKLOAD_FINISHED, DELETING, id="finished, and it is being deleted"),
-        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, SUSPENDED, id="suspended, and it is"),
-        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, None, id="suspended, and meanwhile it is gone"),
-        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, COMPLETED, id="suspended, and meanwhile it is completed"),
-        pytest.param(DeleteReason.SLICE_ELSEWHERE, {}, id="the slice is elsewhere, and the JobSet lives"),
-        pytest.param(DeleteReason.NOT_NEEDED, {}, id="not needed, and the JobSet lives"),
-        pytest.param(DeleteReason.POOL_FAILED, {}, id="failed, and the JobSet lives"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, None, id="reason gone, JobSet missing"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, {"uid": "another"}, id="reason gone, another JobSet has the name"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, DELETING, id="reason gone, JobSet being deleted"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, COMPLETED, id="reason finished, JobSet completed"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, FAILED, id="reason finished, JobSet failed"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, None, id="reason finished, JobSet missing"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, SUSPENDED, id="reason gone, JobSet suspended"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, COMPLETED, id="reason gone, JobSet completed but not watched"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, SUSPENDED, id="reason finished, JobSet recreated and suspended"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, DELETING, id="reason finished, JobSet being deleted"),
+        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, SUSPENDED, id="reason suspended, JobSet suspended"),
+        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, None, id="reason suspended, JobSet missing"),
+        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, COMPLETED, id="reason suspended, JobSet completed"),
+        pytest.param(DeleteReason.SLICE_ELSEWHERE, {}, id="slice on another pool, JobSet living"),
+        pytest.param(DeleteReason.NOT_NEEDED, {}, id="pool not needed, JobSet living"),
+        pytest.param(DeleteReason.POOL_FAILED, {}, id="pool failed, JobSet living"),
     ],
 )
-def test_a_confirmed_reason_goes_through(world: World, reason: DeleteReason, workload: dict[str, Any] | None) -> None:
+def test_confirmed_reason_permits_the_delete(
+    world: World, reason: DeleteReason, workload: dict[str, Any] | None
+) -> None:
     if workload is not None:
         put_jobset(world, **workload)
     world.gate.pass_through(a_delete(reason=reason))
@@ -102,12 +104,12 @@ def test_a_confirmed_reason_goes_through(world: World, reason: DeleteReason, wor
 @pytest.mark.parametrize(
     ("reason", "workload", "want"),
     [
-        pytest.param(DeleteReason.WORKLOAD_GONE, {}, "lives", id="gone, but it lives"),
-        pytest.param(DeleteReason.WORKLOAD_FINISHED, {}, "lives", id="finished, but it lives"),
-        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, {}, "lives", id="suspended, but it was resumed"),
+        pytest.param(DeleteReason.WORKLOAD_GONE, {}, "lives", id="reason gone, JobSet living"),
+        pytest.param(DeleteReason.WORKLOAD_FINISHED, {}, "lives", id="reason finished, JobSet living"),
+        pytest.param(DeleteReason.WORKLOAD_SUSPENDED, {}, "lives", id="reason suspended, JobSet resumed"),
     ],
 )
-def test_a_reason_that_is_not_confirmed_keeps_the_pool(
+def test_unconfirmed_reason_keeps_the_pool(
     world: World, reason: DeleteReason, workload: dict[str, Any], want: str
 ) -> None:
     put_jobset(world, **workload)
@@ -118,8 +120,8 @@ def test_a_reason_that_is_not_confirmed_keeps_the_pool(
 
 
 @pytest.mark.parametrize("reason", [DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED])
-def test_a_suspended_jobset_that_keeps_its_pools_is_no_reason(world: World, reason: DeleteReason) -> None:
-    """As decided by who does not watch its namespace; one that has ended is one."""
+def test_suspended_jobset_keeps_its_pool_if_the_setting_says_so(world: World, reason: DeleteReason) -> None:
+    """A provisioner that does not watch its namespace decides so. If the JobSet has also ended, the delete passes."""
     gate = replace(world.gate, keep_suspended=True)
     put_jobset(world, **SUSPENDED)
     with pytest.raises(NeededError, match="is suspended and keeps it"):
@@ -130,15 +132,15 @@ def test_a_suspended_jobset_that_keeps_its_pools_is_no_reason(world: World, reas
     assert cordoned(world) == (True, True)
 
 
-def test_a_pool_that_names_no_uid_goes_by_the_name(world: World) -> None:
-    """A pool of the Go provisioner is kept while any JobSet of the name lives."""
+def test_pool_without_uid_is_kept_while_any_jobset_of_the_name_lives(world: World) -> None:
+    """Pools of the Go provisioner have no label with a UID."""
     put_jobset(world, uid="any")
     with pytest.raises(KeptError, match="lives"):
         world.gate.pass_through(a_delete(workload_uid=""))
 
 
-def test_a_jobset_whose_templates_nobody_can_read_can_end(world: World) -> None:
-    """What it asks for does not matter any more."""
+def test_pool_of_an_ended_jobset_with_malformed_templates_is_deleted(world: World) -> None:
+    """The requests of an ended JobSet no longer matter."""
     spoilt = {"containers": [{"resources": {"requests": {constants.TPU_RESOURCE: "many"}}}]}
     template = {"spec": {"template": {"spec": spoilt}}}
     put_jobset(world, spec={"replicatedJobs": [{"name": "workers", "template": template}]}, **COMPLETED)
@@ -146,14 +148,14 @@ def test_a_jobset_whose_templates_nobody_can_read_can_end(world: World) -> None:
     assert cordoned(world) == (True, True)
 
 
-def test_a_pool_that_names_no_namespace_is_kept(world: World) -> None:
-    """Without it every JobSet would seem to be gone."""
+def test_pool_without_namespace_is_kept(world: World) -> None:
+    """Without the namespace every JobSet would seem to be deleted."""
     with pytest.raises(KeptError, match="in which namespace"):
         world.gate.pass_through(a_delete(namespace=""))
 
 
 def put_helper(world: World, *, workload: str = "train", uid: str = "uid-of-train", namespace: str = NAMESPACE) -> None:
-    """Put a pod without chips on the pool: a Job controls it, and it says which JobSet it is of."""
+    """Put a pod without chips on the pool: a Job controls it, and its labels name a JobSet."""
     labels = {constants.JOBSET_NAME: workload, constants.JOBSET_UID: uid}
     metadata = {"namespace": namespace, "labels": labels, "ownerReferences": [job_reference("train-driver-0")]}
     raw = raw_foreign_pod("driver", NODE, requests={"cpu": "1"}, metadata=metadata)
@@ -164,7 +166,7 @@ LIVING = [DeleteReason.NOT_NEEDED, DeleteReason.SLICE_ELSEWHERE, DeleteReason.PO
 
 
 @pytest.mark.parametrize("reason", LIVING)
-def test_a_pod_without_chips_of_the_living_jobset_keeps_the_pool(world: World, reason: DeleteReason) -> None:
+def test_pod_without_chips_of_the_living_jobset_keeps_the_pool(world: World, reason: DeleteReason) -> None:
     put_jobset(world)
     put_helper(world)
     with pytest.raises(KeptError, match=f"{NAMESPACE}/driver on {NODE}"):
@@ -175,19 +177,19 @@ def test_a_pod_without_chips_of_the_living_jobset_keeps_the_pool(world: World, r
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"namespace": "elsewhere"}, id="of another namespace"),
-        pytest.param({"workload": "other"}, id="of another JobSet"),
-        pytest.param({"uid": "uid-of-an-earlier-one"}, id="of an earlier JobSet of the name"),
+        pytest.param({"namespace": "elsewhere"}, id="another namespace"),
+        pytest.param({"workload": "other"}, id="another JobSet"),
+        pytest.param({"uid": "uid-of-an-earlier-one"}, id="an earlier JobSet of the name"),
     ],
 )
-def test_a_pod_without_chips_of_anybody_else_keeps_nothing(world: World, changes: dict[str, str]) -> None:
+def test_pod_without_chips_of_another_workload_does_not_keep_the_pool(world: World, changes: dict[str, str]) -> None:
     put_jobset(world)
     put_helper(world, **changes)
     world.gate.pass_through(a_delete(reason=DeleteReason.NOT_NEEDED))
     assert cordoned(world) == (True, True)
 
 
-def test_a_pod_without_chips_of_an_ended_jobset_keeps_nothing(world: World) -> None:
+def test_pod_without_chips_of_an_ended_jobset_does_not_keep_the_pool(world: World) -> None:
     put_jobset(world, **COMPLETED)
     put_helper(world)
     world.gate.pass_through(a_delete(reason=DeleteReason.WORKLOAD_FINISHED))
@@ -195,24 +197,26 @@ def test_a_pod_without_chips_of_an_ended_jobset_keeps_nothing(world: World) -> N
 
 _CLASSES = "deviceclass.resource.kubernetes.io/"
 _INIT = {"name": "init", "resources": {"limits": {f"{_CLASSES}tpu.google.com": "4"}}}
-#: The scheduler made a claim for resources that an administrator named.
+#: Status of a pod for which the scheduler created a claim: an administrator maps the resource name to a device class.
 _CLAIMED = {"phase": "Running", "extendedResourceClaimStatus": {"resourceClaimName": "stray-x", "requestMappings": []}}
 
 
 @pytest.mark.parametrize(
     "pod",
     [
-        pytest.param({}, id="it runs"),
-        pytest.param({"phase": "Pending"}, id="it is bound and has not started"),
-        pytest.param({"phase": "Unknown"}, id="its kubelet is silent"),
-        pytest.param({"grace": 20.0}, id="it is terminating within its grace"),
-        pytest.param({"requests": {}, "resourceClaims": [{"name": "any"}]}, id="it has a claim"),
-        pytest.param({"requests": {f"{_CLASSES}tpu.google.com": "4"}}, id="it requests devices of a class"),
-        pytest.param({"requests": {}, "initContainers": [_INIT]}, id="a container that starts first does so"),
-        pytest.param({"requests": {"example.com/tpu": "4"}, "status": _CLAIMED}, id="its resource is an own name"),
+        pytest.param({}, id="running"),
+        pytest.param({"phase": "Pending"}, id="bound but not started"),
+        pytest.param({"phase": "Unknown"}, id="phase unknown"),
+        pytest.param({"grace": 20.0}, id="terminating, within its grace period"),
+        pytest.param({"requests": {}, "resourceClaims": [{"name": "any"}]}, id="claim"),
+        pytest.param({"requests": {f"{_CLASSES}tpu.google.com": "4"}}, id="devices of a class"),
+        pytest.param({"requests": {}, "initContainers": [_INIT]}, id="devices of a class in an init container"),
+        pytest.param(
+            {"requests": {"example.com/tpu": "4"}, "status": _CLAIMED}, id="resource with a name of the administrator"
+        ),
     ],
 )
-def test_an_unfinished_pod_with_chips_keeps_the_pool(world: World, pod: dict[str, Any]) -> None:
+def test_unfinished_pod_with_chips_keeps_the_pool(world: World, pod: dict[str, Any]) -> None:
     if "grace" in pod:
         pod = {"metadata": {"deletionTimestamp": seconds_from(world.clock, pod["grace"])}}
     put_pod(world, **pod)
@@ -225,17 +229,17 @@ def test_an_unfinished_pod_with_chips_keeps_the_pool(world: World, pod: dict[str
 @pytest.mark.parametrize(
     "pod",
     [
-        pytest.param({"phase": "Succeeded"}, id="it has succeeded"),
-        pytest.param({"phase": "Failed"}, id="it has failed"),
-        pytest.param({"requests": {"cpu": "1"}}, id="it has no chips"),
+        pytest.param({"phase": "Succeeded"}, id="succeeded"),
+        pytest.param({"phase": "Failed"}, id="failed"),
+        pytest.param({"requests": {"cpu": "1"}}, id="no chips"),
         pytest.param(
             {"requests": {}, "resourceClaims": [{"name": "any"}], "metadata": OF_DAEMON_SET},
-            id="it has a claim, and is on every node",
+            id="claim of a DaemonSet pod",
         ),
-        pytest.param({"grace": -5.0}, id="it is past its grace"),
+        pytest.param({"grace": -5.0}, id="terminating, past its grace period"),
     ],
 )
-def test_other_pods_stop_nothing(world: World, pod: dict[str, Any]) -> None:
+def test_ended_pods_and_pods_without_chips_do_not_keep_the_pool(world: World, pod: dict[str, Any]) -> None:
     if "grace" in pod:
         pod = {"metadata": {"deletionTimestamp": seconds_from(world.clock, pod["grace"])}}
     put_pod(world, **pod)
@@ -244,7 +248,7 @@ def test_other_pods_stop_nothing(world: World, pod: dict[str, Any]) -> None:
 
 
 def steps(world: World) -> list[str]:
-    """Return the nodes' changes and the lists of pods, in order."""
+    """Return the patches of nodes and the lists of pods, in order."""
     return [
         "cordon" if call.method == "PATCH" else "pods"
         for call in world.kube.calls
@@ -252,21 +256,24 @@ def steps(world: World) -> list[str]:
     ]
 
 
-def test_the_pods_are_listed_before_the_nodes_are_cordoned_and_after(world: World) -> None:
-    """No node is cordoned while a pod keeps the pool, and a pod that is bound meanwhile is seen."""
+def test_pods_are_listed_before_and_after_the_nodes_are_cordoned(world: World) -> None:
+    """The first list avoids cordons on a pool that a pod keeps; the second one finds pods bound in between."""
     world.gate.pass_through(a_delete())
     assert steps(world) == ["pods", "pods", "cordon", "cordon", "pods", "pods"]
 
 
-def test_the_pods_of_a_pool_that_is_cordoned_already_are_listed_once(world: World) -> None:
+def test_pods_of_a_cordoned_pool_are_listed_once(world: World) -> None:
     world.gate.pass_through(a_delete())
     world.kube.calls.clear()
     world.gate.pass_through(a_delete())
     assert steps(world) == ["pods", "pods"]
 
 
-def test_a_pool_that_a_pod_keeps_costs_a_read_and_one_list(world: World) -> None:
-    """However many nodes it has: the node of that pod is asked first, whichever pod is on it by now."""
+def test_repeated_check_of_a_kept_pool_takes_one_read_and_one_list(world: World) -> None:
+    """The node of the pod that kept the pool is checked first, and any other pod on that node keeps the pool as well.
+
+    A pool may have thousands of nodes.
+    """
     put_pod(world)
     with pytest.raises(KeptError):
         world.gate.pass_through(a_delete())
@@ -281,8 +288,8 @@ def test_a_pool_that_a_pod_keeps_costs_a_read_and_one_list(world: World) -> None
     assert cordoned(world) == (True, True)
 
 
-def test_a_pod_that_tolerates_the_cordon_and_comes_between_the_looks_keeps_the_pool(world: World) -> None:
-    """Its tolerations let it on cordoned nodes; our cordons are undone."""
+def test_pod_that_tolerates_the_cordon_and_is_bound_in_between_keeps_the_pool(world: World) -> None:
+    """The pod tolerates cordons, so they do not prevent its binding. The gate's cordons are undone."""
     patch = world.kube.patch
 
     def then_a_pod(path: str, body: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -295,8 +302,8 @@ def test_a_pod_that_tolerates_the_cordon_and_comes_between_the_looks_keeps_the_p
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(False, False), (False, False)]
 
 
-def test_a_cordon_that_could_not_be_undone_is_undone_by_the_next_pass(world: World) -> None:
-    """Although the node of the pod that keeps the pool is known."""
+def test_failed_uncordon_is_repeated_by_the_next_pass(world: World) -> None:
+    """The second pass must check all nodes again, instead of only the one whose pod keeps the pool."""
     cordon(world.kube, SECOND)
     put_pod(world)
     world.kube.fail("PATCH", SECOND, Unavailable("no answer"), times=1)
@@ -308,7 +315,7 @@ def test_a_cordon_that_could_not_be_undone_is_undone_by_the_next_pass(world: Wor
     assert cordoned(world, SECOND) == (False, False)
 
 
-def test_a_cordon_of_somebody_else_is_left_alone(world: World) -> None:
+def test_cordon_by_an_administrator_is_kept(world: World) -> None:
     world.kube.patch(object_path("nodes", NODE), {"spec": {"unschedulable": True}})
     put_pod(world)
     with pytest.raises(KeptError):
@@ -326,22 +333,22 @@ def test_a_cordon_of_somebody_else_is_left_alone(world: World) -> None:
         pytest.param("GET", "/api/v1/pods", 1, id="the pods can't be listed"),
     ],
 )
-def test_a_failing_api_server_stops_the_delete(world: World, method: str, path: str, times: int) -> None:
+def test_failing_api_server_prevents_the_delete(world: World, method: str, path: str, times: int) -> None:
     world.kube.fail(method, path, Unavailable("no answer"), times=times)
     with pytest.raises(Unavailable):
         world.gate.pass_through(a_delete())
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(False, False), (False, False)]
 
 
-def test_a_pod_that_cannot_be_read_stops_the_delete(world: World) -> None:
+def test_malformed_pod_prevents_the_delete(world: World) -> None:
     put_pod(world, requests={constants.TPU_RESOURCE: "many"})
     with pytest.raises(ClusterError):
         world.gate.pass_through(a_delete())
     assert cordoned(world) == (False, False)
 
 
-def test_a_missing_jobset_kind_proves_nothing(world: World) -> None:
-    """Without the JobSet CRD every JobSet is 'not found': no reason for any delete."""
+def test_missing_jobset_crd_prevents_the_delete(world: World) -> None:
+    """Without the JobSet CRD the API server answers 404 for every JobSet, which must not permit any delete."""
     world.kube.uninstall(JOBSET.root)
     with pytest.raises(ClusterError):
         world.gate.pass_through(a_delete())
@@ -360,8 +367,8 @@ def test_pool_of_a_kind_that_has_been_absent_for_long_is_deleted_unless_pods_are
     assert cordoned(world)[0] is not used
 
 
-def test_an_uncordon_that_fails_does_not_hide_why_the_pool_is_kept(world: World) -> None:
-    """The pool is kept for its pod even where the API server does not take the uncordon."""
+def test_failed_uncordon_does_not_replace_the_reason_for_keeping_the_pool(world: World) -> None:
+    """Here the API server rejects every uncordon."""
     put_pod(world)
     world.kube.fail("PATCH", "/nodes/", Unavailable("no answer"), times=0)
     original = world.kube.patch
@@ -382,16 +389,18 @@ _JOB = object_path("jobs", "train", namespace=NAMESPACE, root=PLAIN_JOB.root)
 @pytest.mark.parametrize(
     ("changes", "kept"),
     [
-        pytest.param({}, True, id="it runs"),
-        pytest.param({"metadata": {"annotations": {}}}, False, id="it does not ask to be served any more"),
-        pytest.param({"metadata": {"uid": "another"}}, False, id="it is another one of the name"),
-        pytest.param({"status": {"conditions": [{"type": "Complete", "status": "True"}]}}, False, id="it completed"),
-        pytest.param({"spec": {"suspend": True}}, False, id="it is suspended"),
-        pytest.param(None, False, id="it is gone"),
+        pytest.param({}, True, id="Job running"),
+        pytest.param({"metadata": {"annotations": {}}}, False, id="Job without the annotation"),
+        pytest.param({"metadata": {"uid": "another"}}, False, id="another Job of the name"),
+        pytest.param({"status": {"conditions": [{"type": "Complete", "status": "True"}]}}, False, id="Job completed"),
+        pytest.param({"spec": {"suspend": True}}, False, id="Job suspended"),
+        pytest.param(None, False, id="Job deleted"),
     ],
 )
-def test_a_job_is_read_before_its_pool_goes(world: World, *, changes: dict[str, Any] | None, kept: bool) -> None:
-    """By its name and UID, and with its annotation; pods on the nodes are looked at in any case."""
+def test_pool_of_a_job_is_deleted_only_if_a_live_read_shows_its_end(
+    world: World, *, changes: dict[str, Any] | None, kept: bool
+) -> None:
+    """The Job must have the same name and UID and the annotation. Even without it, pods on the nodes keep the pool."""
     if changes is not None:
         world.kube.put_object(_JOB, raw_job("train", namespace=NAMESPACE, **changes))
     delete = a_delete(kind=WorkloadKind.JOB)
@@ -409,7 +418,7 @@ def test_a_job_is_read_before_its_pool_goes(world: World, *, changes: dict[str, 
 
 
 def put_job_pod(world: World, index: str, *, node: str) -> None:
-    """Put a pod of the job that the pool was made for: bound to a node, or unschedulable."""
+    """Put a pod of the Job that the pool was created for: bound to the node, or unschedulable if `node` is empty."""
     raw = leader_of("train", topology="2x2x2", uid="uid-of-train", node=node)
     name = f"train-workers-0-{index}"
     raw["metadata"] |= {"name": name, "uid": name}
@@ -418,20 +427,20 @@ def put_job_pod(world: World, index: str, *, node: str) -> None:
 
 
 def stuck_delete() -> Delete:
-    """Return the delete of a pool under a stuck slice."""
+    """Return the delete of a pool on which one pod of a slice runs while another one is unschedulable."""
     return a_delete(reason=DeleteReason.SLICE_STUCK, spared_group=group_key(NAMESPACE, "train-workers-0"))
 
 
-def test_the_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:
-    """That is what the setting asks for: the leader runs, its follower never will."""
+def test_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:
+    """The leader runs and its follower can never be bound; the setting replaces such pools."""
     put_job_pod(world, "0", node=NODE)
     put_job_pod(world, "1", node="")
     world.gate.pass_through(stuck_delete())
     assert cordoned(world) == (True, True)
 
 
-def test_a_slice_that_is_not_stuck_any_more_keeps_its_pool(world: World) -> None:
-    """The follower found its place between the decision and the gate."""
+def test_slice_that_is_no_longer_stuck_keeps_its_pool(world: World) -> None:
+    """The follower was bound between the decision and the gate."""
     put_job_pod(world, "0", node=NODE)
     put_job_pod(world, "1", node=SECOND)
     with pytest.raises(KeptError, match="no pod of the stuck slice is unschedulable"):
@@ -439,8 +448,8 @@ def test_a_slice_that_is_not_stuck_any_more_keeps_its_pool(world: World) -> None
     assert cordoned(world) == (False, False)
 
 
-def test_a_pod_of_another_kind_is_not_the_stuck_slices(world: World) -> None:
-    """Its group may have the same name, and pods of LeaderWorkerSets carry no UID."""
+def test_pod_of_another_kind_keeps_the_pool_of_a_stuck_slice(world: World) -> None:
+    """Groups of two kinds may have the same name, and pods of LeaderWorkerSets do not have the UID of their owner."""
     put_job_pod(world, "1", node="")
     raw = leader_of("train", topology="2x2x2", uid="uid-of-train", node=NODE)
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train-workers", "uid": "u", "controller": True}
@@ -456,7 +465,7 @@ def test_a_pod_of_another_kind_is_not_the_stuck_slices(world: World) -> None:
         world.gate.pass_through(stuck_delete())
 
 
-def test_the_owner_is_told_of_the_pods_of_the_own_namespace_alone(world: World) -> None:
+def test_public_reason_names_only_pods_of_the_workloads_namespace(world: World) -> None:
     put_pod(world)
     put_job_pod(world, "0", node=NODE)
     with pytest.raises(KeptError, match="other/stray") as kept:
@@ -464,8 +473,8 @@ def test_the_owner_is_told_of_the_pods_of_the_own_namespace_alone(world: World) 
     assert kept.value.told == f"unfinished pods are on it: {NAMESPACE}/train-workers-0-0 on {NODE}"
 
 
-def test_the_pods_of_others_keep_the_pool_of_a_stuck_slice(world: World) -> None:
-    """Only the stuck job's own pods are spared the question."""
+def test_pod_of_another_workload_keeps_the_pool_of_a_stuck_slice(world: World) -> None:
+    """Only the stuck slice's own pods do not keep its pool; the other pods on it would lose their work."""
     put_job_pod(world, "1", node="")
     put_pod(world)
     with pytest.raises(KeptError, match="other/stray"):
@@ -473,7 +482,7 @@ def test_the_pods_of_others_keep_the_pool_of_a_stuck_slice(world: World) -> None
 
 
 def put_node(world: World, name: str, *, uid: str = "", cordoned: bool = False) -> None:
-    """Put a node of the pool, or one in the place of another."""
+    """Put a node of the pool; replace the node of that name, if any."""
     raw = node_of(NodePool(name=PoolName("train-pool"), status=PoolStatus.RUNNING), name, world.clock)
     raw["metadata"]["uid"] = uid or f"uid-of-{name}"
     raw["spec"]["unschedulable"] = cordoned
@@ -481,7 +490,7 @@ def put_node(world: World, name: str, *, uid: str = "", cordoned: bool = False) 
 
 
 def settle(world: World) -> float:
-    """Ask for the delete of a pool that has to settle; return how long it still waits, 0 where it goes."""
+    """Request the delete of a pool that has to settle; return the remaining wait in seconds, 0 if the delete passes."""
     try:
         world.gate.pass_through(a_delete(settle=True))
     except SettlingError as error:
@@ -489,20 +498,20 @@ def settle(world: World) -> float:
     return 0.0
 
 
-def test_a_pool_that_has_to_settle_stays_cordoned_for_a_minute_before_it_goes(world: World) -> None:
-    """So long, a pod for which the scheduler chose a node before the cordon may arrive."""
+def test_pool_that_has_to_settle_is_cordoned_for_a_minute_before_its_delete(world: World) -> None:
+    """Until then a pod may be bound for which the scheduler chose a node before the cordon."""
     assert settle(world) == BINDING_SECONDS
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(True, True), (True, True)]
     world.clock.advance(59.0)
     assert settle(world) == 1.0
     world.clock.advance(1.0)
-    # A delete that GKE rejected need not settle again: the nodes stayed cordoned.
+    # A delete that GKE rejected need not settle again, because the nodes remain cordoned.
     assert [settle(world), settle(world)] == [0.0, 0.0]
     assert steps(world)[:6] == ["pods", "pods", "cordon", "cordon", "pods", "pods"]
 
 
-def test_a_pod_that_arrives_while_the_pool_settles_keeps_it(world: World) -> None:
-    """And its cordons are undone; should the pod go, the time begins anew."""
+def test_pod_that_is_bound_while_the_pool_settles_keeps_it(world: World) -> None:
+    """The cordons are undone. When the pod is deleted, the settling time restarts."""
     settle(world)
     world.clock.advance(30.0)
     put_pod(world)
@@ -517,14 +526,14 @@ def test_a_pod_that_arrives_while_the_pool_settles_keeps_it(world: World) -> Non
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda world: uncordon(world.kube, NODE), id="was uncordoned"),
-        pytest.param(lambda world: put_node(world, "gke-test-train-pool-2"), id="is new"),
-        pytest.param(lambda world: put_node(world, NODE, uid="another", cordoned=True), id="has come again, cordoned"),
-        pytest.param(lambda world: world.gate.forget_all_but(()), id="was needed in between"),
+        pytest.param(lambda world: uncordon(world.kube, NODE), id="node uncordoned"),
+        pytest.param(lambda world: put_node(world, "gke-test-train-pool-2"), id="node added"),
+        pytest.param(lambda world: put_node(world, NODE, uid="another", cordoned=True), id="node recreated, cordoned"),
+        pytest.param(lambda world: world.gate.forget_all_but(()), id="pool needed in between"),
     ],
 )
-def test_the_time_begins_anew_where_a_node(world: World, change: Callable[[World], object]) -> None:
-    """The scheduler may have chosen it in between."""
+def test_settling_time_restarts_after_a_change(world: World, change: Callable[[World], object]) -> None:
+    """In between, the scheduler may have chosen one of the nodes for a pod."""
     settle(world)
     world.clock.advance(60.0)
     change(world)
@@ -534,14 +543,14 @@ def test_the_time_begins_anew_where_a_node(world: World, change: Callable[[World
     assert settle(world) == 0.0
 
 
-def test_a_node_that_goes_while_the_pool_settles_changes_nothing(world: World) -> None:
+def test_settling_time_continues_if_a_node_is_deleted(world: World) -> None:
     settle(world)
     world.kube.remove_object(object_path("nodes", SECOND))
     world.clock.advance(60.0)
     assert settle(world) == 0.0
 
 
-def test_who_starts_anew_does_not_know_since_when_nodes_are_cordoned(world: World) -> None:
+def test_settling_time_restarts_with_the_process(world: World) -> None:
     settle(world)
     world.clock.advance(60.0)
     world.start()

@@ -1,4 +1,4 @@
-"""Nodes that register while the gate looks at the others: open for pods, so the delete has to wait."""
+"""Nodes that register while the gate checks the other nodes: pods can be bound to them, so the pool is kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POOL = NodePool(name=PoolName("train-pool"), status=PoolStatus.PROVISIONING, hos
 
 
 class BusyKube(FakeKube):
-    """An API server at which something happens after each list of pods."""
+    """API server that runs callbacks at each call, before each list of nodes and after each list of pods."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class BusyKube(FakeKube):
         self.on_call: Callable[[], None] = lambda: None
 
     def list_page(self, path: str, query: Mapping[str, str] | None = None, **options: Any) -> Page:
-        """Return the page, then let it happen."""
+        """Return the page; run the callbacks around it."""
         self.on_call()
         if path == collection_path("nodes"):
             self.before_nodes()
@@ -41,17 +41,17 @@ class BusyKube(FakeKube):
         return page
 
     def patch(self, path: str, body: JsonObject, **options: Any) -> JsonObject:
-        """Change the object."""
+        """Run the callback, then patch the object."""
         self.on_call()
         return super().patch(path, body, **options)
 
 
 class LargeKube(BusyKube):
-    """An API server with thousands of nodes: FakeKube looks at each object for each list of pods."""
+    """API server with thousands of nodes: finds pods by node, because FakeKube scans all objects for each list."""
 
     def __init__(self, clock: FakeClock, *, nodes: int) -> None:
         super().__init__()
-        #: By node.
+        #: Pod by name of its node.
         self.pods: dict[str, JsonObject] = {}
         self.on_call = lambda: clock.advance(LATENCY_SECONDS)
         for index in range(nodes):
@@ -68,23 +68,23 @@ class LargeKube(BusyKube):
 
 
 def closed(kube: FakeKube) -> list[bool]:
-    """Tell which nodes are closed."""
+    """Return whether each node is cordoned, in the order of the nodes."""
     return [bool(raw["spec"].get("unschedulable")) for raw in kube.objects(collection_path("nodes"))]
 
 
-#: How long an API server takes for each call.
+#: Duration of each call to the API server in seconds.
 LATENCY_SECONDS = 0.05
 
 
 class Lanes:
-    """Makes calls as so many threads would, on a clock that is set by hand."""
+    """Simulates `at_once` threads that make calls: sets the fake clock as if the calls ran in parallel."""
 
     def __init__(self, clock: FakeClock, at_once: int) -> None:
         self._clock = clock
         self._at_once = at_once
 
     def __call__(self, function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
-        """Let each call begin when the first of the lanes is free; go on when the last has ended."""
+        """Start each call when the first thread is free; return when the last call has ended."""
         free = [self._clock.seconds] * self._at_once
         results = []
         for item in items:
@@ -96,21 +96,21 @@ class Lanes:
 
 
 @pytest.mark.timeout(30)  # 2,000 nodes
-def test_a_pool_of_two_thousand_nodes_passes_in_time() -> None:
-    """Its calls are made sixteen at once, and the last look is a few."""
+def test_gate_checks_2000_nodes_with_16_calls_at_a_time() -> None:
+    """Sixteen calls run at a time, and the last look needs only a few lists."""
     clock = FakeClock()
     kube = LargeKube(clock, nodes=2000)
     began = clock.seconds
     Gate(api=kube, clock=clock.now, monotonic=clock, for_each=Lanes(clock, 16)).pass_through(a_delete())
     assert all(closed(kube))
-    # 2,000 cordons, and 2,000 lists of pods before them and after: one after the other they would take 300 s.
+    # 2,000 cordons, and 2,000 lists of pods before and 2,000 after them: in sequence, they would take 300 s.
     assert clock.seconds - began == pytest.approx(6000 * LATENCY_SECONDS / 16, abs=1.0)
     assert kube.calls[-1].query["fieldSelector"] == "spec.unschedulable=false"
 
 
 @pytest.mark.parametrize(("nodes", "node_lists"), [(0, 4), (1, 4), (256, 4), (501, 7)])
-def test_the_calls_for_a_pool_are_three_for_each_node_and_a_few(nodes: int, node_lists: int) -> None:
-    """Of the lists of nodes three have pages of 500; that of open nodes in the last look is empty."""
+def test_calls_of_the_gate_are_three_for_each_node_and_a_few(nodes: int, node_lists: int) -> None:
+    """Three lists of nodes have pages of 500 nodes; the list of open nodes in the last look is empty."""
     kube = LargeKube(FakeClock(), nodes=nodes)
     Gate(api=kube, clock=FakeClock().now).pass_through(a_delete())
     made = Counter((call.method, call.path if call.method == "GET" else "/api/v1/nodes/NAME") for call in kube.calls)
@@ -124,7 +124,7 @@ def test_the_calls_for_a_pool_are_three_for_each_node_and_a_few(nodes: int, node
 
 
 def make(kube: FakeKube, clock: FakeClock) -> Gate:
-    """Return the gate; one node of the pool is there."""
+    """Return a gate, and put one node of the pool, "first"."""
     kube.put_object("/api/v1/nodes/first", node_of(POOL, "first", clock))
     return Gate(api=kube, clock=clock.now, monotonic=clock)
 
@@ -132,10 +132,10 @@ def make(kube: FakeKube, clock: FakeClock) -> Gate:
 @pytest.mark.parametrize(
     ("name", "closed_by_somebody"),
     [("second", False), ("second", True), ("first", True)],
-    ids=["open", "closed by somebody else", "closed, under its old name"],
+    ids=["uncordoned", "cordoned by an administrator", "recreated and cordoned"],
 )
-def test_a_node_that_registers_during_the_look_keeps_the_pool(name: str, *, closed_by_somebody: bool) -> None:
-    """A pod may have been bound to it by now; what was closed is open again."""
+def test_node_that_registers_during_the_check_keeps_the_pool(name: str, *, closed_by_somebody: bool) -> None:
+    """A pod may already be bound to the new node. The gate's own cordons are undone."""
     kube, clock = BusyKube(), FakeClock()
     gate = make(kube, clock)
     again = node_of(POOL, name, clock)
@@ -148,11 +148,11 @@ def test_a_node_that_registers_during_the_look_keeps_the_pool(name: str, *, clos
 
 
 @pytest.mark.parametrize(("slow", "goes"), [(6, True), (7, False)])
-def test_a_last_look_that_takes_long_is_repeated(*, slow: int, goes: bool) -> None:
-    """A process that was frozen in between looks again, three times: then it is the API server that is slow."""
+def test_slow_last_check_is_repeated_at_most_three_times(*, slow: int, goes: bool) -> None:
+    """A process that was suspended during the look repeats it. If three looks are slow, the API server is."""
     kube, clock = BusyKube(), FakeClock()
     gate = make(kube, clock)
-    # The first two lists are of the gate's beginning.
+    # The gate lists nodes twice at its beginning, and twice in each look.
     times = iter([3.0] * slow)
     kube.before_nodes = lambda: clock.advance(next(times, 0.9))
     if goes:

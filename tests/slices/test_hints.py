@@ -1,4 +1,4 @@
-"""What survives a crash, and what a spoilt ConfigMap can do: nothing."""
+"""Hints, which survive a crash in a ConfigMap: their content, size limit, damaged sections, reads and writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAP = "/api/v1/namespaces/system/configmaps/tpu-provisioner-hints"
 SLICE = SliceId(workload_uid=WorkloadUid("uid"), group_key=GroupKey("a" * 40))
 
 
-def test_hints_come_back_as_they_were() -> None:
+def test_hints_are_read_back_unchanged() -> None:
     memory = Memory(
         unneeded_since={PoolName("p"): NOW},
         last_users={PoolName("p"): SLICE},
@@ -41,16 +41,16 @@ def test_hints_come_back_as_they_were() -> None:
 
 
 @pytest.mark.parametrize(("attempt", "kept"), [(0, {}), (2, {SLICE: 2})], ids=["the first", "a later one"])
-def test_creates_that_no_list_confirms_leave_their_attempt(attempt: int, kept: dict[SliceId, int]) -> None:
-    """After a crash the same name is sent again, though the pool that it follows may be gone by then."""
+def test_attempt_of_an_unconfirmed_create_is_kept(attempt: int, kept: dict[SliceId, int]) -> None:
+    """After a crash the create is repeated with the same name, even if the failed pool before it has been deleted."""
     request = make_request(make_jobset(), attempt=attempt)
     call = CreateCall(slice_id=SLICE, request=request, state=CallState.UNKNOWN, since=NOW)
     text = hints.to_text(Memory(creates={request.name: call}))
     assert hints.from_text(text) == Memory(attempts=kept)
 
 
-def test_the_hints_stay_small_however_many_reservations_users_name() -> None:
-    """A ConfigMap holds 1 MiB; the back-off that lasts longest is kept."""
+def test_hints_of_3000_back_offs_keep_the_500_that_end_last() -> None:
+    """A ConfigMap can hold 1 MiB. The 500 back-offs that end last are kept."""
     words = failure(FailureKind.STOCKOUT, "out of stock " * 1000)
     backoffs = {
         f"us-central2-b/ct4p-hightpu-4t/reservation r{index}": Backoff(
@@ -64,8 +64,8 @@ def test_the_hints_stay_small_however_many_reservations_users_name() -> None:
     assert kept.keys() == set(list(backoffs)[-500:])
 
 
-def test_the_hints_of_ten_thousand_swapped_slices_fit_into_a_configmap() -> None:
-    """With creates beside them; only of where slices last ran some is lost."""
+def test_hints_of_10000_slices_fit_into_a_configmap() -> None:
+    """Only some of the pools on which slices last ran are dropped; the other sections are complete."""
     slices = [SliceId(WorkloadUid(f"{index:036}"), GroupKey(f"{index:040}")) for index in range(10_000)]
     pools = [PoolName(f"training-run-{index:05}-0123456789") for index in range(10_000)]
     memory = Memory(
@@ -83,10 +83,10 @@ def test_the_hints_of_ten_thousand_swapped_slices_fit_into_a_configmap() -> None
     assert (kept.unneeded_since, kept.attempts) == (memory.unneeded_since, memory.attempts)
 
 
-def test_where_nothing_has_room_the_latest_creates_are_kept() -> None:
+def test_hints_of_40000_creates_keep_the_latest_that_fit() -> None:
     memory = Memory(created_at=tuple(after(index) for index in range(40_000)), unneeded_since={PoolName("p"): NOW})
     text = hints.to_text(memory)
-    # A ConfigMap has room for 1 MiB.
+    # A ConfigMap can hold 1 MiB.
     assert _bytes(text) <= bounds.HINTS < 1024 * 1024
     kept = hints.from_text(text).created_at
     assert list(kept) == [after(index) for index in range(40_000 - len(kept), 40_000)]
@@ -97,7 +97,7 @@ def _bytes(text: dict[str, str]) -> int:
     return sum(len(key.encode()) + len(value.encode()) for key, value in text.items())
 
 
-def test_equal_memories_give_equal_text() -> None:
+def test_equal_memories_give_equal_hints() -> None:
     one = Memory(unneeded_since={PoolName("a"): NOW, PoolName("b"): NOW})
     other = replace(one, unneeded_since=dict(reversed(list(one.unneeded_since.items()))))
     assert hints.to_text(one) == hints.to_text(other)
@@ -122,8 +122,8 @@ def test_equal_memories_give_equal_text() -> None:
         ("attempts", '[[["u", "k"], 99999999]]'),
     ],
 )
-def test_a_section_that_is_not_understood_is_left_out_and_named(key: str, text: str) -> None:
-    """Losing hints is safe; crashing over them is not."""
+def test_invalid_section_of_hints_is_ignored_and_logged(key: str, text: str) -> None:
+    """Losing hints is safe, but a crash at each start would stop the provisioner."""
     good = hints.to_text(Memory(unneeded_since={PoolName("p"): NOW}, last_users={PoolName("p"): SLICE}))
     with structlog.testing.capture_logs() as logs:
         read = hints.from_text({**good, key: text})
@@ -138,14 +138,14 @@ _JSON = st.recursive(
 )
 
 
-@pytest.mark.timeout(30)  # examples made by chance
+@pytest.mark.timeout(30)  # many generated examples
 @given(
     st.dictionaries(
         st.sampled_from(["idle-since", "last-users", "back-off", "attempts", "creates", "else"]),
         st.one_of(st.text(max_size=40), _JSON.map(json.dumps)),
     )
 )
-def test_any_text_is_read_without_an_error(data: dict[str, str]) -> None:
+def test_any_text_is_read_as_hints_without_an_error(data: dict[str, str]) -> None:
     read = hints.from_text(data)
     again = hints.from_text(hints.to_text(read))
     assert again == read
@@ -156,12 +156,12 @@ def test_any_text_is_read_without_an_error(data: dict[str, str]) -> None:
 
 @pytest.fixture
 def kube() -> FakeKube:
-    """Give an API server."""
+    """Return an API server without hints."""
     return FakeKube()
 
 
-def test_hints_are_created_then_updated_and_the_installers_metadata_is_kept(kube: FakeKube) -> None:
-    """Helm refuses to upgrade an object whose labels and annotations somebody took away."""
+def test_update_of_hints_keeps_the_metadata_of_the_installer(kube: FakeKube) -> None:
+    """Helm refuses to upgrade an object without the labels and annotations that Helm gave it."""
     store = HintsStore(kube, "system")
     assert store.load() == {}
     assert store.save({"a": "1", "b": "2"})
@@ -197,8 +197,8 @@ def test_failed_read_of_hints_raises_and_is_logged_once(kube: FakeKube, error: e
     assert [line["event"] for line in logs] == ["hints.load_failed"]
 
 
-def test_a_failed_save_is_told_and_logged_once_per_cause(kube: FakeKube) -> None:
-    """It is tried each round; the log must not be."""
+def test_failed_save_of_hints_returns_false_and_is_logged_once_per_cause(kube: FakeKube) -> None:
+    """Every round tries to save the hints, but only the first failure of each cause is logged."""
     kube.put_object(MAP, {})
     store = HintsStore(kube, "system")
     with structlog.testing.capture_logs() as logs:

@@ -1,4 +1,4 @@
-"""Generations that only the cluster lists, from the MachineConfig to the pods that run, and Arm hosts."""
+"""TPU generations known only from MachineConfigs of the cluster: from the first pod to the delete. Also Arm hosts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _spec(accelerator: str, topology: str, **selector: str) -> dict[str, Any]:
 
 
 def _put(world: World, spec: dict[str, Any], *, hosts: int, node: str = "") -> None:
-    """Put a JobSet of one slice with its leader pod: unschedulable, or running on a node."""
+    """Put a JobSet of one slice with its leader pod: running on the node, or unschedulable if `node` is empty."""
     jobset = raw_jobset("train", namespace=NAMESPACE, uid="u", job="workers", parallelism=hosts, pod=spec)
     world.kube.put_object(jobset_path("train"), jobset)
     leader = raw_leader("train", namespace=NAMESPACE, uid="u", job="workers", node=node, spec=spec)
@@ -33,7 +33,7 @@ def _put(world: World, spec: dict[str, Any], *, hosts: int, node: str = "") -> N
 
 
 def _register(world: World, pool_name: PoolName, **labels: str) -> list[str]:
-    """Let GKE finish a pool of which it alone knows the machine type."""
+    """Let GKE finish the create of a pool and register its nodes with these labels; return the names of the nodes."""
     world.gke.finish_create(pool_name)
     pool = world.gke.pools[pool_name]
     names = [f"gke-test-{pool_name}-{index}" for index in range(pool.hosts)]
@@ -45,8 +45,8 @@ def _register(world: World, pool_name: PoolName, **labels: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("arch", "selected"), [("amd64", False), ("arm64", False), ("arm64", True)])
-def test_a_generation_that_only_the_cluster_lists_gets_its_pool(arch: str, selected: bool) -> None:
-    """Pods are rejected until it is listed; whatever they say of the architecture is believed."""
+def test_generation_known_only_from_machine_configs_gets_a_pool(arch: str, selected: bool) -> None:
+    """Until the cluster lists the generation, its pods count as invalid. Pods may select any architecture."""
     world = World()
     spec = _spec("tpu9x", "4x4", **({constants.ARCH: arch} if selected else {}))
     _put(world, spec, hosts=4)
@@ -57,7 +57,7 @@ def test_a_generation_that_only_the_cluster_lists_gets_its_pool(arch: str, selec
     world.round(after_seconds=10)
     (pool,) = world.gke.pools.values()
     assert (pool.machine_type, pool.hosts) == ("tpu9x-standard-4t", 4)
-    # As tpu7 and tpu7x.
+    # Pools of several hosts have a workload policy, as those of tpu7 and tpu7x do.
     assert pool.policy_name == "tpu-provisioner-4x4"
     world.round(after_seconds=60)
     nodes = _register(world, pool.name, **{constants.TPU_ACCELERATOR: "tpu9x", constants.ARCH: arch})
@@ -65,7 +65,7 @@ def test_a_generation_that_only_the_cluster_lists_gets_its_pool(arch: str, selec
     _put(world, spec, hosts=4, node=nodes[0])
     world.rounds(50, every_seconds=15)
     assert [*world.gke.pools] == [pool.name]
-    # What is not predicted is said once, and the nodes have it.
+    # A selector that the catalogue does not predict is reported in one Event. The nodes have the label.
     told = [each.message for each in world.recorder.told if each.reason == constants.UNKNOWN_SELECTOR]
     assert any(f"{constants.ARCH}=arm64" in each for each in told) is selected
     world.complete()
@@ -74,7 +74,7 @@ def test_a_generation_that_only_the_cluster_lists_gets_its_pool(arch: str, selec
 
 
 def _running(world: World) -> PoolName:
-    """Let the JobSet `train` run on a pool of the generation tpu9x."""
+    """Let the JobSet `train` run on a pool of the generation tpu9x; return the name of the pool."""
     world.kube.put_object(machine_config_path(), raw_machine_config())
     world.round()
     _put(world, _spec("tpu9x", "4x4"), hosts=4)
@@ -88,7 +88,7 @@ def _running(world: World) -> PoolName:
 
 
 def _restart_without_the_right(world: World) -> None:
-    """Start a process that may not list MachineConfigs."""
+    """Start a process without the right to list MachineConfigs."""
     tpu.extend(())
     watch: FakeWatch[Any] = FakeWatch(dict)
     watch.synced, watch.problem = False, "RBAC does not allow the provisioner to list machineconfigs"
@@ -128,7 +128,7 @@ def test_pool_is_kept_for_its_workload_when_the_catalogue_loses_its_machine_type
     world.rounds(50, every_seconds=4)
     assert world.gke.names_of("delete_node_pool") == []
     assert constants.INVALID_REQUEST not in world.recorder.reasons("JobSet")
-    # The API server knows whether the workload exists.
+    # The pool is deleted once the workload is.
     world.vanish()
     world.rounds(30, every_seconds=15)
     assert world.gke.names_of("delete_node_pool") == [pool]
@@ -187,8 +187,8 @@ def test_pods_with_claims_are_resolved_by_the_catalogue_that_was_extended_after_
     assert [(pool.machine_type, pool.hosts) for pool in world.gke.pools.values()] == [("tpu9x-standard-4t", 4)]
 
 
-def test_a_contradiction_is_told_once_and_changes_nothing() -> None:
-    """It is no news in the next round, and pools are those of the table."""
+def test_contradicting_machine_config_is_logged_once_and_ignored() -> None:
+    """The built-in table takes precedence over a MachineConfig that contradicts it."""
     world = World()
     wrong = raw_machine_config(
         "tpu-v4-podslice", machines=[raw_machine("ct4p-hightpu-4t", "tpu-v4-podslice", 1, "1x1")]

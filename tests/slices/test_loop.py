@@ -1,4 +1,4 @@
-"""The loop, stepped by hand; also while somebody sets the clock."""
+"""The loop, one round at a time: failed lists and watches, hints, Events, and changes of the machine's clock."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def world() -> World:
     return World()
 
 
-def test_a_list_that_fails_decides_nothing(world: World) -> None:
-    """Without a list of pools nothing is created, and recovery is at once."""
+def test_failed_list_of_pools_prevents_creates_until_it_succeeds(world: World) -> None:
+    """After GKE has recovered, the next list leads to the create."""
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="GKE is down")
     world.put_jobset()
     world.round()
@@ -64,7 +64,9 @@ def _no_nodes(world: World) -> None:
         pytest.param(_no_nodes, "the nodes are not listed yet", id="the nodes are not listed"),
     ],
 )
-def test_distrust_does_nothing(world: World, spoil: Callable[[World], None], want: str) -> None:
+def test_unreliable_watch_prevents_decisions_and_is_reported(
+    world: World, spoil: Callable[[World], None], want: str
+) -> None:
     world.run_to_use()
     world.put_jobset("second")
     world.vanish()
@@ -75,7 +77,7 @@ def test_distrust_does_nothing(world: World, spoil: Callable[[World], None], wan
     assert world.gke.names_of("delete_node_pool") == []
     assert world.loop.memory.phases == memory.phases
     assert any(want in problem for problem in world.loop.problems())
-    # Whoever looks at the page reads the same above what was decided last.
+    # The page shows the same problem above the last decision.
     document = world.board.document()
     assert any(want in problem for problem in document.problems)
     assert document.view is not None
@@ -87,8 +89,8 @@ def test_distrust_does_nothing(world: World, spoil: Callable[[World], None], wan
 
 
 @pytest.mark.parametrize("leading", [True, False], ids=["by the leader", "not by a follower"])
-def test_hints_are_written_at_the_end(world: World, *, leading: bool) -> None:
-    """A process that ends in good order leaves its newest hints; who has lost the lease leaves them to the next."""
+def test_hints_are_written_at_shutdown_only_by_the_leader(world: World, *, leading: bool) -> None:
+    """An orderly shutdown saves the newest hints. A process that lost the Lease must not overwrite the next one's."""
     world.run_to_use()
     world.complete()
     world.round(after_seconds=0.1)
@@ -150,8 +152,8 @@ def test_calls_to_gke_do_not_grow_with_the_number_of_pools(world: World, count: 
     assert len(world.gke.calls) - before <= 3
 
 
-def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its call counts as lost after a while, and GKE is asked what became of it."""
+def test_crash_on_one_answer_does_not_affect_other_answers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call whose answer was dropped counts as lost after a minute, and GKE is asked for its outcome."""
     real, refused = answers.fold, ""
 
     def choosy(memory: Memory, answer: answers.Answer, pools: Mapping[PoolName, NodePool]) -> Memory:
@@ -173,19 +175,19 @@ def test_an_answer_that_cannot_be_taken_costs_no_other_its_turn(world: World, mo
 
 
 def gke_is_away() -> World:
-    """Return a world in which GKE lists nothing."""
+    """Return a world in which GKE does not list the node pools."""
     world = World()
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="GKE is down")
     return world
 
 
 def told(world: World) -> list[Told]:
-    """Return the Events about it."""
+    """Return the Events that say that the provisioner is not ready."""
     return [each for each in world.recorder.told if each.reason == constants.NOT_READY]
 
 
-def test_a_waiting_pod_and_its_jobset_say_why_nothing_is_done() -> None:
-    """Who looks at the pod first finds the cause there; what passes within a minute is told to nobody."""
+def test_long_outage_of_gke_is_reported_on_waiting_pod_and_jobset() -> None:
+    """Events on both, because some users look at the pod first. Problems of less than a minute cause no Event."""
     world = gke_is_away()
     world.put_jobset()
     world.rounds(5, every_seconds=10)
@@ -193,12 +195,12 @@ def test_a_waiting_pod_and_its_jobset_say_why_nothing_is_done() -> None:
     world.rounds(5, every_seconds=10)
     assert [each.ref.kind for each in told(world)] == ["Pod", "JobSet"]
     assert all("GKE is down" in each.message and each.kind == "Warning" for each in told(world))
-    # It is repeated as other Events are, about every five minutes.
+    # The Events are repeated like other Events, about every five minutes.
     world.rounds(60, every_seconds=10)
     assert 4 <= len(told(world)) <= 8
 
 
-def test_nobody_is_told_whose_pods_do_not_wait() -> None:
+def test_outage_of_gke_is_not_reported_on_pods_that_run() -> None:
     world = World()
     world.run_to_use()
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message="GKE is down")
@@ -206,7 +208,7 @@ def test_nobody_is_told_whose_pods_do_not_wait() -> None:
     assert told(world) == []
 
 
-def test_nothing_is_told_from_caches_that_nobody_trusts() -> None:
+def test_outage_of_gke_is_not_reported_while_the_pod_watch_is_silent() -> None:
     world = gke_is_away()
     world.put_jobset()
     world.pods.silent = True
@@ -224,7 +226,7 @@ BOTH_WAYS = pytest.mark.parametrize(
 
 
 class SetClock:
-    """A time of day that somebody sets, over a world's steady clock."""
+    """Replaces the time of day of a world by one that differs by `by`; the monotonic clock is not changed."""
 
     def __init__(self, world: World) -> None:
         self._now = world.clock.now
@@ -233,8 +235,8 @@ class SetClock:
 
 
 @BOTH_WAYS
-def test_a_clock_that_is_set_within_a_round_is_followed_once(by: timedelta) -> None:
-    """What is stamped with the new time in that very round is not moved along once more in the next."""
+def test_times_are_shifted_once_if_the_clock_is_set_during_a_round(by: timedelta) -> None:
+    """Times that this round records by the new clock must not be shifted again in the next round."""
     world = World()
     clock = SetClock(world)
     loop = world.start()
@@ -252,8 +254,8 @@ def test_a_clock_that_is_set_within_a_round_is_followed_once(by: timedelta) -> N
 
 
 @BOTH_WAYS
-def test_an_answer_from_before_the_change_counts_from_its_moment(by: timedelta) -> None:
-    """A create that was rejected just before the clock was set waits as long as ever."""
+def test_back_off_of_an_answer_before_a_clock_change_keeps_its_length(by: timedelta) -> None:
+    """The back-off of a create that was rejected just before the clock was set is as long as usual."""
     world = World()
     clock = SetClock(world)
     world.start()
@@ -267,8 +269,8 @@ def test_an_answer_from_before_the_change_counts_from_its_moment(by: timedelta) 
     assert world.gke.counts()["create_node_pool"] == 2
 
 
-def test_what_is_stamped_before_the_change_is_noticed_is_stamped_by_the_old_clock() -> None:
-    """So that it can be moved along with everything else, once."""
+def test_times_before_the_next_follow_use_the_old_clock() -> None:
+    """`follow` returns the change, by which all earlier times are then shifted together."""
     world = World()
     clock = SetClock(world)
     before = world.time()

@@ -73,7 +73,7 @@ def test_pod_is_marked_kept_off_slices_or_unchanged(metadata: Json, spec: Json, 
     assert _review(patched, assigned=assigned).patch == ()
 
 
-def test_terms_of_an_author_each_exclude_slices() -> None:
+def test_each_node_selector_term_of_the_author_excludes_slices() -> None:
     """An empty term matches no node, and stays empty."""
     zone, node = ({"key": key, "operator": "In", "values": ["a"]} for key in (constants.ZONE, "metadata.name"))
     given_terms = [{"matchExpressions": [zone]}, {"matchFields": [node]}, {}, {"matchExpressions": [zone, _KEPT_OFF]}]
@@ -87,7 +87,7 @@ def test_terms_of_an_author_each_exclude_slices() -> None:
     )["affinity"]  # fmt: skip
 
 
-def test_other_affinity_of_an_author_is_kept() -> None:
+def test_other_affinity_of_the_author_is_kept() -> None:
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
     affinity = {"podAffinity": {}, "nodeAffinity": preferred}
     pod = {"metadata": {}, "spec": pod_spec(affinity=affinity)}
@@ -103,7 +103,7 @@ def test_other_affinity_of_an_author_is_kept() -> None:
     [{"kind": "Job"}, {"operation": "UPDATE"}, {"subresource": "binding"}],
     ids=["another kind", "an update", "a subresource"],
 )
-def test_only_pods_that_are_created_are_changed(changes: dict[str, str]) -> None:
+def test_review_changes_only_pods_that_are_created(changes: dict[str, str]) -> None:
     assert _review({"metadata": _GROUP, "spec": pod_spec()}, **changes) == Answer()
 
 

@@ -1,4 +1,4 @@
-"""What is measured of rounds: chip-seconds, starts, failures, limits, operations."""
+"""Metrics of rounds: chip-seconds, costs, waits, failures, limits and operations."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def world() -> World:
     return World(prices=parse_prices("tpu-v4-podslice=3.6"))
 
 
-def test_time_counts_for_what_chips_were_doing_when_it_began(world: World) -> None:
-    """A counter begins at zero, and a new process has its own."""
+def test_time_between_rounds_counts_for_the_use_at_its_start(world: World) -> None:
+    """The chip-seconds between two rounds count for the use at the first of them."""
     world.run_to_use()
     assert chip_seconds(world) == 0
     world.rounds(6, every_seconds=10)
     assert chip_seconds(world) == pytest.approx(4 * 60)
-    # Four chips at 3.6 an hour are 4 thousandths a second.
+    # Each chip costs 3.6 per hour, which is 0.001 per second.
     assert chip_seconds(world, name="cost_total") == pytest.approx(4 * 60 * 0.001)
     assert chip_seconds(world, name="cost_per_hour") == pytest.approx(14.4)
     world.vanish()
@@ -48,7 +48,7 @@ def test_time_counts_for_what_chips_were_doing_when_it_began(world: World) -> No
     assert chip_seconds(world, use="idle") == pytest.approx(4 * 5)
 
 
-def test_a_follower_counts_nothing(world: World) -> None:
+def test_follower_counts_no_chip_seconds(world: World) -> None:
     world.run_to_use()
     world.rounds(7, every_seconds=10)
     before = chip_seconds(world)
@@ -58,7 +58,7 @@ def test_a_follower_counts_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("hours", [-2, 2])
-def test_a_clock_that_is_set_costs_nothing(world: World, hours: int) -> None:
+def test_change_of_the_clock_adds_no_chip_seconds(world: World, hours: int) -> None:
     world.run_to_use()
     world.rounds(7, every_seconds=10)
     wall = world.clock.now
@@ -83,23 +83,25 @@ def _long_after(world: World) -> None:
 
 
 _CASES = [
-    pytest.param(lambda world: None, "gke_operations_in_flight", {}, 1, id="a create is an operation"),
-    pytest.param(lambda world: None, "gke_operations_limit", {}, 0, id="no limit is learned yet"),
-    pytest.param(_fail, "node_pool_failures_total", {"kind": "stockout"}, 1, id="a pool that failed"),
-    pytest.param(_fail, "backoff_blocking", {"kind": "stockout"}, 1, id="its capacity waits"),
-    pytest.param(_fail, "backoff_oldest_seconds", {"kind": "stockout"}, 3, id="and since when"),
-    pytest.param(_limit, "notices", {"reason": constants.LIMIT_REACHED}, 1, id="an owner is told"),
-    pytest.param(_limit, "limit", {"limit": "MAX_CHIPS", "scope": "all"}, 4, id="a limit"),
-    pytest.param(_limit, "limit_used", {"limit": "MAX_CHIPS", "scope": "all"}, 4, id="a limit that is used up"),
-    pytest.param(_limit, "limit_waiting_slices", {"limit": "MAX_CHIPS"}, 1, id="a slice that a limit keeps out"),
-    pytest.param(_long_after, "longest_wait_seconds", {}, 1116, id="a leader that waits"),
-    pytest.param(_limit, "waiting_oldest_seconds", {"cause": "MAX_CHIPS"}, 996, id="and for which limit"),
-    pytest.param(_long_after, "pool_list_age_seconds", {}, 0, id="the list of pools"),
+    pytest.param(lambda world: None, "gke_operations_in_flight", {}, 1, id="operation of a create"),
+    pytest.param(lambda world: None, "gke_operations_limit", {}, 0, id="unknown limit on operations"),
+    pytest.param(_fail, "node_pool_failures_total", {"kind": "stockout"}, 1, id="failed pool"),
+    pytest.param(_fail, "backoff_blocking", {"kind": "stockout"}, 1, id="back-off of the capacity"),
+    pytest.param(_fail, "backoff_oldest_seconds", {"kind": "stockout"}, 3, id="age of the back-off"),
+    pytest.param(_limit, "notices", {"reason": constants.LIMIT_REACHED}, 1, id="notice to the owner"),
+    pytest.param(_limit, "limit", {"limit": "MAX_CHIPS", "scope": "all"}, 4, id="value of a limit"),
+    pytest.param(_limit, "limit_used", {"limit": "MAX_CHIPS", "scope": "all"}, 4, id="use of a limit"),
+    pytest.param(_limit, "limit_waiting_slices", {"limit": "MAX_CHIPS"}, 1, id="slice that waits for a limit"),
+    pytest.param(_long_after, "longest_wait_seconds", {}, 1116, id="longest wait of a leader"),
+    pytest.param(_limit, "waiting_oldest_seconds", {"cause": "MAX_CHIPS"}, 996, id="longest wait for a limit"),
+    pytest.param(_long_after, "pool_list_age_seconds", {}, 0, id="age of the list of pools"),
 ]
 
 
 @pytest.mark.parametrize(("prepare", "name", "labels", "want"), _CASES)
-def test_what_is_measured(prepare: Callable[[World], None], name: str, labels: dict[str, str], want: float) -> None:
+def test_metrics_show_failures_limits_waits_and_operations(
+    prepare: Callable[[World], None], name: str, labels: dict[str, str], want: float
+) -> None:
     world = World(max_chips=4)
     world.put_jobset()
     world.round()
@@ -108,8 +110,8 @@ def test_what_is_measured(prepare: Callable[[World], None], name: str, labels: d
     assert metric(world, name, **labels) == pytest.approx(want, abs=1.5)
 
 
-def test_a_slice_waits_for_a_stockout_also_while_it_tries_again(world: World) -> None:
-    """From the failure until there is a pool; before, it waits for no failure."""
+def test_cause_of_a_wait_remains_stockout_until_the_pool_is_ready(world: World) -> None:
+    """The cause is "stockout" from the failure until the pool is ready, also while a new create is in progress."""
     world.put_jobset()
     world.round()
     world.round(after_seconds=1)
@@ -128,8 +130,8 @@ def test_a_slice_waits_for_a_stockout_also_while_it_tries_again(world: World) ->
     assert metric(world, "waiting_oldest_seconds", cause="stockout") == 0
 
 
-def test_a_pool_that_should_be_gone(world: World) -> None:
-    """How long after its deletion delay; nothing before."""
+def test_pool_not_deleted_after_its_delay_is_measured_as_overdue(world: World) -> None:
+    """The metric is the time since the end of the pool's deletion delay, and 0 before."""
     world.run_to_use()
     world.vanish()
     world.round(after_seconds=1)

@@ -1,4 +1,4 @@
-"""Every metric: its name, its labels, and what the methods do to it."""
+"""The metrics of the slices product: names, labels and values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ACCOUNT = Account("default", "tpu7x", "spot", "running")
 _ACCOUNT_LABELS = {"workload_namespace": "default", "accelerator": "tpu7x", "capacity": "spot", "use": "running"}
 
 
-def test_calls_to_gke_are_measured() -> None:
+def test_calls_to_gke_are_counted_with_duration_and_error() -> None:
     metrics = Metrics(version="1")
     metrics.observe_gke_call("list_node_pools", seconds=0.2, error_kind=None)
     assert b"gke_request_errors_total{" not in metrics.exposition()
@@ -23,8 +23,8 @@ def test_calls_to_gke_are_measured() -> None:
     assert found(P + "gke_requests_total", {"method": "create_node_pool", "code": "429"}) == 1
 
 
-def test_what_is_gone_is_zero() -> None:
-    """A phase that no slice is in any more is 0 and not what it was."""
+def test_metric_of_a_phase_without_slices_is_zero() -> None:
+    """The metric of a phase that no slice has any longer is 0, instead of its last value."""
     metrics = Metrics(version="1")
     for shown in ({"wanted": 3, "ready": 1}, {"ready": 2}):
         metrics.show([Shown("slices", "Slices.", shown, ("phase",))])
@@ -32,8 +32,8 @@ def test_what_is_gone_is_zero() -> None:
     assert values == {"wanted": 0, "ready": 2}
 
 
-def test_what_is_counted_is_there_from_the_start() -> None:
-    """`increase` sees no series begin: the first create or delete of a process would be missing from every sum."""
+def test_counters_exist_with_value_0_from_the_start() -> None:
+    """Prometheus' `increase` ignores the first value of a series, so a process's first create would never count."""
     metrics = Metrics(version="1")
     wanted = [
         *(("chips", {"state": state}) for state in CHIP_STATES.values()),
@@ -46,7 +46,7 @@ def test_what_is_counted_is_there_from_the_start() -> None:
     assert [each for each in wanted if metrics.registry.get_sample_value(P + each[0], each[1]) != 0] == []
 
 
-def test_exposition() -> None:
+def test_metrics_have_bounded_labels_and_documented_names() -> None:
     Metrics(version="other")
     metrics = Metrics(version="1")
     families = [each for each in metrics.registry.collect() if not each.name.startswith("process_")]
@@ -60,13 +60,13 @@ def test_exposition() -> None:
     assert 'tpu_provisioner_build_info{version="1"} 1.0' in metrics.exposition().decode()
 
 
-def test_the_process_is_measured_under_the_names_that_go_programs_use() -> None:
+def test_metrics_of_the_process_have_the_names_of_go_programs() -> None:
     registry = Metrics(version="1").registry
     assert (registry.get_sample_value("process_resident_memory_bytes") or 0) > 2**20
     assert registry.get_sample_value("process_cpu_seconds_total") is not None
 
 
-def test_a_cost_is_shown_only_with_prices() -> None:
+def test_cost_is_exposed_only_with_prices() -> None:
     metrics = Metrics(version="1")
     metrics.show(usage_of({_ACCOUNT: 0.0}, {}, ()))
     assert metrics.registry.get_sample_value(P + "chip_seconds_total", _ACCOUNT_LABELS) == 0

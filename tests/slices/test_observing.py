@@ -1,4 +1,4 @@
-"""The list of pools, the caches, and what one decision sees of them."""
+"""The list of pools, the watches, and the snapshot of both that one decision uses."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ DRIVER = {constants.TPU_DRA_DRIVER: "true"}
 POOL = NodePool(name=PoolName("a"), status=PoolStatus.RUNNING)
 
 
-def test_a_list_that_fails_is_tried_again_after_twice_the_pause_up_to_half_a_minute() -> None:
-    """The pause counts from the try, not from the last success, and one success ends it."""
+def test_failed_list_of_pools_is_repeated_with_pauses_that_double_up_to_30_s() -> None:
+    """The pause counts from the failed attempt, not from the last success. A success resets it."""
     clock, gke = FakeClock(), FakeGke()
     pools = PoolList(supplier=GkeSupplier(gke=gke, clock=clock.now), clock=clock.now)
     gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE)
@@ -49,8 +49,8 @@ def test_a_list_that_fails_is_tried_again_after_twice_the_pause_up_to_half_a_min
     assert pools.due_in_seconds(clock.now(), every_seconds=60.0) == 1.0
 
 
-def test_a_list_is_as_old_as_the_request_for_it() -> None:
-    """GKE's answer shows the pools as they were at some moment after it was asked."""
+def test_age_of_a_list_counts_from_its_request() -> None:
+    """GKE's answer shows the pools as of some time after the request was sent."""
     clock, gke = FakeClock(), FakeGke()
     gke.set_pool(POOL)
     pools = PoolList(supplier=GkeSupplier(gke=gke, clock=clock.now), clock=clock.now)
@@ -70,12 +70,12 @@ def test_a_list_is_as_old_as_the_request_for_it() -> None:
 @pytest.mark.parametrize(
     ("cost_seconds", "want"),
     [
-        pytest.param(0.02, 1.0, id="a list that costs little"),
+        pytest.param(0.02, 1.0, id="small list"),
         pytest.param(0.12, 1.2, id="1,000 node pools"),
         pytest.param(0.6, 6.0, id="5,000 node pools"),
     ],
 )
-def test_lists_take_at_most_a_tenth_of_a_processor(cost_seconds: float, want: float) -> None:
+def test_lists_of_pools_take_at_most_a_tenth_of_a_processor(cost_seconds: float, want: float) -> None:
     clock, gke, processor = FakeClock(), FakeGke(), iter([5.0, 5.0 + cost_seconds])
     supplier = GkeSupplier(gke=gke, clock=clock.now)
     pools = PoolList(supplier=supplier, clock=clock.now, processor_seconds=lambda: next(processor))
@@ -83,8 +83,8 @@ def test_lists_take_at_most_a_tenth_of_a_processor(cost_seconds: float, want: fl
     assert pools.due_in_seconds(clock.now(), every_seconds=1.0) == pytest.approx(want)
 
 
-def test_an_old_list_is_kept_and_not_decided_on_while_new_ones_fail() -> None:
-    """The snapshot says why, and the problem goes with the first list that succeeds."""
+def test_old_list_is_kept_but_not_used_for_decisions_while_lists_fail() -> None:
+    """The snapshot names the problem until a list succeeds."""
     world = World()
     world.gke.set_pool(POOL)
     pools = PoolList(supplier=GkeSupplier(gke=world.gke, clock=world.clock.now), clock=world.clock.now)
@@ -119,8 +119,8 @@ _ALWAYS = {
 }
 
 
-def test_which_watches_there_are_depends_on_the_settings() -> None:
-    """Namespaces are watched only where their labels decide, Jobs only where they are served."""
+def test_settings_decide_which_watches_exist() -> None:
+    """Namespaces are watched only if their labels decide which pods are served, Jobs only if Jobs are served."""
     for changes, want in (
         ({}, _ALWAYS),
         ({"opt_in_label": ("team", "ml")}, _ALWAYS | {"namespaces"}),
@@ -129,8 +129,8 @@ def test_which_watches_there_are_depends_on_the_settings() -> None:
         assert make_watches(FakeKube(), settings(**changes), lambda: None).named().keys() == want
 
 
-def test_a_watch_says_itself_what_is_wrong_where_it_knows() -> None:
-    """Silence and a missing list have words of ours where it does not."""
+def test_problem_of_a_watch_is_its_own_message_or_its_silence() -> None:
+    """If the watch has no message of its own, the problem is its silence or its missing list."""
     world = World()
     assert not_synced(world.watches) == ()
     world.jobsets.synced = False
@@ -143,8 +143,8 @@ def test_a_watch_says_itself_what_is_wrong_where_it_knows() -> None:
     )
 
 
-def test_a_kind_that_is_not_there_keeps_nothing_else_from_being_decided() -> None:
-    """Its objects are not in the snapshot, which says that nothing is known of them."""
+def test_missing_crd_does_not_prevent_decisions_about_other_kinds() -> None:
+    """The snapshot has no objects of that kind and lists the kind as unknown."""
     world = World()
     uid = world.put_jobset()
     sets = FakeWatch[Workload](lambda: {("default", "serve"): make_lws()})
@@ -157,8 +157,8 @@ def test_a_kind_that_is_not_there_keeps_nothing_else_from_being_decided() -> Non
     assert snapshot.unknown_kinds == {*WorkloadKind} - {WorkloadKind.JOBSET}
 
 
-def test_the_first_answer_about_each_kind_is_waited_for() -> None:
-    """A decision before it would forget what an earlier process noted of their slices."""
+def test_decisions_wait_for_the_first_list_or_error_of_each_kind() -> None:
+    """A decision before the first list would drop the hints of an earlier process for slices of that kind."""
     world = World()
     sets = FakeWatch[Workload](dict)
     watches = replace(world.watches, workloads={**world.watches.workloads, WorkloadKind.LEADER_WORKER_SET: sets})
@@ -170,8 +170,8 @@ def test_the_first_answer_about_each_kind_is_waited_for() -> None:
     assert not_synced(watches) == ()
 
 
-def test_a_snapshot_has_what_the_caches_have() -> None:
-    """JobSets by UID; of the deleted ones those that own a pool; the labels of namespaces where they are watched."""
+def test_snapshot_has_the_objects_of_the_watches() -> None:
+    """Deleted JobSets are in it only if they own a pool, and labels of namespaces only if namespaces are watched."""
     world = World()
     uid = world.put_jobset()
     for owner in (uid, "seen", "unseen"):
@@ -194,7 +194,7 @@ def test_a_snapshot_has_what_the_caches_have() -> None:
 
 
 def test_nodes_have_the_chips_that_they_offer_in_resource_slices() -> None:
-    """Those with google.com/tpu have these alone."""
+    """A node that has google.com/tpu counts with that number, and its ResourceSlice is ignored."""
     world = World()
     amounts = {"plugin": {constants.TPU_RESOURCE: "4"}, "driver": {}, "without": {}}
     for name, amount in amounts.items():

@@ -1,4 +1,4 @@
-"""Workload policies: made when missing, checked when there, never in the way of anything else."""
+"""Workload policies of pools: created if missing, checked if present, and their failures."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REQUEST = NodePoolRequest(
     topology="2x2x2",
     policy_name=OWN,
 )
-#: A pod that names a policy itself: the label says so.
+#: Request for a pod whose selector names the policy; the label is set only for such pools.
 NAMED = replace(REQUEST, policy_name=MINE, labels={constants.POOL_TOPOLOGY: "2x2x2"})
 COMMAND = (
     "create it by hand: gcloud compute resource-policies create workload-policy {} --type=HIGH_THROUGHPUT "
@@ -76,12 +76,12 @@ def methods(world: World) -> list[str]:
     return [call.method for call in world.gke.calls]
 
 
-def test_a_pool_without_a_policy_needs_none(world: World) -> None:
+def test_pool_without_policy_reads_no_policy(world: World) -> None:
     assert send(world, policy_name="").operation == OperationName("operation-1")
     assert methods(world) == ["create_node_pool"]
 
 
-def test_a_missing_policy_of_ours_is_made(world: World) -> None:
+def test_missing_policy_of_the_provisioner_is_created(world: World) -> None:
     assert send(world).failure is None
     assert world.gke.policies == {OWN: RIGHT}
     assert methods(world) == [
@@ -95,19 +95,19 @@ def test_a_missing_policy_of_ours_is_made(world: World) -> None:
 @pytest.mark.parametrize(
     ("policy", "request_"),
     [
-        pytest.param(RIGHT, REQUEST, id="ours"),
-        pytest.param(replace(RIGHT, name=MINE), NAMED, id="one that the pod names"),
+        pytest.param(RIGHT, REQUEST, id="provisioner's policy"),
+        pytest.param(replace(RIGHT, name=MINE), NAMED, id="policy named by the pod"),
     ],
 )
-def test_a_right_policy_is_looked_at_once(world: World, policy: WorkloadPolicy, request_: NodePoolRequest) -> None:
+def test_valid_policy_is_read_only_once(world: World, policy: WorkloadPolicy, request_: NodePoolRequest) -> None:
     world.gke.set_policy(policy)
     assert send(world, request_).failure is None
     assert send(world, request_, name=PoolName("second")).failure is None
     assert methods(world) == ["get_workload_policy", "create_node_pool", "create_node_pool"]
 
 
-def test_a_missing_policy_that_the_pod_names_is_not_made(world: World) -> None:
-    """It is its owner's: the failure says how to make it."""
+def test_missing_policy_named_by_the_pod_is_not_created(world: World) -> None:
+    """The user creates and deletes such a policy. The failure contains the command that creates it."""
     failure = refusal(world, NAMED)
     assert failure.kind is FailureKind.INVALID
     assert failure.message == f"Workload policy {MINE} in us-central1 does not exist; {COMMAND.format(MINE)}"
@@ -125,11 +125,13 @@ def test_a_missing_policy_that_the_pod_names_is_not_made(world: World) -> None:
             "has type HIGH_AVAILABILITY and topology none",
             id="another type",
         ),
-        pytest.param(replace(RIGHT, type="HIGH_AVAILABILITY"), "has type HIGH_AVAILABILITY", id="another type alone"),
+        pytest.param(
+            replace(RIGHT, type="HIGH_AVAILABILITY"), "has type HIGH_AVAILABILITY", id="another type, right topology"
+        ),
         pytest.param(replace(RIGHT, type="", topology=""), "is not a workload policy", id="another kind of policy"),
     ],
 )
-def test_a_wrong_policy_is_refused(world: World, policy: WorkloadPolicy, words: str) -> None:
+def test_create_with_an_unsuitable_policy_is_rejected(world: World, policy: WorkloadPolicy, words: str) -> None:
     world.gke.set_policy(policy)
     failure = refusal(world)
     assert failure.kind is FailureKind.INVALID
@@ -138,8 +140,8 @@ def test_a_wrong_policy_is_refused(world: World, policy: WorkloadPolicy, words: 
     assert f"selector {constants.PLACEMENT_POLICY}, or delete this one and {COMMAND.format(OWN)}" in failure.message
 
 
-def test_a_policy_that_is_not_ready_is_waited_for(world: World) -> None:
-    """Until it is READY the pool is tried again, quietly, and then it is asked for."""
+def test_create_waits_until_its_policy_is_ready(world: World) -> None:
+    """Until the policy is READY, the create is repeated without an Event."""
     world.gke.set_policy(replace(RIGHT, status="CREATING"))
     failure = refusal(world)
     assert failure.kind is FailureKind.OPERATION_IN_THE_WAY
@@ -148,7 +150,7 @@ def test_a_policy_that_is_not_ready_is_waited_for(world: World) -> None:
     assert send(world).failure is None
 
 
-def test_a_policy_that_another_thread_makes_meanwhile(world: World) -> None:
+def test_policy_created_at_the_same_time_by_another_thread_is_used(world: World) -> None:
     world.gke.fail_next("create_workload_policy", FailureKind.ALREADY_EXISTS, after_effect=True)
     assert send(world).failure is None
 
@@ -164,32 +166,32 @@ def test_a_policy_that_another_thread_makes_meanwhile(world: World) -> None:
         pytest.param(FailureKind.INVALID, FailureKind.INVALID, id="a bad name"),
     ],
 )
-def test_failures_of_the_policy_do_not_read_as_the_pools(
+def test_failure_of_a_policy_call_is_not_taken_for_one_of_the_pool(
     world: World, method: str, kind: FailureKind, want: FailureKind
 ) -> None:
-    """No doubt arises about a pool that was never asked for, nor about how many operations GKE takes."""
+    """The pool was not requested, so its outcome is known, and nothing is learned about GKE's limit on operations."""
     world.gke.fail_next(method, kind)
     assert refusal(world).kind is want
     assert send(world).failure is None
 
 
-def test_a_lost_answer_is_made_good(world: World) -> None:
-    """A policy whose create was answered by nobody is found with the next try."""
+def test_policy_whose_create_lost_its_answer_is_found_by_the_next_attempt(world: World) -> None:
+    """If the answer of the policy's create is lost, the next attempt finds the policy."""
     world.gke.fail_next("create_workload_policy", FailureKind.UNKNOWN_OUTCOME, after_effect=True)
     assert refusal(world).kind is FailureKind.UNAVAILABLE
     assert send(world).failure is None
     assert world.gke.counts()["create_workload_policy"] == 1
 
 
-def test_a_made_policy_that_cannot_be_read_at_once(world: World) -> None:
-    """Compute Engine may not know yet what it has just been told to make."""
+def test_policy_that_cannot_be_read_after_its_create_is_read_again(world: World) -> None:
+    """Compute Engine may answer 404 for a policy that it has just created."""
     world.gke.fail_next("get_workload_policy", FailureKind.NOT_FOUND, times=2)
     assert refusal(world).kind is FailureKind.UNAVAILABLE
     assert send(world).failure is None
 
 
-def test_without_the_right_to_look(world: World) -> None:
-    """Policies may have been made by hand: a warning, once, and the pools are asked for."""
+def test_missing_right_to_read_policies_is_logged_once_and_pools_are_created(world: World) -> None:
+    """Users may have created the policies by hand, so the missing right causes one warning, and pools are requested."""
     world.gke.fail_always("get_workload_policy", FailureKind.PERMISSION)
     with capture_logs() as logs:
         for name in ("first", "second"):
@@ -204,16 +206,16 @@ def test_without_the_right_to_look(world: World) -> None:
     )
 
 
-def test_without_the_right_to_make_it(world: World) -> None:
-    """The failure says whose permission is missing and how to do without."""
+def test_missing_right_to_create_policies_is_reported_with_the_command(world: World) -> None:
+    """The failure names the missing permission and the command with which a user can create the policy instead."""
     world.gke.fail_next("create_workload_policy", FailureKind.PERMISSION, message="Required 'x'. Grant it.")
     failure = refusal(world)
     assert failure.kind is FailureKind.PERMISSION
     assert failure.message == f"Required 'x'. Grant it. Or {COMMAND.format(OWN)}"
 
 
-def test_a_policy_that_somebody_deletes(world: World) -> None:
-    """What was right before is looked at again when GKE misses it, and made again; the slice is not refused for it."""
+def test_policy_reported_missing_by_gke_is_read_again_and_the_create_repeated(world: World) -> None:
+    """After GKE reported its policy as missing, the create is repeated, and the policy is read again before it."""
     world.gke.set_policy(RIGHT)
     send(world)
     world.gke.fail_next("create_node_pool", FailureKind.INVALID, message=f'Resource policy "{OWN}" is not found.')
@@ -228,12 +230,12 @@ def test_a_policy_that_somebody_deletes(world: World) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        pytest.param("disk type is wrong", id="another mistake"),
-        pytest.param(f"{OWN} is of another size", id="another mistake of the policy"),
-        pytest.param("Network n is not found", id="another thing that is missing"),
+        pytest.param("disk type is wrong", id="unrelated error"),
+        pytest.param(f"{OWN} is of another size", id="another error of the policy"),
+        pytest.param("Network n is not found", id="another missing resource"),
     ],
 )
-def test_other_refusals_stand(world: World, message: str) -> None:
+def test_rejection_without_relation_to_the_policy_is_unchanged(world: World, message: str) -> None:
     world.gke.fail_next("create_node_pool", FailureKind.INVALID, message=message)
     assert send(world).failure == Failure(kind=FailureKind.INVALID, message=message)
 
@@ -242,15 +244,15 @@ def test_other_refusals_stand(world: World, message: str) -> None:
     ("lease", "want"),
     [
         pytest.param([CALL_TIMEOUT_SECONDS], [], id="too short from the start"),
-        pytest.param([30, CALL_TIMEOUT_SECONDS], ["get_workload_policy"], id="too short to make the policy"),
+        pytest.param([30, CALL_TIMEOUT_SECONDS], ["get_workload_policy"], id="too short to create the policy"),
         pytest.param(
             [30, 30, CALL_TIMEOUT_SECONDS],
             ["get_workload_policy", "create_workload_policy", "get_workload_policy"],
-            id="too short to make the pool",
+            id="too short to create the pool",
         ),
     ],
 )
-def test_nothing_is_changed_without_enough_lease(world: World, lease: list[float], want: list[str]) -> None:
+def test_create_is_not_sent_if_the_lease_ends_too_soon(world: World, lease: list[float], want: list[str]) -> None:
     left = iter(lease)
     world.actor.lease_seconds = lambda: next(left)
     assert refusal(world).kind is FailureKind.UNAVAILABLE

@@ -1,4 +1,4 @@
-"""The proof that the kubeconfig and GCP_CLUSTER are one cluster, and what is not done without it."""
+"""The proof that the kubeconfig and GCP_CLUSTER are the same cluster; without it, no pool is created or deleted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from provisioner.slices.suppliers.gke.translate import Cluster
 from tests.support.controller import CERTIFICATE, OTHER_CERTIFICATE, World
 
 
-def test_a_gke_that_does_not_answer_proves_nothing_until_it_does() -> None:
+def test_proof_fails_until_gke_returns_the_cluster() -> None:
     world = World()
     world.put_jobset()
     world.gke.fail_next("get_cluster", FailureKind.PERMISSION, message="no permission container.clusters.get")
@@ -46,7 +46,7 @@ def world_without_ca() -> World:
     return world
 
 
-def test_where_public_roots_are_trusted_a_node_is_the_proof() -> None:
+def test_node_proves_the_cluster_if_the_kubeconfig_trusts_public_roots() -> None:
     world = world_without_ca()
     node = world.kube.object(object_path("nodes", "z"))
     world.kube.remove_object(object_path("nodes", "z"))
@@ -58,8 +58,8 @@ def test_where_public_roots_are_trusted_a_node_is_the_proof() -> None:
     assert world.proof.proven
 
 
-def test_nodes_with_tpus_are_passed_over() -> None:
-    """GKE names them gke-tpu-HASH-..., whatever their cluster and pool; a thousand of them hide no other node."""
+def test_nodes_with_tpus_are_not_listed_for_the_proof() -> None:
+    """GKE names TPU nodes gke-tpu-HASH-..., without their cluster, so they prove nothing. The list excludes them."""
     world = world_without_ca()
     put_numbered_nodes(world, 1000, **{constants.TPU_ACCELERATOR: "tpu-v6e-slice"})
     assert world.proof.attempt()
@@ -67,8 +67,8 @@ def test_nodes_with_tpus_are_passed_over() -> None:
     assert asked["labelSelector"] == f"!{constants.TPU_ACCELERATOR}"
 
 
-def test_all_pages_of_nodes_are_looked_at_until_one_tells() -> None:
-    """A node that tells the cluster may be on any page."""
+def test_pages_of_nodes_are_read_until_a_node_proves_the_cluster() -> None:
+    """Any page may contain the node whose instance group identifies the cluster."""
     world = world_without_ca()
     put_numbered_nodes(world, 350, provider_id="kind://elsewhere")
     assert world.proof.attempt()
@@ -80,8 +80,8 @@ def test_all_pages_of_nodes_are_looked_at_until_one_tells() -> None:
     assert first.calls("GET").count("/api/v1/nodes") == 1
 
 
-def test_the_pages_of_nodes_have_a_bound() -> None:
-    """A cluster of any size is asked for twenty pages at most, and the words count the nodes that were seen."""
+def test_proof_reads_at_most_20_pages_of_nodes() -> None:
+    """At most 20 pages of 100 nodes are read. The problem contains the number of nodes read."""
     world = world_without_ca()
     put_numbered_nodes(world, 2001, provider_id="kind://elsewhere")
     assert not world.proof.attempt()
@@ -89,8 +89,8 @@ def test_the_pages_of_nodes_have_a_bound() -> None:
     assert "none of the 2000 nodes without TPUs" in world.proof.problem
 
 
-def test_the_next_try_is_due_a_quarter_of_a_minute_after_the_last_whatever_the_clock_says() -> None:
-    """At once before the first, never again once it is proven."""
+def test_next_attempt_is_15_s_after_the_last_even_if_the_clock_is_set() -> None:
+    """A change of the machine's clock must not move the time of the next attempt."""
     world = World(ca_pem=OTHER_CERTIFICATE)
     proof, by = world.proof, timedelta(hours=2)
     proof.clock_set(by)
@@ -103,15 +103,15 @@ def test_the_next_try_is_due_a_quarter_of_a_minute_after_the_last_whatever_the_c
     assert World().proof.follow() == 0.0
 
 
-def test_a_round_without_a_proof_waits_until_the_next_try_is_due() -> None:
+def test_round_without_proof_waits_until_the_next_attempt_is_due() -> None:
     world = World(ca_pem=OTHER_CERTIFICATE)
     world.round()
     assert world.round(after_seconds=10) == pytest.approx(5.0)
     assert world.round(after_seconds=4.95) == pytest.approx(0.1)
 
 
-def test_nodes_are_listed_only_where_no_certificate_can_tell() -> None:
-    """The list is short, and strange nodes in it are no obstacle."""
+def test_nodes_are_listed_only_if_the_kubeconfig_has_no_certificate_authority() -> None:
+    """The certificate authority of the kubeconfig is the usual proof. Malformed nodes in the list are ignored."""
     world = World()
     world.round()
     assert world.calls("GET").count("/api/v1/nodes") == 0
@@ -122,8 +122,8 @@ def test_nodes_are_listed_only_where_no_certificate_can_tell() -> None:
     assert "none of the 0 nodes" in public.proof.problem
 
 
-def test_a_release_channel_that_changes_is_noticed_within_minutes() -> None:
-    """The pools that are made from then on are those that GKE takes there; a read that fails changes nothing."""
+def test_change_of_the_release_channel_applies_to_later_pools() -> None:
+    """GKE requires auto-upgrade for pools of clusters with a release channel. A failed read keeps the known channel."""
     world = World()
     world.put_jobset()
     world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE)
@@ -140,8 +140,8 @@ def test_a_release_channel_that_changes_is_noticed_within_minutes() -> None:
     assert world.gke.counts()["get_cluster"] == 3
 
 
-def test_an_autopilot_cluster_is_refused() -> None:
-    """Whatever certificates say: nothing is listed, readiness says why, and the word of the user changes nothing."""
+def test_autopilot_cluster_is_rejected() -> None:
+    """Readiness reports the problem and pools are not even listed, regardless of the proof and ASSUME_SAME_CLUSTER."""
     world = World()
     world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, autopilot=True)
     world.proof.assume = True
@@ -153,8 +153,8 @@ def test_an_autopilot_cluster_is_refused() -> None:
     assert "Standard" in problem
 
 
-def test_the_word_of_the_user_is_enough() -> None:
-    """ASSUME_SAME_CLUSTER: where nothing can be compared."""
+def test_assume_same_cluster_replaces_the_proof() -> None:
+    """ASSUME_SAME_CLUSTER is for clusters where neither certificates nor nodes can prove it."""
     world = World(ca_pem=OTHER_CERTIFICATE)
     world.proof.assume = True
     world.round()

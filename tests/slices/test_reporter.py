@@ -1,4 +1,4 @@
-"""What people are told: the Events of a whole life on the right objects, notices and their repeats, metrics."""
+"""Reports to users and administrators: Events and their repeats, log lines, alerts and metrics."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def metric(world: World, line: str) -> bool:
     return f"tpu_provisioner_{line}\n" in world.metrics.exposition().decode()
 
 
-def test_the_events_of_a_whole_life(world: World) -> None:
-    """Creation is told on the leader pod, deletion on the JobSet while it exists, with the Go provisioner's reasons."""
+def test_events_of_a_pool_have_the_reasons_of_the_go_provisioner(world: World) -> None:
+    """Events about creates are on the leader pod, about deletes on the JobSet; reasons are the Go provisioner's."""
     pool = world.run_to_use()
     world.complete()
     world.rounds(8, every_seconds=5)
@@ -45,7 +45,7 @@ def test_the_events_of_a_whole_life(world: World) -> None:
     assert world.recorder.reasons("Node") == []
     assert all(pool in each.message for each in world.recorder.told)
     assert {each.kind for each in world.recorder.told} == {"Normal"}
-    # Nothing is remembered of a pool that is gone, or a controller of a year would hold every pool that it ever made.
+    # State of deleted pools is dropped; otherwise it would grow as long as the process runs.
     reporter = world.loop.reporter
     kept = (reporter._creates, reporter._deletes, reporter._wanted_at, reporter._timed, reporter._states)
     assert [each for each in kept if each] == []
@@ -66,11 +66,8 @@ def test_log_lines_of_a_pool_name_its_workload_and_slice(world: World) -> None:
     assert slices["node_pool.create_accepted"].startswith(f"{workload}/")
 
 
-def test_a_postponed_delete_is_told(world: World) -> None:
-    """A pool that must stay because of a pod is logged with the pod's name, and counted as blocked.
-
-    The Event on the JobSet names no pod of another namespace.
-    """
+def test_delete_blocked_by_a_pod_is_reported_without_naming_the_pod(world: World) -> None:
+    """A pod of another namespace is named only in the log and the journal, not in the Event on the JobSet."""
     pool = world.run_to_use()
     world.complete()
     world.round(after_seconds=3)
@@ -86,8 +83,8 @@ def test_a_postponed_delete_is_told(world: World) -> None:
     assert metric(world, "deletes_blocked 1.0")
 
 
-def test_a_delete_that_waits_for_its_pool_to_settle_is_no_failure(world: World) -> None:
-    """No Event and no blocked delete; the page says what it waits for, and a minute later it is sent."""
+def test_delete_of_a_settling_pool_is_not_reported_as_failed(world: World) -> None:
+    """Settling causes no Event and does not count as blocked. The page shows it, and the delete follows in a minute."""
     pool = world.run_to_use()
     world.kube.put_object(jobset_path("other"), jobset_of("other"))
     pending = leader_of("other", uid="uid-of-other")
@@ -103,8 +100,8 @@ def test_a_delete_that_waits_for_its_pool_to_settle_is_no_failure(world: World) 
     assert world.gke.names_of("delete_node_pool") == [pool]
 
 
-def test_a_delete_that_a_pod_holds_up_for_long_is_an_alert_that_names_the_pod(world: World) -> None:
-    """After ten minutes a metric says so, for as long as it lasts."""
+def test_delete_blocked_for_ten_minutes_raises_an_alert_that_names_the_pod(world: World) -> None:
+    """The alert begins after ten minutes and ends with the delete."""
     pool = world.run_to_use()
     world.complete()
     stray = object_path("pods", "stray", namespace="other")
@@ -121,7 +118,7 @@ def test_a_delete_that_a_pod_holds_up_for_long_is_an_alert_that_names_the_pod(wo
     assert metric(world, 'alerts{kind="pool_stuck"} 0.0')
 
 
-def test_a_pool_that_somebody_else_deletes_is_told(world: World) -> None:
+def test_pool_deleted_by_a_user_is_reported_on_the_jobset(world: World) -> None:
     pool = world.run_to_use()
     world.gke.remove_pool(pool)
     world.remove_nodes(pool)
@@ -130,7 +127,7 @@ def test_a_pool_that_somebody_else_deletes_is_told(world: World) -> None:
     assert constants.POOL_NOT_FOUND in world.recorder.reasons("JobSet")
 
 
-def test_metrics_of_a_life(world: World) -> None:
+def test_metrics_follow_a_pool_from_create_to_delete(world: World) -> None:
     world.run_to_use()
     assert metric(world, 'chips{state="in_use"} 4.0')
     assert metric(world, 'node_pools{phase="in_use"} 1.0')
@@ -139,7 +136,7 @@ def test_metrics_of_a_life(world: World) -> None:
     assert metric(world, "leader 1.0")
     assert metric(world, "cluster_proven 1.0")
     assert metric(world, 'time_to_phase_seconds_count{phase="in_use"} 1.0')
-    # Made in the first round, ready three seconds later, in use three seconds after that.
+    # The pool is created in the first round, ready 3 s later, and in use 3 s after that.
     assert metric(world, 'time_to_phase_seconds_sum{phase="ready"} 3.0')
     assert metric(world, 'time_to_phase_seconds_sum{phase="in_use"} 6.0')
     world.complete()
@@ -151,8 +148,8 @@ def test_metrics_of_a_life(world: World) -> None:
     assert metric(world, 'node_pools{phase="deleting"} 0.0')
 
 
-def test_a_pool_that_is_ready_once_more_is_not_measured_once_more(world: World) -> None:
-    """Its leader is restarted on another day; only a pool recreated under that name would count again."""
+def test_pool_that_is_ready_a_second_time_is_measured_once(world: World) -> None:
+    """A restarted leader makes its old pool ready again. Only a pool that is recreated counts a second time."""
     world.run_to_use()
     world.put_leader()
     world.rounds(2, every_seconds=600)
@@ -165,7 +162,7 @@ def test_a_pool_that_is_ready_once_more_is_not_measured_once_more(world: World) 
 
 
 def test_chips_and_pools_are_counted_by_state(world: World) -> None:
-    """Of a pool in the making, one that is ready, one that nothing needs, and one that is deleted."""
+    """The states of one pool in order: being created, ready, idle, being deleted."""
     world.put_jobset()
     seen = []
     for change in (
@@ -187,8 +184,8 @@ def test_chips_and_pools_are_counted_by_state(world: World) -> None:
     assert seen == ["provisioning", "ready", "idle", "deleting"]
 
 
-def test_a_slice_that_is_backed_off_from_has_no_pool_yet(world: World) -> None:
-    """What is only planned is a slice that waits, and no node pool."""
+def test_slice_in_back_off_counts_as_blocked_without_a_pool(world: World) -> None:
+    """A planned pool counts as a waiting slice, not as a node pool."""
     world.gke.fail_next("create_node_pool", FailureKind.STOCKOUT)
     world.put_jobset()
     world.rounds(2, every_seconds=1)
@@ -198,8 +195,8 @@ def test_a_slice_that_is_backed_off_from_has_no_pool_yet(world: World) -> None:
     assert not metric(world, 'node_pools{phase="blocked"} 1.0')
 
 
-def test_a_refused_delete_is_counted_by_its_kind_and_told(world: World) -> None:
-    """With GKE's words, as a warning, and by the reason of the delete."""
+def test_rejected_delete_is_counted_by_kind_and_reported(world: World) -> None:
+    """The Event is a warning with GKE's message; the metric has the reason of the delete and the kind of failure."""
     pool = world.run_to_use()
     world.complete()
     world.gke.fail_always("delete_node_pool", FailureKind.PERMISSION, message="Required 'delete'.")
@@ -216,15 +213,15 @@ def test_a_refused_delete_is_counted_by_its_kind_and_told(world: World) -> None:
     assert world.recorder.reasons("JobSet") == [constants.DELETION_FAILED]
 
 
-def test_events_that_were_dropped_are_counted_once(world: World) -> None:
+def test_dropped_events_are_counted_once(world: World) -> None:
     for dropped in (3, 3, 5):
         world.recorder.dropped_total = dropped
         world.round(after_seconds=1)
     assert metric(world, "events_dropped_total 5.0")
 
 
-def test_a_notice_that_comes_back_is_logged_again(world: World) -> None:
-    """One line when it begins, also the second time."""
+def test_notice_that_returns_is_logged_again(world: World) -> None:
+    """The log has one line whenever a notice begins."""
     with structlog.testing.capture_logs() as logs:
         for topology in ("2x2x3", "2x2x1", "2x2x3"):
             world.put_jobset(topology=topology)
@@ -232,8 +229,8 @@ def test_a_notice_that_comes_back_is_logged_again(world: World) -> None:
     assert [line["event"] for line in logs].count("slice.notice") == 2
 
 
-def test_changes_of_nodes_that_are_rejected_for_long_are_an_alert(world: World) -> None:
-    """As where the right to patch nodes was taken away while nodes of a used pool bear our cordon."""
+def test_node_changes_rejected_for_ten_minutes_raise_an_alert(world: World) -> None:
+    """Without the right to patch nodes, nodes of a used pool remain cordoned by the provisioner."""
     pool = world.run_to_use()
     node = f"gke-test-{pool}-0"
     cordon(world.kube, node)
@@ -251,8 +248,8 @@ def test_changes_of_nodes_that_are_rejected_for_long_are_an_alert(world: World) 
     assert metric(world, 'alerts{kind="node_change_rejected"} 0.0')
 
 
-def test_each_pool_that_is_an_alert_is_logged(world: World) -> None:
-    """A later one as well, while the alert goes on for the first."""
+def test_alert_of_each_pool_is_logged(world: World) -> None:
+    """An alert for a second pool is logged even while the alert for the first one continues."""
     first, second = (Alert(kind="pool_stuck", pool=PoolName(name), message=f"{name} hangs") for name in ("a", "b"))
     with structlog.testing.capture_logs() as logs:
         for alerts in ((first,), (first, second), (second,), ()):
@@ -261,8 +258,8 @@ def test_each_pool_that_is_an_alert_is_logged(world: World) -> None:
     assert told == [("alert.began", "a hangs"), ("alert.began", "b hangs"), ("alert.ended", "a"), ("alert.ended", "b")]
 
 
-def test_a_failed_pool_that_pods_of_others_are_on_names_none_of_them(world: World) -> None:
-    """Its delete is held up, and its status is told once more."""
+def test_events_of_a_failed_pool_do_not_name_pods_of_other_namespaces(world: World) -> None:
+    """The Events about the failure and about the blocked delete are readable by tenants of the JobSet's namespace."""
     world.put_jobset()
     world.rounds(2, every_seconds=3)
     (pool,) = world.gke.pools
@@ -276,8 +273,8 @@ def test_a_failed_pool_that_pods_of_others_are_on_names_none_of_them(world: Worl
     assert not any("stray" in each.message for each in world.recorder.told)
 
 
-def test_a_failed_pool_that_pods_are_on_is_replaced_after_them(world: World) -> None:
-    """Nothing is deleted under them, and the Event does not say so."""
+def test_event_of_a_failed_pool_says_that_it_is_replaced_after_its_pods(world: World) -> None:
+    """The pool is not deleted while pods run on it, and the Event says when it will be."""
     world.put_jobset()
     pool = world.run_to_use()
     world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))
@@ -287,7 +284,7 @@ def test_a_failed_pool_that_pods_are_on_is_replaced_after_them(world: World) -> 
     assert set(told) == {f"Node pool {pool} failed; it is deleted and replaced {when}: GKE gives no reason"}
 
 
-def test_back_off_is_a_metric(world: World) -> None:
+def test_back_off_is_exposed_as_a_metric(world: World) -> None:
     world.put_jobset()
     world.round()
     (pool,) = world.gke.pools
@@ -297,7 +294,7 @@ def test_back_off_is_a_metric(world: World) -> None:
 
 
 def ref(kind: str, number: int) -> ObjectRef:
-    """Return a leader pod or a JobSet."""
+    """Return a reference to a leader pod or a JobSet with this number."""
     return ObjectRef(kind=kind, api_version="v1", namespace="flood", name=f"j-{number}", uid=f"{kind}-{number}")
 
 
@@ -314,8 +311,8 @@ def waiting(slices: int, round_: int = 0) -> Plan:
     return Plan(memory=Memory(), notices=tuple(notices))
 
 
-def test_what_is_only_repeated_costs_nothing_but_a_look() -> None:
-    """A notice is emitted when it is new and every 310 seconds; one that comes and goes is not news each time."""
+def test_repeated_notice_is_emitted_at_most_every_310_s() -> None:
+    """A notice is emitted when it is new and every 310 s, even if it disappears and returns in between."""
     clock, recorder = FakeClock(), FakeRecorder()
     reporter = Reporter(recorder=recorder, metrics=Metrics(version="test"), monotonic=clock)
     with structlog.testing.capture_logs() as logs:
@@ -329,7 +326,7 @@ def test_what_is_only_repeated_costs_nothing_but_a_look() -> None:
     assert [each.message for each in recorder.told[6:]][-1].endswith("next try in 310 s")
 
 
-def test_two_slices_in_the_same_words_are_told_once() -> None:
+def test_equal_notices_of_two_slices_are_emitted_once() -> None:
     recorder = FakeRecorder()
     reporter = Reporter(recorder=recorder, metrics=Metrics(version="test"), monotonic=FakeClock())
     same = Notice(objects=(ref("JobSet", 0),), reason="R", message="m")
@@ -339,8 +336,8 @@ def test_two_slices_in_the_same_words_are_told_once() -> None:
     assert (len(recorder.told), len(logs)) == (1, 1)
 
 
-def test_notices_that_are_over_are_not_kept_for_ever() -> None:
-    """Words that change with every round leave no more than a few thousand behind."""
+def test_past_notices_are_forgotten_beyond_a_limit() -> None:
+    """At most 4,096 past notices are remembered, even if the message of a notice changes in every round."""
     reporter = Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"), monotonic=FakeClock())
     with structlog.testing.capture_logs():
         for number in range(4200):
@@ -350,7 +347,7 @@ def test_notices_that_are_over_are_not_kept_for_ever() -> None:
 
 
 def test_chips_of_split_slices_are_not_counted_as_in_use() -> None:
-    """Two slices are mixed on their pools: all 16 chips are paid for, and no slice is whole."""
+    """The pods of two slices are mixed on two pools, so none of the 16 chips belongs to a complete slice."""
     workloads = [make_jobset(name) for name in "ab"]
     world = DecisionWorld(*workloads)
     pools = [world.put_pool(make_pool(each)) for each in workloads]

@@ -1,4 +1,4 @@
-"""What a round leaves behind besides its calls: pauses, metrics, hints."""
+"""Rounds of the loop: pauses between them, metrics, writes of hints, and crashes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def metric(world: World, name: str, **labels: str) -> float | None:
 
 
 class Stop(threading.Event):
-    """An event that is set after so many waits, and remembers how long each would have been."""
+    """Event that is set after `waits` waits. Each wait advances the clock; `waited` has the time-outs in seconds."""
 
     def __init__(self, waits: int, clock: FakeClock) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Stop(threading.Event):
         self.waited: list[float] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Let the time pass."""
+        """Record the time-out and advance the clock by it."""
         assert timeout is not None
         self.waited.append(timeout)
         self._clock.advance(timeout)
@@ -43,7 +43,7 @@ class Stop(threading.Event):
         return self.is_set()
 
     def asked_seconds_ago(self) -> None:
-        """Say that nobody asked for a round."""
+        """Return None: no watch requested a round."""
 
 
 def run(world: World, rounds: int) -> list[float]:
@@ -54,16 +54,16 @@ def run(world: World, rounds: int) -> list[float]:
     return wake.waited
 
 
-def test_rounds_are_apart_even_where_nothing_is_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gap is part of the pause that the round asked for."""
+def test_rounds_have_a_minimum_gap_even_if_the_pause_is_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The minimum gap of 0.05 s between rounds is part of the pause that the round returned."""
     world = World()
     pauses = iter([10.0, 0.0, 0.02])
     monkeypatch.setattr(Loop, "round", lambda loop: next(pauses))
     assert run(world, 3) == pytest.approx([9.95, 0.0, 0.0])
 
 
-def test_a_round_that_crashed_is_followed_by_another_in_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The crash is counted and does not stop the heartbeat."""
+def test_crashed_round_is_followed_by_the_next_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The crash counts in the metrics, and the loop still counts as alive."""
     world = World()
 
     def crash(loop: Loop) -> float:
@@ -77,15 +77,15 @@ def test_a_round_that_crashed_is_followed_by_another_in_a_second(monkeypatch: py
     assert world.loop.alive()
 
 
-def test_the_end_of_the_last_round_is_a_metric() -> None:
+def test_end_of_the_last_round_is_exposed_as_a_metric() -> None:
     world = World()
     run(world, 1)
     assert metric(world, "loop_last_round_timestamp_seconds") == pytest.approx(world.clock.now().timestamp(), abs=20)
     assert metric(world, "rounds_total", result="ok") == 1.0
 
 
-def test_the_heartbeat_counts_from_the_start_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process whose first round hangs is dead five minutes after it began, and not before."""
+def test_heartbeat_counts_from_the_start_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process whose first round hangs fails the liveness probe 300 s after its start."""
     world = World()
     seen = []
 
@@ -100,8 +100,8 @@ def test_the_heartbeat_counts_from_the_start_of_the_loop(monkeypatch: pytest.Mon
     assert seen == [True, False]
 
 
-def test_the_state_of_the_process_is_in_the_metrics() -> None:
-    """Who leads, whether the cluster is proven, and how each watch is."""
+def test_metrics_show_leadership_proof_and_watches() -> None:
+    """The metrics show leadership, the proof of the cluster, and the state of each watch."""
     world = World(ca_pem=OTHER_CERTIFICATE)
     world.leading, world.pods.synced = False, False
     assert world.round() == 15.0
@@ -119,8 +119,8 @@ def test_the_state_of_the_process_is_in_the_metrics() -> None:
     assert world.loop.problems() == ()
 
 
-def test_a_kind_that_the_cluster_does_not_have_has_no_metrics() -> None:
-    """Not those of the time when it was there, either; one that may not be read is shown as it is."""
+def test_kind_without_crd_has_no_metrics() -> None:
+    """Earlier values disappear when the CRD is deleted. A kind that may not be read has metrics: not synced."""
     world = World()
     sets = FakeWatch[Workload](dict)
     workloads = {**world.watches.workloads, WorkloadKind.LEADER_WORKER_SET: sets}
@@ -138,8 +138,8 @@ def test_a_kind_that_the_cluster_does_not_have_has_no_metrics() -> None:
     assert found == [[None, None], [1.0, float("inf")], [None, None], [0.0, float("inf")]]
 
 
-def test_a_round_waits_until_the_first_thing_is_due() -> None:
-    """A moment of the plan, the next list of pools, or the longest pause, whichever comes first."""
+def test_pause_ends_when_the_earliest_event_is_due() -> None:
+    """The earliest of: the wake-up time of the plan, the next list of pools, and the maximum pause of 15 s."""
     world = World()
     plan = world.loop.last_plan
     assert plan is None
@@ -153,8 +153,8 @@ def test_a_round_waits_until_the_first_thing_is_due() -> None:
     assert world.loop._pause(replace(plan, poll_seconds=2.0)) == pytest.approx(2.0)
 
 
-def test_hints_are_written_two_seconds_apart() -> None:
-    """What changes in between is written with the next round after that; a failed write is repeated."""
+def test_hints_are_written_at_most_every_2_s() -> None:
+    """Changes in between are written by the next round after these 2 s. A failed write is repeated."""
     world = World()
     world.run_to_use()
     writes: list[tuple[float, dict[str, str]]] = []
@@ -176,14 +176,14 @@ def test_hints_are_written_two_seconds_apart() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "want"), [(0.9, 0.0), (1.0, 1.0), (-0.9, 0.0), (-1.0, -1.0)])
-def test_a_clock_that_is_off_by_a_second_was_set(seconds: float, want: float) -> None:
+def test_clock_that_differs_by_a_second_counts_as_set(seconds: float, want: float) -> None:
     steady, by = FakeClock(), [0.0]
     clock = FollowedClock(lambda: datetime.fromtimestamp(steady() + by[0], tz=UTC), steady)
     by[0] = seconds
     assert clock.follow().total_seconds() == want
 
 
-def test_what_cannot_be_told_keeps_nothing_from_being_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_of_the_reporter_does_not_prevent_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     world.put_jobset()
 
@@ -198,8 +198,8 @@ def test_what_cannot_be_told_keeps_nothing_from_being_done(monkeypatch: pytest.M
     assert not any(call.state is CallState.UNDER_WAY for call in world.loop.memory.creates.values())
 
 
-def test_a_decision_that_was_not_carried_out_is_mended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The create is remembered as under way, and nobody makes it: after a minute it is looked up, and sent."""
+def test_create_that_was_decided_but_not_sent_is_sent_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The create is recorded as in flight but was never sent. After a minute the pool is looked up and created."""
     world = World()
     world.put_jobset()
 

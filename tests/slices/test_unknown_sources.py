@@ -1,4 +1,4 @@
-"""Decisions and metrics of the loop while an optional source of facts cannot be read, or a status be written."""
+"""Decisions and metrics of the loop while an optional API cannot be read or a status cannot be written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("catalogue")
 
 
 def unknown(world: World, source: str) -> float | None:
-    """Return the metric of an unknown source."""
+    """Return the metric that is 1 while the source is unknown."""
     return world.metrics.registry.get_sample_value("tpu_provisioner_source_unknown", {"source": source})
 
 
@@ -46,7 +46,7 @@ def requesting(*, accelerator: str = "tpu-v4-podslice", topology: str = "2x2x2",
 
 
 def conditions(world: World) -> dict[str, tuple[str, str]]:
-    """Return status and message of the conditions of the request."""
+    """Return status and message of each condition of the ProvisioningRequest, by type."""
     raw = world.kube.object(REQUEST)
     assert raw is not None
     found: list[dict[str, Any]] = raw.get("status", {}).get("conditions", [])
@@ -92,7 +92,7 @@ def test_request_waits_while_the_machine_types_of_the_cluster_are_unknown() -> N
     world.rounds(3, every_seconds=5)
     (pool,) = world.gke.pools
     assert unknown(world, "machineconfigs") == 0
-    # A restart without the right while GKE creates the pool.
+    # The process restarts without the right while GKE creates the pool.
     tpu.extend(())
     world.watches = replace(world.watches, machine_configs=forbidden)
     world.start()

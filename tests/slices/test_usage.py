@@ -1,4 +1,4 @@
-"""What chips are doing, which accounts count them, what they cost, and how long slices take to start."""
+"""Use and cost of chips, the bounded number of accounts, and the time that slices take to start."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def _leaving(world: World) -> None:
 @pytest.mark.parametrize(
     ("prepare", "want"),
     [
-        pytest.param(_made, None, id="without nodes nothing is used"),
+        pytest.param(_made, None, id="no nodes yet"),
         pytest.param(_up, Use.STARTING, id="ready and without pods"),
-        pytest.param(_running, Use.RUNNING, id="with pods"),
-        pytest.param(_finished, Use.IDLE, id="after the pods"),
+        pytest.param(_running, Use.RUNNING, id="pods running"),
+        pytest.param(_finished, Use.IDLE, id="pods ended"),
         pytest.param(_leaving, Use.DRAINING, id="being deleted"),
     ],
 )
-def test_what_chips_are_doing(prepare: Callable[[World], None], want: Use | None) -> None:
+def test_use_of_chips_follows_the_state_of_the_pool(prepare: Callable[[World], None], want: Use | None) -> None:
     world = World(make_jobset())
     prepare(world)
     plan = world.step()
@@ -75,8 +75,8 @@ def test_what_chips_are_doing(prepare: Callable[[World], None], want: Use | None
     assert unpriced == PoolUse(made.account, 8, None)
 
 
-def test_namespaces_that_come_too_late_are_counted_together() -> None:
-    """Whoever may create namespaces does not fill Prometheus, and the first keep their accounts."""
+def test_namespaces_beyond_the_limit_share_one_account() -> None:
+    """Users who create many namespaces cannot fill Prometheus. The first namespaces keep their own accounts."""
     known: set[Account] = set()
     many = [Account(f"team-{index:04}", _V4, "spot", use.value) for index in range(300) for use in Use]
     for each in (Account("first", _V4, "spot", "idle"), *many, *many):
@@ -86,8 +86,8 @@ def test_namespaces_that_come_too_late_are_counted_together() -> None:
     assert {"first", OTHERS} <= namespaces
 
 
-def test_accounts_are_bounded() -> None:
-    """A namespace that uses everything everywhere has them all, and later ones are others."""
+def test_accounts_beyond_the_limit_are_shared() -> None:
+    """When the limit is reached, further namespaces share one account for each combination of the other labels."""
     kinds = [(kind.value, use.value) for kind in CapacityKind for use in Use]
     accelerators = (_V4, "tpu7x", "tpu-v6e-slice")
     known: set[Account] = set()
@@ -99,20 +99,20 @@ def test_accounts_are_bounded() -> None:
 
 
 class Watched(World):
-    """A world whose starts are measured."""
+    """World that measures the time of the stages in which slices start."""
 
     waiting: Mapping[SliceId, Startup] = {}
 
     def measure(self, *, seconds: float = 60.0) -> list[tuple[str, float]]:
-        """Decide, return what was measured, and let time pass."""
+        """Make a decision, advance the clock, and return the stages reached with their durations in seconds."""
         now = self.now
         plan = self.step(seconds=seconds)
         self.waiting, measured = follow(self.waiting, plan.pools, now)
         return [(stage.value, took) for stage, took in measured]
 
 
-def test_each_stage_is_measured_once_from_when_the_leader_was_unschedulable() -> None:
-    """Not from when the pool was planned: the provisioner may have been away."""
+def test_each_stage_is_measured_once_since_the_leader_is_unschedulable() -> None:
+    """The time before the first decision counts as well, because the provisioner may not have been running."""
     world = Watched(make_jobset())
     world.now = after(100)
     assert world.measure() == []
@@ -127,7 +127,7 @@ def test_each_stage_is_measured_once_from_when_the_leader_was_unschedulable() ->
     assert world.waiting == {}
 
 
-def test_what_comes_together_is_measured_together() -> None:
+def test_stages_reached_in_one_round_are_measured_together() -> None:
     world = Watched(make_jobset())
     world.measure()
     world.finish_creates()
@@ -135,8 +135,8 @@ def test_what_comes_together_is_measured_together() -> None:
     assert world.measure() == [("created", 60.0), ("ready", 60.0), ("running", 60.0)]
 
 
-def test_a_restart_of_the_provisioner_makes_nothing_up() -> None:
-    """When the pool was created is not known any more; when the leader became unschedulable is."""
+def test_restart_of_the_provisioner_measures_only_later_stages() -> None:
+    """The new process does not know the time of the create, but the pod has the time when it became unschedulable."""
     world = Watched(make_jobset())
     world.measure()
     world.measure()
@@ -146,15 +146,15 @@ def test_a_restart_of_the_provisioner_makes_nothing_up() -> None:
     assert world.measure() == [("ready", 180.0)]
 
 
-def test_a_slice_that_ran_already_is_not_measured() -> None:
+def test_slice_that_runs_at_the_first_round_is_not_measured() -> None:
     world = Watched(make_jobset())
     world.live(4)
     assert world.measure() == []
     assert world.waiting == {}
 
 
-def test_a_restarted_job_is_measured_anew_and_its_old_pool_is_not() -> None:
-    """The pool was there before; how long the new leader waits for it counts."""
+def test_restarted_job_on_its_old_pool_is_measured_only_until_it_runs() -> None:
+    """The pool existed before, so only the wait of the new leader until it runs is measured."""
     jobset = make_jobset()
     world = Watched(jobset)
     world.live(4)
@@ -167,7 +167,7 @@ def test_a_restarted_job_is_measured_anew_and_its_old_pool_is_not() -> None:
     assert world.measure() == [("running", 60.0)]
 
 
-def test_a_leader_that_is_replaced_while_it_waits_begins_anew() -> None:
+def test_wait_is_measured_from_the_replacement_of_a_waiting_leader() -> None:
     jobset = make_jobset()
     world = Watched(jobset)
     world.measure(seconds=1000)
@@ -178,7 +178,7 @@ def test_a_leader_that_is_replaced_while_it_waits_begins_anew() -> None:
     assert world.measure() == [("ready", 10.0)]
 
 
-def test_a_clock_behind_the_api_server_measures_nothing_below_zero() -> None:
+def test_clock_behind_the_api_server_gives_no_negative_durations() -> None:
     jobset = make_jobset()
     world = Watched(jobset)
     world.put(make_pod(jobset, unschedulable_since=after(3600)))

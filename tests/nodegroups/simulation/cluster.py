@@ -163,7 +163,7 @@ class Kube:
     # --- nodes
 
     def join(self, name: str) -> None:
-        """Register the node of a machine that runs, once it has a token that is good."""
+        """Register the node of a running machine as soon as the machine has a valid token."""
         machine = self.machine(name)
         if machine is None or machine.status != "RUNNING":
             return

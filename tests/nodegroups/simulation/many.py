@@ -48,7 +48,7 @@ _MOST_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Results. Seconds are virtual, since the creation of all groups."""
+    """Results of a run. Times are virtual seconds since all groups were created, `gone_seconds` since their deletes."""
 
     groups: int
     first_ready_seconds: float

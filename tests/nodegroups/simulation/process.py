@@ -115,7 +115,7 @@ class Process:
         self._plan_round(pause)
         self.rounds_left -= 1
         if self.rounds_left == 0:
-            # Some of the calls are sent until then.
+            # Before its death, the process sends some of the calls.
             self.stage.after(self.stage.rng.uniform(0.0, 0.2), self._die)
 
     def _die(self) -> None:

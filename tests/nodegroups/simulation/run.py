@@ -21,7 +21,7 @@ from tests.support.simulations.runs import Outcome, outcome_of
 READY_WITHIN_SECONDS = 4200.0
 GONE_WITHIN_SECONDS = 7200.0
 _HOUR = 3600.0
-#: Maximum CPU time in seconds of a run. Others take 1 to 2 s, some with a bug several.
+#: Maximum CPU time in seconds of a run. A normal run takes 1 to 2 s, some runs with a planted bug several seconds.
 _CPU_SECONDS = 12.0
 _MOST_READS_PER_HOUR = 12
 _BY_HAND = (
@@ -82,7 +82,7 @@ class Run:
         for name in self.wanted:
             world.kube.annotate(name, names.RECREATIONS_RESET, world.stage.wall().isoformat().replace("+00:00", "Z"))
         began = stage.agenda.now
-        # The controller notices the last fault.
+        # In this time, the controller notices the last fault.
         world.wait(120.0)
         self._repair_by_hand()
         world.wait_until(self._all_ready, within_seconds=READY_WITHIN_SECONDS, step_seconds=10.0)

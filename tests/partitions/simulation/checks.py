@@ -65,7 +65,7 @@ class Checks:
         self._has_its_partition(pod.name, gate.partition_id, gate.server.address, "its gate is opened")
 
     def _take_back(self, pod: Pod) -> None:
-        """A partition is taken back only from a pod that cannot have started."""
+        """Check that a partition is removed only from a pod that cannot have started."""
         if pod.node or pod.gated:
             self.stage.violate(f"the partition of pod {pod.name} is taken back, and it is on {pod.node or 'its way'}")
 

@@ -92,7 +92,7 @@ class Process:
         self.memory, self._readings = shifted(self.memory, by), shifted(self._readings, by)
 
     def wake(self) -> None:
-        """Ask for a round soon."""
+        """Request a round after the minimum gap."""
         self._plan_round(_ROUND_GAP_SECONDS)
 
     def _plan_round(self, seconds: float) -> None:

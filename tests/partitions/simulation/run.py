@@ -114,7 +114,7 @@ class Run:
             self.checks.outlived(began)
             self.checks.none_waits_for_a_server(began)
             if self.kube.pods.keys() <= self.kube.homeless:
-                # No other pod waits for the IPUs of these.
+                # Only pods without a node are left. They get nodes, so that they can end.
                 for uid in list(self.kube.pods):
                     self.kube.make_room(uid)
             late = [pod for pod in self.kube.pods.values() if self._can_be_served_now(pod)]
@@ -176,7 +176,7 @@ class Run:
         up = {address: each for address, each in self.servers.items() if not each.is_down}
         told = [each for each in self.kube.pods.values() if each.told_server and each.told_server not in up]
         if self.settings.namespace_limits and any(each.namespace == pod.namespace for each in told):
-            # The pod may wait for the limit that they use.
+            # Partitions on servers that are down may use up the limit of the pod's namespace.
             return False
         return pod.uid not in self.kube.homeless and self._can_be_served(pod, up)
 

@@ -88,7 +88,7 @@ class VipuServer:
             failed = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=outcome.failure) if outcome.failure else None
             answer(None, failed)
         elif outcome.at is None:
-            # The command stops waiting.
+            # The change never ends; the client gives up after its deadline.
             lost = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="deadline exceeded")
             self.stage.after(120.0, lambda: answer(None, lost))
         else:

@@ -1,4 +1,4 @@
-"""Which workloads are served, and which of their pods want a pool."""
+"""Which workloads and pods are served: opt-in, opt-out, and slice resources of the Go release."""
 
 from __future__ import annotations
 
@@ -19,50 +19,52 @@ OPT_IN = ("team", "ml")
 @pytest.mark.parametrize(
     ("policy", "pod", "workload", "want"),
     [
-        pytest.param({}, {}, {}, True, id="a plain pod is served"),
-        pytest.param({}, {"node_selector": {}}, {}, False, id="a pod without topology selector is not"),
-        pytest.param({}, {"labels": ON}, {}, False, id="a pod may opt out by label"),
-        pytest.param({}, {"annotations": ON}, {}, False, id="a pod may opt out by annotation"),
-        pytest.param({}, {}, {"labels": ON}, False, id="a JobSet may opt out by label"),
-        pytest.param({}, {}, {"annotations": ON}, False, id="a JobSet may opt out by annotation"),
-        pytest.param({}, {"labels": OFF}, {"annotations": OFF}, True, id="any other value opts nothing out"),
+        pytest.param({}, {}, {}, True, id="pod with the selectors of a slice"),
+        pytest.param({}, {"node_selector": {}}, {}, False, id="pod without topology selector"),
+        pytest.param({}, {"labels": ON}, {}, False, id="pod opted out by label"),
+        pytest.param({}, {"annotations": ON}, {}, False, id="pod opted out by annotation"),
+        pytest.param({}, {}, {"labels": ON}, False, id="JobSet opted out by label"),
+        pytest.param({}, {}, {"annotations": ON}, False, id="JobSet opted out by annotation"),
+        pytest.param({}, {"labels": OFF}, {"annotations": OFF}, True, id="other value of the opt-out"),
+        pytest.param({}, {"annotations": {constants.SLICE_TOPOLOGY: "4x4x4"}}, {}, False, id="dynamic slicing"),
+        pytest.param({"namespaces": frozenset({"default"})}, {}, {}, True, id="listed namespace"),
+        pytest.param({"namespaces": frozenset({"other"})}, {}, {}, False, id="unlisted namespace"),
+        pytest.param({"opt_in_label": OPT_IN}, {}, {}, False, id="no opt-in label"),
+        pytest.param({"opt_in_label": OPT_IN}, {"labels": {"team": "ml"}}, {}, True, id="pod opted in"),
         pytest.param(
-            {}, {"annotations": {constants.SLICE_TOPOLOGY: "4x4x4"}}, {}, False, id="dynamic slicing is not ours"
+            {"opt_in_label": OPT_IN}, {"labels": {"team": "web"}}, {}, False, id="another value of the opt-in label"
         ),
-        pytest.param({"namespaces": frozenset({"default"})}, {}, {}, True, id="a listed namespace is served"),
-        pytest.param({"namespaces": frozenset({"other"})}, {}, {}, False, id="an unlisted namespace is not"),
-        pytest.param({"opt_in_label": OPT_IN}, {}, {}, False, id="without the opt-in label nothing is served"),
-        pytest.param({"opt_in_label": OPT_IN}, {"labels": {"team": "ml"}}, {}, True, id="a pod may opt in"),
-        pytest.param({"opt_in_label": OPT_IN}, {"labels": {"team": "web"}}, {}, False, id="with its very value"),
         pytest.param(
             {"opt_in_label": OPT_IN, "namespace_labels": {"default": {"team": "ml"}}},
             {},
             {},
             True,
-            id="a namespace may opt in",
+            id="namespace opted in",
         ),
         pytest.param(
             {"opt_in_label": OPT_IN, "namespace_labels": {"other": {"team": "ml"}}},
             {},
             {},
             False,
-            id="another namespace does not opt in for this one",
+            id="another namespace opted in",
         ),
         pytest.param(
             {"opt_in_label": OPT_IN, "namespace_labels": {"default": {"team": "ml"}}},
             {"labels": ON},
             {},
             False,
-            id="opting out goes before opting in",
+            id="namespace opted in, pod opted out",
         ),
     ],
 )
-def test_serving(*, policy: Mapping[str, Any], pod: Mapping[str, Any], workload: Mapping[str, Any], want: bool) -> None:
+def test_pod_is_served_depending_on_opt_in_opt_out_and_namespace(
+    *, policy: Mapping[str, Any], pod: Mapping[str, Any], workload: Mapping[str, Any], want: bool
+) -> None:
     assert ServingPolicy(**policy).serves(make_jobset(**workload), make_requirements(**pod)) is want
 
 
-def test_why_a_pod_that_does_not_opt_in_is_not_served() -> None:
-    """Labels of the namespace may not have been read."""
+def test_reason_for_not_serving_names_the_missing_opt_in_label() -> None:
+    """If the namespace has not been read, its labels are unknown, and the message says so."""
     for labels, known in (({"default": {}}, ""), ({}, ", as far as the namespace is known,")):
         policy = ServingPolicy(opt_in_label=OPT_IN, namespace_labels=labels)
         found = policy.why_not(make_jobset(), make_requirements())
@@ -73,34 +75,36 @@ def test_why_a_pod_that_does_not_opt_in_is_not_served() -> None:
 @pytest.mark.parametrize(
     ("workload", "policy", "told"),
     [
-        pytest.param({"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}}, {}, True, id="sync is the Go release's"),
-        pytest.param({"labels": {constants.SLICE_AUTOPROVISIONING: "async"}}, {}, True, id="so is async"),
-        pytest.param({"annotations": {constants.SLICE_AUTOPROVISIONING: "true"}}, {}, True, id="so is the early form"),
+        pytest.param({"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}}, {}, True, id="sync"),
+        pytest.param({"labels": {constants.SLICE_AUTOPROVISIONING: "async"}}, {}, True, id="async"),
+        pytest.param(
+            {"annotations": {constants.SLICE_AUTOPROVISIONING: "true"}}, {}, True, id="annotation of early releases"
+        ),
         pytest.param(
             {"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}},
             {"namespaces": ("other",)},
             False,
-            id="of an unlisted namespace nobody is told",
+            id="unlisted namespace, not reported",
         ),
         pytest.param(
             {"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}, "annotations": ON},
             {},
             False,
-            id="who opted out is not told",
+            id="opted out, not reported",
         ),
         pytest.param(
             {"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}, "suspended": True},
             {},
             False,
-            id="nor is one that is suspended",
+            id="suspended, not reported",
         ),
     ],
 )
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_jobset_that_asks_for_slice_resources_gets_no_pools(
+def test_jobset_with_slice_autoprovisioning_is_not_served(
     *, dynamic: bool, workload: dict[str, Any], policy: dict[str, Any], told: bool
 ) -> None:
-    """Whether its pods have the selector of a pool or the annotation of dynamic slicing."""
+    """This applies to pods with the node selector of a pool and to those with the annotation of dynamic slicing."""
     changes = {"node_selector": {}, "annotations": {constants.SLICE_TOPOLOGY: "4x4x4"}} if dynamic else {}
     owner = make_jobset(template=make_requirements(**changes), **workload)
     assert not ServingPolicy(**policy).serves(owner, make_requirements())
@@ -108,7 +112,7 @@ def test_a_jobset_that_asks_for_slice_resources_gets_no_pools(
 
 
 @pytest.mark.parametrize("value", ["", "off", "true"])
-def test_another_value_of_the_label_asks_for_nothing(value: str) -> None:
+def test_unknown_value_of_the_autoprovisioning_label_has_no_effect(value: str) -> None:
     owner = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: value})
     assert ServingPolicy().serves(owner, make_requirements())
     assert told_of(owner) == []

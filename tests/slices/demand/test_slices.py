@@ -1,4 +1,4 @@
-"""From JobSets and their pods to slices."""
+"""Slices of workloads: which groups are slices, their ids, their leader pods, and whether they want a pool."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.world import told_of
 def slices_of(
     *workloads: Workload, pods: tuple[Pod, ...] = (), referred: dict[SliceId, str] | None = None
 ) -> list[Slice]:
-    """Return the slices in the order of their jobs."""
+    """Return the slices, sorted by the name of their group."""
     found = find_slices(
         Workloads.of({workload.uid: workload for workload in workloads}), pods, ServingPolicy(), referred
     )
@@ -45,8 +45,8 @@ def ids_of(workload: Workload) -> list[SliceId]:
     ]
 
 
-def test_each_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
-    """A slice exists from its JobSet's creation on; it wants nothing yet (dependsOn, startup order)."""
+def test_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
+    """A slice without pods wants no pool yet: dependsOn or the startup order may delay its pods."""
     workload = make_jobset(replicas=3)
     found = slices_of(workload, referred=dict.fromkeys(ids_of(workload), ""))
     assert [each.group_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
@@ -55,15 +55,15 @@ def test_each_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
     assert {(each.nodes, each.parallelism) for each in found} == {(2, workload.groups[0].parallelism)}
 
 
-def test_a_child_job_that_nothing_names_hides_none_that_is_named() -> None:
+def test_slices_without_a_known_name_do_not_hide_named_ones() -> None:
     workload = make_jobset(replicas=4)
     first, _, third, _ = ids_of(workload)
     found = slices_of(workload, referred={first: "", third: "train-slice-2"})
     assert [each.group_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
 
 
-def test_of_a_group_of_any_numbers_those_with_pods_come_first() -> None:
-    """A replica of a RayCluster that is made anew may have another number."""
+def test_surplus_replicas_are_dropped_unless_they_have_pods() -> None:
+    """A replica of a RayCluster may have another number after it was recreated."""
     workload = make_jobset(replicas=3)
     workload = replace(workload, groups=(replace(workload.groups[0], any_number=True, surge=8),))
     names = [f"train-slice-{number}" for number in (0, 1, 2, 5)]
@@ -73,8 +73,8 @@ def test_of_a_group_of_any_numbers_those_with_pods_come_first() -> None:
     assert [each.group_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-5"]
 
 
-def test_of_child_jobs_that_nothing_refers_to_one_stands_for_all() -> None:
-    """It says what the template asks for; the others cost nothing, and count as siblings all the same."""
+def test_only_one_child_job_without_references_is_listed() -> None:
+    """One child Job shows the request of the template. The others take no time but count as siblings."""
     workload = make_jobset(replicas=2_000_000)
     driver = PodGroup(name="driver", replicas=2_000_000, parallelism=1, template=make_requirements(chips=0))
     workload = replace(workload, groups=(driver, *workload.groups))
@@ -92,21 +92,21 @@ def test_of_child_jobs_that_nothing_refers_to_one_stands_for_all() -> None:
 @pytest.mark.parametrize(
     ("group_name", "want"),
     [
-        pytest.param("train-slice-7", ["train-slice-0", "train-slice-7"], id="by the name of its child Job"),
-        pytest.param("", ["train-slice-0", "train-slice-7"], id="by its key alone"),
-        pytest.param("train-slice-8", ["train-slice-0", "train-slice-7"], id="by its key where the name is another's"),
-        pytest.param("train-slice-07", ["train-slice-0", "train-slice-7"], id="by its key where the name is odd"),
+        pytest.param("train-slice-7", ["train-slice-0", "train-slice-7"], id="name of its child Job"),
+        pytest.param("", ["train-slice-0", "train-slice-7"], id="only its key"),
+        pytest.param("train-slice-8", ["train-slice-0", "train-slice-7"], id="its key with the name of another Job"),
+        pytest.param("train-slice-07", ["train-slice-0", "train-slice-7"], id="its key with a malformed name"),
     ],
 )
-def test_a_slice_without_pods_is_listed_where_something_refers_to_it(group_name: str, want: list[str]) -> None:
-    """A pool was made for it, or the memory knows where it ran."""
+def test_slice_without_pods_is_listed_if_a_pool_or_the_memory_refers_to_it(group_name: str, want: list[str]) -> None:
+    """Pools and the memory refer to slices, by id and, if known, by the name of the group."""
     workload = make_jobset(replicas=9)
     found = slices_of(workload, referred={ids_of(workload)[7]: group_name})
     assert [each.group_name for each in found] == want
 
 
 @pytest.mark.parametrize("key", [GroupKey("0" * 40), GroupKey(""), group_key("default", "train-slice-9")])
-def test_what_refers_to_no_child_job_makes_no_slice(key: GroupKey) -> None:
+def test_reference_to_a_missing_child_job_makes_no_slice(key: GroupKey) -> None:
     workload = make_jobset(replicas=9)
     found = slices_of(workload, referred={SliceId(workload_uid=workload.uid, group_key=key): "train-slice-9"})
     assert [each.group_name for each in found] == ["train-slice-0"]
@@ -120,8 +120,10 @@ _JOBS = st.lists(
 
 
 @given(_JOBS, st.randoms(use_true_random=False))
-def test_what_is_listed_does_not_depend_on_what_else_is(jobs: list[tuple[str, int, bool]], rng: random.Random) -> None:
-    """Every slice is the same whether few or all are listed, and whether pods and pools name their Jobs or not."""
+def test_listed_slice_does_not_depend_on_which_others_are_listed(
+    jobs: list[tuple[str, int, bool]], rng: random.Random
+) -> None:
+    """A slice is the same if few or all slices are listed, and if pods and pools name their Jobs or only the key."""
     workload = replace(
         make_jobset(),
         groups=tuple(
@@ -159,8 +161,8 @@ def test_what_is_listed_does_not_depend_on_what_else_is(jobs: list[tuple[str, in
     assert listed.keys() >= {each.id for each in everything.values() if each.pods or each.id in some}
 
 
-def test_a_jobset_that_exceeds_a_bound_wants_nothing_and_is_listed_once() -> None:
-    """Its pods count where they are bound, and it is told on the JobSet alone."""
+def test_jobset_beyond_a_bound_wants_no_pool_and_is_reported_once() -> None:
+    """The pods of the JobSet count on the nodes to which they are bound. The problem is reported only on the JobSet."""
     workload = make_jobset(replicas=3, problem="it is too large")
     ended = make_jobset("ended", problem="it is too large", terminal_state="Completed")
     driver = make_jobset("driver", problem="it is too large", template=make_requirements(chips=0))
@@ -170,7 +172,7 @@ def test_a_jobset_that_exceeds_a_bound_wants_nothing_and_is_listed_once() -> Non
     assert told_of(workload, namespaces=("other",)) == []
 
 
-def test_a_pod_that_exceeds_a_bound_wants_and_cannot_have() -> None:
+def test_pod_beyond_a_bound_wants_a_pool_but_has_no_shape() -> None:
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements(problem="too much")),))
     assert (found.pending, found.shape, found.shape_problem) == (True, None, "too much")
@@ -179,22 +181,22 @@ def test_a_pod_that_exceeds_a_bound_wants_and_cannot_have() -> None:
 @pytest.mark.parametrize(
     ("changes", "alive"),
     [
-        pytest.param({}, True, id="a living JobSet has slices"),
-        pytest.param({"suspended": True}, False, id="a suspended one has none"),
-        pytest.param({"terminal_state": "Completed"}, False, id="a completed one has none"),
-        pytest.param({"terminal_state": "Failed"}, False, id="a failed one has none"),
-        pytest.param({"deleting": True}, False, id="one that is being deleted has none"),
-        pytest.param({"managed_by": "kueue.x-k8s.io/multikueue"}, False, id="one that runs elsewhere has none"),
+        pytest.param({}, True, id="living"),
+        pytest.param({"suspended": True}, False, id="suspended"),
+        pytest.param({"terminal_state": "Completed"}, False, id="completed"),
+        pytest.param({"terminal_state": "Failed"}, False, id="failed"),
+        pytest.param({"deleting": True}, False, id="being deleted"),
+        pytest.param({"managed_by": "kueue.x-k8s.io/multikueue"}, False, id="run by another cluster"),
     ],
 )
 def test_only_living_jobsets_have_slices(*, changes: dict[str, Any], alive: bool) -> None:
-    """Pods that are left over do not make a slice of a dead JobSet."""
+    """Remaining pods of a JobSet that has ended do not make a slice."""
     workload = make_jobset(**changes)
     assert bool(slices_of(workload, pods=(make_pod(workload),))) is alive
 
 
-def test_a_suspended_jobset_that_keeps_its_pools_has_the_slices_that_something_refers_to() -> None:
-    """No others, for thousands may wait in a queue; they want nothing, though a leader may still be there."""
+def test_suspended_jobset_that_keeps_its_pools_has_only_referenced_slices() -> None:
+    """Other slices are not listed: thousands of JobSets may be queued. Slices of suspended JobSets want no pool."""
     workload = make_jobset(suspended=True, replicas=1000)
     workloads, leader = Workloads.of({workload.uid: workload}), make_pod(workload, job=3)
     pool_of, *_ = ids_of(workload)
@@ -209,24 +211,28 @@ def test_a_suspended_jobset_that_keeps_its_pools_has_the_slices_that_something_r
 @pytest.mark.parametrize(
     ("changes", "pending"),
     [
-        pytest.param({}, True, id="an unschedulable leader wants"),
-        pytest.param({"unschedulable": False}, False, id="a leader not yet looked at does not"),
-        pytest.param({"node": "n"}, False, id="a bound leader does not"),
-        pytest.param({"index": 1}, False, id="a follower does not"),
-        pytest.param({"completion_index": None}, False, id="a pod without index does not"),
-        pytest.param({"phase": "Failed"}, False, id="a finished leader does not"),
-        pytest.param({"deletion_deadline": after(30)}, False, id="a leader on its way out does not"),
-        pytest.param({"requirements": make_requirements(labels={constants.DISABLE: "true"})}, False, id="nor unserved"),
+        pytest.param({}, True, id="unschedulable leader"),
+        pytest.param({"unschedulable": False}, False, id="leader that the scheduler has not tried"),
+        pytest.param({"node": "n"}, False, id="bound leader"),
+        pytest.param({"index": 1}, False, id="follower"),
+        pytest.param({"completion_index": None}, False, id="pod without index"),
+        pytest.param({"phase": "Failed"}, False, id="finished leader"),
+        pytest.param({"deletion_deadline": after(30)}, False, id="leader being deleted"),
+        pytest.param(
+            {"requirements": make_requirements(labels={constants.DISABLE: "true"})},
+            False,
+            id="leader that is not served",
+        ),
     ],
 )
-def test_a_slice_wants_a_pool_when_its_leader_cannot_be_scheduled(*, changes: dict[str, Any], pending: bool) -> None:
+def test_slice_wants_a_pool_only_if_its_leader_is_unschedulable(*, changes: dict[str, Any], pending: bool) -> None:
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, **changes),))
     assert found.pending is pending
 
 
-def test_of_two_generations_of_leaders_the_waiting_one_is_served() -> None:
-    """During a restart both may be seen for a moment."""
+def test_waiting_leader_is_preferred_to_a_bound_leader() -> None:
+    """During a restart, the cache may contain the leaders of both generations."""
     workload = make_jobset()
     old = make_pod(workload, node="n", name="a", uid="old")
     new = make_pod(workload, name="b", uid="new")
@@ -238,15 +244,17 @@ def test_of_two_generations_of_leaders_the_waiting_one_is_served() -> None:
 @pytest.mark.parametrize(
     ("suspended_after", "topology", "leads"),
     [
-        pytest.param(None, "4x4", True, id="it was never suspended: a webhook may have changed what the pod asks for"),
-        pytest.param(60.0, "2x2x2", True, id="it was suspended since, and asks for the same as before"),
-        pytest.param(60.0, "4x4", False, id="it was suspended and changed since: a cache is behind"),
-        pytest.param(3.0, "4x4", True, id="the clocks of those who say when may differ"),
-        pytest.param(-60.0, "4x4", True, id="it was suspended before the pod came"),
+        pytest.param(None, "4x4", True, id="never suspended, request changed by a webhook"),
+        pytest.param(60.0, "2x2x2", True, id="suspended since, same request"),
+        pytest.param(60.0, "4x4", False, id="suspended since, other request"),
+        pytest.param(3.0, "4x4", True, id="suspended 3 s later: clocks may differ"),
+        pytest.param(-60.0, "4x4", True, id="suspended before the pod was created"),
     ],
 )
-def test_a_pod_of_before_a_change_leads_nothing(*, suspended_after: float | None, topology: str, leads: bool) -> None:
-    """What is bought goes by the pod and by the specification: of different ages, they come to a slice of nobody's."""
+def test_pod_with_other_requests_from_before_a_suspension_is_not_the_leader(
+    *, suspended_after: float | None, topology: str, leads: bool
+) -> None:
+    """A pool depends on the pod and on the spec. An old pod with a new spec would result in a pool for neither."""
     before = make_jobset(parallelism=2)
     pod = make_pod(before, created_at=after(0))
     selector = {**pod.requirements.node_selector, constants.TPU_TOPOLOGY: topology}
@@ -259,8 +267,8 @@ def test_a_pod_of_before_a_change_leads_nothing(*, suspended_after: float | None
     assert found.pods == (pod,)
 
 
-def test_a_jobset_made_again_under_its_name_has_other_slices() -> None:
-    """The UID tells them apart where the job key does not."""
+def test_recreated_jobset_has_other_slices() -> None:
+    """The group keys are equal, but the UIDs differ."""
     first, second = make_jobset(uid="one"), make_jobset(uid="two")
     (old,), (new,) = slices_of(first), slices_of(second)
     assert old.id.group_key == new.id.group_key
@@ -268,7 +276,7 @@ def test_a_jobset_made_again_under_its_name_has_other_slices() -> None:
 
 
 def test_pods_without_jobset_uid_belong_to_the_jobset_of_their_name() -> None:
-    """JobSet releases before 0.8 do not label it."""
+    """JobSet releases before 0.8 do not label pods with the UID."""
     workload = make_jobset()
     (found,) = slices_of(
         workload, make_jobset(namespace="other", suspended=True), pods=(make_pod(workload, workload_uid=""),)
@@ -276,8 +284,8 @@ def test_pods_without_jobset_uid_belong_to_the_jobset_of_their_name() -> None:
     assert found.pending
 
 
-def test_pods_without_jobset_uid_that_are_older_than_their_jobset_are_not_its() -> None:
-    """They are left from an earlier JobSet of that name, and what they ask for is not what this one asks for."""
+def test_pods_without_uid_that_are_older_than_the_jobset_are_ignored() -> None:
+    """Such pods remain from an earlier JobSet of that name, whose requests may differ."""
     made_at = datetime(2026, 1, 1, tzinfo=UTC)
     workload = make_jobset(created_at=made_at)
     (old,) = slices_of(workload, pods=(make_pod(workload, workload_uid="", created_at=made_at - timedelta(seconds=1)),))
@@ -286,32 +294,32 @@ def test_pods_without_jobset_uid_that_are_older_than_their_jobset_are_not_its() 
 
 
 def test_pods_of_unknown_jobsets_make_no_slice() -> None:
-    """What they are bound to is still seen by the matching."""
+    """Matching still counts the pods on the nodes to which they are bound."""
     known, unknown = make_jobset(), make_jobset("unknown")
     nameless = make_pod(unknown, workload_uid="")
     assert len(slices_of(known, pods=(make_pod(unknown), nameless, make_pod(known, group_key=GroupKey(""))))) == 1
 
 
-def test_the_job_key_is_the_sha1_of_namespace_and_job_name() -> None:
+def test_group_key_is_the_sha1_of_namespace_and_job_name() -> None:
     assert group_key("ns", "train-slice-0") == hashlib.sha1(b"ns/train-slice-0").hexdigest()
 
 
-def test_chips_that_only_a_webhook_adds_make_a_slice_with_the_jobs_parallelism() -> None:
-    """The template does not show them; the pods do."""
+def test_chips_added_by_a_webhook_make_a_slice_with_the_jobs_parallelism() -> None:
+    """The template has no chips, but the pods do."""
     workload = make_jobset(parallelism=2, template=make_requirements(chips=0))
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements()),))
     assert (found.group_name, found.parallelism, found.pending) == ("train-slice-0", 2, True)
 
 
-def test_a_job_that_the_jobset_does_not_list_is_no_slice() -> None:
-    """The JobSet was made smaller, or somebody labelled the pods of a Job of their own: nothing is bought for it."""
+def test_job_that_the_jobset_does_not_list_is_no_slice() -> None:
+    """The JobSet was scaled down, or a user labelled pods of another Job; neither must lead to a pool."""
     workload = make_jobset()
     assert [each.group_name for each in slices_of(workload, pods=(make_pod(workload, job=7),))] == ["train-slice-0"]
 
 
 @pytest.mark.parametrize("make", [make_jobset, make_lws])
-def test_what_a_pod_of_no_listed_group_costs_does_not_depend_on_the_spec(make: Callable[..., Workload]) -> None:
-    """Whoever may create pods can name any group, of as many workloads as they like."""
+def test_pod_of_an_unlisted_group_takes_time_independent_of_the_spec(make: Callable[..., Workload]) -> None:
+    """A user who may create pods can label them with any groups of many large workloads."""
     workloads = [make(f"claimed-{number}", replicas=4096) for number in range(150)]
     pods = [make_pod(each, job=5000) for each in workloads]
     known = Workloads.of({each.uid: each for each in workloads})
@@ -323,14 +331,14 @@ def test_what_a_pod_of_no_listed_group_costs_does_not_depend_on_the_spec(make: C
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"namespace": "elsewhere"}, id="it is in another namespace"),
-        pytest.param({"workload_name": "other"}, id="it names another JobSet"),
-        pytest.param({"workload_uid": "other"}, id="it names another UID"),
-        pytest.param({"group_key": GroupKey("")}, id="no Job controls it"),
+        pytest.param({"namespace": "elsewhere"}, id="another namespace"),
+        pytest.param({"workload_name": "other"}, id="another name"),
+        pytest.param({"workload_uid": "other"}, id="another UID"),
+        pytest.param({"group_key": GroupKey("")}, id="no controlling Job"),
     ],
 )
-def test_a_pod_that_only_claims_to_be_a_jobsets_is_not(changes: dict[str, str]) -> None:
-    """Labels can be copied by anybody: name, UID, namespace and controlling Job have to agree."""
+def test_pod_whose_labels_do_not_match_its_jobset_is_ignored(changes: dict[str, str]) -> None:
+    """Any user can copy labels, so name, UID, namespace and controlling Job must all match."""
     workload = make_jobset()
     claim = replace(make_pod(workload), **changes)  # type: ignore[arg-type]
     assert slice_id_of(claim, Workloads.of({workload.uid: workload})) is None
@@ -346,7 +354,7 @@ def test_a_pod_that_only_claims_to_be_a_jobsets_is_not(changes: dict[str, str]) 
     ],
     ids=["no accelerator", "no such topology"],
 )
-def test_an_invalid_request_is_a_slice_without_shape_that_says_why(selector: dict[str, str], words: list[str]) -> None:
+def test_slice_of_an_invalid_request_has_no_shape_but_the_reason(selector: dict[str, str], words: list[str]) -> None:
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements(node_selector=selector)),))
     assert found.pending
