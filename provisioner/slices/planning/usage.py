@@ -1,4 +1,4 @@
-"""Counts for whom each pool is: by the pods on it, else by the workload that it was created for."""
+"""Counts each pool for the users of its pods, otherwise for the workload that it was created for."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ CREATES_PER_HOUR = LimitScope("creates")
 
 
 class Charge(NamedTuple):
-    """For whom one pool counts."""
+    """Namespaces, accelerator and workload that one pool counts for."""
 
-    #: By namespace.
+    #: Number of chips by namespace.
     chips: Mapping[str, int]
     accelerator: str
     workload: WorkloadName

@@ -31,7 +31,7 @@ _MAX_FAILURE_CHARACTERS = 200
 class WaitKind(StrEnum):
     """Cause for which no pool is created for a slice; the first that applies, in this order."""
 
-    #: The request, as it is, cannot be served.
+    #: The request cannot be served unless it is changed.
     REQUEST = "request"
     #: The administrator has paused the creation of pools.
     PAUSE = "pause"
@@ -64,12 +64,12 @@ class WaitsFor:
     """Why no pool is created for a slice now: the one record for its Event, status, page and explain."""
 
     kind: WaitKind
-    #: What is waited for: the scope of a limit, a capacity, or an accelerator; empty for other kinds.
+    #: Scope of a limit, a capacity, or an accelerator that the slice waits for; empty for other kinds.
     what: LimitScope | str = ""
     message: str
     #: The message without places and amounts that other workloads change, for statuses; empty if it is the message.
     lasting: str = ""
-    #: Shorter form for the read model, which shows the details beside it; empty if the message is used.
+    #: Shorter form for the read model, which shows details next to it; empty if the message is used.
     brief: str = ""
     #: Reason of the Event.
     reason: str = constants.CREATION_WAITING
@@ -89,7 +89,7 @@ class WaitsFor:
     warning: bool = True
     #: Whether the wait usually ends soon, so that there is no Event yet.
     silent: bool = False
-    #: Whether all that could be tried has failed: a ProvisioningRequest ends with it.
+    #: Whether every possible choice has failed: a ProvisioningRequest ends with it.
     failed: bool = False
     #: Whether waiting does not help: the request has to be changed.
     final: bool = False
@@ -119,7 +119,7 @@ class WaitsFor:
 
 
 class ChoiceBlocker(NamedTuple):
-    """What blocks one choice of capacity."""
+    """Cause that blocks one choice of capacity."""
 
     choice: CapacityChoice
     last: Backoff
@@ -157,7 +157,7 @@ def of_catalogue(name: PoolName, problem: str) -> WaitsFor:
 
 
 def of_choices(name: PoolName, found: Sequence[ChoiceBlocker], now: datetime, supplier_name: str) -> WaitsFor:
-    """Return what all choices of a slice wait for."""
+    """Return the wait of a slice for all its choices of capacity."""
     distinct = list({(each.last.failure, each.until, each.probed): each for each in found}.values())
     message = _text(name, distinct, now, supplier_name)
     lasting = _text(name, [each._replace(position=0) for each in distinct], now, supplier_name)

@@ -42,18 +42,18 @@ _BOOT = timedelta(seconds=120)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangTurns:
-    """Which of the workloads that start together may take and create pools now."""
+    """Result of the turns: which workloads whose slices start together may take and create pools now."""
 
     #: Slices of each workload that starts together.
     members: Mapping[WorkloadUid, list[Slice]]
-    #: By accelerator; for `Memory`.
+    #: Holds by accelerator, for `Memory.holds`.
     holds: Mapping[str, Hold]
     stamps: Stamps
     #: Resources that workloads wait for.
     contended: AbstractSet[str]
-    #: Workloads that may not, and why.
+    #: Workloads that may not take or create pools, each with the reason.
     waiting: Mapping[WorkloadUid, WaitsFor]
-    #: Workloads whose slices can never all be had; they hold nothing and keep none waiting.
+    #: Workloads whose slices can never all have pools at the same time; they hold no pools and delay no others.
     unsatisfiable: frozenset[WorkloadUid]
     #: Workloads whose pools are deleted, because they wait in line again.
     releasing: frozenset[WorkloadUid]
@@ -62,9 +62,9 @@ class GangTurns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangProgress:
-    """What has become of the workloads that start together."""
+    """Progress of the workloads whose slices start together."""
 
-    #: For `Memory`.
+    #: State of the workloads, for `Memory.gangs`.
     gangs: Mapping[WorkloadUid, Gang]
     holds: Mapping[str, Hold]
     #: Nodes of flex-start pools whose taint is removed.
@@ -110,7 +110,7 @@ def take_turns(round_: Round) -> GangTurns:
             blocking = min(accelerators[uid] & taken)
             waiting[uid] = waits.of_hold(blocking, holds.get(blocking), ids[blocking], place[blocking, uid], now)
         if worst[uid] == 1:
-            # The first of all its lines is passed by no other, or it might never find all accelerators free.
+            # No workload passes one that is first in all its lines; otherwise it might never find all of them free.
             taken |= accelerators[uid]
         taken |= set(holds)
     return GangTurns(
@@ -143,7 +143,7 @@ def _kept_holds(round_: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Ho
 
 
 def _is_new(round_: Round, slices: Sequence[Slice], nodes: AbstractSet[str]) -> bool:
-    """Whether a workload has not begun, and can be served: pools that failed or are being deleted are no beginning."""
+    """Whether a workload has not begun, and can be served; pools that failed or are being deleted do not count."""
     if not any(slice_.pending for slice_ in slices):
         return False
     usable = (pool.usable for slice_ in slices for pool in round_.owned.get(slice_.id, ()))
@@ -169,7 +169,7 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
         before = memory.gangs.get(uid, Gang(queues=uid in holders))
         pools = [supply[place[each.id]] for each in slices if each.id in place and not matching.held.get(each.id)]
         begun = any(pool.ready or pool.unready_since is not None for pool in pools)
-        # A workload that may hold slices and gets none keeps the others waiting as well.
+        # A workload that may hold slices and gets none delays the others as well.
         if uid in turns.releasing or not (begun or uid in holders):
             gangs[uid] = replace(before, ready=0, since=None)
             continue
@@ -196,7 +196,7 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
 def _pauses(
     released: AbstractSet[WorkloadUid], gangs: Mapping[WorkloadUid, Gang], turns: GangTurns, now: datetime
 ) -> dict[str, Hold]:
-    """Return the pauses that begin. Of several workloads that end without a hold, the first in line gets one next."""
+    """Return the pauses that begin. If other workloads without a hold wait as well, the first in line gets one next."""
     pauses = {}
     for uid in sorted(released):
         for accelerator in _accelerators(turns.members[uid]):

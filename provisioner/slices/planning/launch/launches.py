@@ -1,6 +1,6 @@
 """Decides on a create for each slice that wants a pool and has none, or records why there is none.
 
-First each slice is looked at on its own: the pools that it could have, and the reason to wait. Then the line decides:
+First each slice is examined separately: the pools that it could have, and the reason to wait. Then the line decides:
 the supplier's operations, and capacity that was out of stock, go to the first units.
 """
 
@@ -57,7 +57,7 @@ class _Candidate(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Launches:
-    """Serves one slice after the other: an amount that one slice takes is gone for the next."""
+    """Serves one slice after the other: an amount that one slice takes is not available to the next."""
 
     round_: Round
     matching: Matching
@@ -65,14 +65,14 @@ class Launches:
     budget: Budget
     units: Mapping[SliceId, Unit]
     names: set[PoolName]
-    #: Number of pools that were in the making before this decision, by capacity.
+    #: Number of pools that were being created before this decision, by capacity.
     in_flight: Counter[str]
-    #: Zone of each workload whose pools are all to be in one zone.
+    #: Zone of each workload whose pools must all be in one zone.
     zones: dict[WorkloadUid, Zone]
     tallies: Mapping[str, Tally]
     stamps: Stamps
     candidates: list[_Candidate] = field(default_factory=list)
-    #: Slices that only a limit keeps from a pool of a capacity that has not failed; of a gang all of them.
+    #: Slices that could have a pool if a limit did not refuse it; all slices of a workload that starts together.
     refused: list[Sequence[Slice]] = field(default_factory=list)
     waits: dict[SliceId, WaitsFor] = field(default_factory=dict)
     creates: list[Create] = field(default_factory=list)
@@ -91,9 +91,9 @@ class Launches:
     def begin(
         cls, round_: Round, matching: Matching, turns: GangTurns, budget: Budget, line: Sequence[Unit], stamps: Stamps
     ) -> Launches:
-        """Look at each slice that found no pool."""
+        """Start with the candidates: slices that found no pool and that may get a new one."""
         memory = round_.memory
-        # Names of which something is left: open deletes and cached nodes would be taken for those of the new pool.
+        # Names that are still in use: open deletes and cached nodes would be attributed to the new pool.
         names = {pool.name for pool in round_.snapshot.pools} | {node.pool_name for node in round_.snapshot.nodes}
         launches = cls(
             round_=round_,
@@ -114,14 +114,14 @@ class Launches:
         return launches
 
     def serve(self, slots: int) -> None:
-        """Decide on creates, at most `slots`; then place what waits in line."""
+        """Decide on at most `slots` creates, then give the waiting units their places in line."""
         waiting: dict[str, list[Unit]] = defaultdict(list)
         for each in self.candidates:
             for _, offer in each.options.offers:
                 if backoff.probing(self.round_.memory.backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(each.unit)
         places = {key: place_of(in_line(key, units, self.round_.memory.stamps)) for key, units in waiting.items()}
-        # Also of a capacity that is not due now: all wait for it until its next try.
+        # Capacity that is not due now is included: slices wait for its next attempt.
         backoffs = self.round_.memory.backoffs
         self.contended |= {key for key in backoffs if backoff.probing(backoffs, key) is not None}
         for each in self.candidates:
@@ -324,17 +324,17 @@ class Launches:
             self.stamps = granted(self.stamps, resource, [each.unit], self.round_.now)
 
     def _free_name(self, slice_: Slice) -> tuple[int, PoolName]:
-        """Return the next attempt and the name of its pool: one of which nothing is left."""
+        """Return the next attempt, and the name of its pool, which nothing uses any more."""
         listed = max((pool.attempt for pool in self.round_.owned.get(slice_.id, ())), default=0)
         attempt = max(listed, self.round_.memory.attempts.get(slice_.id, 0))
         while (name := pool_name(slice_.workload.name, slice_.id, attempt)) in self.names:
-            # Something is left of an earlier pool of that name, or a pool of that name was created by hand.
+            # An earlier pool of that name has left traces, or a user created a pool of that name.
             attempt += 1
         return attempt, name
 
 
 def _in_flight(round_: Round) -> Counter[str]:
-    """Count the pools in the making by capacity: creates that no list shows, and pools that are PROVISIONING."""
+    """Count the pools that are being created, by capacity: creates that no list shows, and PROVISIONING pools."""
     memory = round_.memory
     if not memory.backoffs:
         return Counter()

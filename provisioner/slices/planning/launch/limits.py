@@ -1,11 +1,11 @@
 """Counts chips, pools and creates against the limits of the administrator.
 
 All pools of the provisioner count that the supplier has or may have: listed pools in any status, and creates that no
-list shows yet. The chips of a pool count for the namespaces whose unfinished pods are bound to it, else for the slice
-that counts on it, else for the workload that it was created for.
+list shows yet. The chips of a pool count for the namespaces whose unfinished pods are bound to it, otherwise for the
+slice that counts on it, otherwise for the workload that it was created for.
 
-A unit that a limit refuses keeps nothing from its equals: they use what is free. From units of lower priority it keeps
-its chips, for at most `KEPT_AT_MOST`.
+A unit that a limit refuses does not block units of equal priority, which use the rest. Its chips are kept from units of
+lower priority for at most `KEPT_AT_MOST`.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ class Budget:
 
 
 def problem_of(slices: Sequence[Slice], settings: Settings) -> str:
-    """Return the limit that can never allow pools for all of some slices at the same time, empty if there is none."""
+    """Return why the limits can never allow pools for all of some slices at the same time, empty if they can."""
     budget = Budget(settings=settings, now=datetime.min.replace(tzinfo=UTC) + 2 * HOUR)
     found = next((limit for limit in budget.limits_of(slices) if limit.asked > limit.most), None)
     return f"{found.setting} does not allow all of them at once" if found is not None else ""
