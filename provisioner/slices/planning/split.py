@@ -29,7 +29,7 @@ class Splits(NamedTuple):
     slices: Mapping[SliceId, frozenset[PoolName]]
     #: Node pools with pods of several slices, one of which has several hosts: these slices.
     pools: Mapping[PoolName, frozenset[SliceId]]
-    #: The slices of several hosts of both.
+    #: Slices of several hosts in either of the two mappings.
     affected: frozenset[SliceId]
 
 

@@ -1,4 +1,4 @@
-"""Why a slice waits: one record for its Event, status, page and explain, and the text of each cause."""
+"""Records why a slice waits, for its Event, status, page and explain, with the text of each cause."""
 
 from __future__ import annotations
 

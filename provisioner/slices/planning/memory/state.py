@@ -212,7 +212,7 @@ class Memory:
     status_since: Mapping[tuple[PoolName, PoolStatus], datetime] = field(default_factory=dict)
     #: Pools that were unready for too long and are being replaced.
     given_up: frozenset[PoolName] = frozenset()
-    #: Time of the last delete of a pool whose workload vanished unseen, while the workloads of many pools did.
+    #: Time of the last delete of a pool whose workload vanished unseen, while deletes are slowed down because of many.
     braked_delete_at: datetime | None = None
     #: Time since which no slice needs each pool.
     unneeded_since: Mapping[PoolName, datetime] = field(default_factory=dict)
