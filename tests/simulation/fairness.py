@@ -28,8 +28,8 @@ PAYS = "9 everybody pays for their own use"
 COUNTED = "10 creates are counted, failed ones too"
 TOLD = "11 nothing is silent"
 
-#: Longest time in seconds for which the first of the line keeps a resource from the next: an attempt, or a ready pool
-#: that no pod is bound to.
+#: Maximum time in seconds for which the first in the line blocks a resource for the next one: by an attempt, or by a
+#: ready pool that no pod is bound to.
 TURN_SECONDS = 900.0
 #: Maximum back-off of capacity, and the rest of other failures of the storm, in seconds.
 BACKOFF_SECONDS = 1800.0
