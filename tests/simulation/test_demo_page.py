@@ -18,7 +18,7 @@ from tests.simulation.run import told_to
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_the_teams_come_are_served_and_have_every_day_s_trouble() -> None:
+def test_teams_are_served_despite_everyday_faults() -> None:
     """Each team has a running workload after a while, a mistake is reported, and no fault stops the rest."""
     demo = Demo(slices=16)
     board = demo.begin()
@@ -43,7 +43,7 @@ def test_the_teams_come_are_served_and_have_every_day_s_trouble() -> None:
     assert len({each.kind for each in board.journal.entries()}) >= 3
 
 
-def test_page_and_commands_find_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_and_commands_show_the_demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The page is served while the demo runs, and the demo ends without an error."""
     demo, seen = Demo(slices=3), []
     monkeypatch.setattr(demo_page, "Demo", lambda **_given: demo)

@@ -15,7 +15,7 @@ class TestSimulation(SimulationContract):
     #: Each bug is found by the seed that its search begins with, or, after a change of runs, by one of about a hundred.
     seeds_for_a_bug = 400
 
-    def test_a_violation_is_told_with_its_history(self) -> None:
+    def test_violation_is_reported_with_its_history(self) -> None:
         """The broken invariant is named, with the steps that led to it and an exit code that fails a build."""
         done = self._simulate("--planted", "every-replica-acts", "--seed", "0", "--history")
         assert done.returncode == 1
