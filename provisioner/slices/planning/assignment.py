@@ -61,8 +61,8 @@ def _wanted(
             return None
         if slice_.mark:
             return _labels_of(slice_)
-        # The leader may have been bound before all nodes were opened. Labels of its own slice stay: while the policy is
-        # installed some pods of the slice are marked, and these may be gone now.
+        # The leader may have been bound before all nodes were opened. Labels of its own slice stay, because some of its
+        # pods may be marked: they were created while the policy was installed, and may not exist now.
         return OPEN if pool.assigned_to is None or _is_foreign(pool, slice_) else None
     claimant = matching.claimed.get(pool.name)
     if claimant is None:

@@ -38,7 +38,7 @@ _LONGEST: Mapping[PoolStatus, timedelta] = MappingProxyType(
 _TO_FAIL = timedelta(minutes=10)
 #: A delete that has been postponed for this long is reported as an alert.
 _HELD_UP = timedelta(minutes=10)
-#: Back-off that ended this long ago is forgotten.
+#: Seconds after its end at which back-off is dropped.
 _STALE_BACKOFF_SECONDS = 3600.0
 _K = TypeVar("_K")
 #: Minimum time in seconds for which pods must be unschedulable, or nodes not ready, before a slice counts as stuck.
@@ -59,7 +59,7 @@ class Stuck:
 def find_stuck(
     round_: Round, matching: Matching, held: Collection[WorkloadUid], hanging: Mapping[PoolName, datetime]
 ) -> tuple[Stuck, ...]:
-    """Find slices whose pool hangs, or whose pods stay unschedulable on it; pools of `held` are free on purpose."""
+    """Find slices whose pool hangs, or whose pods stay unschedulable on it, except pods of the workloads in `held`."""
     place = {slice_id: name for name, slice_id in matching.claimed.items()}
     place |= {slice_id: min(names) for slice_id, names in matching.held.items()}
     found = []

@@ -85,7 +85,8 @@ def still_contended(stamps: Stamps, contended: Collection[str], slices: Iterable
     """Return the stamps of resources that units wait for, of namespaces and workloads that have pods."""
     if not stamps:
         return stamps
-    # Also of pods that do not wait now: a workload that comes and goes would be the longest without a grant each time.
+    # Workloads whose pods do not wait now are included: otherwise a recurring workload would lose its last grant, and
+    # come first each time.
     present = {name for each in slices if each.pods for name in (each.workload.namespace, each.workload.uid)}
     return {key: at for key, at in stamps.items() if key[0] in contended and (key[2] or key[1]) in present}
 

@@ -55,7 +55,7 @@ class Create:
 
     slice_id: SliceId
     request: NodePoolRequest
-    #: The leader pod and the workload, for Events.
+    #: Leader pod and workload, which get the Events.
     pod: ObjectRef
     workload: ObjectRef
 

@@ -231,7 +231,7 @@ def _braked(round_: Round, found: Unneeded) -> Unneeded:
     )
     let_go = queue[:1] if next_at <= now else []
     next_at = now + _PAUSE if let_go else next_at
-    # After this number of further deletes, the limit no longer applies, and the rest is deleted immediately.
+    # After this number of further deletes the brake ends, and the other pools are deleted immediately.
     steps = len(vanished) - len(let_go) - few
     at = {
         each.name: next_at + min(place, steps - 1) * _PAUSE if steps else now

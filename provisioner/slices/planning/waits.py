@@ -79,7 +79,7 @@ class WaitsFor:
     #: slice waits in no line.
     position: int = 0
     of: int = 0
-    #: The first units that come before.
+    #: First units that are ahead in the line.
     ahead: tuple[SliceId, ...] = ()
     #: Workloads that use most of a limit, with their chips or pools, and the number of further workloads.
     users: tuple[tuple[str, int], ...] = ()
@@ -123,7 +123,7 @@ class ChoiceBlocker(NamedTuple):
 
     choice: CapacityChoice
     last: Backoff
-    #: The capacity, if other slices try it first.
+    #: Capacity that other slices try first; empty if the choice waits for a time.
     probed: str = ""
     #: Place among the slices that wait for the capacity, and their number; 0 if the choice waits for a time.
     position: int = 0
@@ -262,7 +262,7 @@ def of_pause(since: datetime | None) -> WaitsFor:
 
 
 def of_hold(accelerator: str, hold: Hold | None, line: Sequence[SliceId], position: int, now: datetime) -> WaitsFor:
-    """Return why a workload that starts together waits at an accelerator; no hold: others come first in the line."""
+    """Return why a workload that starts together waits for an accelerator; without `hold`, others are first in line."""
     if hold is None:
         cause = f"an earlier workload in the line waits for several accelerators, {accelerator} among them"
     elif hold.released:
@@ -288,7 +288,7 @@ def of_gang(message: str) -> WaitsFor:
 
 
 def of_failures(name: PoolName, own: Backoff | None, until: datetime, now: datetime) -> WaitsFor:
-    """Return the wait after too many failed creates of a workload or a namespace; `own` is the last of the slice."""
+    """Return the wait after too many failed creates of a workload or namespace; `own` is the slice's own back-off."""
     message = (
         f"Node pool {name} waits: too many creates of this workload or of its namespace have failed; next try "
         f"{clock(until, now)}"

@@ -31,7 +31,7 @@ _PINS = (
 class Choices:
     """Choices of capacity that may be tried for one slice."""
 
-    #: Best first, each with its zone; never empty.
+    #: Possible choices, best first, each with its zone; never empty.
     open: tuple[CapacityChoice, ...]
     left_out: tuple[str, ...] = ()
 
@@ -88,7 +88,7 @@ def _reservation(selector: Mapping[str, str], settings: Settings) -> str:
             f"the pod selects {constants.RESERVATION_SUB_BLOCK if sub_block else constants.RESERVATION_BLOCK} without "
             f"{constants.RESERVATION_BLOCK if sub_block else constants.RESERVATION_NAME}; add it"
         )
-    # GKE answered NAME/reservationBlocks/B with 404 where the full path was taken (cluster-toolkit issue 5043).
+    # GKE rejects NAME/reservationBlocks/B with 404, and accepts the full path (cluster-toolkit issue 5043).
     project = selector.get(constants.RESERVATION_PROJECT, "") or (settings.project_id if block else "")
     return reservation_path(name, project=project, block=block, sub_block=sub_block) if name else ""
 

@@ -126,14 +126,14 @@ def take_turns(round_: Round) -> GangTurns:
 
 
 def _kept_holds(round_: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]:
-    """Return the holds and pauses that have not ended; a hold ends when its workload is complete or gone."""
+    """Return the holds and pauses that have not ended; a hold ends when its workload is complete or deleted."""
     now, kept = round_.now, {}
     pause = max(_MIN_PAUSE, min(timedelta(seconds=round_.settings.partial_hold_seconds), _MAX_PAUSE))
     owners = {pool.ownership.workload_uid for pool in round_.supply.values()} if round_.memory.holds else set()
     for accelerator, hold in round_.memory.holds.items():
         if not hold.released and hold.workload not in queued:
             continue
-        # A pool whose delete is refused for long must not keep the accelerator closed.
+        # A pool whose delete is rejected for long must not block the accelerator.
         gone = hold.workload not in owners or now - hold.since >= _SLOWEST
         begins = hold.released and hold.until is None and gone
         until = now + pause if begins else hold.until
@@ -209,7 +209,7 @@ def _pauses(
 
 
 def _members(round_: Round) -> dict[WorkloadUid, list[Slice]]:
-    """List the slices that start together, by workload: those that have pods to run now."""
+    """Return the slices that start together, by workload; only slices that have pods to run now."""
     members: dict[WorkloadUid, list[Slice]] = defaultdict(list)
     marked = {slice_.workload.uid for slice_ in round_.slices.values() if slice_.mark}
     for slice_ in round_.slices.values():
@@ -237,7 +237,7 @@ def _is_ready(
 def _is_coming(pool: Supply, now: datetime, since: datetime, limit: timedelta) -> bool:
     """Whether a pool is being created, or has just been: its nodes get ready a little after it is RUNNING."""
     if pool.pool.status is PoolStatus.PROVISIONING:
-        # One choice after the other may fail.
+        # Limited, because one choice after the other may fail.
         return now - since < _SLOWEST
     if pool.late_since is not None:
         return now - pool.late_since < limit
@@ -253,7 +253,7 @@ def _releases(
     used += [(slice_id, name) for slice_id, names in matching.held.items() for name in names]
     for slice_id, name in used:
         slice_ = round_.slices.get(slice_id)
-        # Whether a suspended workload is complete is unknown until it is resumed.
+        # A suspended workload may be incomplete, which is unknown until it is resumed.
         if slice_ is None or slice_id.workload_uid in partial or slice_.workload.suspended or name not in round_.supply:
             continue
         yield from (node.name for node in round_.supply[name].nodes if is_held(node.taints))

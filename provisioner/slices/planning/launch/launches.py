@@ -1,4 +1,4 @@
-"""Decides on a create for each slice that wants a pool and has none, or records why there is none.
+"""Decides on a create for each slice that wants a pool and has none, or records the reason to wait.
 
 First each slice is examined separately: the pools that it could have, and the reason to wait. Then the line decides:
 the supplier's operations, and capacity that was out of stock, go to the first units.
@@ -77,7 +77,7 @@ class Launches:
     waits: dict[SliceId, WaitsFor] = field(default_factory=dict)
     creates: list[Create] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
-    #: One line of the read model for each pool that does not exist yet.
+    #: Entries of the read model for pools that do not exist yet.
     wanted: list[PoolState] = field(default_factory=list)
     wake_at: list[datetime] = field(default_factory=list)
     waits_for_operations: bool = False
@@ -136,7 +136,7 @@ class Launches:
         self.contended |= {CREATES} if self.waits else set()
 
     def _refusals_of_gangs(self) -> dict[SliceId, WaitsFor]:
-        """Return why no pool is created for slices that start together, because not all pools can be created now."""
+        """Return the reason for slices that start together and cannot all get a pool now, so that none is created."""
         found: dict[SliceId, WaitsFor] = {}
         slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
         allowed = self.gangs.members.keys() - self.gangs.waiting.keys()
@@ -145,13 +145,13 @@ class Launches:
                 slices[slice_.workload.uid].append(slice_)
         memory, supplier_name = self.round_.memory, self.round_.rules.supplier_name
         rejected = {digest for digest, last in memory.backoffs.items() if last.slice_id is not None}
-        # Until the pool is up, because the operation of an accepted create may end with the same rejection.
+        # A create counts as tried until its pool is up, because its operation may end with the same rejection.
         calls = (*memory.creates.values(), *memory.in_making.values())
         tried = {call.slice_id for call in calls if call.request.digest in rejected}
         for uid, unserved in slices.items():
             refusal = self.budget.refusal(unserved, self.units[unserved[0].id])
             problem, first = problem_of_all(self.round_, unserved, self.matching.zones), None
-            # A limit that never allows all of them is a refusal with its own message.
+            # If a limit never allows all of them, its own message is the reason.
             if refusal is not None and (refusal.final or not problem):
                 wait = replace(refusal, key="together")
                 self._note_refused(refusal, unserved)
@@ -168,9 +168,9 @@ class Launches:
     def _first_tried(
         self, uid: WorkloadUid, unserved: Sequence[Slice], rejected: Collection[str], tried: Collection[SliceId]
     ) -> Slice | None:
-        """Return the slice with a request that the supplier rejected before; other slices would be created for nothing.
+        """Return the slice to try first, with a request that was rejected before; pools of the others might be useless.
 
-        `tried` are slices whose rejected request is tried again, and whose pool is not up yet.
+        `tried` has slices whose rejected request is being tried again and whose pool is not up yet.
         """
         for slice_ in self.gangs.members[uid]:
             if slice_.id in tried:
@@ -223,16 +223,16 @@ class Launches:
         return options
 
     def _note_refused(self, refusal: WaitsFor, slices: Sequence[Slice]) -> None:
-        """Remember slices for which room is made: none of buffers, and none whose capacity has failed."""
+        """Record slices for which room is made, if a limit refuses them and the capacity of none has failed."""
         fresh = (has_fresh_offer(self.round_, each, self.zones.get(each.workload.uid)) for each in slices)
         if refusal.kind is WaitKind.LIMIT and all(fresh):
             self.refused.append(slices)
 
     def _serve(self, each: _Candidate, places: Mapping[str, Mapping[SliceId, int]], slots: int) -> None:
-        """Decide on a create for one slice, if the line lets it."""
+        """Decide on a create for one slice, or record why it waits."""
         slice_, name = each.slice_, each.name
         if self.zones.get(slice_.workload.uid) != each.zone and wants_one_zone(slice_, self.round_.settings):
-            # Another slice of the workload has settled the zone since.
+            # The options are outdated: another slice of the workload has chosen the zone in this decision.
             again = self._look_at(slice_, {})
             if again is None:
                 return
@@ -275,14 +275,14 @@ class Launches:
         self.wake_at += [wait.until] if wait.until is not None else []
 
     def _place_limited(self) -> None:
-        """Write place and users into the records of units that wait for a limit or for operations."""
+        """Add the place in the line, and the users of the limit, to the records of waits for limits or operations."""
         lines: dict[tuple[WaitKind, LimitScope | str], dict[Unit, list[SliceId]]] = defaultdict(dict)
         gangs = self.gangs.members
         first: dict[WorkloadUid, Unit] = {}
         for slice_id, wait in self.waits.items():
             if wait.kind in (WaitKind.LIMIT, WaitKind.OPERATIONS) and not wait.final and wait.key != "spare":
                 unit = self.units[slice_id]
-                # Slices that start together have one place.
+                # Slices that start together share one place in the line.
                 unit = first.setdefault(slice_id.workload_uid, unit) if slice_id.workload_uid in gangs else unit
                 lines[wait.kind, wait.what].setdefault(unit, []).append(slice_id)
         users = self.budget.users() if lines else {}

@@ -28,10 +28,10 @@ class LaunchOptions:
     """The pools that a slice could have now, apart from limits and other slices."""
 
     choices: Choices
-    #: Best first. Only the last one may be of capacity that has not failed.
+    #: Possible pools, best first. Only the last one may have a capacity that has not failed.
     offers: tuple[tuple[CapacityChoice, Specification], ...]
     blockers: tuple[ChoiceBlocker, ...]
-    #: Why there will be no pool until the workload or the settings change, empty if there may be one.
+    #: Why no pool is possible until the workload or the settings change; empty if one may be possible.
     permanent_problem: str
 
 

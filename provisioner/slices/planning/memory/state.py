@@ -161,7 +161,7 @@ class Hold:
 class OperationLimit:
     """Learned bound on the number of concurrent operations; dropped 60 s after the last rejection."""
 
-    #: Number of operations that GKE ran at the last rejection; None if unknown.
+    #: Maximum number of operations that GKE has run since the last rejection, inclusive; None if unknown.
     limit: int | None = None
     rejected_at: datetime | None = None
     #: Whether GKE has rejected an operation since the last decision, at which `running` operations ran.
