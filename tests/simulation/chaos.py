@@ -140,7 +140,7 @@ class Chaos:
             if pool.status is PoolStatus.RECONCILING:
                 world.set_status(pool.name, PoolStatus.RUNNING)
         self.simulation.cloud.repair()
-        # Creates and deletes that were about to fail fail only now.
+        # Repeated, because operations that were in progress fail only some time after the storm.
         self.stage.agenda.after(100.0, self.simulation.cloud.repair)
         for name in list(self.simulation.cluster.nodes):
             self.simulation.cloud.set_status(name, ready=True)

@@ -107,7 +107,7 @@ class Deletes:
         return looked_at if self._stage.agenda.now - looked_at < LOOK_TO_EFFECT_SECONDS else float("inf")
 
     def _counts_on(self, workload: WorkloadRun, job: int, pool: Pool) -> bool:
-        """Whether a slice of an existing workload has no pods bound, and this pool is the only one for it."""
+        """Whether a slice of an existing workload has no bound pods, and only this pool is available for it."""
         if self._checker.pods_bound(workload, job) or not fits(workload, job, pool):
             return False
         made_for = owner_of(pool.body["config"]["labels"]) == (workload.uid, workload.slice_id(job).group_key)

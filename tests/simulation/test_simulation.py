@@ -12,7 +12,7 @@ class TestSimulation(SimulationContract):
     module = "tests.simulation"
     name = "slices"
     bugs = len(BUGS)
-    #: Each bug is found by the seed that its search begins with, or, after a change of runs, by one of about a hundred.
+    #: Maximum number of seeds per bug: its first seed finds it, or, if a change has moved it, about a hundred seeds do.
     seeds_for_a_bug = 400
 
     def test_violation_is_reported_with_its_history(self) -> None:
