@@ -1,9 +1,9 @@
-"""Decides what the API server makes of new pods with chips: the placement policy, which most runs install.
+"""Simulates the review of new pods with chips by the placement policy, which most runs install.
 
 The policy marks pods of groups in namespaces with the label `tpu-provisioner/placement: assign`, keeps all other pods
-off labelled nodes, and rejects pods elsewhere that select the labels themselves. Some runs install it while pods are
-there already. The module shares neither keys nor functions with the product: a mistake in one cannot hide in the other.
-Chance comes from a source of its own, and runs without the policy have no second namespace.
+off labelled nodes, and rejects pods elsewhere that select the labels themselves. Some runs install it when pods already
+exist. The module shares neither keys nor functions with the product: a mistake in one cannot hide in the other. The
+random source is separate, and runs without the policy have no second namespace.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LATE_CHANCE = 0.15
 _LATE_SECONDS = (10.0, 90.0)
 #: Probability that a namespace has the label.
 _ASSIGNS = {NAMESPACE: 0.8, SECOND_NAMESPACE: 0.5, HOSTILE_NAMESPACE: 0.6, OTHER_NAMESPACE: 0.3}
-#: Share of the workloads of labelled namespaces that have exclusive placement all the same.
+#: Share of the workloads of labelled namespaces that nevertheless have exclusive placement.
 _EXCLUSIVE_CHANCE = 0.4
 _EDITS_CHANCE = 0.3
 _PRIORITIES_CHANCE = 0.4
@@ -51,10 +51,10 @@ class Admission:
         #: Time in seconds at which the policy is installed; infinite if it never is.
         self.since = late if present else math.inf
         self._assigns = frozenset(namespace for namespace, chance in _ASSIGNS.items() if rng.random() < chance)
-        #: Whether a user edits labels of nodes now and then.
+        #: Whether a user sometimes edits labels of nodes.
         self.edits_labels = present and rng.random() < _EDITS_CHANCE
         self._has_priorities = rng.random() < _PRIORITIES_CHANCE
-        #: Workloads by the mark that pods of theirs were given: key and namespace.
+        #: Workloads by the mark that their pods were given: key and namespace.
         self.granted: dict[tuple[str, str], dict[WorkloadRun, None]] = {}
 
     @property
@@ -79,21 +79,21 @@ class Admission:
         """Return whether pods that a namespace creates later are marked exactly if those of now are."""
         return self.installed or not self.present or namespace not in self._assigns
 
-    # --- what workloads ask for, which depends on the policy
+    # --- requests of workloads, which depend on the policy
 
     def namespace(self) -> str:
         """Return the namespace of a workload that is about to be created."""
         return self.rng.choice((NAMESPACE, SECOND_NAMESPACE)) if self.present else NAMESPACE
 
     def exclusive(self, namespace: str) -> bool:
-        """Return whether a new workload asks for a placement of its own beside the policy."""
+        """Return whether a new workload requests exclusive placement in addition to the policy."""
         return not self.marks(namespace) or self.rng.random() < _EXCLUSIVE_CHANCE
 
     def priority(self) -> int:
         """Return the priority of the pods of a workload that is about to be created."""
         return self.rng.choice(_PRIORITIES) if self._has_priorities else 0
 
-    # --- what the API server does
+    # --- API server
 
     def review(self, pod: PodRun, labels: Mapping[str, str]) -> bool:
         """Change a pod that is about to be created; return whether it is allowed."""
@@ -113,14 +113,14 @@ class Admission:
         return True
 
     def _grant(self, pod: PodRun) -> None:
-        """Note which workload may get a pool by the marks of a pod, also marks that it has without the policy."""
+        """Record which workload may get a pool by the marks of a pod, which it may also have without the policy."""
         mark = mark_of(pod.selector)
         if pod.workload is not None and is_assigned(mark) and mark[1] == pod.namespace:
             self.granted.setdefault(mark, {})[pod.workload] = None
 
 
 def _key(labels: Mapping[str, str]) -> str:
-    """Return the key of the group that labels name, empty for none; a letter tells its kind."""
+    """Return the key of the group that labels identify, empty if none; a letter identifies its kind."""
     job_key = labels.get("jobset.sigs.k8s.io/job-key")
     if job_key:
         return f"j-{job_key}"
@@ -136,7 +136,7 @@ def _key(labels: Mapping[str, str]) -> str:
 
 
 def mark_of(labels: Mapping[str, str]) -> tuple[str, str]:
-    """Return the slice that labels of a node, or selectors of a pod, name: key and namespace; both empty for none."""
+    """Return the slice in labels of a node or selectors of a pod: key and namespace, both empty without a slice."""
     return labels.get(SLICE, ""), labels.get(SLICE_NAMESPACE, "")
 
 

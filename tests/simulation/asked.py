@@ -1,8 +1,8 @@
-"""What is promised of ProvisioningRequests and CapacityBuffers, judged on the world.
+"""Checks the promises to ProvisioningRequests and CapacityBuffers on the actual world.
 
-A request is called provisioned when each of its slices has a pool of its own that pods can be bound to; then no other
-pool is made for it, or for the pods that use it as long as it lives, and it ends when these run or do not come. A
-buffer has its slices again soon after they are used, where nothing is in the way.
+A request is called provisioned when each of its slices has its own pool that pods can be bound to. Then no other pool
+is created for the request, or for the pods that use it while it exists. The request ends when these pods run or do not
+come. A buffer gets its slices back soon after they were used, unless something prevents it.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
 PART = "12 a workload is resumed only with all pools of its request ready"
 TWICE = "13 no pool is made for what a request is served with"
 _REFUSED_CHANCE = 0.05
-#: For how long somebody may count on a pool that a buffer would have, and does not use it.
+#: Maximum time in seconds for which a slice may count on a pool of a buffer without using it.
 _FREED_SECONDS = 360.0
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
 
 
 class Asked:
-    """Judges one run."""
+    """Checks one run."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._stage = simulation.stage
         self._rng = random.Random(f"asked {simulation.stage.seed}")
-        #: When a pool on which pods could run ceased to be so.
+        #: Time at which each pool that pods could run on stopped being usable.
         self._lost_at: dict[str, float] = {}
         self._whole: set[str] = set()
-        #: Since when slices of a buffer have been missing.
+        #: Time since which slices of each buffer have been missing.
         self._missing_since: dict[BufferRun, float] = {}
         if simulation.asks:
             for kind in (REQUEST, BUFFER):
                 simulation.stage.store.listen(KINDS[kind].resource, self._take_status)
             simulation.stage.store.listen("nodes", self._look_at_pool)
 
-    # --- what happens
+    # --- events of the world
 
     def _take_status(self, change: Change) -> None:
         run = self._simulation.cluster.workloads.get(change.path)
@@ -60,7 +60,7 @@ class Asked:
             run.take_status(change.after.get("status", {}), self._stage.agenda.now)
 
     def _look_at_pool(self, change: Change) -> None:
-        """Note whether pods can run on the pool of a node that changes."""
+        """Record whether pods can run on the pool of a node that changes."""
         metadata = (change.after or change.before or {})["metadata"]
         name = reported_pool(metadata["labels"], metadata["annotations"])
         pool = self._simulation.cloud.pools.get(name)
@@ -77,7 +77,7 @@ class Asked:
     # --- statuses
 
     def before_status(self, process: Process, path: str, status: JsonObject) -> None:
-        """Judge a write of a status that is about to take effect."""
+        """Check a write of a status that is about to take effect."""
         run = self._simulation.cluster.workloads.get(path)
         true = {each["type"]: each["reason"] for each in status["conditions"] if each["status"] == "True"}
         process.note("writes %s: %s", path.rsplit("/", 1)[-1], ", ".join(f"{key} {true[key]}" for key in true) or "-")
@@ -91,7 +91,7 @@ class Asked:
                 self._stage.violate(PART, f"{process.name} calls {run.name} provisioned, {wrong}")
 
     def refuses(self, path: str) -> bool:
-        """Whether an admission plugin refuses the write of a status."""
+        """Whether an admission plugin rejects the write of a status."""
         if not self._stage.stormy or self._rng.random() >= _REFUSED_CHANCE:
             return False
         self._stage.fault("status refused", path)
@@ -108,7 +108,7 @@ class Asked:
             elif pool is not None and not fits(run, 0, pool):
                 yield f"and its pods do not fit {name}"
             for pod in self._simulation.cluster.pods_on_pool(name):
-                # One that no workload made is not watched.
+                # The provisioner does not watch a pod without a workload.
                 if (
                     pod.workload is not None
                     and now - pod.bound_at > stale_seconds
@@ -116,7 +116,7 @@ class Asked:
                     and pod.deadline is None
                 ):
                     yield f"and pod {pod.name} is on {name}"
-            # Pods may have come, and ended, on one of the pools of a request that still lives.
+            # Pods may have run and ended on one of the pools of a request that still exists.
             left_at = self._simulation.cluster.left_by.get(name, ("", 0.0))[1]
             for other in self._requests():
                 since = other.true_since.get(constants.PROVISIONED, float("inf"))
@@ -126,7 +126,7 @@ class Asked:
     # --- creates
 
     def judge_create(self, process: Process, pool: Pool) -> None:
-        """Judge whom a new pool is for."""
+        """Check whether the slice of a new pool may get one."""
         uid, key = owner_of(pool.body["config"]["labels"])
         now, stale_seconds = self._stage.agenda.now, self._simulation.checker.stale_seconds()
         run = next((each for each in self._simulation.cluster.every_workload if each.uid == uid), None)
@@ -142,9 +142,9 @@ class Asked:
                 self._stage.violate(TWICE, f"{process.name} makes {pool.name} for pods of {live.name}, which lives")
 
     def judge_refill(self, process: Process, pool: Pool) -> bool:
-        """Judge a new pool that is for a buffer; say whether it is.
+        """Check a new pool that is for a buffer; return whether it is.
 
-        Whoever waits for a pool takes those that were made for buffers, so that these are counted together.
+        Slices that wait take pools created for buffers, so that both kinds are counted together.
         """
         uid = owner_of(pool.body["config"]["labels"])[0]
         run = next((each for each in self._simulation.cluster.every_workload if each.uid == uid), None)
@@ -178,35 +178,35 @@ class Asked:
     # --- after the storm
 
     def served(self, run: WorkloadRun) -> bool:
-        """Whether an ask has what it is promised in a settled world."""
+        """Whether a request or a buffer has its promised slices in a settled world."""
         if isinstance(run, BufferRun):
             return self.missing(run) <= 0
-        # Its pods have come, or will not.
+        # The pods of a request have come, or will not come.
         return False
 
     def together(self, run: AskRun) -> list[str]:
-        """List the UIDs of an ask and of those that share pools with it: nobody knows which of them lacks one."""
+        """Return the UIDs of a request or buffer and of those that share pools with it: any of them may lack a pool."""
         return [
             run.uid,
             *(each.uid for each in self.buffers() if isinstance(run, BufferRun) and each.shape == run.shape),
         ]
 
     def unserved(self) -> Iterator[str]:
-        """Say which JobSets wait for their request although it could be served."""
+        """Return which JobSets wait for their request although it could be served."""
         for run in self._simulation.kueue.runs():
             able = self._simulation.checker.can_end(run) and self._within_limits(run)
             if run.suspended and run.active and not run.terminal and able:
                 yield f"{run.kind} {run.name} waits for {run.request.name if run.request is not None else 'nothing'}"
 
     def _within_limits(self, run: QueuedRun) -> bool:
-        """Whether the limits allow all of its slices at once."""
+        """Whether the limits allow all slices of a JobSet at the same time."""
         market = self._simulation.market
         chips = run.shape.hosts * run.shape.chips * run.replicas
         most = min(each for each in (market.max_chips, market.stock_chips, chips) if each is not None)
         return chips <= most and (market.max_pools is None or run.replicas <= market.max_pools)
 
     def overdue(self) -> Iterator[str]:
-        """Say which buffers have had too few pools for too long; to be called every few seconds."""
+        """Return which buffers have had too few pools for too long; called every few seconds."""
         before, self._missing_since = self._missing_since, {}
         waiting = self._simulation.checker.waiting
         for run in self.buffers():
@@ -220,7 +220,7 @@ class Asked:
                 yield f"buffer {run.name} ({run.uid}) has had too few pools for {seconds:.0f} s, no create was sent"
 
     def idle(self, run: BufferRun, statuses: tuple[PoolStatus, ...] = (PoolStatus.RUNNING,)) -> set[str]:
-        """List the pools that a buffer may have."""
+        """Return the pools that a buffer may have."""
         used = {pod.pool for pod in self._simulation.cluster.pods if pod.node and not pod.finished}
         return {
             pool.name
@@ -229,17 +229,17 @@ class Asked:
         }
 
     def missing(self, run: BufferRun, statuses: tuple[PoolStatus, ...] = (PoolStatus.RUNNING,)) -> int:
-        """Return how many pools buffers of one shape lack together."""
+        """Return the number of pools that all buffers of one shape lack together."""
         wanted = sum(len(each.slots()) for each in self.buffers() if each.shape == run.shape)
         return wanted - len(self.idle(run, statuses))
 
     def buffers(self) -> list[BufferRun]:
-        """List the buffers that are there."""
+        """Return the existing buffers."""
         workloads = self._simulation.cluster.workloads.values()
         return [each for each in workloads if isinstance(each, BufferRun)]
 
     def warm(self) -> set[str]:
-        """List the idle pools that buffers may have."""
+        """Return the idle pools that buffers may have."""
         return set().union(*map(self.idle, self.buffers()))
 
     def _requests(self) -> list[RequestRun]:

@@ -1,7 +1,7 @@
-"""ProvisioningRequests, CapacityBuffers and PodTemplates as they really are and as the API server shows them.
+"""Actual ProvisioningRequests, CapacityBuffers and PodTemplates, and their objects as the API server shows them.
 
-Also those who keep warm slices with buffers. Where a zone has few chips there are none: a buffer gives way to work that
-a limit keeps out, not to a stockout. Buffers that follow a workload are not played.
+Also the users that keep warm slices with buffers. Runs whose zone has few chips have no such users, because a buffer
+gives way to workloads that a limit refuses, not to a stockout. Buffers that follow a workload are not simulated.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ _DRAWN = ((REQUEST,), (BUFFER,), (REQUEST, BUFFER))
 
 
 def asked_in(seed: int) -> tuple[WorkloadKind, ...]:
-    """Return which kinds of asks the run of a seed has: none in most."""
+    """Return the kinds of asks in the run of a seed; most runs have none."""
     rng = random.Random(f"asks {seed}")
     return rng.choice(_DRAWN) if rng.random() < _CHANCE else ()
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class AskRun(WorkloadRun):
-    """What asks for slices and has no pods."""
+    """Object that requests slices and has no pods."""
 
     fate: str = "forever"
     labels_uid: bool = False
     template: str
     status: JsonObject = field(default_factory=dict)
-    #: By the condition that became true.
+    #: Time at which each condition became true.
     true_since: dict[str, float] = field(default_factory=dict)
 
     @property
     def separate(self) -> bool:
-        """Whether its pools are for pods that select its name: pods of any workload may run there."""
+        """Whether its pools are only for pods that select its name: pods of any workload may run there."""
         return False
 
     def is_true(self, *conditions: str) -> bool:
-        """Whether its status has one of these conditions, and it is true."""
+        """Whether one of these conditions is true in its status."""
         return any(each in self.true_since for each in conditions)
 
     def take_status(self, status: JsonObject, now: float) -> None:
-        """Take note of a write of its status."""
+        """Record a write of its status."""
         self.status = status
         true = [each["type"] for each in status.get("conditions", []) if each["status"] == "True"]
         self.true_since = {each: self.true_since.get(each, now) for each in true}
@@ -67,11 +67,11 @@ class AskRun(WorkloadRun):
         self.last_pool = dict(enumerate(filter(None, named.split(","))))
 
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
-        """Return what pods say of whose they are: it has none."""
+        """Fail: an ask has no pods."""
         raise AssertionError(f"{self.name} has no pods")
 
     def template_ref(self) -> JsonObject:
-        """Return the reference of its template."""
+        """Return the reference to its template."""
         return {"podTemplateRef": {"name": self.template}}
 
 
@@ -81,7 +81,7 @@ class RequestRun(AskRun):
 
     of = KINDS[REQUEST]
     gang: bool = True
-    #: Slices of each pod set; none for pods without chips.
+    #: Number of slices of each pod set; 0 for pods without chips.
     sets: tuple[int, ...]
 
     @property
@@ -90,7 +90,7 @@ class RequestRun(AskRun):
         return not (self.gone or self.is_true(*ENDS))
 
     def group_name(self, job: int) -> str:
-        """Name a slice."""
+        """Return the name of a slice."""
         for place, slices in enumerate(self.sets):
             if job < slices:
                 return f"{self.name}-{place}-{job}"
@@ -111,21 +111,21 @@ class RequestRun(AskRun):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class BufferRun(AskRun):
-    """A CapacityBuffer: its slices are idle, and anybody's."""
+    """A CapacityBuffer, whose slices are idle and free for any workload."""
 
     of = KINDS[BUFFER]
-    #: No slice counts on its pools: whoever needs them has them.
+    #: No slice counts on the pools of a buffer: slices of workloads may take them.
     bindable: bool = False
-    #: The most chips; None for no limit of its own.
+    #: Maximum number of chips; None if it has no limit of its own.
     most_chips: int | None = None
 
     def slots(self) -> range:
-        """List the places of its slices."""
+        """Return the numbers of its slices."""
         chips = self.shape.hosts * self.shape.chips
         return range(self.replicas if self.most_chips is None else min(self.replicas, self.most_chips // chips))
 
     def group_name(self, job: int) -> str:
-        """Name a slice."""
+        """Return the name of a slice."""
         return f"{self.name}-{job}"
 
     def raw(self, agenda: Agenda) -> JsonObject:
@@ -140,39 +140,39 @@ class QueuedRun(JobSetRun):
     """A JobSet that Kueue suspends until the request for its slices is served."""
 
     request: RequestRun | None = None
-    #: The request whose capacity its pods use, by name.
+    #: Name of the request whose capacity its pods use.
     consumes: str = ""
     requests: int = 0
-    #: Requests in a row that came to nothing, and how many may.
+    #: Number of consecutive failed requests, and its maximum.
     failures: int = 0
     most_failures: int
     active: bool = True
 
     def pod_annotations(self) -> dict[str, str]:
         """Return its pods' annotations."""
-        # Without its arguments super() does not know the class that slots have replaced.
+        # super() without arguments does not work in a dataclass with slots.
         annotations = JobSetRun.pod_annotations(self)
         return annotations | ({constants.CONSUMES_REQUEST: self.consumes} if self.consumes else {})
 
 
 def helper_of(template: str) -> str:
-    """Name the template of pods without chips that goes with another."""
+    """Return the name of the template for pods without chips that belongs to another template."""
     return f"{template}-helper"
 
 
 def template_path(name: str, namespace: str = NAMESPACE) -> str:
-    """Return the address of a PodTemplate."""
+    """Return the path of a PodTemplate."""
     return object_path(TEMPLATES, name, namespace=namespace)
 
 
 def raw_template(name: str, shape: Shape | None, namespace: str = NAMESPACE) -> JsonObject:
-    """Return a PodTemplate as the API server shows it; of pods without chips for no shape."""
+    """Return a PodTemplate as the API server shows it; without a shape, the pods request no chips."""
     spec: dict[str, Any] = {"containers": [{"name": "main"}]} if shape is None else pod_spec(shape)
     return {"metadata": {"name": name, "namespace": namespace}, "template": {"metadata": {}, "spec": spec}}
 
 
 class BufferTeam(Team[BufferRun]):
-    """Those who make CapacityBuffers."""
+    """Users that create CapacityBuffers."""
 
     run_type = BufferRun
     title, presence, creates = "buffer team", 1.0, 0.2
@@ -187,13 +187,13 @@ class BufferTeam(Team[BufferRun]):
         rng = self._rng
         people, market = self.simulation.people, self.simulation.market
         max_chips, max_pools = market.max_chips or 0, market.max_pools or 12
-        # Some fill what the limit allows with slices that nobody else may want.
+        # Some fill the limit with slices that no workload may need.
         fills = bool(max_chips) and rng.random() < 0.7
         shape = rng.choice([each for each in (people.late_shapes if fills else people.shapes) if each.feasible])
         shape = replace(shape, parallelism=shape.hosts)
         most = min(max_pools, max_chips // (shape.hosts * shape.chips))
         replicas = most if fills else rng.choice((1, 1, 2))
-        # Of its own, as a namesake may ask for something else.
+        # A template of its own, because a buffer of the same name may have requested other slices.
         uid = self.stage.store.new_uid("buffer")
         template = f"{name}-{uid}"
         put = functools.partial(self.stage.store.put, template_path(template), raw_template(template, shape))

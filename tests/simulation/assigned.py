@@ -1,9 +1,13 @@
-"""Judges placement with the policy: the pods of a group are on one pool, and no other pod is there.
+"""Checks placement with the policy: the pods of a group are on one pool, and no other pod is on that pool.
 
-Judged at each binding, and at each change of a node's labels by a process. Excused are pods from before the policy,
-bindings within minutes after a user edited labels of the pool, bindings on a node that GKE recreated within the time
-that a cache may lag (it has the labels of the pool until it is labelled again), pools that are being deleted, and pods
-that were bound in the time that a cache may lag before the change of a label.
+Placement is checked at each binding, and at each change of a node's labels by a process. These cases are excused:
+
+- pods from before the policy;
+- bindings within minutes after a user edited labels of the pool;
+- bindings on a node that GKE recreated within the time that a cache may lag: the node has the labels of the pool until
+  it is labelled again;
+- pools that are being deleted;
+- pods that were bound in the time that a cache may lag before the change of a label.
 """
 
 from __future__ import annotations
@@ -31,12 +35,12 @@ EDITED_SECONDS = 300.0
 #: Time in seconds in which a slice that restarts is expected to have pods again.
 _RESTART_SECONDS = 300.0
 
-#: Key and namespace of a marked group; else the key that the pods of a group share.
+#: Key and namespace of a marked group; otherwise the key that the pods of a group share.
 _Group = object
 
 
 class Assigned:
-    """Judges one run."""
+    """Checks one run."""
 
     def __init__(self, simulation: Simulation, checker: Checker) -> None:
         self._simulation, self._stage = simulation, simulation.stage
@@ -46,14 +50,14 @@ class Assigned:
         #: Time of the last change of labels by a process, by node.
         self._labelled_at: dict[str, float] = {}
 
-    # --- what happens
+    # --- events of the world
 
     def edited(self, pool: str) -> None:
-        """Note that a user has edited labels of nodes of a pool."""
+        """Record that a user has edited labels of nodes of a pool."""
         self._edited_at[pool] = self._stage.agenda.now
 
     def bound(self, pod: PodRun) -> None:
-        """Judge a binding."""
+        """Check a binding."""
         if not pod.reviewed:
             return
         now = self._stage.agenda.now
@@ -75,7 +79,7 @@ class Assigned:
                 self._judge_restart(pod, workload)
 
     def before_labels(self, process: Process, node: Node, labels: Mapping[str, str | None]) -> None:
-        """Judge a change of labels that is about to take effect."""
+        """Check a change of labels that is about to take effect."""
         now, pool = self._stage.agenda.now, self._simulation.cloud.pools.get(node.pool_name)
         before = mark_of(node.labels)
         after = mark_of({key: value for key, value in {**node.labels, **labels}.items() if value is not None})
@@ -99,7 +103,7 @@ class Assigned:
         self._labelled_at[node.name] = now
 
     def created(self, process: Process, pool: Pool) -> None:
-        """Judge the labels of a new pool."""
+        """Check the labels of a new pool."""
         labels = pool.body["config"]["labels"]
         mark = mark_of(labels)
         if bool(mark[0]) is not bool(mark[1]) or (is_assigned(mark) and mark[1] != namespace_of(labels)):
@@ -107,7 +111,7 @@ class Assigned:
         if is_assigned(mark):
             self._judge_assignment(process, pool, mark)
 
-    # --- what is excused
+    # --- excuses
 
     def _is_excused(self, *pods: PodRun) -> bool:
         """Whether one of these pods was bound by labels for which the provisioner is not responsible."""
@@ -132,10 +136,10 @@ class Assigned:
         changed = (self._labelled_at.get(each.node, float("-inf")) for each in (pod, other))
         return any(at - seconds < other.bound_at and pod.bound_at - at < seconds for at in changed)
 
-    # --- whose pool it is
+    # --- assignment of pools
 
     def _judge_assignment(self, process: Process, pool: Pool, mark: tuple[str, str]) -> None:
-        """Judge the slice to which a pool is given: it asks for such a pool, and has no other one."""
+        """Check the slice to which a pool is given: it must request such a pool, and have no other pool."""
         asked = self._simulation.admission.granted.get(mark, {})
         plan = pool.plan
         kinds = {(shape.accelerator, shape.topology) for workload in asked for shape in workload.shapes}
@@ -157,7 +161,7 @@ class Assigned:
                 self._stage.violate(LABELS, text)
 
     def _judge_restart(self, pod: PodRun, workload: JobSetRun) -> None:
-        """Judge whether a pod takes the pool of a slice that restarts."""
+        """Check that a pod does not take the pool of a slice that restarts."""
         now, pool = self._stage.agenda.now, self._simulation.cloud.pools.get(pod.pool)
         if not all(each.reviewed for each in self._cluster.pods_on_pool(pod.pool)):
             # No label keeps off a pod from before the policy, and this pod follows it.
@@ -210,7 +214,7 @@ def _is_marked(pod: PodRun) -> bool:
 
 
 def _group(pod: PodRun) -> _Group:
-    """Return what the pods of one group have in common."""
+    """Return a key that is equal for all pods of one group."""
     if _is_marked(pod):
         return mark_of(pod.selector)
     return pod.workload.exclusive_key(pod) if pod.workload is not None else pod

@@ -1,4 +1,4 @@
-"""What befalls calls and events on their way: delays, errors, lost answers, crashes and pauses half-way."""
+"""Faults of calls and events in transit: delays, errors, lost responses, and crashes or pauses in between."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ if TYPE_CHECKING:
 
 _HTML = "<html><body>not what you are looking for</body></html>"
 _MOST_CRASHES = 5
-#: So many times likelier are pauses where they are most dangerous.
+#: Factor by which pauses are more likely at the most dangerous places.
 _DELICATE = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """What happens to one call: a delay, and with a code a false answer (0: the connection breaks)."""
+    """Fault of one call: a delay, and a false response if there is a code (0 if the connection breaks)."""
 
     delay_seconds: float = 0.0
     code: int | None = None
     text: str = ""
     before_effect: bool = True
-    #: It says something of the capacity that was asked for, and so concerns whoever asks for the same.
+    #: Whether the response concerns the requested capacity, and therefore all slices that request it.
     of_capacity: bool = False
 
 
 def says(
     code: int, text: str, *, status: str | None = None, of_capacity: bool = False, before_effect: bool = True
 ) -> Trouble:
-    """Return an answer in Google's form."""
+    """Return a response in Google's format."""
     body = of_http_code(code, text, status=status).body(request_id="0x1")
     return Trouble(code=code, text=json.dumps(body), of_capacity=of_capacity, before_effect=before_effect)
 
 
 class Calls:
-    """The troubles of one run's calls, each as often as this run has drawn; none after the storm."""
+    """Faults of the calls of one run, each with the probability that the run has drawn; no faults after the storm."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -55,11 +55,11 @@ class Calls:
         self._breaks_watches = stage.chance(0.2)
         self.refuses_requests = stage.chance(0.1)
         self._crashes_left = self._pauses_left = _MOST_CRASHES
-        # Of its own, so that runs without losses stay as they were.
+        # A random source of its own, so that runs without losses do not change.
         self._losses = random.Random(f"losses {stage.seed}")
         self._loss_chance = self._losses.choice((0.0, 0.0, 0.0, 0.1))
         self.kube_down_until = self.gke_down_until = 0.0
-        #: Called when a process falls asleep where it is most dangerous.
+        #: Called when a process pauses at one of the most dangerous places.
         self.on_delicate_pause: Callable[[], None] = lambda: None
 
     @property
@@ -68,25 +68,25 @@ class Calls:
         return not (self._lag_seconds or self._breaks_watches or self._slowness or self._kube_errors)
 
     def latency_seconds(self) -> float:
-        """Return how long one way takes."""
+        """Return the seconds that a message takes in one direction."""
         rng = self.stage.rng
         if self.stage.stormy and self._slowness and rng.random() < self._slowness:
             return rng.uniform(0.1, 5.0)
         return rng.uniform(0.001, 0.04)
 
     def loses(self, kind: str, process: Process) -> bool:
-        """Whether something breaks inside the process between a decision and its calls."""
+        """Whether a failure inside the process loses a decision before its calls."""
         if not self.stage.stormy or self._losses.random() >= self._loss_chance:
             return False
         self.stage.fault(kind, process.name)
         return True
 
     def start_delay_seconds(self) -> float:
-        """Return how long a call waits for a thread."""
+        """Return the seconds that a call waits for a thread."""
         return self.stage.rng.uniform(0.0, 0.05 if not self.stage.stormy else 0.5)
 
     def crashes(self, process: Process) -> bool:
-        """Whether the process ends in the midst of what it does."""
+        """Whether the process crashes during a call."""
         if not self.stage.stormy or not self._crash_chance or self._crashes_left == 0:
             return False
         if self.stage.rng.random() >= self._crash_chance:
@@ -96,9 +96,9 @@ class Calls:
         return True
 
     def pause_seconds(self, process: Process, *, delicate: bool) -> float:
-        """Return for how long the process stands still in the midst of what it does; nearly always 0.
+        """Return the seconds for which the process pauses during a call; nearly always 0.
 
-        Between the gate's looks and the delete it happens more often than chance would have it.
+        Between the gate's checks and the delete, pauses are more likely.
         """
         if not self.stage.stormy or not self._pause_chance or self._pauses_left == 0:
             return 0.0
@@ -112,7 +112,7 @@ class Calls:
         return seconds
 
     def watch_trouble(self, resource: str) -> tuple[float, bool]:
-        """Return how late an event comes, and whether the watch breaks instead."""
+        """Return the delay of an event, and whether the watch breaks instead."""
         rng = self.stage.rng
         if not self.stage.stormy:
             return rng.uniform(0.002, 0.1), False
@@ -131,7 +131,7 @@ class Calls:
         return self.stage.stormy and self._breaks_watches and self.stage.rng.random() < 0.1
 
     def watch_ends(self, seconds: int) -> tuple[float, float | None]:
-        """Return after how long the server ends a watch that was asked for so long, and when it sends a bookmark."""
+        """Return the seconds after which the server ends a watch, and those after which it sends a bookmark."""
         rng = self.stage.rng
         early = self.stage.stormy and rng.random() < 0.1
         if early:
@@ -142,7 +142,7 @@ class Calls:
         )
 
     def gke_fault(self, process: Process, method: str) -> Trouble | None:
-        """Return what befalls a call to GKE."""
+        """Return the fault of a call to GKE, None if it has none."""
         if not self.stage.stormy:
             return None
         rng = self.stage.rng
@@ -172,7 +172,7 @@ class Calls:
         return trouble
 
     def kube_fault(self, process: Process, method: str, path: str) -> Trouble | None:
-        """Return what befalls a call to the API server."""
+        """Return the fault of a call to the API server, None if it has none."""
         if not self.stage.stormy:
             return None
         rng = self.stage.rng

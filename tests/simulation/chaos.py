@@ -1,7 +1,7 @@
-"""What goes wrong in the world, drawn from the run's one source of chance; what befalls calls is drawn in calls.py.
+"""Faults of the simulated world, drawn from the run's random source; faults of calls are drawn in calls.py.
 
-Each run draws which kinds of trouble it has at all, so that some runs show one kind alone and others several at once.
-When the storm ends, everything that somebody would mend is mended, and nobody does anything any more.
+Each run first draws its kinds of faults, so that some runs have only one kind and others several at once. At the end of
+the storm, all faults that an administrator would repair are repaired, and users stop acting.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.run import Simulation
 
-#: Hosts that are repaired are away for longer than this, and GKE says so for as long again.
+#: Seconds for which hosts under repair are away at least; GKE reports the repair for as long again.
 _REPAIR_SECONDS = 60.0
 #: Probability that users of a run edit the label that names the pool of a node.
 _EDITS_CHANCE = 0.15
@@ -43,7 +43,7 @@ _POOL_FAULTS = (
 
 
 def _nonsense_jobset(name: str) -> tuple[str, JsonObject]:
-    """Return a JobSet whose pods ask for one and a half chips."""
+    """Return a JobSet whose pods request one and a half chips."""
     requests = {constants.TPU_RESOURCE: "1500m"}
     pod = {"containers": [{"name": "main", "resources": {"requests": requests}}]}
     job = {"name": "workers", "replicas": 1, "template": {"spec": {"parallelism": 1, "template": {"spec": pod}}}}
@@ -52,7 +52,7 @@ def _nonsense_jobset(name: str) -> tuple[str, JsonObject]:
 
 
 def _nonsense_pod(name: str) -> tuple[str, JsonObject]:
-    """Return a pod that calls itself a JobSet's, and does not say of which job."""
+    """Return a pod with the label of a JobSet, but without a label that names the job."""
     requests = {constants.TPU_RESOURCE: "4"}
     return object_path("pods", name, namespace=NAMESPACE), {
         "metadata": {"name": name, "namespace": NAMESPACE, "labels": {constants.JOBSET_NAME: "train-1"}},
@@ -63,7 +63,7 @@ def _nonsense_pod(name: str) -> tuple[str, JsonObject]:
 
 _NONSENSE = (_nonsense_jobset, _nonsense_pod)
 
-#: Share of the runs in which sources are refused.
+#: Probability that optional sources are refused in a run.
 _REFUSED_SOURCES_CHANCE = 0.2
 
 
@@ -96,7 +96,7 @@ class Chaos:
             ("pod killed", self._kill_a_pod),
             ("foreign pod", self._foreign_pod),
         )
-        # Chance of edits comes from sources of their own, so that runs without edits do not depend on them.
+        # Edits have random sources of their own, so that runs without edits do not depend on them.
         self._edits = random.Random(f"edits {stage.seed}")
         edits_pools = self._edits.random() < _EDITS_CHANCE
         edits = (("labels by hand", self._edit_labels), ("pool label by hand", self._edit_pool_label))
@@ -109,7 +109,7 @@ class Chaos:
         self._by_hand: set[str] = set()
         #: Pools of the nodes whose label of the pool was edited, by node name.
         self._pool_of_edited: dict[str, str] = {}
-        # Of its own, so that runs without repairs stay as they were.
+        # A random source of its own, so that runs without repairs do not change.
         self._repairs = random.Random(f"repairs {stage.seed}")
         self._nonsense = 0
         self._sources = random.Random(f"sources {stage.seed}")
@@ -118,7 +118,7 @@ class Chaos:
         simulation.calls.on_delicate_pause = self._preempt_what_is_looked_at
 
     def begin(self) -> None:
-        """Let the storm begin."""
+        """Start the storm."""
         rng, agenda = self.stage.rng, self.stage.agenda
         if rng.random() < 0.3:
             self._break_a_pool()
@@ -128,7 +128,7 @@ class Chaos:
             agenda.after(self._sources.uniform(5.0, 60.0), self._refuse_a_source)
 
     def end(self) -> None:
-        """End it, and mend what would be mended."""
+        """End the storm, and repair the faults that an administrator would repair."""
         self.stage.stormy = False
         self.stage.note("calm", "the storm is over, everything is mended")
         if self.refuses_sources:
@@ -140,7 +140,7 @@ class Chaos:
             if pool.status is PoolStatus.RECONCILING:
                 world.set_status(pool.name, PoolStatus.RUNNING)
         self.simulation.cloud.repair()
-        # What had begun to fail fails only now.
+        # Repeated, because operations that were in progress fail only some time after the storm.
         self.stage.agenda.after(100.0, self.simulation.cloud.repair)
         for name in list(self.simulation.cluster.nodes):
             self.simulation.cloud.set_status(name, ready=True)
@@ -154,7 +154,7 @@ class Chaos:
             for feed in process.feeds:
                 feed.hear()
 
-    # --- what happens to the world
+    # --- faults of the world
 
     def _strike(self) -> None:
         if not self.stage.stormy:
@@ -186,7 +186,7 @@ class Chaos:
             self._end_later(fault.fault_id)
 
     def _empty_a_shelf(self) -> None:
-        """Let one kind of capacity be out of stock in one zone for a while."""
+        """Make one kind of capacity unavailable in one zone for a while."""
         rng, market = self.stage.rng, self.simulation.market
         zone = rng.choice(market.zones)
         capacity = rng.choice(market.choices or ("on-demand",)).split("/")[0]
@@ -196,7 +196,7 @@ class Chaos:
         self._end_later(fault.fault_id)
 
     def _end_later(self, fault_id: str) -> None:
-        """Let what hangs go on after a while."""
+        """Let hanging operations continue after a while."""
         world = self.simulation.cloud.world
 
         def let_go() -> None:
@@ -213,7 +213,7 @@ class Chaos:
             self.simulation.cloud.world.preempt(name, hosts=hosts)
 
     def _preempt_what_is_looked_at(self) -> None:
-        """Let a node go and come again while the gate, which has just looked at it, is asleep."""
+        """Preempt a node, which is then recreated, while the gate pauses after it has checked the node."""
         running = {name for name, pool in self.simulation.cloud.pools.items() if pool.status is PoolStatus.RUNNING}
         named = {str(name) for each in self.simulation.processes for name in each.loop.memory.deletes}
         going = sorted(running & named)
@@ -281,7 +281,7 @@ class Chaos:
             self.stage.store.put(path, merged(raw, {"spec": {"unschedulable": None}}))
 
     def _edit_labels(self) -> None:
-        """Let a user remove or overwrite the labels by which a pool is assigned."""
+        """Remove or overwrite the labels by which a pool is assigned, as a user may."""
         rng, cluster = self.simulation.admission.rng, self.simulation.cluster
         ours = [each for each in cluster.nodes.values() if are_ours(each.labels)]
         if not ours:
@@ -305,7 +305,7 @@ class Chaos:
             self.stage.store.put(path, merged(self.stage.store.get(path), {"metadata": {"labels": labels}}))
 
     def _edit_pool_label(self) -> None:
-        """Let a user remove the label that names the pool of a node, or write the name of another pool."""
+        """Remove the label that names the pool of a node, or write another name, as a user may."""
         nodes = sorted(self.simulation.cluster.nodes.values(), key=lambda node: node.name)
         ours = [node for node in nodes if are_ours(node.labels) and node.name not in self._pool_of_edited]
         if not ours:
@@ -365,7 +365,7 @@ class Chaos:
         self.stage.store.compact()
 
     def _write_nonsense(self) -> None:
-        """Make an object that can't be read, and remove it again."""
+        """Create an object that cannot be parsed, and remove it later."""
         self._nonsense += 1
         path, raw = self.stage.rng.choice(_NONSENSE)(f"nonsense-{self._nonsense}")
         self.stage.fault("malformed object", path)
@@ -392,7 +392,7 @@ class Chaos:
             self.stage.fault("pod killed", "%s, hangs: %s", pod.name, stuck)
             self.simulation.cluster.terminate(pod, stuck=stuck)
 
-    # --- what happens to processes
+    # --- faults of processes
 
     def _a_process(self) -> Process | None:
         living = [each for each in self.simulation.processes if not each.dead]
@@ -405,7 +405,7 @@ class Chaos:
             process.die()
 
     def _refuse_a_source(self) -> None:
-        """Let an optional source be refused for a while, and restart all processes: rights change with an upgrade."""
+        """Refuse an optional source for a while and restart all processes: permissions change with an upgrade."""
         if not self.stage.stormy:
             return
         rng, store = self._sources, self.stage.store

@@ -1,8 +1,8 @@
-"""The invariants, judged on the world as it is and never on what a controller believes.
+"""Checks the invariants on the actual world, never on the controller's view of it.
 
-While the storm lasts, each call that changes something is judged at the moment of its effect. What a cache could not
-know yet is no violation: where a judgement is about what a slice counts on, the situation must have lasted for longer
-than any cache can lag (`STALE_SECONDS`). What is promised without any cache is judged to the moment: the pods on a
+During the storm, each call that changes something is checked at the time of its effect. A change that a cache could not
+show yet is no violation: a check of the pools that slices count on requires that the situation has lasted for longer
+than any cache can lag (`STALE_SECONDS`). Promises that need no cache are checked without such a delay: the pods on a
 pool, foreign pools, the lease, the proof of the cluster, the limits on chips and pools.
 """
 
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.run import Simulation
 
-#: Longer than the longest lag, the longest wait for a list after a lost event, and the deletion delay together.
+#: Seconds: more than the maximum lag, the maximum wait for a list after a lost event, and the deletion delay together.
 STALE_SECONDS = 150.0
-#: The same where no event is late: the deletion delay alone, and the way to the delete.
+#: `STALE_SECONDS` for runs without late events: the deletion delay, and the time until the delete.
 PROMPT_STALE_SECONDS = 45.0
-#: Calls of one process to GKE in any minute: lists once or twice a second at most, and a few calls per slice.
+#: Maximum number of calls of one process to GKE in any minute: up to two lists per second, and some calls per slice.
 MOST_CALLS_PER_MINUTE = 180
 _WINDOW_SECONDS = 60.0
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
@@ -66,7 +66,7 @@ SHOWN = "7 people are shown what was decided, and what there is"
 
 
 class Checker:
-    """Judges one run."""
+    """Checks one run."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -80,11 +80,11 @@ class Checker:
         self.line = Line(simulation, self)
         simulation.cluster.on_bound = self.assigned.bound
         self.deleted_by_hand: set[str] = set()
-        #: When somebody last opened a node of a pool that somebody had closed.
+        #: Time at which a user last opened a node of a pool that a user had cordoned.
         self.opened_by_hand: dict[str, float] = {}
-        #: Since when GKE repairs a pool, and says so.
+        #: Time since which GKE has been repairing each pool and reports so.
         self.repaired_since: dict[str, float] = {}
-        #: Who made a pool, and when.
+        #: Process that created each pool, and the time.
         self.created_by: dict[str, tuple[Process, float]] = {}
         self.most_calls_per_minute = 0
         self.changed_at = 0.0
@@ -99,7 +99,7 @@ class Checker:
         """Count a call that is being sent."""
         now = self.stage.agenda.now
         if method == "nodePools.list":
-            # The last list may have been asked for while the create was on its way.
+            # The last list may have been requested while the create was being sent.
             self._listed_at[process] = (*self._listed_at.get(process, ()), now)[-2:]
         recent = self._recent.setdefault(process, deque())
         recent.append(now)
@@ -112,7 +112,7 @@ class Checker:
             )
 
     def before_change(self, process: Process, method: str, name: str | None, body: JsonObject | None) -> None:
-        """Judge a call that is about to take effect."""
+        """Check a call that is about to take effect."""
         if not self.simulation.same_cluster:
             self.stage.violate(ONE, f"{process.name} sends {method} although the kubeconfig is of another cluster")
         for other in self.simulation.processes:
@@ -124,13 +124,13 @@ class Checker:
             pool = self.simulation.cloud.pools.get(name or "")
             if pool is not None and not is_ours(pool):
                 self.stage.violate(ONE, f"{process.name} deletes {name}, which is none of ours")
-            # Once GKE has taken the delete, the pool is STOPPING.
+            # When GKE has accepted the delete, the pool is STOPPING.
             self._was_up = pool is not None and pool.status in _UP
             self._was_healthy = pool is not None and self.healthy(pool)
             self._was_warm = pool is not None and self._was_healthy and self.stock.is_warm(pool)
 
     def after_change(self, process: Process, method: str, name: str | None, body: JsonObject | None) -> None:
-        """Judge a call that GKE took."""
+        """Check a call that GKE accepted."""
         self.changed_at = self.stage.agenda.now
         if method == "nodePools.create" and body is not None:
             name = body["nodePool"]["name"]
@@ -161,7 +161,7 @@ class Checker:
             self.stage.violate(ONE, f"{process.name} sends {method}, which it never should")
 
     def before_patch(self, process: Process, path: str, body: JsonObject) -> None:
-        """Judge a write to a node, or of a status."""
+        """Check a write to a node or of a status."""
         if "status" in body:
             self.asked.before_status(process, path, body["status"])
             return
@@ -188,7 +188,7 @@ class Checker:
             self.stage.violate(ONE, f"{process.name} uncordons {node.name}, which somebody else cordoned")
 
     def saw_event(self, process: Process, ref: ObjectRef, reason: str, message: str) -> None:
-        """Take note of an Event."""
+        """Record an Event."""
         process.note("tells %s %s: %s: %s", ref.kind, ref.name, reason, message)
         self._notices.setdefault(ref.uid, set()).add(reason)
         if reason == constants.CREATION_WAITING and self.simulation.hostile.present:
@@ -197,18 +197,18 @@ class Checker:
                 self.stage.violate(TOLD, f"an Event on {ref} names {', '.join(named)} of another namespace")
 
     def told(self, workload: WorkloadRun, job: int) -> set[str]:
-        """List the reasons of the Events on a workload and on the pods of one of its slices."""
+        """Return the reasons of the Events on a workload and on the pods of one of its slices."""
         pods = (pod.uid for (owner, _), pod in workload.pods.items() if owner == job)
         return self.told_of(workload.uid).union(*map(self.told_of, pods))
 
     def told_of(self, uid: str) -> set[str]:
-        """List the reasons of the Events on one object."""
+        """Return the reasons of the Events on one object."""
         return self._notices.get(uid, set())
 
     # --- 1
 
     def decided(self, process: Process, plan: Plan) -> None:
-        """Judge what a process is about to carry out."""
+        """Check the plan that a process is about to carry out."""
         self.waiting.look_at_pools()
         self.stock.look_at_pools()
         self.deletes.expect(process, plan)
@@ -216,28 +216,28 @@ class Checker:
             self.stage.violate(SHOWN, false)
 
     def settled(self) -> None:
-        """Judge what people are shown of the settled world."""
+        """Check the status page of the settled world."""
         for false in shown.false_of_world(self.simulation):
             self.stage.violate(SHOWN, false)
 
     def stale_seconds(self) -> float:
-        """Return how long a cache may show what is no more, and a deletion delay that began so."""
+        """Return the maximum age in seconds of cached facts, and of a deletion delay that began with them."""
         faults = self.stage.faults
         disturbed = faults["silent watch"] + faults["pause"] + faults["pause within a call"] + faults["clock jump"]
         prompt = self.simulation.calls.prompt and not disturbed and self.simulation.calls.kube_down_until == 0.0
         return PROMPT_STALE_SECONDS if prompt else STALE_SECONDS
 
     def healthy(self, pool: Pool) -> bool:
-        """Whether pods will get all hosts there, by all that can be seen from outside."""
+        """Whether pods will get all hosts of a pool, by its visible state."""
         nodes = [self.simulation.cluster.nodes.get(node.name) for node in pool.nodes]
         if pool.status is PoolStatus.PROVISIONING:
             return True
         whole = all(node is not None and node.ready and node.allocatable_chips and not node.cordoned for node in nodes)
-        # Made empty, it waits for capacity.
+        # A pool that was created without nodes waits for capacity.
         return pool.status is PoolStatus.RUNNING and whole and bool(nodes or pool.plan.scale_up_hosts)
 
     def _is_repaired(self, pool: Pool) -> bool:
-        """Whether GKE repairs a pool, and for longer than a create may have been on its way."""
+        """Whether GKE has been repairing a pool for longer than a create may have been on its way."""
         since = self.repaired_since.get(pool.name, float("inf"))
         nodes = [self.simulation.cluster.nodes.get(node.name) for node in pool.nodes]
         return (
@@ -249,7 +249,7 @@ class Checker:
     # --- 4
 
     def _judge_charge(self, process: Process, pool: Pool) -> None:
-        """Compare a new pool with what the workload that is charged for it has ever asked for."""
+        """Compare a new pool with the requests that its workload has ever made."""
         owner = owner_of(pool.body["config"]["labels"])
         charged = [
             workload
@@ -264,9 +264,9 @@ class Checker:
             )
 
     def _is_namesakes(self, pool: Pool) -> bool:
-        """Whether pods that name their workload by its name alone explain a new pool.
+        """Whether pods that identify their workload only by its name explain a new pool.
 
-        Until the caches show that the workload was made again, its pods are taken for its namesake's.
+        Until the caches show that the workload was recreated, its pods count as those of its predecessor.
         """
         return any(
             (workload.kind, workload.name) == workload_name(pool) and shape.topology == pool.plan.topology
@@ -287,8 +287,8 @@ class Checker:
                 or other.name in self.deleted_by_hand
             ):
                 continue
-            # The JobSet was suspended and resumed: the first pool's delete is on its way, and cannot be called back. Or
-            # it has just failed, when the create was decided already.
+            # The JobSet was suspended and resumed: the delete of the first pool is in progress and cannot be cancelled.
+            # Or the delete has just failed, after the create was decided.
             going = process.loop.memory.deletes.get(PoolName(other.name))
             if going is not None and (
                 going.state in (CallState.UNDER_WAY, CallState.ACCEPTED)
@@ -304,11 +304,11 @@ class Checker:
                 workload.last_pool.get(job) == other.name and (workload.uid, workload.slice_id(job).group_key) != owner
                 for workload, job in self.slices()
             ):
-                # Another slice ran on it last, and waits for its nodes to come again.
+                # Another slice ran on the pool last, and waits for its nodes to return.
                 continue
             user, left_at = self.simulation.cluster.left_by.get(other.name, (owner[0], 0.0))
             if user != owner[0] and self.stage.agenda.now - left_at < STALE_SECONDS:
-                # It did, and has ended or gone elsewhere; caches may not show it yet.
+                # The other slice has ended or moved; caches may not show that yet.
                 continue
             changed = self.simulation.cluster.pool_changed.get(other.name, 0.0)
             settled = other.status is PoolStatus.PROVISIONING and not any(
@@ -323,7 +323,7 @@ class Checker:
     # --- 5
 
     def _judge_limits(self, process: Process, pool: Pool) -> None:
-        """Compare what there is with the limits; what another process had in flight when this one began is not its."""
+        """Compare the existing pools with the limits, except creates of other processes that this one could not see."""
         market = self.simulation.market
         ours = [
             each
@@ -340,14 +340,14 @@ class Checker:
             self.stage.violate(PAYS, f"{process.name} makes {pool.name}, which {exceeded}")
 
     def _in_flight_of_another(self, process: Process, pool: Pool) -> bool:
-        """Whether somebody else's create may have taken effect after the list that this process decides on."""
+        """Whether another process' create may have taken effect after the list that this process decides on."""
         maker, made_at = self.created_by.get(pool.name, (process, 0.0))
         return maker is not process and made_at >= self._listed_at.get(process, (0.0,))[0]
 
     # --- all or nothing
 
     def complete(self, workload: WorkloadRun) -> bool:
-        """Whether every slice that has pods is bound, or has a whole pool made for it."""
+        """Whether every slice that has pods is bound, or has a whole pool that was created for it."""
         return all(
             self.pods_bound(workload, job)
             or any(
@@ -368,7 +368,7 @@ class Checker:
     # --- 2 and 3, after the storm
 
     def unsettled(self) -> list[tuple[str, str]]:
-        """List what is not yet as it should be, with the invariant that it would break if it lasted."""
+        """Return the deviations from a settled world, each with the invariant that it breaks if it lasts."""
         found: list[tuple[str, str]] = []
         if not self.simulation.same_cluster:
             return found
@@ -403,7 +403,7 @@ class Checker:
         return found
 
     def can_end(self, workload: WorkloadRun) -> bool:
-        """Whether nothing keeps its slices from running that only its owner, or another's, can change."""
+        """Whether its slices can run without a change by the workload's owner or by other users."""
         if not workload.shape.feasible or workload.name == self.simulation.singled.name:
             return False
         return self._held_for_ever() + self._wanted(workload) <= self._most_chips()
@@ -420,19 +420,19 @@ class Checker:
         told = self.told(workload, job)
         if shape.feasible and not singled:
             return bool(told & _WAITING) and self._no_room(workload)
-        # It may have been lucky with a pool that was made for another: then its followers' trouble is told later.
+        # The slice may have got a pool created for another one; the trouble of its followers is reported later then.
         waits = told & (_VERDICTS | _WAITING) if singled else told & _VERDICTS
         return bool(waits) or any(pod.node for pod in members)
 
     def _no_room(self, workload: WorkloadRun) -> bool:
-        """Whether the limits, or the stock, leave no room for one more slice of this kind."""
-        # A buffer makes room for work.
+        """Whether the limits or the stock leave no room for one more slice of this kind."""
+        # Pools of a buffer make room for workloads.
         warm = self.asked.warm() if workload.kind is not BUFFER else ()
         ours = (pool for pool in self.simulation.cloud.pools.values() if is_ours(pool) and pool.name not in warm)
         return sum(map(chips_in, ours)) + self._wanted(workload) > self._most_chips()
 
     def _wanted(self, workload: WorkloadRun) -> int:
-        """Return the chips that a workload needs at once."""
+        """Return the chips that a workload needs at the same time."""
         return workload.shape.hosts * workload.shape.chips * (workload.replicas if workload.gang else 1)
 
     def _most_chips(self) -> float:
@@ -440,7 +440,7 @@ class Checker:
         return min((each for each in (market.max_chips, market.stock_chips) if each is not None), default=math.inf)
 
     def _held_for_ever(self) -> int:
-        """Return the chips of pools under pods that never end: of slices that cannot be, on the nodes of others."""
+        """Return the chips of pools on which pods of impossible slices run, which never end."""
         cluster = self.simulation.cluster
         held = {
             pod.pool
@@ -467,12 +467,12 @@ class Checker:
         return needed
 
     def _pools_kept(self, needed: set[str]) -> set[str]:
-        """List the pools, beside those needed, that suspended workloads may keep by the setting, and buffers.
+        """Return the pools, in addition to needed ones, that suspended workloads may keep by the setting, and buffers.
 
-        One a slice.
+        Each slice may keep one pool.
         """
-        # Each of its slices may keep one of those where the workload's slices ran last, or before that: nobody may
-        # have led meanwhile.
+        # Each slice of a suspended workload may keep one of the pools where slices of the workload ever ran, not only
+        # the last: for some time no process may have led.
         claims = [
             {
                 pool.name
@@ -492,7 +492,7 @@ class Checker:
         keepers: dict[str, int] = {}
 
         def keep(pool: str, tried: set[int]) -> bool:
-            """Find a slice for a pool; one that keeps another already may keep a third instead."""
+            """Find a slice that keeps a pool; a slice that keeps another pool may change to a third one."""
             for number, claimed in enumerate(claims):
                 if pool not in claimed or number in tried:
                     continue
@@ -506,7 +506,7 @@ class Checker:
         return {pool for pool in sorted(set().union(*claims)) if keep(pool, set())}
 
     def slices(self) -> list[tuple[WorkloadRun, int]]:
-        """List the slices of the workloads that live."""
+        """Return the slices of the workloads that need pools."""
         return [
             (workload, job)
             for workload in self.simulation.cluster.workloads.values()

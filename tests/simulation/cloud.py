@@ -1,7 +1,7 @@
-"""The simulated GKE on virtual time, its nodes in the simulated Kubernetes, and the wire between it and a controller.
+"""Simulated GKE on virtual time, its nodes in the simulated Kubernetes, and the connection from a controller to it.
 
-The wire is an adapter under the real client's HTTP session: everything of the client but the sockets is real, and so
-is the simulator's API.
+The connection is an adapter under the real client's HTTP session: the client is real except for its sockets, and the
+simulator's API is real as well.
 """
 
 from __future__ import annotations
@@ -36,47 +36,48 @@ if TYPE_CHECKING:
 CLUSTER = ClusterName("project-1", "us-central2", "test")
 ZONE = "us-central2-b"
 CA_PEM = b"-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
-#: From a node's registration to its chips, which the device plugin's pod reports once it runs. It must not be shorter
-#: than the gate's last look (2 s) and the delete's own time-out (10 s): nothing else keeps pods off a node that
-#: registers while a delete is on its way.
+#: Seconds from a node's registration until its chips are reported by the device plugin's pod. The minimum must not be
+#: below the gate's last check (2 s) and the delete's time-out (10 s): nothing else keeps pods off a node that registers
+#: while a delete is in progress.
 _DEVICES_SECONDS = (13.0, 25.0)
-#: By then the pools of others are made.
+#: Seconds after which the foreign pools exist.
 _OTHERS_READY_SECONDS = 5.0
 FOREIGN_POOLS = ("default-pool", "their-tpus")
 
 
 class Cloud:
-    """The simulated GKE. Also the sink of its nodes."""
+    """Simulated GKE, and the sink of its nodes."""
 
     def __init__(self, stage: Stage, settings: SimulatorSettings, *, quota: int | None) -> None:
         self.stage = stage
         self.world = World(settings, clock=stage.agenda.wall, rng=stage.rng)
         self.api = api.Api(self.world, ca_certificate=base64.b64encode(CA_PEM).decode(), endpoint="kubernetes.test")
-        #: Called when all faults were taken back.
+        #: Called after all faults were removed.
         self.on_repaired: Callable[[], None] = lambda: None
         self.world.attach(self)
-        #: Called with the labels of a node that a pool without nodes would have: whether pods wait for such a node.
+        #: Called with the labels of a node that a pool without nodes would have; returns whether pods wait for such a
+        #: node.
         self.on_looking_for_pods: Callable[[Mapping[str, str]], bool] = lambda _labels: True
         self.world._life.is_waited_for = self._is_waited_for
         stage.drive(self.world)
         for body in _foreign_pools():
             self.world.create_pool(CLUSTER, body)
-        # Only now, or there would be no room for two pools at once to begin with.
+        # Set after the start; otherwise two pools could not be created at the same time.
         stage.agenda.after(_OTHERS_READY_SECONDS, lambda: self.limit_operations(quota))
 
     def limit_operations(self, quota: int | None) -> None:
-        """Set how many operations GKE takes at once."""
+        """Set the number of operations that GKE runs at the same time; None for no limit."""
         self.world.change_settings({"operations_quota": quota})
 
     @property
     def pools(self) -> dict[str, Pool]:
-        """The pools as they really are."""
+        """Actual pools by name."""
         return self.world.cluster(CLUSTER).pools
 
     def _is_waited_for(self, pool: Pool) -> bool:
         """Whether the cluster autoscaler finds pods that would run on nodes of a pool, by the pool's own labels.
 
-        Pools of ProvisioningRequests and CapacityBuffers get their nodes all the same: no pods wait for them yet.
+        Pools of ProvisioningRequests and CapacityBuffers get their nodes without pods.
         """
         labels = pool.body["config"]["labels"]
         if labels.get(constants.POOL_WORKLOAD_KIND) in (REQUEST, BUFFER):
@@ -87,7 +88,7 @@ class Cloud:
     # --- NodeSink
 
     def register(self, pool: Pool, node: SimulatedNode) -> None:
-        """Boot a VM: it registers, gets ready and reports its chips, each a moment later."""
+        """Boot a VM: after random delays it registers, gets ready and reports its chips."""
         rng, agenda = self.stage.rng, self.stage.agenda
         path = object_path("nodes", node.name)
 
@@ -107,14 +108,14 @@ class Cloud:
         agenda.after(rng.uniform(0.05, 2.0), appear)
 
     def remove(self, node_name: str) -> None:
-        """Let a VM go."""
+        """Remove a VM."""
         path = object_path("nodes", node_name)
         self.stage.agenda.after(self.stage.rng.uniform(0.05, 3.0), lambda: self.stage.store.remove(path))
 
     def set_status(
         self, node_name: str, *, ready: bool | None = None, allocatable: dict[str, str] | None = None
     ) -> None:
-        """Let a kubelet report."""
+        """Write a kubelet's report."""
         path = object_path("nodes", node_name)
         raw = self.stage.store.find(path)
         if raw is None:
@@ -127,16 +128,16 @@ class Cloud:
         self.stage.store.put(path, merged(raw, {"status": status}))
 
     def repair_hosts(self, pool_name: str, *, seconds: float) -> None:
-        """Let GKE take the hosts of a pool away, and bring them again after so many seconds."""
+        """Let GKE remove the hosts of a pool, and recreate them after this number of seconds."""
         usual = self.world.settings.repair_seconds
         self.world.change_settings({"repair_seconds": seconds})
         self.world.preempt(pool_name)
         self.world.change_settings({"repair_seconds": usual})
 
-    # --- when the faults end
+    # --- end of the faults
 
     def repair(self) -> None:
-        """Make whole what faults broke for good: GKE's auto-repair, and the people who look after a cluster."""
+        """Repair the permanent damage of faults, as GKE's auto-repair and administrators would."""
         self.world.faults.clear()
         self.world.release()
         self.on_repaired()
@@ -146,9 +147,9 @@ class Cloud:
                 if node.chips < chips:
                     node.chips = chips
                     self.set_status(node.name, allocatable={"google.com/tpu": str(chips)})
-                # A pool whose delete failed half-way has lost nodes for good, and a leader may sit on one of the rest:
-                # the provisioner waits nearly as long as the world may take to settle. Another fault may have ended,
-                # and the status with it.
+                # A pool whose delete failed half-way has lost nodes permanently, and a leader may be on one of the
+                # others: the provisioner waits nearly as long as the world may take to settle. The end of another fault
+                # may have reset the status.
                 kept = pool.status in (PoolStatus.RUNNING, PoolStatus.RUNNING_WITH_ERROR)
                 given_up = node.state is NodeState.REMOVED and kept
                 if node.state is NodeState.NEVER or given_up:
@@ -158,7 +159,7 @@ class Cloud:
 
 
 class Wire(requests.adapters.BaseAdapter):
-    """The way of one controller's requests to the simulated GKE."""
+    """Connection of one controller to the simulated GKE."""
 
     def __init__(self, cloud: Cloud, process: Process, calls: Calls, checker: Checker) -> None:
         super().__init__()
@@ -170,7 +171,7 @@ class Wire(requests.adapters.BaseAdapter):
     def send(  # type: ignore[override]
         self, request: requests.PreparedRequest, *, timeout: tuple[float, float], **_options: object
     ) -> requests.Response:
-        """Carry one request there and its answer back; either may get lost, and time passes."""
+        """Transmit one request and its response; both may get lost, and time passes."""
         process, agenda = self._process, self._process.stage.agenda
         address = urlsplit(str(request.url))
         found = api.route(str(request.method), address.path)
@@ -180,7 +181,7 @@ class Wire(requests.adapters.BaseAdapter):
         fault = self._calls.gke_fault(process, found.method)
         process.travel(fault.delay_seconds if fault is not None else 0.0, may_pause=not changes)
         if agenda.now > limit:
-            # The connection was not made in time, so nothing was sent.
+            # The connection was not established in time, so nothing was sent.
             raise requests.ReadTimeout("the time is up")
         body = json.loads(request.body) if request.body else None
         creates = body if found.method == "nodePools.create" else None
@@ -222,13 +223,13 @@ class Wire(requests.adapters.BaseAdapter):
         return _response(code, text, request)
 
     def _excuses_nobody(self, creates: dict[str, Any], error: errors.ApiError) -> bool:
-        """Whether the bad answer to a create is a reason for nobody to wait for longer than a turn."""
+        """Whether an error response to a create excuses no slice for waiting longer than a turn."""
         simulation = self._checker.simulation
         turns = simulation.hostile.present and "Too many operations" in str(error)
         return turns or simulation.environment.concerns(creates)
 
     def _refusal(self, creates: dict[str, Any], fault: Trouble | None) -> Trouble | None:
-        """Return what GKE has against a create, and take note of whom a bad answer excuses."""
+        """Return GKE's objection to a create, and record the slices that a bad response excuses."""
         simulation, waiting = self._checker.simulation, self._checker.waiting
         waiting.create_sent(creates)
         lasting = (
@@ -266,7 +267,7 @@ def _response(code: int, text: str, request: requests.PreparedRequest) -> reques
 
 
 def _foreign_pools() -> list[dict[str, Any]]:
-    """Return pools that are none of ours, one of them with TPUs and our manager label, but no JobSet's name."""
+    """Return foreign pools, one of them with TPUs and the provisioner's manager label, but no JobSet's name."""
     return [
         {"name": FOREIGN_POOLS[0], "initialNodeCount": 1, "locations": [ZONE], "config": {"machineType": "e2-medium"}},
         {

@@ -1,7 +1,8 @@
-"""What is promised of deletes: none under work, under a workload that counts on the pool, or before pods on their way.
+"""Checks deletes: no pool is deleted under pods, under a workload that counts on it, or before pods that are arriving.
 
-No delete is sent for a pool to which the scheduler is binding a leader, where the pool had not failed, and the process
-knew of a node of it that takes pods, and of the pending leader, of a workload that lives, when it decided.
+No delete may be sent for a pool to which the scheduler is binding a leader, if the pool had not failed and if the
+process knew, when it decided, of a node of the pool that accepts pods and of the pending leader of an existing
+workload.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ if TYPE_CHECKING:
     from tests.simulation.run import Simulation
 
 KEEP = "1 no pool is deleted under work, or under a JobSet that counts on it"
-#: The gate's last look is worth 2 s, and the delete takes its time-out of 10 s at most.
+#: Seconds: the gate's last check is valid for 2 s, and the delete takes at most its time-out of 10 s.
 LOOK_TO_EFFECT_SECONDS = 12.0
 _UP = (records.PoolStatus.PROVISIONING, records.PoolStatus.RUNNING)
 
 
 class Deletes:
-    """Judges the deletes of one run."""
+    """Checks the deletes of one run."""
 
     def __init__(self, simulation: Simulation, checker: Checker) -> None:
         self._simulation, self._stage = simulation, simulation.stage
         self._checker = checker
 
     def expect(self, process: Process, plan: Plan) -> None:
-        """Note of each delete which pending leaders the process knows of at the moment of its decision."""
+        """Record for each delete which pending leaders the process knows of at the moment of its decision."""
         if not plan.deletes:
             return
         leaders = frozenset(pod.uid for pod in _pending_leaders(process))
@@ -49,15 +50,15 @@ class Deletes:
             process.expected[delete.name] = leaders if promised else frozenset()
 
     def judge(self, process: Process, pool: Pool, *, healthy: bool) -> None:
-        """Judge a delete that GKE took."""
+        """Check a delete that GKE accepted."""
         now = self._stage.agenda.now
-        # A clock that runs ahead ends a grace early: there is no other clock to go by.
+        # A clock that is ahead ends a grace period early; the process has no other clock.
         ahead = process.clock_ahead_seconds
         unseen = self._unseen_since(process, pool)
         opened = self._checker.opened_by_hand.get(pool.name, float("-inf")) > unseen
         for pod in self._simulation.cluster.pods_on_pool(pool.name):
-            # Who opens a closed node between the gate's last look and GKE's taking the delete lets pods in unseen; a
-            # node that comes again may bring them.
+            # A user who opens a closed node between the gate's last check and GKE's response lets pods in unseen. A
+            # node that returns may bring them.
             came_back = pod.bound_at < self._simulation.cluster.registered_at.get(pod.node, 0.0) > unseen
             bound_behind = self._bound_behind(process, pod) and not _is_expected(process, pod)
             excused = opened or came_back or bound_behind or self._waits_for_lost_nodes(pod, pool)
@@ -70,10 +71,10 @@ class Deletes:
             return
         for workload, job in self._checker.slices():
             if not workload.bindable:
-                # A claim ends whose pods are not bound although there are nodes for them.
+                # Claims expire if pods are not bound although nodes exist for them.
                 continue
             if workload.gang and not self._checker.complete(workload):
-                # What is only partly there is given back, and nobody is on it.
+                # Incomplete workloads that start together release their pools, on which no pods are.
                 continue
             unchanged = self._unchanged_for(workload, job, pool)
             if self._counts_on(workload, job, pool) and unchanged > self._checker.stale_seconds():
@@ -82,7 +83,7 @@ class Deletes:
                 self._stage.violate(KEEP, text)
 
     def _bound_behind(self, process: Process, pod: PodRun) -> bool:
-        """Whether a binding that was on its way arrived when the gate had listed the pods of the node."""
+        """Whether a binding in transit arrived after the gate had listed the pods of the node."""
         listed_at = process.pods_listed_at.get(pod.node, float("inf"))
         return 0.0 < pod.assigned_at < listed_at < pod.bound_at
 
@@ -101,12 +102,12 @@ class Deletes:
         )
 
     def _unseen_since(self, process: Process, pool: Pool) -> float:
-        """Return since when nobody saw what became of the nodes: the last look at them, where that is recent."""
+        """Return the time since which the nodes were not seen: the last check of them if recent, otherwise infinite."""
         looked_at = process.looked_at.get(pool.name, float("inf"))
         return looked_at if self._stage.agenda.now - looked_at < LOOK_TO_EFFECT_SECONDS else float("inf")
 
     def _counts_on(self, workload: WorkloadRun, job: int, pool: Pool) -> bool:
-        """Whether a living slice without a place has this pool and no other to go to."""
+        """Whether a slice of an existing workload has no bound pods, and only this pool is available for it."""
         if self._checker.pods_bound(workload, job) or not fits(workload, job, pool):
             return False
         made_for = owner_of(pool.body["config"]["labels"]) == (workload.uid, workload.slice_id(job).group_key)
@@ -126,7 +127,7 @@ def _is_expected(process: Process, pod: PodRun) -> bool:
 
 
 def _on_their_way(process: Process, pool: str) -> list[PodRun]:
-    """List the pods that the process has to wait for and that are assigned to a pool, and not bound yet."""
+    """Return the pods assigned to a pool and not bound yet that the process has to wait for."""
     pods = process.simulation.cluster.pods
     return [pod for pod in pods if pod.assigned and pod.pool == pool and _is_expected(process, pod)]
 

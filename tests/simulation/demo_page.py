@@ -1,9 +1,9 @@
 """The whole product against the simulated world, in a hurry: 200 slices of four teams, for people to look at.
 
 python -m tests.simulation.demo_page                # http://127.0.0.1:8081, until Ctrl-C
-python -m tests.simulation.demo_page --speed 60     # an hour a minute, as far as this machine can
+python -m tests.simulation.demo_page --speed 60     # an hour per minute, if the machine is fast enough
 
-Everything of the provisioner is real but its threads. Kubernetes, GKE and the teams are simulated; nothing is judged.
+The provisioner is real except for its threads. Kubernetes, GKE and the teams are simulated; no invariant is checked.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tests.simulation.pools import is_ours
 from tests.simulation.run import Simulation, told_to
 from tests.simulation.sets import SetRun
 
-#: One with nobody singled out, and nothing refused by surroundings.
+#: Seed of a run without a singled-out JobSet and without refusals by the environment.
 _SEED = 2
 _SLICES = 200
 _MINUTE = 60.0
 _STEP_SECONDS = 1.0
-#: Nothing is made up for that this machine was too slow for.
+#: Maximum delay in seconds that is caught up; the rest of the time that a slow machine loses is skipped.
 _MOST_BEHIND_SECONDS = 5.0
 
 
@@ -55,7 +55,7 @@ _NO_SUCH = replace(_V6E, topology="3x4", feasible=False)
 
 
 class Demo(Simulation):
-    """A large world without a storm: what goes wrong is what goes wrong every day."""
+    """A large world without a storm: only everyday faults."""
 
     def __init__(self, seed: int = _SEED, *, slices: int = _SLICES) -> None:
         super().__init__(seed)
@@ -66,7 +66,7 @@ class Demo(Simulation):
         self.keeps_suspended = False
         self._elected, self._wanted_processes = False, 1
         self.team.present = self.job_team.present = True
-        # Nothing ends it: people look, and see what is wrong.
+        # A violation does not end the demo, but is printed.
         self.stage.violate = _say  # type: ignore[assignment]
         self.market.stock_chips = 1600
         self._settings = replace(
@@ -92,7 +92,7 @@ class Demo(Simulation):
             }
         )
         self.cloud.limit_operations(12)
-        # The reservation is in one zone alone.
+        # The reservation is only in one zone.
         self.cloud.world.faults.add(
             Fault(kind=FaultKind.STOCKOUT, capacity="reservation", zone=OTHER_ZONE, after_seconds=15.0)
         )
@@ -103,7 +103,7 @@ class Demo(Simulation):
         """Start the controller and the teams; return the controller's board."""
         self._start_process()
         (process,) = self.processes
-        # People look at it by their own clock.
+        # Browsers compare the page with the real clock.
         process.board.monotonic = time.monotonic
         process.board.about = dataclasses.replace(process.board.about, cluster="demo", identity="demo-page")
         self._grow()
@@ -124,9 +124,9 @@ class Demo(Simulation):
         self.stage.agenda.after(seconds * self.rng.uniform(0.6, 1.4), again)
 
     def _grow(self) -> None:
-        """Create workloads until there are as many slices as the demo is to have."""
+        """Create workloads until the demo has its number of slices."""
         there = sum(len(each.slots()) for each in self.cluster.workloads.values() if each.alive)
-        # Whoever has just started it wants to see something.
+        # Fill the page fast at the beginning.
         hurry = 0.1 if there < self.slices / 2 else 1.0
         self.stage.agenda.after(hurry * self.rng.uniform(5.0, 25.0), self._grow)
         if there < self.slices:
@@ -190,18 +190,18 @@ class Demo(Simulation):
             removed_at_once=False,
         )
 
-    # --- every day
+    # --- everyday faults
 
     def _ours(self) -> list[str]:
         return sorted(each.name for each in self.cloud.pools.values() if is_ours(each))
 
     def _preempt(self) -> None:
-        """Take some hosts of a pool away; GKE brings them back."""
+        """Preempt some hosts of a pool; GKE recreates them."""
         if names := self._ours():
             self.cloud.world.preempt(self.rng.choice(names), hosts=self.rng.choice((1, 2, None)))
 
     def _run_out(self) -> None:
-        """Let one zone have nothing of one kind for a while."""
+        """Let one zone run out of stock of one shape for a while."""
         shape, zone = self.rng.choice((_V5P, _V6E, _V6E_LARGE)), self.rng.choice((ZONE, OTHER_ZONE))
         fault = self.cloud.world.faults.add(
             Fault(kind=FaultKind.STOCKOUT, zone=zone, topology=shape.topology, after_seconds=20.0)
@@ -209,13 +209,13 @@ class Demo(Simulation):
         self.stage.agenda.after(20 * _MINUTE, lambda: self.cloud.world.faults.remove(fault.fault_id))
 
     def _mistake(self) -> None:
-        """Let somebody ask for what does not exist, and mend it by deleting it."""
+        """Create a workload with an invalid topology, and delete it later."""
         run = self._jobset("vision", self._name("oops"), _NO_SUCH, 1, 10)
         self.cluster.create(run)
         self.stage.agenda.after(15 * _MINUTE, lambda: self.cluster.delete(run))
 
     def _change_minds(self) -> None:
-        """Suspend, restart, scale or delete something."""
+        """Suspend, restart, scale or delete a workload."""
         there = [each for each in self.cluster.workloads.values() if each.alive]
         run = self.rng.choice(there) if there else None
         if isinstance(run, SetRun):
@@ -235,9 +235,9 @@ def _say(*words: str) -> None:
 
 
 def serve(demo: Demo, *, address: str, speed: float, seconds: float | None = None) -> None:
-    """Let the demo run, so many times as fast as time passes, and serve its page; `seconds`: no longer than that.
+    """Run the demo at `speed` times the real time, and serve its page; end after `seconds` unless None.
 
-    Raises ServerError where the address cannot be served.
+    Raises ServerError if the address cannot be served.
     """
     board = demo.begin()
     server = make_status_server(
@@ -278,7 +278,7 @@ def _run(demo: Demo, *, speed: float, seconds: float | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for; return the exit code."""
+    """Run the command line; return the exit code."""
     about = (__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.demo_page", description=about)
     parser.add_argument("--address", default="127.0.0.1:8081", help="where the page is served (%(default)s)")

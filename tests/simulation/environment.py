@@ -1,7 +1,7 @@
-"""What makes GKE refuse some creates: its surroundings for a while (a permission, a policy, a network), or for ever.
+"""Causes for which GKE refuses some creates: a permission, a policy, a network or another part of its environment.
 
-No refusal is permanent: once somebody has mended its reason, each slice that was refused asks again, as soon as the
-back-off of its failure says. Meanwhile the others are served as ever. Chance comes from a source of its own.
+No refusal is permanent. When the cause has been corrected, each slice that was refused sends its create again after the
+back-off of its failure. In the meantime all other slices are served normally. The random source is separate.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from tests.simulation.run import Simulation
 
 _CHANCE = 0.25
-#: Else it concerns those of the storm.
+#: Probability that JobSets after the storm are refused; otherwise JobSets of the storm.
 _LATE_CHANCE = 0.4
 _ACCOUNT = "training@project-1.iam.gserviceaccount.com"
-#: How the simulated GKE takes the account, by the kind of refusal.
+#: State of the service account in the simulated GKE, by kind of refusal.
 _ACCOUNTS = {"service account forbidden": "forbidden", "service account missing": "missing"}
-#: What is said of every create in one zone. The texts of the last two were not recorded.
+#: Responses to every create in one zone, by kind of refusal. The texts of the last two were not recorded.
 _ANSWERS = {
     "policy of the organisation": says(
         412, f"Constraint constraints/gcp.resourceLocations violated for projects/project-1: {ZONE} is not allowed."
@@ -31,15 +31,15 @@ _ANSWERS = {
     "policy of the organisation, plain": says(400, f"Operation denied by org policy: {ZONE} is not allowed."),
     "network": says(400, "Network projects/project-1/global/networks/default has no subnetwork in this region."),
 }
-#: From the first refusal until somebody has mended its reason: a permission at once, other reasons later.
+#: Seconds from the first refusal until its cause is corrected: a permission soon, other causes later.
 _LASTING_SECONDS = ((5.0, 40.0), (5.0, 300.0))
-#: The longest wait after a refusal for want of a permission, and the first after one that GKE calls invalid: nothing
-#: here is refused for so long that it is refused twice. And the time in which slices take turns.
+#: Bounds in seconds for the next create: the maximum wait after a missing permission, and the first wait after a create
+#: that GKE calls invalid (no cause lasts until a second refusal), each with a margin for turns.
 _ASKED_AGAIN_SECONDS = 600.0 + 80.0
 _SENT_AGAIN_SECONDS = 900.0 + 80.0
 _SINGLED_CHANCE = 0.3
 _STOCKOUT = "stockout"
-#: What may be said, by the kind of fault.
+#: Responses to the creates of the singled-out JobSet, by kind of fault.
 _SINGLED_ANSWERS = {
     "singled out: permission": says(403, 'Required "container.clusters.update" permission(s).'),
     "singled out: rate limit": says(429, "Quota exceeded for quota metric 'API requests'."),
@@ -54,12 +54,12 @@ _SINGLED_ANSWERS = {
     "singled out: invalid": says(400, "Machine type x is not supported."),
     "singled out: outage": says(503, "The service is currently unavailable."),
 }
-#: Those after which a slice waits for longest are drawn more often: who wrongly waits with it is noticed then.
+#: Kinds with the longest wait are drawn more often, so that a slice that wrongly waits as well is noticed.
 _LONG = ("singled out: permission",) * 3
 
 
 class Environment:
-    """What refuses requests in one run, for a while."""
+    """Cause in one run for which GKE refuses creates, for a while."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -68,23 +68,23 @@ class Environment:
         self._kind = rng.choice((*_ACCOUNTS, *_ANSWERS)) if rng.random() < _CHANCE else ""
         if simulation.hostile.present:
             self._kind = ""
-        #: Whether it concerns JobSets that come after the storm.
+        #: Whether JobSets that come after the storm are refused.
         self.late = bool(self._kind) and rng.random() < _LATE_CHANCE
         self._name = "late-1" if self.late else f"train-{rng.randint(1, 2)}"
         self._since = simulation.storm_seconds if self.late else rng.uniform(0.0, 30.0)
         self._met = False
-        #: Whether its reason is gone.
+        #: Whether the cause has been corrected.
         self.mended = False
-        #: Within which a slice that was refused sends its create again, from when the reason is gone.
+        #: Seconds after the correction within which a refused slice has to send its create again.
         self.again_within_seconds = _ASKED_AGAIN_SECONDS if self._kind in _ACCOUNTS else _SENT_AGAIN_SECONDS
 
     def begin(self) -> None:
-        """Let the simulated GKE know the service account that cannot be used."""
+        """Configure the unusable service account in the simulated GKE."""
         if self._kind in _ACCOUNTS:
             self._use_account(_ACCOUNTS[self._kind])
 
     def account_of(self, name: str) -> str:
-        """Return the service account that the pods of a JobSet ask for, empty for the default."""
+        """Return the service account that the pods of a JobSet request, empty for the default."""
         return _ACCOUNT if self._kind in _ACCOUNTS and name == self._name else ""
 
     def concerns(self, body: dict[str, Any]) -> bool:
@@ -97,7 +97,7 @@ class Environment:
         return bool(pool["locations"][0] == ZONE)
 
     def answer(self, body: dict[str, Any]) -> Trouble | None:
-        """Return what is said to a create, None where nothing is wrong, or where the simulated GKE itself says it."""
+        """Return the response to a create, None if nothing is wrong or if the simulated GKE itself rejects it."""
         if not self.concerns(body):
             return None
         self._stage.fault(self._kind, "%s", body["nodePool"]["config"]["labels"].get(constants.POOL_JOBSET_NAME))
@@ -119,34 +119,34 @@ class Environment:
 
 
 class Singled:
-    """The JobSet whose creates are all refused in one run, while nothing is wrong with the others, and how.
+    """The JobSet of one run whose creates are all refused, while nothing is wrong with the others, and the fault.
 
-    Its neighbours, those that come later too, must be served within their usual bound, whatever is said to it.
+    Its neighbours, including later ones, must be served within their usual bound with any of the faults.
     """
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._stage = stage = simulation.stage
-        #: The JobSet's name, empty for none; whoever makes it again has the same trouble.
+        #: Name of the JobSet, empty if the run has no such JobSet; a recreated JobSet has the same fault.
         self.name = f"train-{stage.rng.randint(1, 3)}" if stage.chance(_SINGLED_CHANCE) else ""
-        # With several choices each is tried in turn, and there is no quiet in which a settled world could be told.
+        # With several choices, each is tried in turn, so that the world never becomes quiet.
         kinds = (*_SINGLED_ANSWERS, *_LONG, *(() if simulation.market.choices else (_STOCKOUT,)))
         self._kind = stage.rng.choice(kinds)
-        #: Whether a create of it was refused yet.
+        #: Whether a create of the JobSet has been refused.
         self.met = False
 
     def begin(self) -> None:
-        """Let GKE run out of stock for this JobSet's pools, where that is its trouble."""
+        """Make GKE run out of stock for this JobSet's pools, if that is its fault."""
         if self.name and self._kind == _STOCKOUT:
             pattern = rf"{self.name}-[0-9a-f]{{10}}"
             self._simulation.cloud.world.faults.add(Fault(kind=FaultKind.STOCKOUT, pool=pattern, after_seconds=5.0))
 
     def concerns(self, labels: dict[str, Any]) -> bool:
-        """Whether a pool of these labels is for this JobSet."""
+        """Whether a pool with these labels is for this JobSet."""
         return bool(self.name) and labels.get(constants.POOL_JOBSET_NAME) == self.name
 
     def answer(self, body: dict[str, Any]) -> Trouble | None:
-        """Return what GKE says to a create, None where nothing is wrong with it."""
+        """Return GKE's response to a create, None if nothing is wrong with it."""
         if not self.concerns(body["nodePool"]["config"]["labels"]):
             return None
         self.met = True

@@ -1,7 +1,8 @@
-"""Judges that no tenant waits forever, or pays for another: the bounds of the line (docs/reliability.md).
+"""Checks that no tenant waits without limit, or pays for another: the bounds of the line (docs/reliability.md).
 
-While hostile tenants stay, each honest slice is served within a bound, counted in the calm alone and only while what
-runs leaves room for it. In all runs creates are counted and pools that hang are told of. All is judged on the world.
+While hostile tenants stay, each honest slice is served within a bound. Its time counts only in the calm, and only while
+running workloads leave room for it. In all runs creates are counted, and pools that hang are reported. All checks use
+the actual world.
 """
 
 from __future__ import annotations
@@ -27,45 +28,45 @@ PAYS = "9 everybody pays for their own use"
 COUNTED = "10 creates are counted, failed ones too"
 TOLD = "11 nothing is silent"
 
-#: Longest time in seconds for which the first of the line keeps a resource from the next: an attempt, or a ready pool
-#: that no pod is bound to.
+#: Maximum time in seconds for which the first in the line blocks a resource for the next one: by an attempt, or by a
+#: ready pool that no pod is bound to.
 TURN_SECONDS = 900.0
-#: The longest back-off of capacity, and what else a failure of the storm may have left.
+#: Maximum back-off of capacity, and the rest of other failures of the storm, in seconds.
 BACKOFF_SECONDS = 1800.0
-#: From when nothing is in the way to the create, as for all slices.
+#: Seconds from the time at which nothing prevents the create until it is sent, as for all slices.
 _CREATE_SECONDS = 120.0
-#: For how long a slice counts on a pool that was made for another and that its pods are not bound to.
+#: Seconds for which a slice counts on a pool created for another one and to which its pods are not bound.
 _CLAIM_SECONDS = 360.0
-#: A call while others hang: at least one attempt a minute, whatever was learnt of GKE's limit on operations.
+#: Interval of calls while others hang: at least one attempt a minute, at any learned bound on GKE's operations.
 _ATTEMPT_SECONDS = 60.0
-#: Creates in a burst, beside one for each slice, and one a minute; the same for a namespace.
+#: Creates in a burst, in addition to one per slice, and creates per second after it; below, the same for a namespace.
 _BURST, _PER_SECOND = 8, 1 / 60
 _BURST_OF_NAMESPACE, _PER_SECOND_OF_NAMESPACE = 64, 6 / 60
-#: A create that was decided before the last one was answered.
+#: Creates that were decided before the last response.
 _SLACK = 2
-#: How long a pool may stay in one status until somebody is told, and how long telling takes.
+#: Maximum time of a pool in one status before it is reported, and the time that the report takes.
 _SILENT_SECONDS = {PoolStatus.PROVISIONING: 3600.0, PoolStatus.STOPPING: 1800.0, PoolStatus.RECONCILING: 1800.0}
 _TELLING_SECONDS = 180.0
 POOL_STUCK = "pool_stuck"
-#: Namespace, kind and name; nothing but the namespace for pods that no workload made.
+#: Namespace, kind and name; only the namespace for pods without a workload.
 Payer = tuple[str, str, str]
-#: Records in one part of the memory, beside those of what there is.
+#: Maximum number of records in one part of the memory, in addition to one for each existing object.
 _MOST_RECORDS = 32
-#: Stamps of grants: a workload and its namespace have one each at every resource.
+#: Maximum number of stamps of grants: a workload and its namespace have one each at every resource.
 _MOST_STAMPS = 64
 
 
 class Fairness:
-    """Judges one run."""
+    """Checks one run."""
 
     def __init__(self, simulation: Simulation, waiting: Waiting) -> None:
         self._simulation = simulation
         self._stage = simulation.stage
         self._hostile = simulation.hostile
         self._waiting = waiting
-        #: For how long slices have waited, and how many units of their namespace at most meanwhile.
+        #: Seconds that slices have waited, and maximum number of waiting units of their namespace in that time.
         self._waited: dict[tuple[WorkloadRun, int], tuple[float, int]] = {}
-        #: Creates that count against a workload or namespace in one process, and when.
+        #: Creates that count against a workload or namespace in one process, and the time of the last one.
         self._creates: dict[tuple[Process, str], tuple[float, float]] = {}
         self._status_since: dict[str, tuple[PoolStatus, float]] = {}
         self._looked_at = math.inf
@@ -77,7 +78,7 @@ class Fairness:
         uid, namespace = _counted_for(pool)
         slices = sum(each.most_replicas for each in self._simulation.cluster.every_workload if each.uid == uid)
         for key, most, per_second in (
-            # One of each slice may be under way when the last one is answered.
+            # One create of each slice may be in progress when the response to the last one comes.
             (uid, _BURST + 2 * slices, _PER_SECOND),
             (namespace, _BURST_OF_NAMESPACE, _PER_SECOND_OF_NAMESPACE),
         ):
@@ -88,20 +89,20 @@ class Fairness:
                 self._stage.violate(COUNTED, f"{process.name} sends {pool['name']}, {count:.0f} of {most} for {key}")
 
     def create_accepted(self, process: Process, pool: dict[str, Any]) -> None:
-        """Begin anew: GKE took one."""
+        """Reset the count: GKE accepted a create."""
         for key in _counted_for(pool):
             self._creates.pop((process, key), None)
 
     def create_not_taken(self, process: Process, pool: dict[str, Any]) -> None:
-        """Count one less: GKE had too many operations, which are limited otherwise."""
+        """Count one less: GKE had too many operations, which have their own limit."""
         for key in _counted_for(pool):
             count, before = self._creates.get((process, key), (0.0, 0.0))
             self._creates[process, key] = max(0.0, count - 1.0), before
 
-    # --- who waits
+    # --- waits
 
     def look_at_waiting(self) -> None:
-        """Judge how long honest slices have waited; to be called every few seconds in the calm."""
+        """Check how long honest slices have waited; called every few seconds in the calm."""
         now = self._stage.agenda.now
         passed, self._looked_at = max(0.0, now - self._looked_at), now
         waiting = [
@@ -123,7 +124,7 @@ class Fairness:
         seconds, units = self._waited[workload, job]
         checker, limited = self._simulation.checker, self._hostile.limited
         refused = limited and constants.LIMIT_REACHED in checker.told(workload, job)
-        # Namespaces that wait for the resource.
+        # Number of namespaces that wait for the resource.
         namespaces, turn_seconds = (1, TURN_SECONDS) if refused else (2, self._turn_seconds())
         bound = namespaces * units * turn_seconds + _CREATE_SECONDS + _ATTEMPT_SECONDS * self._hostile.hangs_operations
         bound += _CLAIM_SECONDS * self._hostile.sits_on_pools
@@ -139,22 +140,22 @@ class Fairness:
         if hostile.resource in ("limit", "stock"):
             return TURN_SECONDS
         if hostile.resource == "operations":
-            # None hangs: GKE answers before a turn is over.
+            # No operation hangs: GKE responds before a turn is over.
             return max(gke.create_seconds + gke.create_jitter_seconds, gke.delete_seconds)
         return SLOW_CALL_SECONDS if hostile.resource == "threads" else 0.0
 
     def _waits(self, workload: WorkloadRun, job: int) -> bool:
-        """Whether a slice does not run, and the scheduler says so."""
+        """Whether a slice does not run, and the scheduler reports it."""
         pods = [pod for (owner, _), pod in workload.pods.items() if owner == job and pod.deadline is None]
         return any(not pod.node and pod.waiting_since is not None for pod in pods)
 
     def _is_on_its_way(self, workload: WorkloadRun, job: int) -> bool:
-        """Whether a pool is being created for a slice, or for all slices of those that start together."""
+        """Whether a pool is being created for a slice, or for all slices of a workload that starts together."""
         jobs = workload.slots() if workload.gang else (job,)
         return all(self._waiting.on_its_way(workload, each) or not self._waits(workload, each) for each in jobs)
 
     def _has_room(self, workload: WorkloadRun) -> bool:
-        """Whether GKE takes creates, and the chips that others use leave room within the stock and the limits."""
+        """Whether GKE accepts creates, and the used chips leave room within the stock and the limits."""
         if not self._hostile.takes_operations:
             return False
         if any(pod.node for pod in workload.pods.values()) and not workload.gang:
@@ -174,17 +175,17 @@ class Fairness:
         )
         return all(most is None or chips + wanted <= most for most, chips in limits)
 
-    # --- whose chips
+    # --- chips by namespace
 
     def _users(self, pool: Pool) -> set[str]:
-        """List the namespaces whose unfinished pods are bound to a pool of ours."""
+        """Return the namespaces whose unfinished pods are bound to a pool of the provisioner."""
         pods = self._simulation.cluster.pods_on_pool(pool.name) if is_ours(pool) else ()
         return {pod.namespace for pod in pods if not pod.finished}
 
     def _owner_that_waits(self, pool: Pool) -> set[str]:
-        """Return the namespace of another tenant's slice that a pool was created for and that waits for its pods.
+        """Return the namespace of another tenant's slice that waits for its pods and that a pool was created for.
 
-        A tenant whose pods are never bound keeps its pools as one whose pods never end.
+        A tenant whose pods are never bound keeps its pools like a tenant whose pods never end.
         """
         labels = pool.body["config"].get("labels", {})
         if not is_ours(pool) or namespace_of(labels) == NAMESPACE:
@@ -199,9 +200,9 @@ class Fairness:
         }
 
     def payers(self, pool: Pool, stale_seconds: float) -> set[Payer]:
-        """List who may be held for the user of a pool by whoever knows the pods of any moment of the last seconds.
+        """Return the possible users of a pool, for a process that knows the pods of any moment of the last seconds.
 
-        Those whose pods are on it, else whoever claims it, else the workload that it was made for.
+        The users are the workloads of pods on the pool, otherwise workloads that may claim it, otherwise its creator.
         """
         now, cluster = self._stage.agenda.now, self._simulation.cluster
         pods = [pod for pod in cluster.pods_on_pool(pool.name) if not pod.finished]
@@ -218,7 +219,7 @@ class Fairness:
         return payers | {owner_name(pool)} | ({("", "", "")} if not uid and now - left_at < stale_seconds else set())
 
     def over_limit(self, pool: Pool, pools: list[Pool], stale_seconds: float) -> str:
-        """Say which limit of its user a new pool exceeds, empty for none."""
+        """Return which limit of its user a new pool exceeds, empty if none."""
         owner = owner_name(pool)
         most_chips, most_pools = self._hostile.most_chips_of(owner[0]), self._simulation.market.max_pools
         if most_chips is None and most_pools is None:
@@ -233,10 +234,10 @@ class Fairness:
             return f"brings {owner[2]} to {own} pools of {most_pools}"
         return ""
 
-    # --- what is told
+    # --- reports
 
     def look_at_pools(self) -> None:
-        """Judge whether pools that hang are told of; to be called every few seconds in the calm."""
+        """Check that pools that hang are reported; called every few seconds in the calm."""
         now, before, self._status_since = self._stage.agenda.now, self._status_since, {}
         for pool in self._simulation.cloud.pools.values():
             status, since = before.get(pool.name, (None, now))
@@ -257,7 +258,7 @@ class Fairness:
         return named or constants.STUCK in self._simulation.checker.told_of(owner_of(pool.body["config"]["labels"])[0])
 
     def look_at_hostile(self) -> None:
-        """Judge whether hostile tenants that wait are told why, and what processes remember of them."""
+        """Check that waiting hostile tenants get a reason, and that processes do not remember too much."""
         now, checker = self._stage.agenda.now, self._simulation.checker
         for workload in self._simulation.cluster.workloads.values():
             leader = workload.leader(0)
@@ -285,7 +286,7 @@ def _counted_for(pool: dict[str, Any]) -> tuple[str, str]:
 
 
 def owner_name(pool: Pool) -> Payer:
-    """Return the workload that a pool of ours was made for."""
+    """Return the workload that a pool of the provisioner was created for."""
     return namespace_of(pool.body["config"]["labels"]), *workload_name(pool)
 
 

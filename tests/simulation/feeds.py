@@ -1,9 +1,9 @@
-"""What the threads of listwatch.py do, on virtual time: feed the list-watches of one controller.
+"""Replaces the threads of listwatch.py: feeds the list-watches of one controller on virtual time.
 
-The list-watches are the real ones. They are fed as their threads would feed them: pages of lists, lines of watches,
+The list-watches are the real ones. They get the same input as from their threads: pages of lists, lines of watches,
 ends and failures, each when it arrives. Within one watch nothing is lost and the order is kept, as on a real
-connection; between watches there is no order. What breaks is the connection: in the midst of a line, with an ERROR
-event, with something that is no JSON, too early, or not at all while nothing is heard any more.
+connection; between watches there is no order. Only connections break: in the middle of a line, with an ERROR event,
+with a line that is not JSON, too early, or silently, without any further data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.simulation.store import Change, selector
 if TYPE_CHECKING:
     from tests.simulation.process import Process
 
-#: What comes over a watch: an event, a line, a failure, or None for the server's clean end.
+#: Item that arrives over a watch: an event, a line, a failure, or None for the server's clean end.
 _Arrival = JsonObject | bytes | errors.ClusterError | None
 _FIRST_LIST_SECONDS = (0.05, 2.0)
 
@@ -34,19 +34,19 @@ class Feed:
         self._watch = watch
         self._stage = process.stage
         self._calls = process.calls
-        #: What it lists and watches.
+        #: Resource that the feed lists and watches.
         self.resource = watch.path.rpartition("/")[2]
         self._silent_until = 0.0
         self._stream: _Stream | None = None
         self._stage.agenda.after(self._stage.rng.uniform(*_FIRST_LIST_SECONDS), lambda: self._enter(self._next))
 
     def close(self) -> None:
-        """End with the process."""
+        """End the feed with its process."""
         if self._stream is not None:
             self._stream.close()
 
     def fall_silent(self, seconds: float) -> None:
-        """Let nothing through for some time: the connection stands, and new ones get no answer."""
+        """Let nothing through for some time: the connection remains open, and new ones get no response."""
         agenda = self._stage.agenda
         self._silent_until = agenda.now + seconds
         agenda.at(self._silent_until, self._hear_again)
@@ -54,7 +54,7 @@ class Feed:
             self._stream.watch_silence()
 
     def lose_server(self) -> None:
-        """Let the connection break, as when the API server ends."""
+        """Break the connection, as when the API server ends."""
         stream = self._stream
         if stream is not None:
             self._enter(lambda: stream.break_off(errors.Unavailable("connection reset")))
@@ -92,7 +92,7 @@ class Feed:
         self._stage.agenda.after(delay_seconds, lambda: self._enter(self._next))
 
     def _send(self, method: str, serve: Callable[[Trouble | None], None]) -> None:
-        """Let a request reach the server, or fail on its way there."""
+        """Send a request, which reaches the server or fails on the way."""
         trouble = self._calls.kube_fault(self._process, method, self._watch.path)
         on_the_way = self._calls.latency_seconds() + (trouble.delay_seconds if trouble is not None else 0.0)
 
@@ -107,7 +107,7 @@ class Feed:
         self._stage.agenda.after(on_the_way, reach)
 
     def _answer(self, answer: Page | errors.ClusterError) -> None:
-        """Let an answer come back, unless nothing is heard for longer than the client waits."""
+        """Return a response to the client, or time out if the silence is longer than the client waits."""
         agenda = self._stage.agenda
         patience_ends = agenda.now + self._watch.list_timeouts.read_seconds
 
@@ -189,7 +189,7 @@ class _Stream:
         self._watch = feed._watch
         self._resource = feed.resource
         self._selects = selector(feed._watch.path, query)
-        #: What is on its way, in order, with the moment of its arrival.
+        #: Items in transit, in order, with their time of arrival.
         self._coming: deque[tuple[float, _Arrival]] = deque()
         self._last_arrival = 0.0
         self._heard_at = self._agenda.now
@@ -250,12 +250,12 @@ class _Stream:
     # --- the client
 
     def close(self) -> None:
-        """End it from the client's side."""
+        """Close the watch from the client's side."""
         self._closed = True
         self._stop_sending()
 
     def arrive(self) -> None:
-        """Let the client read what has arrived."""
+        """Let the client read the items that have arrived."""
         if self._coming and not self._closed and not self._feed.silent:
             self._heard_at = self._agenda.now
             self._feed._enter(self._read)
@@ -281,13 +281,13 @@ class _Stream:
             self.break_off(error)
 
     def break_off(self, error: Exception) -> None:
-        """Let the connection break."""
+        """Break the connection."""
         if not self._closed:
             self.close()
             self._feed._failed(error)
 
     def watch_silence(self) -> None:
-        """Let the client give the connection up where it hears nothing for too long."""
+        """Let the client give up the connection if it receives nothing for too long."""
         heard_at = self._heard_at
 
         def look() -> None:
@@ -298,7 +298,7 @@ class _Stream:
         self._agenda.at(heard_at + self._watch.watch_timeouts.read_seconds, look)
 
 
-#: What a watch breaks with.
+#: Items that end a broken watch.
 _BREAKS: tuple[_Arrival, ...] = (
     errors.Unavailable("the stream ended in the middle of a line"),
     errors.Unavailable("the stream broke: connection reset"),

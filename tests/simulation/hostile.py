@@ -1,8 +1,8 @@
-"""Hostile tenants: in some runs one namespace does what keeps others from being served, another has honest JobSets.
+"""Hostile tenants: in some runs one namespace tries to prevent the service of another, which has honest JobSets.
 
-These runs replace the other people of a run. The storm rages as ever; after it the honest JobSets come one after the
-other, and each has to be served however long the hostile ones stay. When those leave, the world settles as in all other
-runs. Chance comes from a source of its own: runs without hostile tenants stay as they were.
+These runs have no other users. The storm is the same; after it, the honest JobSets come one after the other, and each
+has to be served while the hostile tenants stay. When these leave, the world settles as in all other runs. The random
+source is separate, so that runs without hostile tenants do not change.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from tests.simulation.run import Simulation
 
 _NEIGHBOUR_CHANCE = 0.3
-#: A node that is none of ours.
+#: Node that does not belong to a pool of the provisioner.
 _THEIR_NODE = "their-node"
 
 _CHANCE = 0.2
-#: What slices compete for, and the kind of hostile workload that is always there with it.
+#: Resource that slices compete for, with the kind of hostile workload that the run then always has.
 _RESOURCES = {
     "limit": "never fits",
     "stock": "never fits",
@@ -52,7 +52,7 @@ _RESOURCES = {
     "nothing": "never bound",
 }
 _KINDS = ("never fits", "never bound", "changes its request", "fails for itself", "holds chips", "foreign pools hang")
-#: How one of our own pools hangs, in runs that last for longer than it may go untold.
+#: How a pool of the provisioner hangs, in runs that last for longer than it may hang without an alert.
 _HANGS = (FaultKind.CREATE_NEVER_ENDS, FaultKind.DELETE_NEVER_ENDS, PoolStatus.RECONCILING)
 _HANG_CHANCE = 0.1
 HANGING_SECONDS = 4500.0
@@ -60,21 +60,22 @@ _V4, _V5E = "tpu-v4-podslice", "tpu-v5-lite-podslice"
 _ONE_HOST = Shape(accelerator=_V4, topology="2x2x1", hosts=1, chips=4, parallelism=1)
 _TWO_HOSTS = Shape(accelerator=_V4, topology="2x2x2", hosts=2, chips=4, parallelism=2)
 _ONE_HOST_V5E = Shape(accelerator=_V5E, topology="2x4", hosts=1, chips=8, parallelism=1)
-#: What honest slices look like; the first as the hostile ones.
+#: Shapes of honest slices; the hostile tenants have the first one.
 _SHAPES = ((_ONE_HOST, _ONE_HOST), (_TWO_HOSTS, _ONE_HOST), (_ONE_HOST_V5E, _TWO_HOSTS))
-#: All that the limit allows.
+#: Limit on all chips, in runs with such a limit.
 _MAX_CHIPS = 32
 _LARGE = Shape(accelerator=_V4, topology="2x4x4", hosts=8, chips=4, parallelism=8)
 _MOST_REPLICAS = 2
 _BURST = 22
-#: Where operations are few: from when so many are there, and how long each of them is being deleted.
+#: If operations are scarce: seconds after which the burst is deleted, and duration of each delete.
 _BUILT_SECONDS, _SLOW_DELETE_SECONDS = 300.0, 40.0
-#: What chaos has begun to break is mended by then.
+#: Seconds after the storm within which all faults are repaired.
 _MENDED_SECONDS = 105.0
-#: The last honest JobSets come by then; in a few runs so much later than the one before: turns may have grown.
+#: Latest arrival of honest JobSets in seconds; in some runs, the pause before each is longer by _LONG_SECONDS: turns
+#: may have grown.
 _LATE_SECONDS, _LONG_SECONDS, _LONG_CHANCE = 900.0, 7000.0, 0.25
 _PATCHED_EVERY_SECONDS, _PATCHED_FOR_SECONDS = 5.0, 300.0
-#: How long GKE takes to answer where threads are few.
+#: Seconds that GKE takes to respond if threads are scarce.
 SLOW_CALL_SECONDS = 8.0
 _MISTAKES = (
     says(400, "Invalid value for field network: no such network."),
@@ -89,7 +90,7 @@ _OWN_TROUBLES: tuple[Trouble | None, ...] = (
         403,
         f'The user does not have access to service account "{_OWN_ACCOUNT}". Ask for the iam.serviceAccountUser role.',
     ),
-    # It is taken, and its pool fails.
+    # GKE accepts the create, and the pool fails.
     None,
 )
 _FOREIGN = {"initialNodeCount": 1, "locations": [ZONE], "config": {"machineType": "e2-medium"}}
@@ -106,22 +107,22 @@ class Hostile:
         self.resource = rng.choice(tuple(_RESOURCES)) if self.present else ""
         self._kinds = {_RESOURCES.get(self.resource, ""), *rng.sample(_KINDS, k=rng.choice((0, 1, 1, 2)))}
         if self.resource == "operations":
-            # With fewer operations than hang, nothing could ever be done.
+            # If more operations hung than may run at the same time, nothing could ever be done.
             self._kinds.discard("foreign pools hang")
         self.hang = rng.choice(_HANGS) if self.resource == "nothing" and rng.random() < _HANG_CHANCE * 4 else None
-        #: Whether there is no storm: then nothing but the hostile tenants excuses that somebody waits.
+        #: Whether there is no storm: then only the hostile tenants excuse a wait.
         self.quiet = self.present and rng.random() < 0.5
         self.shapes = rng.choice(_SHAPES)
         chips = max(shape.hosts * shape.chips for shape in self.shapes)
         self._limits = {NAMESPACE: _MOST_REPLICAS * chips, HOSTILE_NAMESPACE: rng.choice((0, chips))}
         self.limited = self.resource == "chips of a namespace" or (self.resource == "nothing" and rng.random() < 0.5)
         if self.resource == "nothing" and not self.limited:
-            # Pools under which nobody comes would serve the honest at once, and nobody would see whose failure it is.
+            # Idle pools of pods that are never bound would serve the honest slices, and hide whose failure counts.
             self._kinds = self._kinds - {"never bound"} | {"fails for itself"}
-        #: What may be held for good leaves room for the largest honest JobSet.
+        #: Chips that may be held permanently; the rest suffices for the largest honest JobSet.
         held = chips + _ONE_HOST.chips if "holds chips" in self._kinds else 0
         self.stock_chips = _MOST_REPLICAS * chips + held if self.resource == "stock" else None
-        #: How long it takes GKE to say that there is none left.
+        #: Seconds until GKE reports a stockout.
         self.stockout_seconds = rng.choice((5.0, 5.0, 240.0)) if self.stock_chips else 5.0
         self._gangs = self.resource == "stock" and rng.random() < 0.7
         self._mistake = rng.choice(_MISTAKES)
@@ -130,18 +131,18 @@ class Hostile:
         self._stays_until = 0.0
         self._bare: list[PodRun] = []
         self._patches = 0
-        #: Whether GKE takes creates at all.
+        #: Whether GKE accepts any creates.
         self.takes_operations = True
         self.rivals = Rivals(self)
 
     @property
     def threads(self) -> float:
-        """How many calls of a kind a process makes at once."""
+        """Number of calls of one kind that a process makes at the same time."""
         return 1 if self.resource == "threads" else math.inf
 
     @property
     def hangs_operations(self) -> bool:
-        """Whether GKE once says that too many operations are under way."""
+        """Whether GKE reports once that too many operations are running."""
         return "foreign pools hang" in self._kinds
 
     @property
@@ -150,22 +151,22 @@ class Hostile:
         return bool(self._bare)
 
     def settings(self) -> dict[str, Any]:
-        """Return what the provisioner is told besides."""
+        """Return additional settings of the provisioner."""
         return {"max_chips_per_namespace": tuple(self._limits.items())} if self.limited else {}
 
     @property
     def max_chips(self) -> int | None:
-        """The limit on all chips."""
+        """The limit on all chips; None without a limit."""
         return _MAX_CHIPS if self.resource == "limit" or self.rivals.has_buffer else None
 
     def most_chips_of(self, namespace: str) -> int | None:
-        """Return the limit on the chips of a namespace."""
+        """Return the limit on the chips of a namespace; None without a limit."""
         return self._limits.get(namespace) if self.limited else None
 
-    # --- those of the storm
+    # --- during the storm
 
     def begin(self) -> None:
-        """Come, if this run has hostile tenants."""
+        """Start the tenants, if this run has hostile ones."""
         if not self.present:
             return
         rng, agenda, seconds = self.rng, self.stage.agenda, self.simulation.storm_seconds
@@ -181,7 +182,7 @@ class Hostile:
         self.rivals.begin()
 
     def restock(self) -> None:
-        """Break again what those who mend everything have mended."""
+        """Break again the lasting faults, after the repair of all faults."""
         faults = self.simulation.cloud.world.faults
         if "fails for itself" in self._kinds and self._own_trouble is None:
             faults.add(_fault_of("own-trouble", FaultKind.CREATE_ERROR, message=_NO_ADDRESSES, after_seconds=5.0))
@@ -189,14 +190,14 @@ class Hostile:
             faults.add(_fault_of("hangs", self.hang))
 
     def begin_calm(self) -> None:
-        """Do what needs a GKE that is well, from when all is mended."""
-        # Few at once keep the bound sharp.
+        """Start the tenants that need a working GKE, when all faults are repaired."""
+        # Few at the same time make the bound tight.
         self._still_to_come = 1 if self.stock_chips else 3
         seconds = WARM_SECONDS if self.rivals.has_buffer else _MENDED_SECONDS + 300.0
         self._stays_until = self.stage.agenda.now + (HANGING_SECONDS if self.hang else seconds)
         long = self.resource == "limit" and self.rng.random() < _LONG_CHANCE
         for number in range(1, self._still_to_come + 1):
-            # The first comes while what is hostile has just begun.
+            # The first JobSet comes shortly after the hostile tenants have begun.
             name, later = f"honest-{number}", self.rng.uniform(3.0, 30.0 if number == 1 else _LATE_SECONDS)
             later += number * _LONG_SECONDS * long
             self.stage.agenda.after(_MENDED_SECONDS + later, functools.partial(self._come_honest, name, late=True))
@@ -212,7 +213,7 @@ class Hostile:
         if self.hangs_operations:
             self._hang_foreign_pools()
         if "burst" in self._kinds:
-            # Of a shape that nobody else can use.
+            # A shape that no other workload can use.
             shape = _ONE_HOST_V5E if _ONE_HOST in self.shapes else _ONE_HOST
             fate = "complete" if self.resource == "threads" else "forever"
             self.come("burst", shape=shape, replicas=_BURST, fate=fate)
@@ -226,12 +227,12 @@ class Hostile:
 
     @property
     def done(self) -> bool:
-        """Whether everybody has come, the honest are served, and the hostile have stayed for long enough."""
+        """Whether all tenants have come, the honest ones are served, and the hostile ones stayed long enough."""
         served = not self._still_to_come and all(not each.alive for each in self._jobsets(NAMESPACE))
         return served and self.stage.agenda.now >= self._stays_until
 
     def leave(self) -> None:
-        """Let all hostile tenants go, and GKE with them what hangs."""
+        """Remove all hostile tenants, and end the operations that hang because of them."""
         cloud, cluster = self.simulation.cloud, self.simulation.cluster
         self.stage.note("mallory", "leaves")
         self.present = False
@@ -241,7 +242,7 @@ class Hostile:
             cluster.remove(buffer)
         for pod in self._bare:
             cluster.terminate(pod)
-        # Pools of others hang on.
+        # Foreign pools continue to hang.
         for fault in cloud.world.faults.all():
             if fault.pool is not None and not fault.pool.startswith("gpu-"):
                 cloud.world.faults.remove(fault.fault_id)
@@ -251,23 +252,23 @@ class Hostile:
             if pool.status is PoolStatus.RECONCILING:
                 self._set_status(pool.name, PoolStatus.RUNNING, ready=True)
 
-    # --- what GKE says
+    # --- responses of GKE
 
     def answer(self, pool: dict[str, Any]) -> Trouble | None:
-        """Return what is said to a create of a hostile tenant, None where nothing is wrong."""
+        """Return the response to a create of a hostile tenant, None if nothing is wrong."""
         troubles = {"changing": self._mistake, "own-trouble": self._own_trouble} if self.present else {}
         return troubles.get(pool["config"]["labels"].get(constants.POOL_JOBSET_NAME))
 
     def call_seconds(self, body: dict[str, Any]) -> float:
-        """Return how late a create is answered."""
+        """Return the delay of the response to a create."""
         hostile = namespace_of(body["nodePool"]["config"]["labels"]) == HOSTILE_NAMESPACE
         return SLOW_CALL_SECONDS if hostile and self.present and self.resource == "threads" else 0.0
 
     def is_private(self, pool: Pool) -> bool:
-        """Whether a pool fails for reasons that are nobody else's."""
+        """Whether a pool fails for reasons that no other workload shares."""
         return pool.body["config"]["labels"].get(constants.POOL_JOBSET_NAME) == "own-trouble"
 
-    # --- who comes
+    # --- tenants
 
     def _jobsets(self, namespace: str) -> list[JobSetRun]:
         workloads = self.simulation.cluster.workloads.values()
@@ -275,7 +276,7 @@ class Hostile:
 
     def _come_honest(self, name: str, *, late: bool = False) -> None:
         self._still_to_come -= late
-        # With all that their own limit allows.
+        # The JobSet uses its own limit completely.
         replicas = _MOST_REPLICAS if self.limited or self._gangs else 1
         shape = self.rng.choice(self.shapes) if late else self.shapes[0]
         replicas, priority = max(replicas, self.rivals.honest_replicas), self.rivals.honest_priority
@@ -318,9 +319,9 @@ class Hostile:
         return workload
 
     def _never_fits(self) -> None:
-        """Ask for more than the stock, or the limits, ever leave."""
+        """Request more than the stock, or the limits, ever leave."""
         if self.resource == "limit":
-            # The limit alone would allow it; beside a slice that never ends there is no room.
+            # The limit alone would allow it; next to a slice that never ends, no room is left.
             self.come("holder", shape=_ONE_HOST)
             self.stage.agenda.after(120.0, lambda: self.come("never-fits", shape=_LARGE, bindable=False))
             return
@@ -330,27 +331,27 @@ class Hostile:
             self.come(f"never-fits-{number}", replicas=replicas, gang=True, bindable=False)
 
     def _hold_chips(self) -> None:
-        """Stay on whatever pool there is, within what limits allow or not."""
+        """Stay on any existing pools, within limits or not."""
         self.come("holds", replicas=_MOST_REPLICAS if self.limited else 1, gang=False)
         if _ONE_HOST in self.shapes:
             self._hold_one_host()
             self.stage.agenda.after(self.rng.uniform(200.0, 900.0), self._look_finished)
 
     def _hold_one_host(self) -> None:
-        """Have a pod that no workload made and that goes wherever it fits."""
+        """Create a pod without a workload that is bound wherever it fits."""
         cluster = self.simulation.cluster
         pod = cluster.add_foreign(_ONE_HOST, lasting_seconds=math.inf, namespace=HOSTILE_NAMESPACE)
         self._bare += [pod] if pod is not None else []
 
     def _look_finished(self) -> None:
-        """Let a pod end, and its object stay on its node."""
+        """Let a pod end while its object stays on its node."""
         for pod in self._bare:
             if pod.node:
                 pod.phase = "Succeeded"
                 self.simulation.cluster.show(pod)
 
     def _patch(self, workload: JobSetRun, until: float) -> None:
-        """Change what pending pods ask for, again and again."""
+        """Change the requests of pending pods repeatedly."""
         if not workload.alive or self.stage.agenda.now > until:
             return
         self._patches += 1
@@ -362,7 +363,7 @@ class Hostile:
         self.stage.agenda.after(seconds, lambda: self._patch(workload, until))
 
     def _hang_foreign_pools(self) -> None:
-        """GKE says once that too many operations are under way; after that pools of others hang, and it takes all."""
+        """Let GKE report once that too many operations run; then foreign pools hang, and GKE accepts all creates."""
         cloud, agenda = self.simulation.cloud, self.stage.agenda
         kind = self.rng.choice((FaultKind.CREATE_NEVER_ENDS, FaultKind.DELETE_NEVER_ENDS))
         cloud.world.faults.add(Fault(kind=kind, pool="gpu-.*"))
@@ -383,7 +384,7 @@ class Hostile:
                 cloud.world.delete_pool(CLUSTER, pool.name)
 
     def _end_all_at_once(self) -> None:
-        """Let many pools be deleted while GKE takes few operations, and somebody honest come then."""
+        """Delete many pools while GKE accepts few operations, and let an honest tenant come in the meantime."""
         cluster = self.simulation.cluster
         self.simulation.cloud.limit_operations(self.rng.choice((1, 2)))
         for workload in self._jobsets(HOSTILE_NAMESPACE):
@@ -391,7 +392,7 @@ class Hostile:
         self.stage.agenda.after(self.rng.uniform(10.0, 60.0), lambda: self._come_honest("honest-between"))
 
     def _reconcile(self) -> None:
-        """Let GKE repair a pool for ever, without a node that is ready."""
+        """Let GKE repair a pool without end, without a ready node."""
         for name in {pod.pool for each in self._jobsets(HOSTILE_NAMESPACE) for pod in each.pods.values() if pod.node}:
             self._set_status(name, PoolStatus.RECONCILING, ready=False)
 
@@ -406,11 +407,11 @@ def _fault_of(jobset: str, kind: FaultKind, **options: Any) -> Fault:
 
 
 class Neighbour:
-    """In other runs: pods of another namespace that bear the labels of somebody else's JobSet.
+    """Pods in another namespace that have the labels of a JobSet of a user; only in runs without hostile tenants.
 
-    Some wait, and ask for other machines than the JobSet does; some are bound, to nodes of ours or of others. Some are
-    controlled by a Job that has the name of the JobSet's own. No pool may be charged to the JobSet for them, and none
-    of its pools may be taken from it.
+    Some wait and request other machines than the JobSet; some are bound, to nodes of the provisioner or to others. Some
+    are controlled by a Job with the name of the JobSet's own. No pool may be charged to the JobSet for these pods, and
+    no pool may be taken from it.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -420,7 +421,7 @@ class Neighbour:
         self._present = self._rng.random() < _NEIGHBOUR_CHANCE
 
     def begin(self) -> None:
-        """Come, if this run has one."""
+        """Start, if this run has a neighbour."""
         if self._present:
             self.stage.agenda.after(self._rng.uniform(0.5, 10.0), self._act)
 
@@ -442,7 +443,7 @@ class Neighbour:
         self._forge(victim)
 
     def _forge(self, victim: WorkloadRun) -> None:
-        """Have a pod without a group that tolerates everything and selects the marks of the victim."""
+        """Create a pod without a group that tolerates everything and selects the marks of the victim."""
         rng = self.simulation.admission.rng
         marks = [each.selector for each in victim.pods.values() if SLICE in each.selector]
         selector = {key: rng.choice(marks)[key] for key in MARKS} if marks and rng.random() < 0.7 else {}

@@ -1,10 +1,10 @@
-"""Plain Jobs: how they look, their controller, and a team that runs them.
+"""Plain Jobs: their objects, their controller, and a team that runs them.
 
-All pods come at once; each ends by itself and is replaced by itself.
+All pods are created at the same time; each ends and is replaced independently.
 
-In some Jobs a pod is replaced while it is still terminating, in others when it is gone. Placement is exclusive as for
-all other workloads here, although nothing in Kubernetes sees to that for Jobs: each selects nodes of its own pools, or
-leaves it to the placement policy.
+In some Jobs a pod is replaced while it is still terminating, in others when it is deleted. Placement is exclusive as
+for all other workloads here, although Kubernetes does not enforce it for Jobs: each selects nodes of its own pools, or
+leaves placement to the policy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class JobRun(WorkloadRun):
-    """A plain Job: one slice, whose pods end and are replaced one by one."""
+    """A plain Job with a single slice. Its pods end and are replaced independently."""
 
     of = PLAIN_JOB
     replicas: int = 1
@@ -34,43 +34,43 @@ class JobRun(WorkloadRun):
     run_seconds: float
     completions: int
     failures_left: int
-    #: It has the annotation.
+    #: Whether the Job has the annotation that requests pools.
     served: bool
-    #: A pod is replaced while it is terminating.
+    #: Whether a pod is replaced while it is terminating.
     replaces_early: bool
-    #: It is deleted as soon as it has ended.
+    #: Whether the Job is deleted as soon as it has ended.
     removed_at_once: bool
-    #: It was deleted without its pods.
+    #: Whether the Job was deleted without its pods.
     orphaned: bool = False
     #: Completion indexes that have succeeded.
     ended: set[int] = field(default_factory=set)
 
     @property
     def runs(self) -> bool:
-        """Whether it has pods, served or not."""
+        """Whether the Job has pods, served or not."""
         return not (self.gone or self.deleting or self.suspended or self.terminal)
 
     @property
     def alive(self) -> bool:
-        """Whether it needs a pool."""
+        """Whether the Job needs a pool."""
         return self.runs and self.served
 
     @property
     def separate(self) -> bool:
-        """Whether its pods select nodes that are marked with its name."""
+        """Whether its pods select nodes that are labelled with its name."""
         return self.exclusive
 
     def leader(self, job: int) -> PodRun | None:
-        """Return the pod that leads: the first that is left."""
+        """Return the leader pod: the first remaining one, None if none remains."""
         left = {index: pod for (_, index), pod in self.pods.items() if pod.deadline is None}
         return left[min(left)] if left else None
 
     def pods_due(self, job: int) -> int:
-        """Return how many pods it has when it runs: fewer towards its end."""
+        """Return the number of pods while it runs: fewer towards its end."""
         return min(self.shape.parallelism, self.completions - len(self.ended))
 
     def group_name(self, job: int) -> str:
-        """Name the Job."""
+        """Return the name of the Job."""
         return self.name
 
     def raw(self, agenda: Agenda) -> JsonObject:
@@ -91,7 +91,7 @@ class JobRun(WorkloadRun):
         }
 
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
-        """Return what the metadata of its pods say of whose they are."""
+        """Return the metadata of its pods that identify their Job."""
         labels = {constants.JOB_NAME: self.name, constants.COMPLETION_INDEX: str(index)}
         marks: JsonObject = {"labels": labels | {constants.CONTROLLER_UID: self.uid}}
         owned = controlled and not self.orphaned
@@ -99,16 +99,16 @@ class JobRun(WorkloadRun):
 
 
 class JobController:
-    """What happens to the pods of all plain Jobs."""
+    """Controller of the pods of all plain Jobs."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.stage = cluster.stage
 
-    # --- what people do
+    # --- users
 
     def delete(self, run: JobRun, *, orphaned: bool) -> None:
-        """Delete a Job: its pods go after it, or stay where they are and belong to nobody."""
+        """Delete a Job; its pods are deleted after it, or remain without an owner if `orphaned`."""
         run.deleting, run.orphaned = True, orphaned
         self.stage.note("user", "deletes %s %s (%s)%s", run.kind, run.name, run.uid, ", not its pods" * orphaned)
         self.cluster.remove(run)
@@ -119,7 +119,7 @@ class JobController:
             self.cluster.show(pod)
 
     def annotate(self, run: JobRun, *, served: bool) -> None:
-        """Ask to be served, or not any more."""
+        """Set or remove the annotation that requests pools."""
         run.served = served
         run.touch(self.stage.agenda.now)
         self.stage.note("user", "%s %s %s", "annotates" if served else "takes the annotation off", run.kind, run.name)
@@ -128,7 +128,7 @@ class JobController:
     # --- the controller
 
     def sync(self, run: JobRun) -> None:
-        """Create the pods that are due, or end all."""
+        """Create the pods that are due, or terminate all pods."""
         if run.orphaned:
             return
         if not run.runs:
@@ -142,7 +142,7 @@ class JobController:
                 self.cluster.add(run, 0, index, name=self.cluster.new_name(f"{run.name}-{index}"))
 
     def bound(self, run: JobRun, pod: PodRun) -> None:
-        """A pod runs."""
+        """Schedule the end of a pod that runs."""
         if run.fate != "forever":
             self.stage.agenda.after(run.run_seconds * self.stage.rng.uniform(0.5, 1.5), lambda: self._done(run, pod))
 
@@ -169,7 +169,7 @@ class JobController:
 
 
 class JobTeam(Team[JobRun]):
-    """Those who create plain Jobs."""
+    """Users that create plain Jobs."""
 
     run_type = JobRun
     title, presence, creates = "job team", 0.2, 0.3

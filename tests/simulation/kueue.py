@@ -1,9 +1,9 @@
-"""Kueue, in some runs: JobSets that start when the ProvisioningRequest for all of their slices is served.
+"""Kueue, in some runs: JobSets that start when the ProvisioningRequest for all their slices is served.
 
-A request that fails, or that expires before its JobSet is resumed, is followed by another of a new name; a revoked one
-ends its JobSet until somebody activates it again. A preempted JobSet asks anew. Requests are deleted at once or left
-behind for a while. Pods are not pinned to the pools that a request names, and no quota is counted. Chance comes from a
-source of its own.
+After a request that fails, or that expires before its JobSet is resumed, another request with a new name follows. A
+revoked request ends its JobSet until a user activates it again. A preempted JobSet makes a new request. Requests are
+deleted immediately or after a while. Pods are not pinned to the pools that a request names, and no quota is counted.
+The random source is separate.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from tests.simulation.team import Team
 if TYPE_CHECKING:
     from tests.simulation.run import Simulation
 
-#: Of its JobSets, those whose request can never be served.
+#: Share of JobSets whose request can never be served.
 _IMPOSSIBLE = 0.1
 _SEES_AFTER_SECONDS = (0.05, 3.0)
 _ASKS_AGAIN_SECONDS = (5.0, 60.0)
 _TEMPLATE_LATE_SECONDS = (0.0, 0.0, 0.5, 20.0)
 _LEFT_BEHIND_SECONDS = (0.0, 0.0, 30.0, 400.0)
-#: Of the requests that are served, those of which somebody else's pod takes a node first.
+#: Share of served requests of which another pod takes a node first.
 _TAKEN = 0.2
-#: Kueue gives a workload up after so many failures; in other runs it is set to try for ever.
+#: Number of failures after which Kueue gives up a workload; in other runs it tries practically without limit.
 _MOST_FAILURES = (3, 100)
 
 
 class Kueue(Team[QueuedRun]):
-    """The queue, its controller, and those whose JobSets wait there."""
+    """The queue, its controller, and the users whose JobSets wait there."""
 
     run_type = QueuedRun
     title, presence, creates = "kueue", 1.0, 0.3
@@ -44,27 +44,27 @@ class Kueue(Team[QueuedRun]):
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
-        # Those who have to take turns end at some time here, so that scarcity is no obstacle.
+        # Workloads that take turns end at some time here, so scarcity does not matter.
         self.present = REQUEST in simulation.asks and not simulation.hostile.present
 
     def begin(self) -> None:
-        """Come, if this run has Kueue."""
+        """Start, if this run has Kueue."""
         if self.present:
             self.stage.store.listen(KINDS[REQUEST].resource, self._see)
             self.stage.store.listen(JOBSET.resource, self._see)
         super().begin()
 
     def runs(self) -> list[QueuedRun]:
-        """List all JobSets that are there."""
+        """Return all existing JobSets of the queue."""
         return [each for each in self.simulation.cluster.workloads.values() if isinstance(each, QueuedRun)]
 
-    # --- what people do
+    # --- users
 
     def _make(self, name: str) -> QueuedRun:
         rng, market = self._rng, self.simulation.market
         shape, replicas = rng.choice(self._shapes), rng.choice((1, 1, 2, 3))
         if rng.random() < _IMPOSSIBLE:
-            # No topology that there is, or pods that do not fill whole slices.
+            # A topology that does not exist, or pods that do not fill whole slices.
             if shape.hosts == 1 or rng.random() < 0.5:
                 shape = replace(shape, topology="3x3x3", feasible=False)
             else:
@@ -96,7 +96,7 @@ class Kueue(Team[QueuedRun]):
             case "preempt" if run.active and not run.terminal:
                 self._preempt(run)
             case "touch" if run.request is not None and not run.request.gone:
-                # Its version changes, and what was decided on the last one conflicts.
+                # The version changes, so that a status that follows from the last one conflicts.
                 self.simulation.cluster.write(run.request)
             case "activate" if not run.active and not run.terminal:
                 run.active, run.failures = True, 0
@@ -116,7 +116,7 @@ class Kueue(Team[QueuedRun]):
         self._ask_later(run)
 
     def _forbid_templates(self) -> None:
-        """Let PodTemplates be refused for a while, to those who list or watch anew."""
+        """Refuse PodTemplates for a while to clients that list or start a watch."""
         self.stage.fault("templates refused", "to whoever lists them")
         refused = self._rng.choice((self.stage.store.absent, self.stage.store.forbidden))
         refused.add(TEMPLATES)
@@ -127,7 +127,7 @@ class Kueue(Team[QueuedRun]):
         self.stage.agenda.after(self._rng.uniform(5.0, 200.0), lambda: refused.discard(TEMPLATES))
 
     def _silence_templates(self) -> None:
-        """Let what happens to PodTemplates be heard later than what happens to requests."""
+        """Delay events of PodTemplates, so that they arrive after those of requests."""
         for process in self.simulation.processes:
             for feed in process.feeds:
                 if feed.resource == TEMPLATES:
@@ -137,7 +137,7 @@ class Kueue(Team[QueuedRun]):
     # --- the controller
 
     def _ask(self, run: QueuedRun) -> None:
-        """Create the request for a JobSet, and its templates, in any order."""
+        """Create the request for a JobSet and its templates, in any order."""
         if run.gone or run.deleting or run.terminal or not run.active or run.request is not None or not run.suspended:
             return
         rng = self._rng
@@ -168,7 +168,7 @@ class Kueue(Team[QueuedRun]):
         self.stage.agenda.after(self._rng.uniform(*_ASKS_AGAIN_SECONDS), lambda: self._ask(run))
 
     def _drop(self, run: QueuedRun) -> None:
-        """Delete the request of a JobSet, now or after a while."""
+        """Delete the request of a JobSet, now or later."""
         request, run.request = run.request, None
         if request is None:
             return
@@ -182,7 +182,7 @@ class Kueue(Team[QueuedRun]):
         self.stage.agenda.after(self._rng.choice(_LEFT_BEHIND_SECONDS), remove)
 
     def _see(self, change: Change) -> None:
-        """Look at a JobSet that has changed, or whose request has, a moment later."""
+        """Process a change of a JobSet or its request after a short delay."""
         found = self.simulation.cluster.workloads.get(change.path)
         run = next((each for each in self.runs() if found is not None and found in (each, each.request)), None)
         if run is not None and run.request is not None:
@@ -190,7 +190,7 @@ class Kueue(Team[QueuedRun]):
             self.stage.agenda.after(self._rng.uniform(*_SEES_AFTER_SECONDS), lambda: self._look(run, request))
 
     def _look(self, run: QueuedRun, request: RequestRun) -> None:
-        """Do what the conditions of a request say."""
+        """Act on the conditions of a request."""
         if run.request is not request or run.gone or run.deleting:
             return
         if run.terminal:
@@ -213,7 +213,7 @@ class Kueue(Team[QueuedRun]):
             self.simulation.cluster.suspend(run, suspended=False)
 
     def _take(self, pool: str) -> None:
-        """Let a pod that is nobody's be on a pool before those come that it is kept for."""
+        """Bind a foreign pod to a pool before the pods that it is kept for."""
         cluster = self.simulation.cluster
         nodes = [each.name for each in cluster.nodes.values() if each.pool_name == pool]
         if nodes:

@@ -1,4 +1,4 @@
-"""Judges the one line of those that wait: a limit serves the highest priority first."""
+"""Checks the line of waiting slices: a limit serves the highest priority first."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FIRST = "20 what a limit leaves goes to the highest priority that it suffices fo
 
 
 class Line:
-    """Judges one run."""
+    """Checks one run."""
 
     def __init__(self, simulation: Simulation, checker: Checker) -> None:
         self._simulation, self._stage = simulation, simulation.stage
         self._checker = checker
 
     def created(self, process: Process, pool: Pool) -> None:
-        """Judge whether a new pool uses chips for which a slice of higher priority waits."""
+        """Check that a new pool does not use chips for which a slice of higher priority waits."""
         most = self._simulation.market.max_chips
         uid = owner_of(pool.body["config"]["labels"])[0]
         run = next((each for each in self._simulation.cluster.every_workload if each.uid == uid), None)
@@ -45,7 +45,7 @@ class Line:
                 self._stage.violate(FIRST, f"{text} {workload.priority} waits for {chips} of {most} chips")
 
     def given(self, process: Process, pool: Pool, mark: tuple[str, str]) -> None:
-        """Judge whether a free pool is given to a slice although one of higher priority waits for such a pool."""
+        """Check that a free pool is not given to a slice while a slice of higher priority waits for such a pool."""
         market, hostile = self._simulation.market, self._simulation.hostile
         asked = self._simulation.admission.granted.get(mark, {})
         if not asked or market.same_zone or market.max_pools is not None or hostile.limited:
@@ -84,7 +84,7 @@ class Line:
         return self._stage.agenda.now - max(since, self._simulation.disturbed_at)
 
     def _waits_for_long(self, workload: WorkloadRun, job: int) -> bool:
-        """Whether a slice has waited for longer than a cache may lag, and nothing but the limit is in its way."""
+        """Whether a slice has waited for longer than a cache may lag, only because of the limit."""
         waiting = self._checker.waiting
         return (
             self._seconds(workload, job) > self._checker.stale_seconds()

@@ -1,7 +1,7 @@
-"""What capacity there is to be had, on which terms, and within which limits: drawn for each run.
+"""Capacity of a run: choices, stock and limits, drawn for each run.
 
-Most runs have one kind of capacity in one zone and no limits. Others have several choices, of which some are out of
-stock for good; or a stock so small that JobSets have to wait for each other; or limits on chips and pools.
+Most runs have one kind of capacity in one zone and no limits. Others have several choices, some of them out of stock
+permanently; or a stock so small that JobSets have to wait for each other; or limits on chips and pools.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _CHOICES = (
     ("spot", "flex-start"),
     ("on-demand", "flex-start"),
 )
-#: The most chips that one JobSet of these runs asks for: three slices of sixteen.
+#: Maximum number of chips that one JobSet requests in these runs: three slices of sixteen.
 MOST_CHIPS_OF_A_JOBSET = 48
-#: In so many runs with buffers these have to make room.
+#: Probability, in runs with buffers, that a limit makes buffers give way.
 _LIMIT_ON_BUFFERS = 0.5
 
 
@@ -47,42 +47,43 @@ class Market:
         self.choices: tuple[str, ...] = rng.choice(_CHOICES) if stage.chance(0.35) else ()
         self.zones = (ZONE, OTHER_ZONE) if stage.chance(0.3) else (ZONE,)
         self.same_zone = len(self.zones) > 1 and stage.chance(0.4)
-        #: Chips that a zone has in all; None: enough.
+        #: Number of chips that a zone has; None if unlimited.
         self.stock_chips = rng.choice((MOST_CHIPS_OF_A_JOBSET, 64)) if not self.choices and stage.chance(0.2) else None
         self.max_chips = rng.choice((MOST_CHIPS_OF_A_JOBSET, 64)) if stage.chance(0.2) else None
         self.max_pools = 3 if stage.chance(0.1) else None
         self.gangs = stage.chance(0.3)
         self.hold_seconds = rng.choice((15.0, 45.0))
-        #: Zone and terms that nothing is to be had of, ever.
+        #: Pairs of zone and capacity that are never available.
         self.barren: tuple[tuple[str, str], ...] = ()
-        #: The stockouts that creates are to meet, by the pool's name.
+        #: Ids of the faults for creates that will find no capacity, by name of the pool.
         self._shortages: dict[str, str] = {}
-        # Of its own, so that other runs stay as they were.
+        # A random source of its own, so that other runs do not change.
         own = random.Random(f"market {stage.seed}")
-        #: Whether nothing but flex-start is to be had.
+        #: Whether only flex-start is available.
         self.flex_start_alone = "flex-start" in self.choices and own.random() < 0.5
-        #: With which code a create is refused whose reservation is full for good; 0: it is taken, and its pool fails.
+        #: Status with which creates for a permanently full reservation are rejected; 0 if they are accepted and the
+        #: pool fails.
         self._full_code = own.choice((0, 400, 429, 429))
         if BUFFER in simulation.asks and own.random() < _LIMIT_ON_BUFFERS:
             self.stock_chips, self.max_chips = None, MOST_CHIPS_OF_A_JOBSET
         if simulation.hostile.present:
-            # What there is to be had decides who has to wait for whom, and nothing else does.
+            # Only the available capacity decides which tenant has to wait.
             self.choices, self.zones, self.same_zone, self.flex_start_alone = (), (ZONE,), False, False
             self.stock_chips, self.max_chips = simulation.hostile.stock_chips, simulation.hostile.max_chips
             self.max_pools, self.gangs = None, False
 
     @property
     def scarce(self) -> bool:
-        """Whether JobSets may have to wait for others to end."""
+        """Whether JobSets may have to wait until others end."""
         return self.stock_chips is not None or self.max_chips is not None
 
     @property
     def spot_listed(self) -> bool:
-        """Whether any slice may come to lie on spot nodes: then every pod tolerates them."""
+        """Whether any slice may run on spot nodes: then every pod tolerates them."""
         return "spot" in self.choices
 
     def settings(self) -> dict[str, Any]:
-        """Return what the provisioner is told of it."""
+        """Return the settings of the provisioner that follow from the capacity."""
         return {
             "capacity": parse_choices(", ".join(self.choices)),
             "zones": tuple(Zone(zone) for zone in self.zones),
@@ -94,7 +95,7 @@ class Market:
         }
 
     def open(self) -> None:
-        """Empty some shelves for good; one choice in one zone always has something."""
+        """Make some choices unavailable permanently, and leave at least one choice in one zone."""
         if not self.choices:
             return
         offers = [(zone, choice.split("/")[0]) for zone in self.zones for choice in self.choices]
@@ -102,7 +103,7 @@ class Market:
             self.barren = tuple(offer for offer in offers if offer[1] != "flex-start")
             self.restock()
             return
-        # Flex-start is no alternative: a pool is made at once, and then it waits.
+        # Flex-start is no alternative: its pool is created immediately, and waits for capacity after that.
         good = [offer for offer in offers if offer[1] in ("on-demand", "spot")]
         kept = self.stage.rng.choice(good)
         others = [offer for offer in offers if offer != kept and offer[1] != "flex-start"]
@@ -110,14 +111,14 @@ class Market:
         self.restock()
 
     def restock(self) -> None:
-        """Leave only what is out of stock for good."""
+        """Add the faults of capacity that is out of stock permanently."""
         for zone, capacity in self.barren:
             if capacity == "reservation" and self._full_code:
                 continue
             self.simulation.cloud.world.faults.add(Fault(kind=FaultKind.STOCKOUT, zone=zone, capacity=capacity))
 
     def answer(self, body: dict[str, Any]) -> Trouble | None:
-        """Return what is said to a create from a reservation that is full, None to others; each hears other words."""
+        """Return the rejection of a create for a full reservation, None for others; the texts vary by pool."""
         pool = body["nodePool"]
         reserved = bool(pool["config"].get("reservationAffinity", {}).get("values"))
         if not (self._full_code and reserved and (pool["locations"][0], "reservation") in self.barren):
@@ -127,17 +128,17 @@ class Market:
         return says(self._full_code, text, of_capacity=True)
 
     def before_create(self, body: dict[str, Any], chips: int) -> None:
-        """Let a create run into a stockout where the zone has too few chips of its generation left."""
+        """Let a create find no capacity if the zone has too few chips of its generation left."""
         zone, generation = body["nodePool"]["locations"][0], body["nodePool"]["config"]["machineType"].split("-")[0]
         stock = 0 if generation == self.simulation.hostile.rivals.barren else self.stock_chips
         if stock is None:
             return
         pools = [pool for pool in self.simulation.cloud.pools.values() if is_ours(pool)]
         same = (pool for pool in pools if pool.plan.machine.name.split("-")[0] == generation)
-        # What GKE could not get has none.
+        # A pool for which GKE found no capacity has no chips.
         used = sum(chips_in(each) for each in same if zone in each.plan.zones and each.status is not PoolStatus.ERROR)
         world, name = self.simulation.cloud.world, body["nodePool"]["name"]
-        # One that GKE did not take, as it had too many operations, has not met its stockout.
+        # An earlier create that GKE rejected, because of too many operations, has left its stockout unused.
         world.faults.remove(self._shortages.pop(name, ""))
         if used + chips > stock:
             self.stage.fault("stock too small", "%s has %d of %d chips in use", f"{zone} {generation}", used, stock)

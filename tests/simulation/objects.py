@@ -1,4 +1,4 @@
-"""Workloads and pods as they really are, and as the API server shows them."""
+"""Actual workloads and pods of the simulation, and their objects as the API server shows them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.support.simulations.stage import Agenda
 
 NAMESPACE = "research"
 HOSTILE_NAMESPACE = "mallory"
-#: Of more honest workloads in runs with the placement policy.
+#: Namespace of further honest workloads in runs with the placement policy.
 SECOND_NAMESPACE = "lab"
-#: Of pods that no workload made.
+#: Namespace of pods without a workload.
 OTHER_NAMESPACE = "other"
 #: Label of nodes that names the slice; the simulation has its own copy.
 SLICE = "tpu-provisioner/slice"
@@ -28,7 +28,7 @@ SLICE = "tpu-provisioner/slice"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What the pods of a JobSet ask for."""
+    """Requests of the pods of a JobSet."""
 
     accelerator: str
     topology: str
@@ -36,7 +36,7 @@ class Shape:
     chips: int
     parallelism: int
     spot: bool = False
-    #: Its pods run on spot nodes as well as on others.
+    #: Whether its pods run on spot nodes as well as on others.
     tolerant: bool = False
     feasible: bool = True
 
@@ -52,22 +52,22 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Whose pod a pod of another namespace says that it is."""
+    """Workload that a pod of another namespace claims to belong to."""
 
     workload: WorkloadRun
     job: int
-    #: What has the name of the workload's own controls it, in its own namespace.
+    #: Whether the pod is controlled, in its own namespace, by an object with the name of the workload's own.
     controlled: bool
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class PodRun:
-    """A pod as it really is."""
+    """Actual state of a pod."""
 
     name: str
     namespace: str = NAMESPACE
     uid: str
-    #: None for a pod that no workload made.
+    #: None for a pod without a workload.
     workload: WorkloadRun | None
     claim: Claim | None = None
     job: int = 0
@@ -81,39 +81,39 @@ class PodRun:
     deadline: float | None = None
     waiting_since: float | None = None
     bound_at: float = 0.0
-    #: Where the scheduler wants it, from its decision until it is bound.
+    #: Node that the scheduler has chosen, from its decision until the binding; empty otherwise.
     assigned: str = ""
-    #: When the scheduler decided, where it binds later; else 0.
+    #: Time of the scheduler's decision if it binds later; 0 otherwise.
     assigned_at: float = 0.0
-    #: Of a worker of a LeaderWorkerSet: the leader that it was made for.
+    #: For a worker of a LeaderWorkerSet: the leader that it was created for.
     leader: PodRun | None = None
-    #: Of a worker of a RayCluster: the name of its replica.
+    #: For a worker of a RayCluster: the name of its replica.
     replica: str = ""
-    #: Priority, which its PriorityClass sets.
+    #: Priority that its PriorityClass sets.
     priority: int = 0
-    #: Whether the placement policy was installed when it was created.
+    #: Whether the placement policy was installed when the pod was created.
     reviewed: bool = False
-    #: Whether a node affinity keeps it off all nodes that have the label of a slice.
+    #: Whether a node affinity keeps the pod off all nodes that have the label of a slice.
     kept_off: bool = False
-    #: Whether it tolerates every taint.
+    #: Whether the pod tolerates every taint.
     tolerates_all: bool = False
-    #: A finalizer keeps the object, and it is due to go.
+    #: Whether a finalizer keeps the object (`held`), and whether the object is removed without it (`due`).
     held: bool = False
     due: bool = False
     gone: bool = False
 
     @property
     def path(self) -> str:
-        """Its address."""
+        """Path of the object."""
         return object_path("pods", self.name, namespace=self.namespace)
 
     @property
     def finished(self) -> bool:
-        """Whether it will never run again."""
+        """Whether the pod will never run again."""
         return self.phase in ("Succeeded", "Failed")
 
     def blocks(self, now: float) -> bool:
-        """Whether nobody may take its node away: unfinished, bound, not past its grace."""
+        """Whether its node must not be removed: the pod is unfinished, bound, and within its grace period."""
         return (
             not self.gone and not self.finished and self.node != "" and (self.deadline is None or self.deadline > now)
         )
@@ -121,36 +121,36 @@ class PodRun:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class WorkloadRun(abc.ABC):
-    """A workload as it really is: one incarnation."""
+    """Actual state of one workload: a new one of the same name is another WorkloadRun."""
 
     of: ClassVar[Kind]
     name: str
     uid: str
     shape: Shape
     replicas: int
-    #: complete, fail, forever
+    #: "complete", "fail" or "forever".
     fate: str
     created: float
-    #: Its pods say its UID.
+    #: Whether its pods have a label with its UID.
     labels_uid: bool
     namespace: str = NAMESPACE
-    #: Of the nodes that its pods ask for; empty for the default.
+    #: Service account that its pods request for the nodes; empty for the default.
     service_account: str = ""
-    #: That the nodes need besides, as its pods ask for them.
+    #: Additional networks that its pods request for the nodes.
     networks: str = ""
-    #: Whether the scheduler can bind its pods: not where a volume is missing.
+    #: Whether the scheduler can bind its pods; False if a volume is missing.
     bindable: bool = True
-    #: Whether it asks that its slices start together, and whether they do: only those with marked pods.
+    #: Whether the workload requests that its slices start together, and whether they do, which needs marked pods.
     together: bool = False
     gang: bool = False
-    #: Whether its pods themselves keep other slices off their pools, beside the placement policy.
+    #: Whether its pods keep other slices off their pools, in addition to the placement policy.
     exclusive: bool = True
     #: Priority of its pods.
     priority: int = 0
-    #: Selectors of its pods beside those of its shape, such as forged marks.
+    #: Selectors of its pods in addition to those of its shape, such as forged marks.
     extra_selector: dict[str, str] = field(default_factory=dict)
     suspended: bool = False
-    #: When it was last suspended.
+    #: Time of the last suspension.
     suspended_at: float | None = None
     deleting: bool = False
     terminal: str = ""
@@ -158,30 +158,30 @@ class WorkloadRun(abc.ABC):
     gone: bool = False
     pods: dict[tuple[int, int], PodRun] = field(default_factory=dict)
     ended_jobs: set[int] = field(default_factory=set)
-    #: When anything last happened to each slice.
+    #: Time of the last change of each slice.
     changed: dict[int, float] = field(default_factory=dict)
-    #: The pool that each slice's pods were last bound to, and when.
+    #: Pool that each slice's pods were last bound to, and the time.
     last_pool: dict[int, str] = field(default_factory=dict)
     last_bound_at: dict[int, float] = field(default_factory=dict)
-    #: Whether the pod of each slice that was bound last is one that the placement policy has seen.
+    #: Whether the last bound pod of each slice was created under the placement policy.
     last_reviewed: dict[int, bool] = field(default_factory=dict)
-    #: When each slice last ceased to need a pool.
+    #: Time at which each slice last stopped needing a pool.
     released_at: dict[int, float] = field(default_factory=dict)
-    #: All that pods of it were ever bound to.
+    #: All pools that its pods were ever bound to.
     pools: set[str] = field(default_factory=set)
     sync_due: bool = False
-    #: What its slices have ever looked like, and how many there have been at most.
+    #: All shapes that its slices have had, and their maximum number.
     shapes: set[Shape] = field(default_factory=set)
     most_replicas: int = 0
 
     @property
     def kind(self) -> WorkloadKind:
-        """What it is."""
+        """Kind of the workload."""
         return self.of.kind
 
     @property
     def path(self) -> str:
-        """Its address."""
+        """Path of the object."""
         return object_path(self.of.resource, self.name, namespace=self.namespace, root=self.of.root)
 
     @property
@@ -191,7 +191,7 @@ class WorkloadRun(abc.ABC):
 
     @abc.abstractmethod
     def group_name(self, job: int) -> str:
-        """Name a child Job, or a group."""
+        """Return the name of a child Job or a group."""
 
     @abc.abstractmethod
     def raw(self, agenda: Agenda) -> JsonObject:
@@ -199,31 +199,31 @@ class WorkloadRun(abc.ABC):
 
     @abc.abstractmethod
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
-        """Return what the metadata of its pods say of whose they are."""
+        """Return the metadata of its pods that identify their workload and group."""
 
     @property
     def separate(self) -> bool:
-        """Whether its pods select nodes that are marked with its name."""
+        """Whether its pods select nodes that are labelled with its name."""
         return self.gang and self.exclusive
 
     def leader(self, job: int) -> PodRun | None:
-        """Return the pod that leads a slice."""
+        """Return the leader pod of a slice, None if it does not exist."""
         return self.pods.get((job, 0))
 
     def pods_due(self, job: int) -> int:
-        """Return how many pods a slice has when all of it runs."""
+        """Return the number of pods of a running slice."""
         return self.shape_of(job).parallelism
 
     def slots(self) -> Sequence[int]:
-        """List the places of its slices."""
+        """Return the numbers of its slices."""
         return range(self.replicas)
 
     def shape_of(self, job: int) -> Shape:
-        """Return what the pods of one slice ask for."""
+        """Return the shape of one slice."""
         return self.shape
 
     def selector(self, job: int) -> dict[str, str]:
-        """Return its pods' nodeSelector: where its slices start together, no other workload's pods fit its nodes."""
+        """Return the nodeSelector of a slice's pods; other workloads do not fit nodes of slices that start together."""
         return self._selector(self.shape_of(job))
 
     def _selector(self, shape: Shape) -> dict[str, str]:
@@ -236,27 +236,27 @@ class WorkloadRun(abc.ABC):
         return account | ({constants.ADDITIONAL_NODE_NETWORKS: self.networks} if self.networks else {})
 
     def slice_id(self, job: int) -> SliceId:
-        """Identify a slice as the provisioner does."""
+        """Return the id that the provisioner gives to a slice."""
         return SliceId(workload_uid=WorkloadUid(self.uid), group_key=group_key(self.namespace, self.group_name(job)))
 
     def exclusive_key(self, pod: PodRun) -> object:
-        """Return what pods have in common that may share a pool."""
+        """Return a key that is equal for pods that may share a pool."""
         return self, pod.job
 
     def touch(self, now: float, job: int | None = None) -> None:
-        """Note that something happened to one slice, or all."""
+        """Record a change of one slice, or of all."""
         self.shapes.add(self.shape)
         self.most_replicas = max(self.most_replicas, len(self.slots()))
         for each in self.slots() if job is None else (job,):
             self.changed[each] = now
 
     def release(self, now: float, job: int | None = None) -> None:
-        """Note that one slice, or all, cease to need their pools."""
+        """Record that one slice, or all, no longer need their pools."""
         for each in self.slots() if job is None else (job,):
             self.released_at[each] = now
 
     def suspension(self, agenda: Agenda) -> list[JsonObject]:
-        """Return the condition that tells of it, as its controller has written it: a resumption is not told yet."""
+        """Return the condition about a suspension, as the controller has written it; a resumption is not shown yet."""
         if self.suspended_at is None:
             return []
         since = format_time(agenda.wall(self.suspended_at - agenda.now))
@@ -283,7 +283,7 @@ class WorkloadRun(abc.ABC):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class JobSetRun(WorkloadRun):
-    """A JobSet: its child Jobs come to an end."""
+    """A JobSet, whose child Jobs end."""
 
     of = JOBSET
     run_seconds: float
@@ -292,7 +292,7 @@ class JobSetRun(WorkloadRun):
     attempt: int = 0
 
     def group_name(self, job: int) -> str:
-        """Name a child Job."""
+        """Return the name of a child Job."""
         return f"{self.name}-workers-{job}"
 
     def raw(self, agenda: Agenda) -> JsonObject:
@@ -329,14 +329,14 @@ class JobSetRun(WorkloadRun):
         return [{"name": "workers", "replicas": self.replicas, "template": template}]
 
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
-        """Return what the metadata of its pods say of whose they are."""
+        """Return the metadata of its pods that identify their workload and group."""
         labels = {
             constants.JOBSET_NAME: self.name,
             constants.JOB_KEY: self.slice_id(job).group_key,
             constants.JOB_NAME: self.group_name(job),
             constants.COMPLETION_INDEX: str(index),
             constants.RESTART_ATTEMPT: str(self.attempt),
-            # The Job's own, which is another after each restart.
+            # UID of the Job, which changes with each restart.
             constants.CONTROLLER_UID: f"job-{self.uid}-{job}-{self.attempt}",
         }
         marks: JsonObject = {"labels": labels | ({constants.JOBSET_UID: self.uid} if self.labels_uid else {})}
@@ -345,16 +345,16 @@ class JobSetRun(WorkloadRun):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class MixedRun(JobSetRun):
-    """A JobSet of two replicated Jobs: its last slice is of another shape."""
+    """A JobSet of two replicated Jobs: its last slice has another shape."""
 
     other_shape: Shape
 
     def shape_of(self, job: int) -> Shape:
-        """Return what the pods of one slice ask for."""
+        """Return the shape of one slice."""
         return self.shape if job < self.replicas - 1 else self.other_shape
 
     def group_name(self, job: int) -> str:
-        """Name a child Job."""
+        """Return the name of a child Job."""
         return f"{self.name}-workers-{job}" if job < self.replicas - 1 else f"{self.name}-others-0"
 
     def _job_of(self, job: int) -> str:
@@ -362,7 +362,7 @@ class MixedRun(JobSetRun):
         return "workers" if job < self.replicas - 1 else "others"
 
     def touch(self, now: float, job: int | None = None) -> None:
-        """Note that something happened to one slice, or all."""
+        """Record a change of one slice, or of all."""
         JobSetRun.touch(self, now, job)
         self.shapes.add(self.other_shape)
 
@@ -422,7 +422,7 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
 
 
 def pod_spec(shape: Shape) -> dict[str, Any]:
-    """Return what the pods of slices of a shape ask for."""
+    """Return the pod spec of slices of a shape."""
     spot = shape.spot or shape.tolerant
     tolerations = [{"key": constants.SPOT, "operator": "Exists"}] if spot else []
     return {

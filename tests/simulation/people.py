@@ -1,4 +1,4 @@
-"""What people do with JobSets: make, suspend, resume, resize, restart and delete them, and make them again."""
+"""Users of JobSets: create, suspend, resume, resize, restart, delete and recreate them."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ INFEASIBLE = (
     Shape(accelerator="", topology="2x2x4", hosts=1, chips=4, parallelism=1, feasible=False),
 )
 
-#: Accelerators that Google does not offer on flex-start terms.
+#: Accelerators that Google does not offer as flex-start.
 _NOT_ON_FLEX_START = ("tpu-v4-podslice",)
 _MOST_JOBSETS = 7
 _LATECOMERS = 2
-#: Soon after the storm, or when whoever is still refused has been so for long, and waits for long.
+#: Seconds after the storm: soon, or when JobSets that are still refused have a long back-off.
 _LATE_SECONDS = (5.0, 280.0)
 
 
 class People:
-    """Everybody who uses the cluster, as long as the storm lasts."""
+    """All users of the cluster, during the storm."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.stage = simulation.stage
         rng = self.stage.rng
-        #: What this run's JobSets look like: the fewer kinds, the more they take each other's pools.
+        #: Shapes of this run's JobSets: with fewer shapes, JobSets take each other's pools more often.
         shapes = rng.choices(FEASIBLE, k=rng.choice((1, 1, 2, 3)))
-        # What pins its terms has one choice alone, which may be out of stock for good.
+        # Selectors that pin the capacity leave only one choice, which may be out of stock permanently.
         pins = not simulation.market.choices
         tolerant = simulation.market.spot_listed
 
@@ -57,24 +57,24 @@ class People:
             feasible = tuple(shape for shape in FEASIBLE if shape.accelerator not in _NOT_ON_FLEX_START)
             shapes = [shape for shape in shapes if shape in feasible] or [feasible[0]]
         self.shapes = as_here(shapes)
-        #: Other shapes as well, of the same machine types too.
+        #: Further shapes, including some of the same machine types.
         self.late_shapes = (*self.shapes, *as_here(feasible))
         if simulation.environment.late:
-            # Who comes beside those that are refused asks for the same.
+            # JobSets next to refused ones make the same requests.
             self.late_shapes = (simulation.environment.rng.choice(self.late_shapes),)
         self._names = 0
-        #: JobSets that come after the storm, and are not there yet.
+        #: Number of JobSets that come after the storm and have not come yet.
         self.still_to_come = 0
 
     def begin(self) -> None:
-        """Come."""
+        """Start."""
         rng, agenda = self.stage.rng, self.stage.agenda
         for _ in range(rng.randint(1, 5)):
             agenda.after(rng.choice((1.0, 1.0, rng.uniform(0.0, 30.0))), self.create)
         agenda.after(rng.uniform(5.0, 20.0), self.act)
 
     def come_late(self) -> None:
-        """Make a few JobSets after the storm, while somebody else's are still refused."""
+        """Create a few JobSets after the storm, while others are still refused."""
         rng, earliest = self.stage.rng, self.stage.rng.choice(_LATE_SECONDS)
         for number in range(1, _LATECOMERS + 1):
             self.still_to_come += 1
@@ -85,7 +85,7 @@ class People:
         self.create(f"late-{number}", late=True)
 
     def create(self, name: str = "", *, late: bool = False) -> None:
-        """Make a JobSet, of a new name or of a given one."""
+        """Create a JobSet, with a new or a given name."""
         if not (self.stage.stormy or late):
             return
         rng = self.stage.rng
@@ -98,7 +98,7 @@ class People:
             return
         shapes = self.late_shapes if late else self.shapes
         shape = rng.choice(INFEASIBLE) if rng.random() < 0.08 else rng.choice(shapes)
-        # Where all wait for what one has, none runs for ever.
+        # If JobSets wait for each other's pools, none runs without end.
         fate = rng.choices(("complete", "fail", "forever"), weights=(6, 1, 0 if self.simulation.market.scarce else 3))[
             0
         ]
@@ -129,7 +129,7 @@ class People:
         )
 
     def act(self) -> None:
-        """Do something to a JobSet, and come back later."""
+        """Change a JobSet, and come back later."""
         if not self.stage.stormy:
             return
         rng, cluster = self.stage.rng, self.simulation.cluster
@@ -162,7 +162,7 @@ class People:
         return [each for each in workloads if isinstance(each, JobSetRun) and not isinstance(each, QueuedRun)]
 
     def _again(self, workload: JobSetRun) -> None:
-        """Make it again under the same name as soon as it is gone."""
+        """Recreate a JobSet under the same name as soon as it is deleted."""
         if workload.gone:
             self.create(workload.name)
         elif self.stage.stormy:

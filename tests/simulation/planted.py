@@ -1,7 +1,7 @@
-"""Bugs planted on purpose, each a small mutation of the real code: every one must be found, or the checker is blind.
+"""Bugs planted on purpose, each a small mutation of the real code: an undetected bug shows a gap in the checks.
 
-Some are the defects of the Go original, some are what this simulation found, some are what a tired person would write.
-A mutation replaces one attribute of a module or class, wherever it was imported, by what `mutate` makes of it.
+Some are defects of the Go provisioner, some were found by this simulation, some are typical mistakes. A mutation
+replaces one attribute of a module or class, wherever it was imported, by the result of `mutate`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from tests.simulation.asks import BUFFER, REQUEST
 from tests.simulation.objects import NAMESPACE
 from tests.support.simulations.bugs import Bug, always
 
-#: A clock that has seen every grace end.
+#: Time on a clock at which every grace period has ended.
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 
 def _of_labels_only(original: Any) -> Any:
-    """Holds a pool only through its labels, as the Go original does."""
+    """Lets slices hold pools only by their labels, as the Go provisioner does."""
 
     def use(round_: Any) -> Any:
         return {}, {}, {}, original(round_)[3]
@@ -59,7 +59,7 @@ def _of_labels_only(original: Any) -> Any:
 
 
 def _without_empty_pools(original: Any) -> Any:
-    """Looks at pools only through their nodes."""
+    """Considers only pools that have nodes."""
 
     def find(round_: Any, *rest: Any) -> Any:
         return original(replace(round_, supply={n: each for n, each in round_.supply.items() if each.nodes}), *rest)
@@ -79,7 +79,7 @@ def _without_claims(original: Any) -> Any:
 
 
 def _new_name_after_unknown_outcome(original: Any) -> Any:
-    """Goes on with another name where nobody knows what became of the first."""
+    """Continues with another name although the outcome of the first create is unknown."""
 
     def created(memory: Any, answer: Any) -> Any:
         call = memory.creates.get(answer.name)
@@ -93,7 +93,7 @@ def _new_name_after_unknown_outcome(original: Any) -> Any:
 
 
 def _refused_for_good(original: Any) -> Any:
-    """Never sends again what was refused once."""
+    """Never repeats a create that GKE rejected as invalid."""
 
     def with_(backoffs: Any, key: str, delay: Any, *rest: Any) -> Any:
         found = original(backoffs, key, delay, *rest)
@@ -104,7 +104,7 @@ def _refused_for_good(original: Any) -> Any:
 
 
 def _never_idle_for_long(original: Any) -> Any:
-    """Begins the deletion delay anew in every round."""
+    """Restarts the deletion delay in every round."""
 
     def find(round_: Any, *rest: Any) -> Any:
         return original(replace(round_, memory=replace(round_.memory, unneeded_since={})), *rest)
@@ -113,7 +113,7 @@ def _never_idle_for_long(original: Any) -> Any:
 
 
 def _no_slot_again(original: Any) -> Any:
-    """Once too many operations, always too many."""
+    """Never drops the bound after one rejection for too many operations."""
 
     def learnt(operations: Any, running: int, now: Any) -> Any:
         found = original(operations, running, now)
@@ -149,7 +149,7 @@ def _name_of_first_attempt(original: Any) -> Any:
 
 
 def _best_choice_alone(original: Any) -> Any:
-    """Tries nothing but the best choice of capacity."""
+    """Tries only the best choice of capacity."""
 
     def choices(*arguments: Any) -> Any:
         found = original(*arguments)
@@ -159,7 +159,7 @@ def _best_choice_alone(original: Any) -> Any:
 
 
 def _counting_what_is_up(original: Any) -> Any:
-    """Counts towards the limits what one decision buys, and forgets it in the next until it is up."""
+    """Counts the pools of one decision towards the limits, and ignores them in later decisions until they are up."""
     counted = original.__func__ if hasattr(original, "__func__") else original
 
     def of(cls: Any, round_: Any, *rest: Any) -> Any:
@@ -169,7 +169,7 @@ def _counting_what_is_up(original: Any) -> Any:
 
 
 def _following_without_a_word(original: Any) -> Any:
-    """Goes by the new time of day, and moves nothing along."""
+    """Follows the new time of day without moving the remembered times."""
 
     def follow(self: Any) -> timedelta:
         original(self)
@@ -179,7 +179,7 @@ def _following_without_a_word(original: Any) -> Any:
 
 
 def _by_label(_original: Any) -> Any:
-    """Believes the UID on a pod, whatever namespace it is in, and the job key beside it."""
+    """Trusts the UID and the job key on a pod in any namespace."""
     return lambda _self, pod: WorkloadUid(pod.workload_uid)
 
 
@@ -193,7 +193,7 @@ def _key_by_label(original: Any) -> Any:
 
 
 def _merging(original: Any) -> Any:
-    """Takes what a list shows, and keeps what it does not show any more."""
+    """Adds the objects of a list, and keeps objects that the list no longer has."""
 
     def replace(self: Any, listing: Any) -> bool:
         for key, record in self._records.items():
@@ -204,28 +204,28 @@ def _merging(original: Any) -> Any:
 
 
 def _ahead_of_the_list(original: Any) -> Any:
-    """Watches from a little after the list."""
+    """Watches from a version after that of the list."""
     return lambda self, listing, version: original(self, listing, str(int(version) + 20))
 
 
 def _asking(**changes: Any) -> Callable[[Any], Any]:
-    """Asks GKE for something else than was specified."""
+    """Requests another pool from GKE than was specified."""
     return lambda original: lambda path, request: original(path, replace(request, **changes))
 
 
 def _without_surer_texts(original: frozenset[FailureKind]) -> Any:
-    """Believes the reason of a 429 more than its text."""
+    """Prefers the reason of a 429 to its text."""
     return original - {FailureKind.STOCKOUT}
 
 
 def _giving_up_what_is_repaired(original: property) -> Any:
-    """A pool that GKE calls RUNNING_WITH_ERROR has failed."""
+    """Considers a pool with status RUNNING_WITH_ERROR as failed."""
     broken: Any = original.fget
     return property(lambda each: broken(each) or (each.pool.status is PoolStatus.RUNNING_WITH_ERROR and not each.ready))
 
 
 def _by_manager_alone(original: Any) -> Any:
-    """Takes whatever bears the manager's label for a pool of ours."""
+    """Considers every pool with the manager's label as created by the provisioner."""
 
     def read(labels: Any) -> Any:
         found = original(labels)
@@ -238,7 +238,7 @@ def _by_manager_alone(original: Any) -> Any:
 
 
 def _without_limits(original: Any) -> Any:
-    """Tells nobody which limit is in the way."""
+    """Does not report which limit prevents a pool."""
 
     def tell_notices(self: Any, notices: Any) -> None:
         original(self, tuple(notice for notice in notices if notice.reason != constants.LIMIT_REACHED))
@@ -247,7 +247,7 @@ def _without_limits(original: Any) -> Any:
 
 
 def _keeping(kind: WorkloadKind) -> Callable[[Any], Any]:
-    """Never deletes a pool that was made for one kind."""
+    """Never deletes a pool that was created for one kind."""
 
     def mutate(original: Any) -> Any:
         def find(round_: Any, *rest: Any) -> Any:
@@ -265,7 +265,7 @@ def _keeping(kind: WorkloadKind) -> Callable[[Any], Any]:
 
 
 def _never_full(original: Any) -> Any:
-    """Buys for a buffer without a look at what it has."""
+    """Creates pools for a buffer regardless of the pools that it has."""
 
     def match(round_: Any, *rest: Any) -> Any:
         found = original(round_, *rest)
@@ -276,7 +276,7 @@ def _never_full(original: Any) -> Any:
 
 
 def _warm_at_any_price(original: Any) -> Any:
-    """Keeps the pools of buffers whoever waits for a limit."""
+    """Keeps the pools of buffers even if workloads wait for a limit."""
 
     def idle(round_: Any, matching: Any) -> Any:
         claimed = {n: user for n, user in matching.claimed.items() if not round_.slices[user].spare}
@@ -287,7 +287,7 @@ def _warm_at_any_price(original: Any) -> Any:
 
 
 def _of_low_numbers(original: Any) -> Any:
-    """Takes the replicas of a RayCluster to be numbered from 0 without a gap."""
+    """Assumes that the replicas of a RayCluster are numbered from 0 without a gap."""
 
     def listed(workload: Any, wanted: Any) -> Any:
         for each in original(workload, wanted):
@@ -309,12 +309,12 @@ def _of_any_namespace(original: Any) -> Any:
 
 
 def _whoever_is_there(original: Any) -> Any:
-    """Assigns pools as if no pods were on them."""
+    """Assigns pools as if they had no pods."""
     return lambda round_, matching, partial: original(round_, replace(matching, holders={}), partial)
 
 
 def _without_occupants(original: Any) -> Any:
-    """Lets slices count on pools that others use."""
+    """Lets slices count on pools that other slices use."""
 
     def use(round_: Any) -> Any:
         holders, _, held, elsewhere = original(round_)
@@ -324,7 +324,7 @@ def _without_occupants(original: Any) -> Any:
 
 
 def _as_claimed(original: Any) -> Any:
-    """Labels a pool for the slice that counts on it, whatever is on it."""
+    """Labels a pool for the slice that counts on it, even if other pods are on the pool."""
 
     def wanted(pool: Any, round_: Any, matching: Any, partial: Any) -> Any:
         holders = {} if pool.name in matching.claimed else matching.holders
@@ -334,12 +334,12 @@ def _as_claimed(original: Any) -> Any:
 
 
 def _never_free(original: Any) -> Any:
-    """Frees no labels."""
+    """Never labels nodes as free."""
     return lambda *arguments: tuple(each for each in original(*arguments) if each.labels != placement.FREE)
 
 
 def _once_for_a_pool(original: Any) -> Any:
-    """Leaves a pool alone if one of its nodes has the labels that all should have."""
+    """Skips a pool if one of its nodes has the labels that all should have."""
 
     def assign(round_: Any, *rest: Any) -> Any:
         pools = [pool for pool in round_.supply.values() if len(pool.nodes) > 1]
@@ -356,7 +356,7 @@ def _once_for_a_pool(original: Any) -> Any:
 
 
 BUGS: tuple[Bug, ...] = (
-    # These two take longest to show: first, so that all processes end together.
+    # The following two take longest to be found: first, so that all processes end at the same time.
     Bug(
         name="creators-pay",
         at=(usage, "charge_of"),
@@ -399,7 +399,7 @@ BUGS: tuple[Bug, ...] = (
         search_from=1,
     ),
     Bug(name="cordon-is-never-undone", at=(live, "uncordon"), mutate=always(None), search_from=71),
-    # The Go original: a slice has the pool that was made for it, wherever its pods are.
+    # The Go provisioner: a slice has the pool that was created for it, wherever its pods are.
     Bug(name="pools-belong-by-label", at=(matching, "_use"), mutate=_of_labels_only, search_from=31),
     Bug(
         name="pods-belong-by-label",
@@ -414,15 +414,15 @@ BUGS: tuple[Bug, ...] = (
         search_from=76,
     ),
     Bug(name="claims-keep-no-pool", at=(unneeded, "find_unneeded"), mutate=_without_claims, search_from=1),
-    # The Go original: deletion starts from nodes, so that a pool without nodes is never deleted.
+    # The Go provisioner: deletion starts from nodes, so that a pool without nodes is never deleted.
     Bug(name="pools-without-nodes-are-not-seen", at=(unneeded, "find_unneeded"), mutate=_without_empty_pools),
-    # The Go original: a pool in ERROR is never deleted while its JobSet lives.
+    # The Go provisioner: a pool in ERROR is never deleted while its JobSet exists.
     Bug(
         name="failed-pools-are-left-alone", at=(translate, "node_pool_of"), mutate=_failed_is_left_alone, search_from=3
     ),
-    # The Go original: how an operation ended is never looked up.
+    # The Go provisioner: the outcome of an operation is never looked up.
     Bug(name="operation-error-is-not-read", at=(answers, "_look_up_due"), mutate=always(False), search_from=22),
-    # The Go original: garbage collection is not gated by leader election.
+    # The Go provisioner: garbage collection is not gated by leader election.
     Bug(name="every-replica-acts", at=(LeaseElector, "remaining_seconds"), mutate=always(float("inf"))),
     Bug(
         name="lease-is-not-looked-at-before-a-call",
@@ -456,7 +456,7 @@ BUGS: tuple[Bug, ...] = (
         mutate=_asking(auto_upgrade=False),
         search_from=21,
     ),
-    # The Go original: no OAuth scopes are sent, so that nodes cannot pull private images.
+    # The Go provisioner: no OAuth scopes are sent, so that nodes cannot pull private images.
     Bug(name="nodes-have-no-scopes", at=(translate, "create_request_json"), mutate=_asking(oauth_scopes=())),
     Bug(
         name="late-capacity-is-held-by-any-taint",

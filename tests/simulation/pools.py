@@ -1,4 +1,4 @@
-"""Pools as they really are: whose they are, and what fits them."""
+"""Owner of actual pools, and the slices that fit them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tests.simulation.objects import Shape, WorkloadRun
 
 
 def is_ours(pool: Pool) -> bool:
-    """Whether a pool says that the provisioner made it."""
+    """Whether the labels of a pool say that the provisioner created it."""
     return are_ours(pool.body.get("config", {}).get("labels", {}))
 
 
 def are_ours(labels: Mapping[str, Any]) -> bool:
-    """Whether the labels of a pool, or of a node, say that the provisioner made the pool."""
+    """Whether the labels of a pool or of a node say that the provisioner created the pool."""
     return constants.POOL_JOBSET_NAME in labels or constants.POOL_WORKLOAD_NAME in labels
 
 
 def workload_name(pool: Pool) -> tuple[str, str]:
-    """Return kind and name of the workload that a pool of ours was made for."""
+    """Return kind and name of the workload that a pool of the provisioner was created for."""
     labels = pool.body["config"]["labels"]
     if constants.POOL_WORKLOAD_NAME in labels:
         return labels[constants.POOL_WORKLOAD_KIND], labels[constants.POOL_WORKLOAD_NAME]
@@ -30,25 +30,25 @@ def workload_name(pool: Pool) -> tuple[str, str]:
 
 
 def namespace_of(labels: Mapping[str, Any]) -> str:
-    """Return the namespace of the workload that a pool of these labels was made for."""
+    """Return the namespace of the workload that a pool with these labels was created for."""
     namespace: str = labels.get(constants.POOL_WORKLOAD_NAMESPACE) or labels[constants.POOL_JOBSET_NAMESPACE]
     return namespace
 
 
 def owner_of(labels: dict[str, Any]) -> tuple[str, str]:
-    """Return the workload's UID and the group's key on a pool."""
+    """Return the workload's UID and the group's key in the labels of a pool."""
     if constants.POOL_WORKLOAD_NAME in labels:
         return labels.get(constants.POOL_WORKLOAD_UID, ""), labels.get(constants.POOL_GROUP_KEY, "")
     return labels.get(constants.POOL_JOBSET_UID, ""), labels.get(constants.POOL_JOB_KEY, "")
 
 
 def fits(workload: WorkloadRun, job: int, pool: Pool) -> bool:
-    """Whether a pool is what a slice of a workload needs."""
+    """Whether a pool is suitable for a slice of a workload."""
     return fits_shape(workload, workload.shape_of(job), pool)
 
 
 def fits_shape(workload: WorkloadRun, shape: Shape, pool: Pool) -> bool:
-    """Whether a pool is what the slices of a workload need, if they have that shape."""
+    """Whether a pool is suitable for slices of a workload that have this shape."""
     plan = pool.plan
     spot = bool(pool.body["config"].get("spot"))
     return (
@@ -61,35 +61,35 @@ def fits_shape(workload: WorkloadRun, shape: Shape, pool: Pool) -> bool:
 
 
 def separate_label(pool: Pool) -> str:
-    """Return the label that keeps other workloads off the nodes, empty for none."""
+    """Return the label that keeps other workloads off the nodes, empty if the pool has none."""
     label: str = pool.body["config"]["labels"].get(constants.LEGACY_POOL_ID, "")
     return label
 
 
 def hosts(pool: Pool) -> int:
-    """Return how many hosts a pool has, or is going to have."""
+    """Return the number of hosts that a pool has, or will have."""
     return pool.plan.hosts_per_zone or pool.plan.scale_up_hosts
 
 
 def chips_in(pool: Pool) -> int:
-    """Return the chips of a pool, or those that it is going to have."""
+    """Return the number of chips that a pool has, or will have."""
     return hosts(pool) * pool.plan.machine.chips
 
 
 def chips_asked(body: dict[str, Any]) -> int:
-    """Return the chips that a request to create a pool asks for."""
+    """Return the number of chips that a create requests."""
     asked = body.get("initialNodeCount", 0) or body.get("autoscaling", {}).get("maxNodeCount", 0)
     known = tpu.machine_type(body["config"]["machineType"])
     return int(asked) * (known[1].chips if known is not None else 0)
 
 
 def same_kind(one: Pool, other: Pool) -> bool:
-    """Whether two pools are the same to all pods."""
+    """Whether two pools are equal for all pods."""
     return (
         one.plan.machine.name == other.plan.machine.name
         and one.plan.topology == other.plan.topology
         and hosts(one) == hosts(other)
         and one.body["config"].get("spot") == other.body["config"].get("spot")
-        # A workload that was made again may select what the pool of its namesake does not have.
+        # A recreated workload may select a label that the pool of its predecessor does not have.
         and separate_label(one) == separate_label(other)
     )

@@ -1,7 +1,7 @@
 """One process of the provisioner: its real parts, driven by the agenda instead of threads.
 
-Rounds, calls and lease renewals are entries: each runs to its end, and whenever one waits for an answer the others,
-other processes and the world go on, nested in it. A crash ends all of a process' entries wherever they are.
+Rounds, calls and lease renewals are entries: each runs to its end. When one waits for a response, the other entries,
+other processes and the world continue, nested in it. A crash ends all entries of a process wherever they are.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ T = TypeVar("T")
 _DRAIN_SECONDS = 22.0
 #: A clock that was set is followed at the beginning of the next round.
 _CLOCK_SEEN_SECONDS = 60.0
-#: Objects a page: few enough to make many pages of one list, or the usual.
+#: Objects per page: few enough to split a list into many pages, or the usual number.
 _PAGE_SIZES = (2, 7, PAGE_SIZE)
 
 
 class Crash(BaseException):
-    """The process has ended, here and now; nothing in the product may catch it."""
+    """The process has ended at this point; nothing in the product may catch this exception."""
 
 
 class LostError(Exception):
-    """Something broke between a decision and its calls."""
+    """A failure between a decision and its calls."""
 
 
 class _Actor(Actor):
-    """The real one, whose caller may break before it."""
+    """The real actor, except that a plan may be lost before its calls."""
 
     process: Process
 
     def carry_out(self, plan: Plan) -> None:
-        """Submit everything, or nothing at all."""
+        """Carry out the plan; raise LostError before any call if the run loses it."""
         self.process.simulation.checker.decided(self.process, plan)
         if (plan.creates or plan.deletes) and self.process.calls.loses("decision lost", self.process):
             raise LostError
@@ -81,16 +81,16 @@ class Process:
         self.name = name
         self.dead = False
         self.started_at = self.stage.agenda.now
-        #: How many it has made.
+        #: Number of decisions that the process has made.
         self.decisions = 0
         self.skew_seconds = 0.0
-        #: When the nodes of each pool were last listed.
+        #: Time at which the nodes of each pool were last listed.
         self.looked_at: dict[str, float] = {}
-        #: When the pods of each node were last listed.
+        #: Time at which the pods of each node were last listed.
         self.pods_listed_at: dict[str, float] = {}
-        #: The pending leaders that it knew of when it decided on the last delete of each pool.
+        #: Pending leaders that the process knew of when it decided on the last delete of each pool.
         self.expected: dict[PoolName, frozenset[str]] = {}
-        #: When its clock was last set, and how far it was off before.
+        #: Time at which its clock was last set, and its error before that in seconds.
         self.skewed_before = (0.0, 0.0)
         self.paused_until = 0.0
         self._in_round = False
@@ -193,24 +193,24 @@ class Process:
 
     @property
     def clock_ahead_seconds(self) -> float:
-        """How far its decisions may have been ahead of the time."""
+        """Maximum number of seconds by which its decisions may have been ahead of the time."""
         set_at, before = self.skewed_before
         recent = before if self.stage.agenda.now - set_at < _CLOCK_SEEN_SECONDS else 0.0
         return max(0.0, self.skew_seconds, recent)
 
     def note(self, what: str, *values: object) -> None:
-        """Write a line of history."""
+        """Write a line into the history."""
         self.stage.note(self.name, what, *values)
 
     @property
     def leads(self) -> bool:
-        """Whether it believes so."""
+        """Whether the process considers itself the leader."""
         return not self.dead and (self.elector is None or self.elector.is_leader)
 
     # --- entries
 
     def enter(self, entry: Callable[[], None]) -> None:
-        """Run something of this process, now or when its pause is over."""
+        """Run a step of this process, now or when its pause is over."""
         if self.dead:
             return
         if self.stage.agenda.now < self.paused_until:
@@ -222,7 +222,7 @@ class Process:
             self.die()
 
     def travel(self, extra_seconds: float, *, may_pause: bool = True, delicate: bool = False) -> None:
-        """Wait for something outside the process; anything may happen meanwhile, the process' end too."""
+        """Wait for a response from outside; anything may happen until then, including the end of the process."""
         agenda = self.stage.agenda
         agenda.wait(self.calls.latency_seconds() + extra_seconds)
         if may_pause and not self.dead:
@@ -258,7 +258,7 @@ class Process:
         try:
             pause = self.loop.round()
         except LostError:
-            # As the loop's own boundary does.
+            # The loop catches exceptions at the same place.
             pause = 1.0
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
             self.stage.violate("0 no round crashes", f"{type(error).__name__}: {error}")
@@ -287,7 +287,7 @@ class Process:
             self.stage.agenda.after(self.stage.rng.uniform(0.0, 3.0), self.die)
 
     def stop(self) -> None:
-        """End in good order, as on SIGTERM."""
+        """End gracefully, as on SIGTERM."""
         if self.dead or self._stopping:
             return
         self.note("is asked to end")
@@ -312,7 +312,7 @@ class Process:
         self.enter(look)
 
     def die(self) -> None:
-        """End at once."""
+        """End immediately."""
         if self.dead:
             return
         self.dead = True
@@ -323,7 +323,7 @@ class Process:
 
 
 class _Executor:
-    """Runs calls at random moments, soon: as many at once as there are threads, in the order in which they came."""
+    """Runs calls soon, at random times, in their order, at most as many at a time as there are threads."""
 
     def __init__(self, process: Process, threads: float) -> None:
         self._process = process
@@ -356,7 +356,7 @@ class _Executor:
 
 
 class _Recorder:
-    """Takes Events."""
+    """Receives Events."""
 
     dropped_total = 0
 
@@ -370,14 +370,14 @@ class _Recorder:
 
 
 class KubeView(Api):
-    """The API server as one process reaches it, but for watches, which feeds replace."""
+    """API server as one process reaches it, without watches, for which the feeds stand in."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._store = process.stage.store
 
     def exchange(self, request: Request) -> JsonObject:
-        """Do what a request asks for; the provisioner deletes no object here."""
+        """Execute a request; the provisioner deletes no objects in this simulation."""
         body, path = request.body or {}, request.path
         if request.method == "POST":
             path = f"{path}/{body['metadata']['name']}"
@@ -430,7 +430,7 @@ class KubeView(Api):
         return self._travel("GET", path, read)
 
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> Stream:
-        """Refuse: list-watches have no threads here, they are fed."""
+        """Fail: list-watches have no threads here, but feeds."""
         raise AssertionError(f"nobody here watches {path}")
 
     def _travel(self, method: str, path: str, effect: Callable[[], T]) -> T:

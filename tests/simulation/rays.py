@@ -1,9 +1,11 @@
-"""RayClusters: how they look, KubeRay, and a team that has them. The pods of a replica come and go together.
+"""RayClusters: their objects, KubeRay, and a team that uses them.
 
-All pods of a replica are created at once, and run on one pool, as the webhook or the placement policy has them do. One
-that is missing takes the whole replica with it; its successor has another name and the lowest number that is free,
-while pods of the old one may still be terminating. Scaling down removes any replicas. Heads, the autoscaler, several
-worker groups and the upgrades of RayServices are not simulated.
+The pods of a replica are created and deleted together.
+
+All pods of a replica are created at the same time, and run on one pool, which the webhook or the placement policy
+ensures. A missing pod ends the whole replica; its successor has another name and the lowest free number, while pods of
+the old replica may still be terminating. Scaling down removes any replicas. Heads, the autoscaler, several worker
+groups and the upgrades of RayServices are not simulated.
 """
 
 from __future__ import annotations
@@ -23,26 +25,26 @@ from tests.support.simulations.stage import Agenda
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class RayRun(WorkloadRun):
-    """A RayCluster: its replicas run until somebody ends them, and have whatever numbers were free."""
+    """A RayCluster: its replicas run until a user ends them, and have any numbers that were free."""
 
     of = RAY_CLUSTER
     fate: str = "forever"
     labels_uid: bool = True
-    #: Of the replicas that are there and stay, by number.
+    #: Names of the replicas that exist and are kept, by number.
     replica_names: dict[int, str] = field(default_factory=dict)
 
     def slots(self) -> Sequence[int]:
-        """List the numbers of its replicas, with those that the missing ones will have."""
+        """Return the numbers of its replicas, including those that missing replicas will have."""
         missing = max(0, self.replicas - len(self.replica_names))
         free = (number for number in count() if number not in self.replica_names)
         return sorted((*self.replica_names, *islice(free, missing)))
 
     def group_name(self, job: int) -> str:
-        """Name a replica by its number, as a child Job of a JobSet of the same name."""
+        """Return the name of a replica by its number, like a child Job of a JobSet of the same name."""
         return f"{self.name}-workers-{job}"
 
     def exclusive_key(self, pod: PodRun) -> object:
-        """Return what pods have in common that may share a pool: the name of a replica, and not its number."""
+        """Return a key that is equal for pods that may share a pool: the name of a replica, and not its number."""
         return self, pod.replica
 
     def raw(self, agenda: Agenda) -> JsonObject:
@@ -53,7 +55,7 @@ class RayRun(WorkloadRun):
         return {"metadata": self._metadata(agenda), "spec": spec}
 
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
-        """Return what the metadata of its pods say of whose they are."""
+        """Return the metadata of its pods that identify their cluster and replica."""
         labels = {
             constants.RAY_CLUSTER_NAME: self.name,
             constants.RAY_GROUP: "workers",
@@ -67,10 +69,10 @@ class RayRun(WorkloadRun):
 
 
 class RayController(ScalingController):
-    """What happens to the replicas of all RayClusters."""
+    """Controller of the replicas of all RayClusters."""
 
     def delete(self, run: WorkloadRun, *, foreground: bool) -> None:
-        """Delete a cluster, in the foreground as other workloads."""
+        """Delete a cluster; in the foreground as for other workloads."""
         if foreground:
             self.cluster.delete(run)
         else:
@@ -79,7 +81,7 @@ class RayController(ScalingController):
     # --- the controller
 
     def sync(self, run: RayRun) -> None:
-        """Remove the replicas that are not whole or too many, and make those that are missing."""
+        """Remove replicas that are incomplete or too many, and create those that are missing."""
         if not run.alive:
             run.replica_names.clear()
             for pod in list(run.pods.values()):
@@ -101,7 +103,7 @@ class RayController(ScalingController):
                 self.cluster.add(run, number, host, name=f"{run.name}-{replica}-{host}", replica=replica)
 
     def pools_of(self, pod: PodRun) -> set[str]:
-        """List the pools that pods of its replica are on, or about to be."""
+        """Return the pools that pods of its replica are on, or will be."""
         return {each.pool for each in self.cluster.pods if each.pool and each.replica == pod.replica}
 
     def _end(self, run: RayRun, number: int, why: str) -> None:
@@ -113,7 +115,7 @@ class RayController(ScalingController):
 
 
 class RayTeam(Team[RayRun]):
-    """Those who make RayClusters."""
+    """Users that create RayClusters."""
 
     run_type = RayRun
     title, presence, creates = "ray team", 0.25, 0.2
@@ -122,7 +124,7 @@ class RayTeam(Team[RayRun]):
     def _make(self, name: str) -> RayRun:
         rng = self._rng
         shape = rng.choice(self._shapes)
-        # Several single hosts are a pool of as many nodes.
+        # Several single hosts are a pool of this many nodes.
         if shape.hosts > 1 and rng.random() < 0.1:
             shape = replace(shape, parallelism=shape.hosts + 1, feasible=False)
         namespace = self.simulation.admission.namespace()
@@ -144,7 +146,7 @@ class RayTeam(Team[RayRun]):
                 if self._rng.random() < 0.5:
                     self._delete(run)
                 else:
-                    # What is left may have any numbers.
+                    # The remaining replica may have any number.
                     self.simulation.cluster.rays.scale(run, min(run.replicas, 1))
 
     def _change(self, run: RayRun) -> None:

@@ -1,8 +1,8 @@
-"""Hostile and honest tenants that assignment and the line are for: an addition to the tenants of `hostile`.
+"""Further hostile and honest tenants, in addition to those of `hostile`: they test assignment and the line.
 
-A workload that starts together needs two accelerators, one of which is never in stock. Many slices wait for one stock,
-and each ends soon. A JobSet selects the marks of another tenant. A buffer fills the limit while a tenant asks for
-capacity that is never in stock. Honest JobSets restart while others wait. Chance comes from a source of its own.
+A workload whose slices start together needs two accelerators, one of which is never in stock. Many slices wait for one
+stock, and each ends soon. A JobSet selects the marks of another tenant. A buffer fills the limit while another tenant
+requests capacity that is never in stock. Honest JobSets restart while others wait. The random source is separate.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tests.simulation.objects import HOSTILE_NAMESPACE, NAMESPACE, SLICE, JobSet
 if TYPE_CHECKING:
     from tests.simulation.hostile import Hostile
 
-#: Shape of which there is no stock, and its generation.
+#: Shape that is never in stock, and its generation.
 _BARREN = Shape(accelerator="tpu-v6e-slice", topology="4x4", hosts=4, chips=4, parallelism=4)
 _BARREN_GENERATION = "ct6e"
 _TWO_ACCELERATORS, _HERD, _FORGES, _WARM, _RESTARTS = "two accelerators", "herd", "forges marks", "warm", "restarts"
 _HERD_SLICES = 12
-#: Time in seconds that runs with a buffer last: warm pools are remade at most once an hour.
+#: Seconds that runs with a buffer last: warm pools are replaced at most once an hour.
 WARM_SECONDS = 4500.0
 _RESTART_EVERY_SECONDS = (40.0, 150.0)
 _MOST_RESTARTS = 3
@@ -53,21 +53,21 @@ class Rivals:
 
     @property
     def honest_priority(self) -> int:
-        """Priority of honest pods: in runs with many slices of others they come first."""
+        """Priority of honest pods: higher than all other pods in runs with many slices."""
         return 100 if _HERD in self.kinds and self._hostile.resource == "limit" else 0
 
     @property
     def honest_replicas(self) -> int:
-        """Slices of an honest JobSet of which each may have to wait for another tenant."""
+        """Number of slices of an honest JobSet; with more than one, each may have to wait for another tenant."""
         return 3 if self.honest_priority else 1
 
     @property
     def barren(self) -> str:
-        """Generation of which there is no stock; empty for none."""
+        """Generation that is never in stock; empty if all may be."""
         return _BARREN_GENERATION if {_WARM, _TWO_ACCELERATORS} & self.kinds else ""
 
     def begin(self) -> None:
-        """Come in the storm."""
+        """Start the tenants of the storm."""
         rng, agenda, seconds = self._rng, self._stage.agenda, self._hostile.simulation.storm_seconds
         marked = self._hostile.simulation.admission.always_marks(HOSTILE_NAMESPACE)
         if _TWO_ACCELERATORS in self.kinds and marked:
@@ -79,7 +79,7 @@ class Rivals:
             agenda.after(rng.uniform(60.0, 200.0), lambda: self._hostile.come("barren", shape=_BARREN))
 
     def begin_calm(self) -> None:
-        """Come when everything is mended."""
+        """Start the tenants that come when everything is repaired."""
         if _HERD in self.kinds:
             self._hostile.come("herd", replicas=_HERD_SLICES, fate="complete", gang=False)
         if _RESTARTS in self.kinds:

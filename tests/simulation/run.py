@@ -38,7 +38,7 @@ from tests.simulation.workloads import Cluster
 from tests.support.simulations.bugs import planted
 from tests.support.simulations.runs import Outcome, outcome_of
 
-#: Events that say: something was raised that nobody had thought of.
+#: Log events that report an unexpected exception.
 _CRASHES = frozenset(
     {
         "call.crashed",
@@ -50,27 +50,27 @@ _CRASHES = frozenset(
         "watch.listener_failed",
     }
 )
-#: The stated bound: this long after the last fault the world has settled.
+#: Bound: seconds after the last fault within which the world settles.
 SETTLED_WITHIN_SECONDS = 1800.0
-#: Where JobSets have to wait for each other, each with its turns and back-offs.
+#: The bound if JobSets have to wait for each other, each with its turns and back-offs.
 SCARCE_SETTLED_WITHIN_SECONDS = 10_800.0
-#: And stays so for this long, without one call that changes anything.
+#: Seconds for which the settled world must not change, without any call that changes something.
 QUIET_SECONDS = 130.0
 _STEP_SECONDS = 5.0
-#: How long the pools of a request are kept for its pods.
+#: Seconds for which the pools of a request are kept for its pods.
 BOOKING_SECONDS = (90.0, 600.0)
-#: Hostile tenants leave by then, whoever is not served: then there was no room.
+#: Seconds after which hostile tenants leave, even if some JobSet is not served: then there was no room.
 _HOSTILE_SECONDS = 8 * 3600.0
-#: A run that computes for longer goes round in circles; those where somebody starves for hours take the longest.
+#: A run that computes for longer is considered an endless loop; runs in which slices starve for hours take longest.
 _CPU_SECONDS = 150.0
 _OTHER_CA_PEM = b"-----BEGIN CERTIFICATE-----\nWFla\n-----END CERTIFICATE-----\n"
 
 
 class Simulation:
-    """Everything of one run."""
+    """All parts of one run."""
 
     def __init__(self, seed: int, *, recording: bool = False, storm: Collection[str] = ()) -> None:
-        #: The kinds of faults that happen; without any, the seed draws them.
+        #: Kinds of faults that happen; if empty, the seed draws them.
         self.storm = storm
         self.stage = stage = Stage(seed, recording=recording)
         rng = stage.rng
@@ -83,7 +83,7 @@ class Simulation:
         if self.hostile.rivals.has_buffer:
             self.asks = (BUFFER,)
         self.market = Market(self)
-        # Where there is little to be had, what is kept could keep others waiting for ever.
+        # If capacity is scarce, kept pools could block other workloads without end.
         self.keeps_suspended = seed % 5 == 3 and not self.market.scarce and not self.hostile.present
         self._settings = Settings(
             keep_suspended=self.keeps_suspended,
@@ -114,7 +114,7 @@ class Simulation:
                 delete_while_creating=rng.random() < 0.5,
                 repair_seconds=rng.choice((5.0, 40.0)),
                 release_channel=(None, "REGULAR")[stage.seed % 2],
-                # The controller goes through nodes by name: which seed shows what would change with the names.
+                # The controller orders nodes by name; with other names, other seeds would show each bug.
                 pool_in_node_names=True,
             ),
             quota=rng.choice((None, None, 1, 3, 5)),
@@ -138,13 +138,16 @@ class Simulation:
         self.checker = Checker(self)
         self.processes: list[Process] = []
         self._started = 0
-        #: When something last happened to a process: until its list-watches have listed, nothing counts as lasting.
+        #: Time of the last start of a process: its list-watches have not listed then, so no state counts as lasting.
         self.disturbed_at = 0.0
 
     def run(self) -> dict[str, float]:
-        """Run; return how long after the storm the world settled, and the most calls to GKE. Raises Violated."""
+        """Run; return the seconds until the world settled after the storm, and the maximum rate of calls.
+
+        Raises Violated.
+        """
         agenda, stage = self.stage.agenda, self.stage
-        # What starts together gives back what is only partly there, and tries again after a back-off.
+        # Workloads that start together release incomplete pools, and try again after a back-off.
         takes_turns = self.market.scarce or (self.market.gangs and bool(self.market.choices))
         bound_seconds = SCARCE_SETTLED_WITHIN_SECONDS if takes_turns else SETTLED_WITHIN_SECONDS
         for _ in range(self._wanted_processes):
@@ -190,7 +193,7 @@ class Simulation:
             agenda.wait(_STEP_SECONDS)
 
     def _stay_with_the_hostile(self) -> None:
-        """See the honest served while hostile tenants are there; then these leave."""
+        """Wait until the honest JobSets are served next to hostile tenants; then remove the hostile tenants."""
         agenda, fairness = self.stage.agenda, self.checker.fairness
         self.hostile.begin_calm()
         most = agenda.now + _HOSTILE_SECONDS
@@ -203,7 +206,7 @@ class Simulation:
 
     @property
     def kinds(self) -> Mapping[WorkloadKind, Kind]:
-        """The kinds of workloads that the controllers serve in this run."""
+        """Kinds of workloads that the controllers serve in this run."""
         there = {
             LEADER_WORKER_SET.kind: self.team.present,
             PLAIN_JOB.kind: self.job_team.present,
@@ -214,7 +217,7 @@ class Simulation:
         return {kind: each for kind, each in KINDS.items() if there.get(kind, True)}
 
     def _restock(self) -> None:
-        """Leave only what lasts for good."""
+        """Add the lasting faults again."""
         self.market.restock()
         self.hostile.restock()
         self.singled.begin()
@@ -228,7 +231,7 @@ class Simulation:
         )
 
     def process_ended(self, process: Process) -> None:
-        """Start another one soon, as the Deployment does."""
+        """Start another process soon, as the Deployment does."""
         self.processes.remove(process)
         self.stage.agenda.after(self.stage.rng.uniform(0.5, 15.0), self._start_process)
 
@@ -237,7 +240,7 @@ _METRICS: list[Metrics] = []
 
 
 def _metrics() -> Metrics:
-    """Return one set of metrics for all runs: nothing reads them, and making them takes longer than a round."""
+    """Return one set of metrics for all runs: nothing reads them, and creating them takes longer than a round."""
     if not _METRICS:
         _METRICS.append(Metrics(version="simulation"))
     return _METRICS[0]
@@ -245,7 +248,7 @@ def _metrics() -> Metrics:
 
 @contextmanager
 def told_to(stage: Stage) -> Iterator[None]:
-    """Let the product log into a run's history; a crash that it caught is a violation."""
+    """Log into a run's history; a crash that the product caught is a violation."""
 
     def take(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
         name = event.pop("event")
@@ -269,7 +272,7 @@ def told_to(stage: Stage) -> Iterator[None]:
 
 
 def run_seed(seed: int, *, bug: str = "", recording: bool = False) -> Outcome:
-    """Run one seed to its end, whatever that is; with a bug planted."""
+    """Run one seed to its end, with a bug planted if it is named; return the outcome."""
     with planted(BUGS, bug) as storm:
         simulation = Simulation(seed, recording=recording, storm=storm)
         with told_to(simulation.stage):

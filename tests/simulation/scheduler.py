@@ -1,4 +1,4 @@
-"""Says on which nodes the simulated scheduler would let a pod: selectors, affinity, taints, chips. Pure."""
+"""Decides on which nodes the simulated scheduler may bind a pod: selectors, affinity, taints, chips. Pure."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
-"""LeaderWorkerSets: how they look, their controller with those behind it, and a team that serves with them.
+"""LeaderWorkerSets: their objects, their controller with the ones behind it, and a team that serves with them.
 
-All leaders are created at once; the workers of a group follow when its leader is bound, to the leader's pool, or
-without exclusive placement as soon as there is a leader. Pods of
-one place have one name, so that a successor waits until its predecessor is gone. A lost worker restarts its group: the
-leader is deleted in the foreground, and goes with the last of its workers. Where a leader goes (an update, a
-scale-down, an eviction), its workers go after it, and its successor may come before that. An update replaces groups one
-by one, from the highest, after one group more where the set surges. Restart policies, subgroups and partitions are not
-simulated.
+All leaders are created at the same time. The workers of a group follow on the leader's pool when the leader is bound,
+or without exclusive placement as soon as it exists. Successive pods of one index have one name, so that a successor
+waits until its predecessor is deleted. A lost worker restarts its group: the leader is deleted in the foreground, and
+disappears with the last of its workers. If a leader is deleted (an update, a scale-down, an eviction), its workers are
+deleted after it, and its successor may come before that. An update replaces groups one by one, from the highest, after
+adding one group if the set surges. Restart policies, subgroups and partitions are not simulated.
 """
 
 from __future__ import annotations
@@ -29,38 +28,38 @@ _LWS = "leaderworkerset.sigs.k8s.io"
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class SetRun(WorkloadRun):
-    """A LeaderWorkerSet: its groups run until somebody ends them, and are replaced one by one by an update."""
+    """A LeaderWorkerSet: its groups run until a user ends them, and are replaced one by one by an update."""
 
     of = LEADER_WORKER_SET
     fate: str = "forever"
     labels_uid: bool = False
-    #: Groups that an update adds first and removes last.
+    #: Number of groups that an update adds first and removes last.
     surge: int = 0
     updating: bool = False
-    #: Groups of the old template, and what those ask for that are there.
+    #: Groups of the old template, and the shapes of existing groups.
     outdated: set[int] = field(default_factory=set)
     shape_of_group: dict[int, Shape] = field(default_factory=dict)
-    #: Groups whose leader goes with the last of its workers.
+    #: Groups whose leader is deleted with the last of its workers.
     restarting_groups: set[int] = field(default_factory=set)
 
     def slots(self) -> range:
-        """List the places of its groups, those of an update too."""
+        """Return the numbers of its groups, including those of an update."""
         return range(self.replicas + (min(self.surge, self.replicas) if self.updating else 0))
 
     def shape_of(self, job: int) -> Shape:
-        """Return what the pods of one group ask for."""
+        """Return the shape of one group."""
         return self.shape_of_group.get(job, self.shape)
 
     def group_name(self, job: int) -> str:
-        """Name a group, as its leader pod."""
+        """Return the name of a group, which is the name of its leader pod."""
         return f"{self.name}-{job}"
 
     def pod_name(self, job: int, index: int) -> str:
-        """Name a pod: its successor has the same name."""
+        """Return the name of a pod: its successor has the same name."""
         return f"{self.group_name(job)}-{index}" if index else self.group_name(job)
 
     def exclusive_key(self, pod: PodRun) -> object:
-        """Return what pods have in common that may share a pool: a name, which those of a namesake have as well."""
+        """Return a key that is equal for pods that may share a pool: a name, which another set may have as well."""
         return self.kind, self.namespace, self.group_name(pod.job)
 
     def raw(self, agenda: Agenda) -> JsonObject:
@@ -78,7 +77,7 @@ class SetRun(WorkloadRun):
         }
 
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
-        """Return what the metadata of its pods say of whose they are."""
+        """Return the metadata of its pods that identify their set and group."""
         labels = {
             constants.LWS_NAME: self.name,
             f"{_LWS}/group-index": str(job),
@@ -95,14 +94,14 @@ class SetRun(WorkloadRun):
 
 
 class ScalingController:
-    """What people do to workloads that can be scaled."""
+    """Actions of users on workloads that can be scaled."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.stage = cluster.stage
 
     def delete(self, run: WorkloadRun, *, foreground: bool) -> None:
-        """Delete a workload; in the background, which is the default, the object goes before its pods."""
+        """Delete a workload; in the background, which is the default, the object is removed before its pods."""
         run.deleting = True
         run.touch(self.stage.agenda.now)
         how = "in the foreground" if foreground else "in the background"
@@ -114,7 +113,7 @@ class ScalingController:
         self.cluster.kick(run)
 
     def scale(self, run: WorkloadRun, replicas: int) -> None:
-        """Change how many slices there are."""
+        """Change the number of slices."""
         run.touch(self.stage.agenda.now)
         run.replicas = replicas
         run.touch(self.stage.agenda.now)
@@ -124,12 +123,12 @@ class ScalingController:
 
 
 class SetController(ScalingController):
-    """What happens to the groups of all sets."""
+    """Controller of the groups of all sets."""
 
-    # --- what people do
+    # --- users
 
     def update(self, run: SetRun, shape: Shape) -> None:
-        """Change the template, so that every group is replaced; its pods may ask for something else."""
+        """Change the template, so that every group is replaced; its pods may request another shape."""
         run.outdated = set(range(run.replicas))
         for group in run.outdated:
             run.shape_of_group.setdefault(group, run.shape)
@@ -141,7 +140,7 @@ class SetController(ScalingController):
         self.cluster.kick(run)
 
     def restart_group(self, run: SetRun, group: int) -> None:
-        """A container of a group has restarted."""
+        """Restart a group, after a restart of one of its containers."""
         leader = run.pods.get((group, 0))
         if leader is None or leader.deadline is not None or not leader.node:
             return
@@ -155,7 +154,7 @@ class SetController(ScalingController):
     # --- the controllers
 
     def sync(self, run: SetRun) -> None:
-        """Bring all groups one step further."""
+        """Advance all groups by one step."""
         if run.deleting:
             self._wind_up(run)
             return
@@ -166,13 +165,13 @@ class SetController(ScalingController):
             self._start(run, group)
 
     def lost(self, run: SetRun, pod: PodRun) -> None:
-        """A pod is gone."""
+        """React to the removal of a pod."""
         leader = run.pods.get((pod.job, 0))
         if pod.index and not run.deleting and pod.job in run.slots() and pod.leader is leader:
             self.restart_group(run, pod.job)
 
     def pools_of(self, group_name: str) -> set[str]:
-        """List the pools that pods of a group are on, or about to be."""
+        """Return the pools that pods of a group are on, or will be."""
         return {
             pod.pool
             for pod in self.cluster.pods
@@ -189,7 +188,7 @@ class SetController(ScalingController):
             self.cluster.remove(run)
 
     def _end(self, run: SetRun, group: int) -> None:
-        """Delete the leader of a group, and once that is gone its workers."""
+        """Delete the leader of a group, and after its removal the workers."""
         run.restarting_groups.discard(group)
         run.shape_of_group.pop(group, None)
         leader = run.pods.get((group, 0))
@@ -200,14 +199,14 @@ class SetController(ScalingController):
         self._orphans_end(run, group)
 
     def _orphans_end(self, run: SetRun, group: int) -> None:
-        """Delete the workers whose leader is gone."""
+        """Delete the workers whose leader no longer exists."""
         leader = run.pods.get((group, 0))
         for (owner, index), pod in list(run.pods.items()):
             if owner == group and index and pod.leader is not leader:
                 self.cluster.terminate(pod)
 
     def _roll(self, run: SetRun) -> None:
-        """Replace the next group of an update, where all others run."""
+        """Replace the next group of an update, if all others run."""
         if not run.updating:
             return
         run.outdated &= set(run.slots())
@@ -257,7 +256,7 @@ class SetController(ScalingController):
                 self.cluster.add(run, group, index, name=run.pod_name(group, index), pool=pool, leader=leader)
 
     def _free(self, run: SetRun, group: int, index: int) -> bool:
-        """Whether a pod may be created: its name is taken as long as a predecessor is there."""
+        """Whether a pod may be created: its name is taken as long as a predecessor exists."""
         name = run.pod_name(group, index)
         if (group, index) in run.pods:
             return False
@@ -268,7 +267,7 @@ class SetController(ScalingController):
 
 
 class ServingTeam(Team[SetRun]):
-    """Those who make LeaderWorkerSets."""
+    """Users that create LeaderWorkerSets."""
 
     run_type = SetRun
     title, presence, creates = "serving team", 0.35, 0.2
@@ -289,7 +288,7 @@ class ServingTeam(Team[SetRun]):
             uid=self.stage.store.new_uid("set"),
             shape=shape,
             replicas=rng.choice((1, 1, 2, 3)),
-            # With one group more than the limit on pools allows an update would never end.
+            # If the limit on pools does not allow one more group, an update would never end.
             surge=rng.choice((0, 0, 1)) if self.simulation.market.max_pools is None else 0,
             created=self.stage.agenda.now,
         )
@@ -310,7 +309,7 @@ class ServingTeam(Team[SetRun]):
                 sets.restart_group(run, rng.randrange(max(run.replicas, 1)))
 
     def _again(self, run: SetRun) -> None:
-        """Make it again under the same name as soon as it is gone."""
+        """Recreate a set under the same name as soon as it is deleted."""
         if run.gone:
             self._create(run.name)
         elif self.stage.stormy:

@@ -1,4 +1,4 @@
-"""What people are shown, judged by what was decided and, once the world has settled, by the world itself."""
+"""Compares the status page with decisions and, once the world has settled, with the actual world."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.run import Simulation
 
-#: One of so many decisions is looked at: building a view takes as long as a decision.
+#: Number of decisions of which one is checked: building a view takes as long as a decision.
 _EVERY = 30
 
 
 def view_of(process: Process) -> View | None:
-    """Return what the last decision of a process shows; None where there was none."""
+    """Return the view of the last decision of a process; None if it has not decided yet."""
     published = process.board._published
     if published is None:
         return None
@@ -30,7 +30,7 @@ def view_of(process: Process) -> View | None:
 
 
 def false_of_decision(process: Process, plan: Plan) -> Iterator[str]:
-    """Say what a process shows that is not what it decided, or not what it saw."""
+    """Return differences between the view of a process and its decision, or the snapshot."""
     process.decisions += 1
     if process.decisions % _EVERY:
         return
@@ -44,7 +44,7 @@ def false_of_decision(process: Process, plan: Plan) -> Iterator[str]:
     for pool in view.pools:
         if last[pool.name].state is not pool.state or last[pool.name].until is not None:
             yield f"pool {pool.name} is {pool.state}, the timeline says {last[pool.name]}"
-    # Names as people have them at hand: of what is shown, and of the pools that Events name before they exist.
+    # Names that users may type: ids of shown slices, and names of pools that Events report before they exist.
     names = [*(each.id for each in view.slices), *(f"pool/{each.name}" for each in plan.pools)]
     explained = {name: explain(view, view.at, tracks, (), name) for name in names}
     for name, found in explained.items():
@@ -54,14 +54,14 @@ def false_of_decision(process: Process, plan: Plan) -> Iterator[str]:
 
 
 def false_of_world(simulation: Simulation) -> Iterator[str]:
-    """Say what the leader shows of a world that has settled that is not so."""
+    """Return differences between the leader's view and a world that has settled."""
     for process in simulation.processes:
         view, published = view_of(process), process.board._published
         if view is None or published is None or not process.leads:
             continue
         shown = {each.name: each.state for each in view.pools}
         there = {each.name for each in simulation.cloud.pools.values() if is_ours(each)}
-        # A create whose outcome is not known yet counts as a pool; some requests never get an answer.
+        # A create with an unknown outcome counts as a pool; some requests never get a response.
         sent = {name for name in published.plan.memory.creates if shown.get(name) is State.CREATING}
         if shown.keys() - sent != there - sent:
             yield f"{process.name} shows pools {sorted(shown)}, there are {sorted(there)}"

@@ -1,8 +1,8 @@
-"""Judges creates of capacity that was out of stock, and the number of warm pools that are remade.
+"""Checks creates of capacity that was out of stock, and the number of warm pools that are replaced.
 
-After a failure one create tries the capacity again, and each pool that comes up doubles how many may. A capacity is a
-zone, a machine type, a shape and the terms. Counted are creates of a process that saw the failure, sent after the time
-that a cache may lag.
+After a failure one create tries the capacity again, and each pool that comes up doubles the number of creates. A
+capacity is a zone, a machine type, a shape and the capacity type. Only creates count of a process that saw the failure,
+sent after the time that a cache may lag.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 HERD = "18 creates of a capacity that was out of stock double with each pool that comes up"
 WARM = "19 a warm pool is remade at most once an hour for each failed capacity"
-#: Pools that may come up until the creates of a capacity are not limited any more.
+#: Number of pools after which the creates of a capacity are no longer limited.
 _MOST_DOUBLINGS = 6
 _HOUR_SECONDS = 3600.0
-#: Number of warm pools that may be deleted without a cause: before an answer, and by two leaders.
+#: Number of warm pools that may be deleted without a cause: before a response, and by two leaders.
 _BY_CHANCE = 2
 
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
-#: Zone, machine type, nodes and terms.
+#: Zone, machine type, number of nodes, and capacity type.
 _Capacity = tuple[str, str, int, str]
 
 
@@ -37,28 +37,28 @@ class _Failed:
     """State of one capacity that was out of stock."""
 
     at: float
-    #: Pools that came up since then.
+    #: Number of pools that came up since `at`.
     up: int = 0
 
 
 class Stock:
-    """Judges one run."""
+    """Checks one run."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation, self._stage = simulation, simulation.stage
         self._failed: dict[_Capacity, _Failed] = {}
         self._statuses: dict[str, PoolStatus] = {}
-        #: Capacities, and slices, of which a create has ever failed.
+        #: Capacities and slices with a create that has failed at any time.
         self._causes: set[object] = set()
-        #: Pools for work that came up, and warm pools that were deleted although a buffer wanted them.
+        #: Number of pools for workloads that came up, and of warm pools that were deleted although buffers wanted them.
         self._came_up = self._gave_way = 0
-        #: Time at which the first of these was deleted.
+        #: Time at which the first of these warm pools was deleted.
         self._first_at = 0.0
 
-    # --- what happens
+    # --- events of the world
 
     def look_at_pools(self) -> None:
-        """Note which pools came up and which failed since the last look; to be called at each decision."""
+        """Record which pools came up and which failed since the last call; called at each decision."""
         pools = self._simulation.cloud.pools
         for name, pool in pools.items():
             before = self._statuses.get(name)
@@ -76,7 +76,7 @@ class Stock:
         self._statuses = {name: pool.status for name, pool in pools.items()}
 
     def create_failed(self, body: JsonObject, *, of_capacity: bool) -> None:
-        """Note a create that got a bad answer; `of_capacity`: it says something of the capacity."""
+        """Record a create with an error response; `of_capacity` if the error concerns the capacity."""
         self._causes.add(owner_of(body["nodePool"]["config"]["labels"]))
         if of_capacity:
             self._fail(_capacity(body["nodePool"]))
@@ -88,7 +88,7 @@ class Stock:
     # --- creates of what was out of stock
 
     def created(self, process: Process, pool: Pool) -> None:
-        """Judge a create that GKE took."""
+        """Check a create that GKE accepted."""
         capacity, checker = _capacity(pool.body), self._simulation.checker
         failed = self._failed.get(capacity)
         if failed is None or failed.up >= _MOST_DOUBLINGS or process.started_at > failed.at:
@@ -113,12 +113,12 @@ class Stock:
     # --- warm pools
 
     def is_warm(self, pool: Pool) -> bool:
-        """Whether buffers want a pool that no pod is on, because they have no more than they ask for."""
+        """Whether buffers want a pool without pods, because they have at most as many as they request."""
         asked = self._simulation.checker.asked
         return any(pool.name in asked.idle(run, _UP) and asked.missing(run, _UP) >= 0 for run in asked.buffers())
 
     def gave_way(self, process: Process, pool: Pool) -> None:
-        """Judge a delete of a warm pool that GKE took: whether buffers give way too often."""
+        """Check a delete of a warm pool that GKE accepted: whether buffers give way too often."""
         now = self._stage.agenda.now
         if not self._gave_way:
             self._first_at = now

@@ -1,8 +1,8 @@
-"""The objects of the simulated Kubernetes, and what an API server does with them: versions, selectors, pages, history.
+"""Objects of the simulated Kubernetes, and its API server: versions, selectors, pages, history.
 
-Objects are never changed in place: a write replaces them, so readers may keep what they got. There is no validation.
-Every write has one version more than the last. What is listed in pages is one moment's state, that of the first page;
-what changed since a version is told as long as the history has not been compacted.
+Objects are never changed in place: a write replaces them, so readers may keep the objects that they got. There is no
+validation. Every write increases the version by one. All pages of a list show the state at the time of its first page.
+Changes since a version are available as long as the history has not been compacted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.simulations import stage
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One write."""
+    """One write of an object."""
 
     version: int
     path: str
@@ -44,18 +44,18 @@ class Store:
         self._objects: dict[str, dict[str, JsonObject]] = {}
         self._listeners: dict[str, list[Listener]] = {}
         self._history: dict[str, list[Change]] = {}
-        #: What happened up to here is not told any more.
+        #: Version up to which the history has been compacted.
         self._compacted = 0
-        #: What is left of lists that are read page by page, by continue token.
+        #: Remaining objects of lists that are read page by page, by continue token.
         self._lists: dict[str, tuple[int, list[JsonObject]]] = {}
         self._numbers = 0
         self._uids = 0
-        #: Resources that the API server does not know, or does not let anybody read.
+        #: Resources that the API server does not know, and resources that it forbids to read.
         self.absent: set[str] = set()
         self.forbidden: set[str] = set()
 
     def new_uid(self, kind: str) -> str:
-        """Return a UID that was never given before."""
+        """Return a UID that was never used before."""
         self._uids += 1
         return f"{kind}-{self._uids:04d}"
 
@@ -66,7 +66,7 @@ class Store:
         return self._objects.get(resource_of(path), {}).get(path)
 
     def get(self, path: str) -> JsonObject:
-        """Return an object; raise NotFound as the API server does."""
+        """Return an object. Raises NotFound as the API server does."""
         found = self.find(path)
         if found is None:
             raise errors.NotFound(f"{path} not found", status=404, reason="NotFound")
@@ -87,7 +87,7 @@ class Store:
         return after
 
     def remove(self, path: str) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object if it exists."""
         resource = resource_of(path)
         before = self._objects.get(resource, {}).pop(path, None)
         if before is not None:
@@ -97,13 +97,13 @@ class Store:
     # --- collections
 
     def select(self, collection: str, query: Mapping[str, str]) -> list[JsonObject]:
-        """Return the objects of a collection that the selectors leave."""
+        """Return the objects of a collection that match the selectors."""
         selects = selector(collection, query)
         objects = self._objects.get(collection.rpartition("/")[2], {})
         return [raw for path, raw in objects.items() if selects(path, raw)]
 
     def page(self, collection: str, query: Mapping[str, str], *, limit: int, continue_token: str) -> Page:
-        """Return one page of a collection; raise Gone where the history was compacted, or as the kind is refused."""
+        """Return one page of a collection. Raises Gone if the history was compacted, or the error of a refused kind."""
         self._look_for(collection.rpartition("/")[2])
         if continue_token:
             if continue_token not in self._lists:
@@ -121,15 +121,15 @@ class Store:
     # --- history
 
     def listen(self, resource: str, listener: Listener) -> None:
-        """Call back at every write to a resource."""
+        """Call a listener at every write to a resource."""
         self._listeners.setdefault(resource, []).append(listener)
 
     def unlisten(self, resource: str, listener: Listener) -> None:
-        """Call back no more."""
+        """Stop calling a listener."""
         self._listeners[resource].remove(listener)
 
     def changes_since(self, resource: str, version: int) -> list[Change]:
-        """Return the writes after a version; raise Gone where they are not all known any more, or as for a page."""
+        """Return the writes after a version. Raises Gone if the history was compacted, or as `page` does."""
         self._look_for(resource)
         if version < self._compacted:
             text = f"too old resource version: {version} ({self._compacted})"
@@ -156,13 +156,13 @@ class Store:
 
 
 def selector(collection: str, query: Mapping[str, str]) -> Callable[[str, JsonObject], bool]:
-    """Return what tells whether an object, by its path and content, is in a collection and selected."""
+    """Return a predicate: whether an object, by path and content, is in a collection and matches the selectors."""
     root, selects = collection.rpartition("/")[0], selected(query)
     return lambda path, raw: path.startswith(root) and selects(raw)
 
 
 class Stage(stage.Stage):
-    """One run's surroundings, with the objects of its Kubernetes."""
+    """Environment of one run, with the objects of its Kubernetes."""
 
     who_width = 12
 

@@ -1,6 +1,6 @@
-"""Those who create workloads of one kind beside the JobSets, in some runs, as long as the storm lasts.
+"""Teams of users that create workloads of one kind other than JobSets, in some runs, during the storm.
 
-Chance comes from a source of their own, and without them no controller watches the kind: other runs stay as they were.
+Each team has its own random source, and without it no controller watches the kind, so that other runs do not change.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _INSTALLED_LATE = 0.2
 class Team(ABC, Generic[_R]):
     """A team of one run."""
 
-    #: What it makes.
+    #: Type of its workloads.
     run_type: type[_R]
-    #: Seeds its chance.
+    #: Name of the team, and seed of its random source.
     title: ClassVar[str]
-    #: Of all runs, those that have it; of what it does, what is a create whatever there is.
+    #: Share of runs that have the team, and share of its actions that are creates, regardless of existing workloads.
     presence: ClassVar[float]
     creates: ClassVar[float]
-    #: What it names its workloads. The name of a JobSet is free for another kind.
+    #: Prefixes of its workloads' names. A JobSet and another kind may have the same name.
     names: ClassVar[tuple[str, ...]]
     #: The kind that is installed late in some runs.
     late_kind: ClassVar[WorkloadKind | None] = None
@@ -41,17 +41,17 @@ class Team(ABC, Generic[_R]):
         self.simulation = simulation
         self.stage = simulation.stage
         self._rng = random.Random(f"{self.title} {simulation.stage.seed}")
-        # What runs for ever would keep those waiting who take turns at what is left.
+        # Workloads that run without end would block workloads that take turns at scarce capacity.
         others_wait = simulation.market.scarce or simulation.market.gangs or simulation.hostile.present
         self.present = self._rng.random() < self.presence and not others_wait
         self._names = 0
-        #: What its workloads look like where all pods of a slice are its hosts.
+        #: Shapes whose slices have one pod per host.
         self._shapes = tuple(
             replace(each, parallelism=each.hosts) for each in simulation.people.shapes if each.feasible
         )
 
     def begin(self) -> None:
-        """Come, if this run has the team; in some runs only when the kind is installed."""
+        """Start, if this run has the team; in some runs only when the kind is installed."""
         if not self.present:
             return
         if self.late_kind is None or self._rng.random() >= _INSTALLED_LATE:
@@ -67,17 +67,17 @@ class Team(ABC, Generic[_R]):
         self._come()
 
     def _runs(self) -> list[_R]:
-        """List its workloads."""
+        """Return its workloads."""
         workloads = self.simulation.cluster.workloads.values()
         return [each for each in workloads if isinstance(each, self.run_type) and not each.deleting]
 
     @abstractmethod
     def _make(self, name: str) -> _R:
-        """Think of a workload."""
+        """Return a new workload."""
 
     @abstractmethod
     def _change(self, run: _R) -> None:
-        """Do something to a workload."""
+        """Change a workload."""
 
     def _come(self) -> None:
         self.stage.agenda.after(self._rng.uniform(0.5, 10.0), self._create)

@@ -1,4 +1,4 @@
-"""The demo of the status page: a world that people can look at."""
+"""The demo of the status page: a simulated world for the browser."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.simulation import demo_page
 from tests.simulation.demo_page import Demo
 from tests.simulation.run import told_to
 
-#: Minutes of a simulated cluster.
+#: Simulated minutes take seconds of real time.
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_the_teams_come_are_served_and_have_every_day_s_trouble() -> None:
-    """Of each team something runs after a while, a mistake is told, and nothing of what happens stops the rest."""
+def test_teams_are_served_despite_everyday_faults() -> None:
+    """Each team has a running workload after a while, a mistake is reported, and no fault stops the rest."""
     demo = Demo(slices=16)
     board = demo.begin()
     demo._mistake()
@@ -30,7 +30,7 @@ def test_the_teams_come_are_served_and_have_every_day_s_trouble() -> None:
             act()
         demo.stage.agenda.wait(30.0)
     assert view is not None
-    # Its time is not the machine's.
+    # The age follows the simulated clock, not the clock of the machine.
     age = demo.metrics.registry.get_sample_value("tpu_provisioner_watch_last_contact_age_seconds", {"resource": "pods"})
     assert age is not None
     assert 0 <= age < 150
@@ -43,8 +43,8 @@ def test_the_teams_come_are_served_and_have_every_day_s_trouble() -> None:
     assert len({each.kind for each in board.journal.entries()}) >= 3
 
 
-def test_page_and_commands_find_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is served while it runs, and ends in good order."""
+def test_page_and_commands_show_the_demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page is served while the demo runs, and the demo ends without an error."""
     demo, seen = Demo(slices=3), []
     monkeypatch.setattr(demo_page, "Demo", lambda **_given: demo)
 

@@ -1,4 +1,4 @@
-"""The whole controller against a simulated world; `python -m tests.simulation` plays more."""
+"""The whole controller against a simulated world; `python -m tests.simulation` runs more seeds."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class TestSimulation(SimulationContract):
     module = "tests.simulation"
     name = "slices"
     bugs = len(BUGS)
-    #: Each is shown by the seed that it is searched from, or where a change has moved it by one of about a hundred.
+    #: Maximum number of seeds per bug: its first seed finds it, or, if a change has moved it, about a hundred seeds do.
     seeds_for_a_bug = 400
 
-    def test_a_violation_is_told_with_its_history(self) -> None:
-        """What breaks is named, with the steps that led there and an exit code that fails a build."""
+    def test_violation_is_reported_with_its_history(self) -> None:
+        """The broken invariant is named, with the steps that led to it and an exit code that fails a build."""
         done = self._simulate("--planted", "every-replica-acts", "--seed", "0", "--history")
         assert done.returncode == 1
         lines = done.stdout.splitlines()

@@ -1,8 +1,8 @@
-"""What slices wait for after the storm: a create within minutes, and not one pool after the other.
+"""Checks the waits of slices after the storm: a create within minutes, and not one pool after the other.
 
-The bounds on a settled world allow for every back-off that the storm has left. These are sharper, and soon told: for
-slices of which nothing has failed, neither a create of their own nor anything of the same capacity, and for those that
-were refused for a reason that somebody has mended.
+The bounds on a settled world allow for every back-off that the storm has left. These bounds are tighter. They apply to
+slices without any failure, neither of their own creates nor of the same capacity, and to slices that GKE refused for a
+reason that has been corrected.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tests.simulation.pools import fits, hosts, is_ours, owner_of
 if TYPE_CHECKING:
     from tests.simulation.run import Simulation
 
-#: From when nothing is on its way to a leader that is shown as unschedulable, to the create of its pool.
+#: Seconds from the time at which no pool is on its way to an unschedulable leader until the create is sent.
 CREATE_WITHIN_SECONDS = 120.0
-#: Pools that are deleted while the slice that they were made for waits for one.
+#: Maximum number of pools that are deleted while the slice that they were created for waits for a pool.
 _MOST_TAKEN_AWAY = 4
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
 
@@ -30,26 +30,26 @@ _Kind = tuple[str, str | None, int]
 
 
 class Waiting:
-    """Who waits, for how long, and what has failed that may excuse it."""
+    """Slices that wait, the times since which they wait, and failures that may excuse it."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._failed: set[_SliceKey] = set()
-        #: Those that GKE refuses for a reason that somebody mends.
+        #: Slices whose creates GKE refused for a reason that is corrected later.
         self._refused: set[_SliceKey] = set()
         self._failed_kinds: set[_Kind] = set()
-        #: Since when nothing was on its way to a slice that waits, and no create was sent.
+        #: Time since which no pool has been on its way to each waiting slice, and no create was sent.
         self._since: dict[_SliceKey, float] = {}
         self._taken_away: Counter[_SliceKey] = Counter()
 
-    # --- what happens
+    # --- events of the world
 
     def create_sent(self, body: dict[str, Any]) -> None:
-        """Take note of a create, whatever comes of it."""
+        """Record a create, with any outcome."""
         self._since.pop(_owner(body), None)
 
     def create_failed(self, body: dict[str, Any], *, of_capacity: bool) -> None:
-        """Take note of a create that got a bad answer, or none; `of_capacity`: it says something of the capacity."""
+        """Record a create without a good response; `of_capacity` if the failure concerns the capacity."""
         owner = _owner(body)
         self._failed.add(owner)
         if of_capacity:
@@ -57,11 +57,11 @@ class Waiting:
             self._failed_kinds |= {_kind_of(shape) for each in known for shape in each.shapes}
 
     def refused_for_a_while(self, body: dict[str, Any]) -> None:
-        """Take note of a create that is refused for a reason that somebody mends: it is due again after that."""
+        """Record a create that is refused for a reason that is corrected later: then the create is due again."""
         self._refused.add(_owner(body))
 
     def look_at_pools(self) -> None:
-        """Take note of pools that have failed; while there is one, somebody makes a plan."""
+        """Record pools that have failed; called at each plan, and there are plans as long as such a pool exists."""
         for pool in self._simulation.cloud.pools.values():
             if not is_ours(pool) or self._simulation.hostile.is_private(pool):
                 continue
@@ -70,7 +70,7 @@ class Waiting:
                 self._failed_kinds.add((plan.machine.accelerator, plan.topology, hosts(pool)))
 
     def taken_away(self, pool: Pool) -> str:
-        """Take note of a delete; say what is wrong with it, empty for nothing."""
+        """Record a delete; return why it is wrong, empty if it is not."""
         owner = owner_of(pool.body["config"]["labels"])
         for workload, job in self.waiting():
             if _key(workload, job) == owner and not self._simulation.stage.stormy:
@@ -79,10 +79,10 @@ class Waiting:
                     return f"slice {workload.group_name(job)} waits, and pool after pool is made for it and deleted"
         return ""
 
-    # --- who waits for too long
+    # --- slices that wait for too long
 
     def overdue(self) -> Iterator[str]:
-        """Say which slices have waited for too long for their creates; to be called every few seconds."""
+        """Return which slices have waited for too long for their creates; called every few seconds."""
         now, before = self._simulation.stage.agenda.now, self._since
         self._since = {}
         for workload, job in self.waiting():
@@ -97,7 +97,7 @@ class Waiting:
                 yield f"slice {name} has waited for {seconds:.0f} s, no create was sent"
 
     def waiting(self) -> Iterator[tuple[WorkloadRun, int]]:
-        """List the slices whose leaders are shown as unschedulable."""
+        """Return the slices whose leaders are shown as unschedulable."""
         for workload in self._simulation.cluster.workloads.values():
             hostile = workload.namespace == HOSTILE_NAMESPACE
             if workload.alive and not workload.restarting and not workload.gang and not hostile:
@@ -109,7 +109,7 @@ class Waiting:
                         yield workload, job
 
     def within_seconds(self, workload: WorkloadRun, job: int) -> float | None:
-        """Return within how long a create has to be sent, None where something excuses that it is not."""
+        """Return the seconds within which a create has to be sent, None if there is an excuse."""
         market, environment = self._simulation.market, self._simulation.environment
         key = _key(workload, job)
         excused = (
@@ -124,17 +124,17 @@ class Waiting:
         return environment.again_within_seconds if key in self._refused else CREATE_WITHIN_SECONDS
 
     def may_back_off(self, workload: WorkloadRun, job: int) -> bool:
-        """Whether a create of a slice has failed, or one that asked for the same capacity."""
+        """Whether a create of the slice, or of the same capacity, has failed."""
         return _key(workload, job) in self._failed or _kind_of(workload.shape_of(job)) in self._failed_kinds
 
     def could_use(self, workload: WorkloadRun, job: int, pool: Pool) -> bool:
-        """Whether a pool fits a slice that is nowhere yet."""
+        """Whether a pool fits a slice that has no pod on a node yet."""
         return fits(workload, job, pool) and not any(
             owner == job and pod.node for (owner, _), pod in workload.pods.items()
         )
 
     def on_its_way(self, workload: WorkloadRun, job: int) -> bool:
-        """Whether a pool is being created for it, or one that it could have is empty."""
+        """Whether a pool is being created for the slice, or a pool that it could have is empty."""
         return any(
             is_ours(pool)
             and pool.status in _UP

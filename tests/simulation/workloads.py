@@ -1,13 +1,12 @@
-"""The actors of the simulated Kubernetes: the JobSet controller, the scheduler, kubelets, the pod garbage collector.
+"""Simulated Kubernetes: the JobSet controller, the scheduler, kubelets, and the pod garbage collector.
 
-LeaderWorkerSets have a controller of their own, in `sets`, plain Jobs in `jobs`, and RayClusters in `rays`.
+LeaderWorkerSets have their own controller in `sets`, plain Jobs in `jobs`, and RayClusters in `rays`.
 
-They are small and act a random moment after something changed. Placement is exclusive: one slice's pods per node pool,
-followers only after their leader is bound, to its pool; some workloads leave that to the placement policy, and have all
-their pods at once. The scheduler takes any pool that fits, at random. Preemption, success policies and gang admission
-are not simulated. In some
-runs the scheduler binds at once; in others it decides first, which nobody sees, and binds a moment later, whatever
-became of the node meanwhile.
+The actors are small and act a random time after a change. Placement is exclusive: a node pool has pods of one slice
+only, and followers come after their leader is bound, on its pool. Some workloads leave placement to the policy and have
+all pods at the same time. The scheduler chooses any pool that fits, at random. Preemption, success policies and gang
+admission are not simulated. In some runs the scheduler binds immediately. In other runs it decides first, which is not
+visible, and binds later, even if the node has changed in between.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from tests.simulation.sets import SetController, SetRun
 from tests.simulation.store import Change, Stage
 
 _GRACES_SECONDS = (1.0, 5.0, 30.0)
-#: In how many runs the scheduler's decision and its binding are two steps.
+#: Probability that the scheduler's decision and its binding are two steps in a run.
 _TWO_STEP_BINDING_CHANCE = 0.5
 _DECISION_TO_BINDING_SECONDS = (0.05, 3.0)
-#: A controller creates a pod again so long after the API server has rejected it.
+#: Seconds after which a controller recreates a pod that the API server has rejected.
 _REJECTED_AGAIN_SECONDS = 10.0
 
 
@@ -43,9 +42,9 @@ class Cluster:
     def __init__(self, stage: Stage, admission: Admission) -> None:
         self.stage = stage
         self.admission = admission
-        #: Called for each pod that is bound, before anything follows from it.
+        #: Called for each pod that is bound, before any consequence of the binding.
         self.on_bound: Callable[[PodRun], None] = lambda _pod: None
-        #: By their addresses.
+        #: Workloads by path.
         self.workloads: dict[str, WorkloadRun] = {}
         self.every_workload: list[WorkloadRun] = []
         self.sets = SetController(self)
@@ -53,15 +52,15 @@ class Cluster:
         self.rays = RayController(self)
         self.pods: dict[PodRun, None] = {}
         self.nodes: dict[str, Node] = {}
-        #: Whose pod was last bound to a pool or left it, and when.
+        #: UID of the workload whose pod was last bound to each pool or left it, and the time.
         self.left_by: dict[str, tuple[str, float]] = {}
         self.registered_at: dict[str, float] = {}
-        #: When a node came back under its name.
+        #: Time at which a node returned under its name.
         self.recreated_at: dict[str, float] = {}
-        #: When a node of a pool was last lost or not ready.
+        #: Time at which a node of each pool was last lost or not ready.
         self.pool_broke_at: dict[str, float] = {}
         self.on_node: dict[str, dict[PodRun, None]] = {}
-        #: When a pod of somebody else than the slice that it was made for was last on a pool, or a node changed.
+        #: Time at which a pod was last bound to each pool or left it, or one of its nodes changed.
         self.pool_changed: dict[str, float] = {}
         self._scheduling = False
         self.two_steps = stage.chance(_TWO_STEP_BINDING_CHANCE)
@@ -89,17 +88,17 @@ class Cluster:
         self.kick(workload)
 
     def write(self, workload: WorkloadRun) -> None:
-        """Bring the object up to date."""
+        """Write the current state of the object."""
         self.stage.store.put(workload.path, workload.raw(self.stage.agenda))
 
     def kick(self, workload: WorkloadRun) -> None:
-        """Let its controller look at it soon."""
+        """Let the controller of a workload act soon."""
         if not workload.sync_due and (not workload.gone or workload.pods):
             workload.sync_due = True
             self.stage.agenda.after(self.stage.rng.uniform(0.02, 0.8), lambda: self._sync(workload))
 
     def remove(self, workload: WorkloadRun) -> None:
-        """Let the object go."""
+        """Remove the object."""
         workload.gone = True
         workload.touch(self.stage.agenda.now)
         if self.workloads.get(workload.path) is workload:
@@ -108,7 +107,7 @@ class Cluster:
         self.stage.store.remove(workload.path)
 
     def suspend(self, workload: WorkloadRun, *, suspended: bool) -> None:
-        """Suspend or resume."""
+        """Suspend or resume a workload."""
         workload.suspended = suspended
         if suspended:
             workload.suspended_at = self.stage.agenda.now
@@ -119,7 +118,7 @@ class Cluster:
         self.kick(workload)
 
     def delete(self, workload: WorkloadRun) -> None:
-        """Delete in the foreground."""
+        """Delete a workload in the foreground."""
         workload.deleting = True
         workload.touch(self.stage.agenda.now)
         self.stage.note("user", "deletes %s %s (%s)", workload.kind, workload.name, workload.uid)
@@ -129,7 +128,7 @@ class Cluster:
     # --- JobSets
 
     def resize(self, workload: JobSetRun, *, replicas: int, shape: Shape) -> None:
-        """Change how many slices there are, or (while it is suspended) what they look like."""
+        """Change the number of slices, or (while the workload is suspended) their shape."""
         for job in range(replicas, workload.replicas):
             for pod in [pod for (owner, _), pod in workload.pods.items() if owner == job]:
                 self.terminate(pod)
@@ -146,7 +145,7 @@ class Cluster:
         self.kick(workload)
 
     def restart(self, workload: JobSetRun, why: str) -> None:
-        """A pod has failed: all pods again, or the end."""
+        """Recreate all pods after the failure of one, or end the workload."""
         if not workload.alive or workload.restarting:
             return
         workload.touch(self.stage.agenda.now)
@@ -198,7 +197,7 @@ class Cluster:
                 break
 
     def _start(self, workload: JobSetRun, job: int) -> bool:
-        """Make the pods of a child Job that are due; say whether all of them run."""
+        """Create the due pods of a child Job; return whether all of them run."""
         if not workload.exclusive:
             for index in range(workload.shape_of(job).parallelism):
                 if (job, index) not in workload.pods:
@@ -235,7 +234,7 @@ class Cluster:
         leader: PodRun | None = None,
         replica: str = "",
     ) -> None:
-        """Create a pod of a workload, bound to a pool by its selector where that is given."""
+        """Create a pod of a workload; `pool` binds it to a pool by a selector."""
         pod = PodRun(
             name=name,
             namespace=workload.namespace,
@@ -268,14 +267,14 @@ class Cluster:
         selector: Mapping[str, str] = MappingProxyType({}),
         tolerates_all: bool = False,
     ) -> PodRun | None:
-        """Create a pod that no workload made and that asks for chips all the same; None if it is rejected.
+        """Create a pod without a workload that requests chips; return None if it is rejected.
 
-        Bound to `node` by whoever makes it, where that node has room or is none of ours.
+        It is bound to `node` at its creation if that node has room, or does not belong to a known pool.
         """
         self._numbers += 1
         name = f"bare-{self._numbers:x}"
         if claim is not None and isinstance(claim.workload, SetRun):
-            # Whose pod one is, its name says as well.
+            # The name of a pod also identifies its group.
             name = claim.workload.pod_name(claim.job, 0)
             if self.stage.store.find(object_path("pods", name, namespace=namespace)) is not None:
                 return None
@@ -313,13 +312,13 @@ class Cluster:
         self.schedule_soon()
 
     def show(self, pod: PodRun) -> None:
-        """Bring the object up to date."""
+        """Write the current state of the object."""
         self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
 
     # --- scheduler
 
     def schedule_soon(self) -> None:
-        """Let the scheduler look at what waits."""
+        """Let the scheduler look at pending pods soon."""
         if not self._scheduling:
             self._scheduling = True
             self.stage.agenda.after(self.stage.rng.uniform(0.02, 0.8), self._schedule)
@@ -355,25 +354,29 @@ class Cluster:
         return self.stage.rng.choice(fitting[self.stage.rng.choice(free)])
 
     def _drawn_to(self, pod: PodRun) -> set[str]:
-        """List the pools to which a placement of its own draws a pod; empty for any."""
+        """Return the pools to which exclusive placement attracts a pod; empty for any pool."""
         if pod.workload is None or not pod.workload.exclusive:
             return set()
         if isinstance(pod.workload, SetRun):
-            # A leader is drawn to where pods of its group still run, also to those that are being deleted.
+            # A leader is attracted to pools on which pods of its group still run, including pods that are being
+            # deleted.
             return self.sets.pools_of(pod.workload.group_name(pod.job))
         return self.rays.pools_of(pod) if isinstance(pod.workload, RayRun) else set()
 
     def fits(self, pod: PodRun, node: Node) -> bool:
-        """Whether the scheduler would let a pod on a node."""
+        """Whether the scheduler would bind a pod to a node."""
         return scheduler.fits(pod, node, self.on_node.get(node.name, ()))
 
     def waits_for(self, labels: Mapping[str, str]) -> bool:
-        """Whether a pod that cannot be scheduled would run on a node with these labels."""
+        """Whether an unschedulable pod would run on a node with these labels."""
         waiting = (pod for pod in self.pods if pod.waiting_since is not None and not pod.node)
         return any(scheduler.selects(pod, labels) for pod in waiting)
 
     def _assign(self, pod: PodRun, node: Node) -> None:
-        """Decide on a node. Nothing shows it, and from now on neither a cordon nor the node's end stops the binding."""
+        """Decide on a node.
+
+        The decision is not visible, and neither a cordon nor the end of the node stops the binding.
+        """
         pod.assigned, pod.pool, pod.assigned_at = node.name, node.pool_name, self.stage.agenda.now
         self.on_node.setdefault(node.name, {})[pod] = None
         self.stage.note("scheduler", "decides on %s of %s for %s", node.name, node.pool_name, pod.name)
@@ -444,10 +447,10 @@ class Cluster:
             self.write(workload)
             self.kick(workload)
 
-    # --- the end of pods and nodes
+    # --- end of pods and nodes
 
     def end(self, pod: PodRun, phase: str) -> None:
-        """Let a pod come to its end by itself."""
+        """Let a pod end normally."""
         pod.phase = phase
         if pod.workload is not None:
             del pod.workload.pods[pod.job, pod.index]
@@ -456,7 +459,7 @@ class Cluster:
         self.stage.agenda.after(self.stage.rng.uniform(1.0, 60.0), functools.partial(self._remove, pod))
 
     def terminate(self, pod: PodRun, *, stuck: bool = False) -> None:
-        """Delete a pod: at once where it is not bound, else after up to its grace; `stuck`: long after."""
+        """Delete a pod: immediately if it is not bound, otherwise within its grace period, or much later if `stuck`."""
         if pod.deadline is not None or pod.gone:
             return
         rng, now = self.stage.rng, self.stage.agenda.now
@@ -475,13 +478,13 @@ class Cluster:
             )
 
     def release(self, pod: PodRun) -> None:
-        """Take the finalizer off a pod, which goes now where it was due."""
+        """Remove the finalizer of a pod, which is deleted now if it was due."""
         pod.held = False
         if pod.due:
             self._remove(pod)
 
     def _collect(self, pod: PodRun) -> None:
-        """Remove a pod whose node is gone, as the garbage collector does after a while."""
+        """Remove a pod whose node no longer exists, as the garbage collector does after a while."""
         self.stage.agenda.after(self.stage.rng.uniform(5.0, 60.0), lambda: self._remove(pod))
 
     def _remove(self, pod: PodRun) -> None:
@@ -532,5 +535,5 @@ class Cluster:
                 self._collect(pod)
 
     def pods_on_pool(self, pool: str) -> list[PodRun]:
-        """List the pods that are bound to a pool."""
+        """Return the pods that are bound to a pool."""
         return [pod for pod in self.pods if pod.pool == pool and pod.node in self.nodes]

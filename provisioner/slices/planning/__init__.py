@@ -1,1 +1,1 @@
-"""Deciding: matching slices with pools, the pools' lifecycle, back-off, and what a node pool is asked to be. Pure."""
+"""Decides from a snapshot and the memory: matches slices with pools, and plans creates, deletes and back-off. Pure."""

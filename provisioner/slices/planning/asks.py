@@ -1,8 +1,8 @@
-"""What the status of ProvisioningRequests and CapacityBuffers is to say.
+"""Decides the status of ProvisioningRequests and CapacityBuffers. Pure.
 
-Kueue goes by the conditions of a request: it resumes the workload once Provisioned is true, retries with the next
-flavor after Failed, and takes BookingExpired as the end of what the request has booked, so that a workload which is
-evicted later asks anew. So that is true too as soon as pods run on all pools of the request.
+Kueue reads the conditions of a request: it resumes the workload once Provisioned is true, and retries with the next
+flavor after Failed. BookingExpired ends the booking of the request, so that a workload that is evicted later makes a
+new request. Therefore BookingExpired becomes true as soon as pods run on all pools of the request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.waits import WaitsFor
 from provisioner.workloads.asks import NODE_POOLS
 
-#: Until a create of this process has told how long one takes.
+#: Expected duration of a create until this process has measured one.
 _USUAL = timedelta(minutes=5)
 
 
@@ -40,7 +40,7 @@ _USUAL = timedelta(minutes=5)
 _Typed = tuple[str, Condition]
 
 
-# Without slots, for sets that only requests with a booking need. Each is found once for all requests.
+# Without slots, because `cached_property` needs a `__dict__`. Only requests with a booking need the sets.
 @dataclass(frozen=True)
 class _Facts:
     """Facts of one round on which statuses depend. Requests are identified by namespace and name."""
@@ -51,27 +51,27 @@ class _Facts:
 
     @cached_property
     def place(self) -> Mapping[SliceId, Supply]:
-        """The pools that slices count on."""
+        """Pools that slices count on."""
         return {slice_id: self.round_.supply[name] for name, slice_id in self.matching.claimed.items()}
 
     @cached_property
     def with_nodes(self) -> AbstractSet[PoolName]:
-        """The pools that have nodes."""
+        """Names of the pools that have nodes."""
         return {node.pool_name for node in self.round_.snapshot.nodes}
 
     @cached_property
     def ended(self) -> AbstractSet[tuple[str, str]]:
-        """The requests whose pods ran in a workload that has ended, on other node pools or before a round saw them."""
-        # A suspended workload may not have begun.
+        """Requests whose pods ran in a workload that has ended, on other node pools or before a round saw them."""
+        # Suspended workloads are not included, because they may not have started.
         over = [each for each in self.round_.workloads.by_uid.values() if each.finished or each.deleting]
         templates = [(each.namespace, group.template) for each in over for group in each.groups]
         return {(where, template.annotations.get(constants.CONSUMES_REQUEST, "")) for where, template in templates}
 
     @cached_property
     def awaited(self) -> AbstractSet[tuple[str, str]]:
-        """The requests whose pods wait for their nodes, not yet for as long as a request is booked.
+        """Requests with a leader pod that is not bound, and has not been unschedulable for longer than a booking lasts.
 
-        Pods of other requests may never wait: the scheduler puts them on any pool that fits.
+        Pods of other requests may never wait, because the scheduler binds them to any pool that fits.
         """
         now, booked = self.round_.now, timedelta(seconds=self.round_.settings.booking_seconds)
         leaders = ((each, each.leader) for each in self.round_.slices.values() if each.request and each.leader)
@@ -82,7 +82,7 @@ class _Facts:
         }
 
     def ready(self, slices: Iterable[Slice]) -> int:
-        """Return how many of some slices are ready."""
+        """Return the number of ready slices."""
         return sum(each.id in self.place and self.place[each.id].ready for each in slices)
 
     def wait(self, slices: Iterable[Slice]) -> str:
@@ -94,7 +94,7 @@ class _Facts:
 def statuses(
     round_: Round, matching: Matching, blocked: Mapping[SliceId, WaitsFor]
 ) -> tuple[tuple[StatusWrite, ...], tuple[datetime, ...]]:
-    """Return the statuses to write, and the moments at which bookings end."""
+    """Return the statuses to write, and the times at which bookings end."""
     asking = [each for each in round_.workloads.by_uid.values() if each.ask is not None and each.lives]
     if not asking:
         return (), ()
@@ -107,10 +107,10 @@ def statuses(
     for each in asking:
         own, ask = slices[each.uid], each.ask
         asked = [slice_.requirements for slice_ in own] or [group.template for group in each.groups] or [Requirements()]
-        # Or would be if they asked for a slice.
+        # With a topology, because pods without one are never served.
         for_slices = (replace(requirements, node_selector={constants.TPU_TOPOLOGY: ""}) for requirements in asked)
         if ask is None or not any(round_.policy.serves(each, requirements) for requirements in for_slices):
-            # Perhaps another provisioner serves it.
+            # Another provisioner may serve the request.
             continue
         if each.kind is WorkloadKind.CAPACITY_BUFFER:
             found += _write(each, ask, *_of_buffer(facts, each, ask, own), round_.now)
@@ -154,7 +154,7 @@ def _is_free(each: Supply) -> bool:
 
 
 def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]:
-    """Yield what ends a booking: its use, the loss of a pool, or the end of its time without any pods."""
+    """Yield the condition that ends a booking: all pools are used, a pool is lost, or the time is over."""
     round_, named = facts.round_, (workload.namespace, workload.name)
     pools = [PoolName(each) for each in ask.named]
     # A pool with nodes exists, even if it is missing from a list.
@@ -178,12 +178,12 @@ def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]
 
 def _booked_until(ask: Ask, round_: Round) -> datetime | None:
     since = ask.conditions[constants.PROVISIONED].since if ask.is_true(constants.PROVISIONED) else None
-    # A moment yet to come was written by a clock that ran wrong, or by whoever may write the status.
+    # A time in the future was written by a clock that was ahead, or by a user who may write the status.
     return min(since, round_.now) + timedelta(seconds=round_.settings.booking_seconds) if since is not None else None
 
 
 def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
-    """Say how many slices are ready, what is in the way of the others, and when they are expected."""
+    """Return the number of ready slices, with the reason why the others wait or the time at which they are expected."""
     round_, place = facts.round_, facts.place
     words = f"{facts.ready(slices)} of {len(slices)} slices are ready"
     if waits := facts.wait(slices):
@@ -196,7 +196,7 @@ def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
 
 
 def _details(facts: _Facts, slices: Sequence[Slice]) -> dict[str, str]:
-    """Name the pools of a request; what all of them have in common can be selected by its pods."""
+    """Return the names of a request's pools, and the labels that all of them share: its pods can select these."""
     pools = [facts.place[each.id].name for each in slices]
     details = {NODE_POOLS: ",".join(pools)}
     if len(pools) == 1:

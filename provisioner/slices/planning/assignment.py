@@ -55,25 +55,25 @@ def assignments(round_: Round, matching: Matching, partial: Collection[WorkloadU
 def _wanted(
     pool: Supply, round_: Round, matching: Matching, partial: Collection[WorkloadUid]
 ) -> Mapping[str, str | None] | None:
-    """Return the labels that the nodes of a pool should have; None if they are to stay as they are."""
+    """Return the labels that the nodes of a pool should have; None if no label is to be changed."""
     if pool.undecided:
-        # Pods of the workload that it was created for are not seen.
+        # The caches may not show the pods of its workload.
         return None
     holders = matching.holders.get(pool.name, frozenset())
     if holders:
         (holder,) = holders if len(holders) == 1 else (None,)
         slice_ = round_.slices.get(holder) if holder is not None else None
-        # The labels stay if pods of several slices, or of a workload that is gone, are on the pool.
+        # The labels stay if pods of several slices, or of a workload that no longer exists, are on the pool.
         if slice_ is None:
             return None
         if slice_.mark:
             return _labels_of(slice_)
-        # The leader may have been bound before all nodes were opened. Labels of its own slice stay: while the policy is
-        # installed some pods of the slice are marked, and these may be gone now.
+        # The leader may have been bound before all nodes were opened. Labels of its own slice stay, because some of its
+        # pods may be marked: they were created while the policy was installed, and may not exist now.
         return OPEN if pool.assigned_to is None or _is_foreign(pool, slice_) else None
     claimant = matching.claimed.get(pool.name)
     if claimant is None:
-        # Nothing is to be bound to a pool that nothing needs, once the provisioner has labelled it.
+        # No pod may be bound to a pool that no slice needs, if the provisioner has labelled its nodes before.
         return FREE if any(key in node.labels for node in pool.nodes for key in MARKS) else None
     slice_ = round_.slices[claimant]
     if not slice_.workload.kind.has_pods or claimant.workload_uid in partial:

@@ -1,6 +1,6 @@
-"""The decision: from one snapshot of the world to a plan. Pure: no clock, no randomness, no I/O.
+"""Decides from one snapshot of the cluster, and returns a plan. Pure: no clock, no randomness, no I/O.
 
-Level-triggered: it can be repeated, skipped or cut short anywhere, and the next one still does the right thing.
+Level-triggered: a decision may be repeated, skipped or interrupted at any point, and the next one is still right.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from provisioner.slices.planning.unneeded import Due, Unneeded, find_unneeded
 from provisioner.slices.planning.waits import OTHER_OPERATIONS, WaitKind
 from provisioner.slices.supplier import PoolRules
 
-#: A pool that is first seen in one of these has entered it in that very round.
+#: Phases in which pools begin: a pool that is first seen in one of them has entered it in that round.
 _BEGUN_HERE = frozenset({Phase.WANTED, Phase.BLOCKED, Phase.CREATING})
-#: The pools are listed so often while something waits for operations to end, and while some are under way.
+#: Intervals in seconds between lists of the pools: while calls wait for operations to end, and while operations run.
 _BACKLOG_SECONDS, _BUSY_SECONDS = 1.0, 2.0
 
 
@@ -53,10 +53,10 @@ def decide(
     now: datetime,
     last: Derived = NOT_DERIVED,
 ) -> Plan:
-    """Decide what to do about one snapshot.
+    """Return the plan for one snapshot.
 
-    `last` is what the last plan says of itself (`Plan.derived`): the outcome is the same without it, and takes longer.
-    Where the snapshot is not to be trusted, nothing is decided and nothing is forgotten.
+    `last` has the derived facts of the last plan (`Plan.derived`): without them the outcome is the same, and takes
+    longer. If the snapshot is not synced, the plan changes nothing and keeps the memory.
     """
     if snapshot.not_synced:
         return Plan(memory=memory, poll_seconds=rules.idle_seconds, derived=last)
@@ -87,7 +87,7 @@ def decide(
     round_ = replace(round_, memory=memory)
     limits_used = budget.uses()
     launches.serve(slots.for_creates(len(unneeded.deletes)))
-    # Pools that refused slices wait for are deleted first, then the pools that are idle for longest.
+    # Pools that refused slices wait for are deleted first, then the pools that have been idle for longest.
     deletes = tuple(sorted(unneeded.deletes, key=lambda each: (each.name not in evicted, unneeded.since[each.name])))
     at_once = slots.for_deletes(len(launches.creates))
     late = {each.name: unneeded.due[each.name]._replace(waits_for=OTHER_OPERATIONS) for each in deletes[at_once:]}
@@ -162,7 +162,7 @@ def decide(
 def _keep_from_lower(
     round_: Round, budget: limits.Budget, units: Mapping[SliceId, Unit], lowest: int, slice_: Slice
 ) -> None:
-    """Let a slice that a limit refuses keep its chips from units of lower priority, if its capacity has not failed."""
+    """Keep the chips of a slice that a limit refuses from units of lower priority, if its capacity has not failed."""
     unit = units[slice_.id]
     if slice_.spare or unit.priority <= lowest:
         return
@@ -220,9 +220,9 @@ def _remember(
     }
     last_users = {name: user for name, user in memory.last_users.items() if user not in matching.held}
     last_users |= {name: user for user, names in matching.held.items() for name in names}
-    # What counts on a pool without pods of its own is found there again after a restart as well.
+    # Slices of kinds without pods are included, so that they return to their pools after a restart.
     last_users |= {name: user for name, user in matching.claimed.items() if not slices[user].workload.kind.has_pods}
-    # It ends with the pool: the next one of that name is another slice's. The labels tell of a slice's only own pool.
+    # An entry ends with its pool, whose name another slice uses next. A slice's only own pool has labels instead.
     last_users = {
         name: user
         for name, user in last_users.items()
@@ -249,7 +249,7 @@ def _remember(
 
 def _note(supply: Supply, memory: Memory) -> str:
     call = memory.deletes.get(supply.name)
-    # What failed is told of on its workload, where the pods of others that hold up its delete must not be named.
+    # The note of a failed pool is shown to its workload, and must not name pods of other workloads.
     if call is not None and call.reason and not supply.broken:
         return call.reason
     if supply.pool.failure is not None:
@@ -258,7 +258,7 @@ def _note(supply: Supply, memory: Memory) -> str:
 
 
 def _poll_seconds(round_: Round, launches: Launches, deletes: Sequence[Delete], *, waits: bool) -> float:
-    """Return how old the list of pools may become; `waits`: what waits for operations to end."""
+    """Return the maximum age in seconds of the list of pools; `waits` means that calls wait for operations to end."""
     if waits:
         return _BACKLOG_SECONDS
     pools, memory = round_.snapshot.pools, round_.memory
@@ -271,20 +271,20 @@ def _poll_seconds(round_: Round, launches: Launches, deletes: Sequence[Delete], 
 
 
 def _unready_moments(round_: Round) -> Iterable[datetime]:
-    """Moments at which pools have been unready for too long: nothing else happens then that would wake the loop."""
+    """Yield the times at which pools will have been unready for too long: no event wakes the loop at these times."""
     for each in round_.supply.values():
         if each.unready_since is None or each.lost:
             continue
         due = each.unready_since + timedelta(seconds=round_.settings.ready_timeout_seconds)
         if each.name in round_.memory.given_up:
-            # Given up in this very round; the next one replaces it.
+            # The pool was given up in this round; the next round replaces it.
             yield round_.now
         elif due > round_.now:
             yield due
 
 
 def phase_of(supply: Supply, matching: Matching) -> Phase:
-    """Observe the phase of a pool that exists or is being created."""
+    """Return the phase of a pool that exists or is being created."""
     status = supply.pool.status
     if supply.leaving or status is PoolStatus.STOPPING:
         return Phase.DELETING
@@ -299,12 +299,12 @@ def phase_of(supply: Supply, matching: Matching) -> Phase:
         return Phase.IDLE
     if supply.ready:
         return Phase.IN_USE if held else Phase.READY
-    # A pod bound to the first nodes of a pool does not end its making; a node lost later does not end its use.
+    # A pod on the first nodes of a pool does not end its creation; a node that is lost later does not end its use.
     return Phase.IN_USE if held and status is not PoolStatus.PROVISIONING else Phase.PROVISIONING
 
 
 def owner_of(name: PoolName, matching: Matching, made_for: Mapping[PoolName, SliceId]) -> SliceId | None:
-    """Name the slice that a pool is for: its holder, else who counts on it, else who it was made for."""
+    """Return the slice of a pool: its holder, otherwise its claimant, otherwise the slice that it was created for."""
     holder = min((each for each in matching.holders.get(name, ()) if each is not None), default=None)
     if holder is not None:
         return holder
@@ -315,13 +315,13 @@ def owner_of(name: PoolName, matching: Matching, made_for: Mapping[PoolName, Sli
 def state_of(
     supply: Supply, phase: PhaseEntry, round_: Round, matching: Matching, note: str, due: Due | None
 ) -> PoolState:
-    """Sum up one pool for the read model."""
+    """Return the entry of one pool in the read model."""
     owner = owner_of(supply.name, matching, round_.made_for)
     slice_ = round_.slices.get(owner) if owner is not None else None
     since, since_start = phase.since, phase.entered_before
     unneeded_since = round_.memory.unneeded_since.get(supply.name)
     if phase.phase is Phase.IDLE and unneeded_since is not None:
-        # Remembered over restarts, and over attempts to delete it.
+        # This time survives restarts, and attempts to delete the pool.
         since, since_start = min(since, unneeded_since), False
     elif phase.draining_since is not None and phase.draining_since > since:
         since, since_start = phase.draining_since, False
@@ -352,7 +352,7 @@ def state_of(
 
 
 def drained(phase: PhaseEntry, supply: Supply, round_: Round, matching: Matching) -> PhaseEntry:
-    """Take note of whether pods of ended or suspended workloads alone are on a pool."""
+    """Return the entry of a pool, updated with whether all its pods are of ended or suspended workloads."""
     draining = False
     if phase.phase is Phase.IN_USE and not supply.undecided:
         users = [each for each in matching.holders.get(supply.name, ()) if each is not None]
@@ -371,7 +371,7 @@ def changes(
     new: Mapping[PoolName, Phase],
     now: datetime,
 ) -> tuple[dict[PoolName, PhaseEntry], tuple[Transition, ...]]:
-    """Compare with the last round: the phases to remember, and each step from one phase to the next."""
+    """Return the phases to remember, and the steps from one phase to the next since the last round."""
     entries: dict[PoolName, PhaseEntry] = {}
     steps: list[Transition] = []
     for name, phase in new.items():
@@ -391,7 +391,7 @@ def changes(
 def _steps(name: PoolName, before: PhaseEntry | None, phase: Phase, now: datetime) -> Iterable[Transition]:
     """Yield the steps to a phase.
 
-    A pool that vanished, and whose name is wanted again since, is gone in between; one that pods are on was ready.
+    A pool that vanished and is wanted again was gone in between, and a pool with pods was ready before.
     """
     old, since = (before.phase, before.since) if before is not None else (None, None)
     if old is not None and phase.planned and not old.planned:

@@ -1,4 +1,4 @@
-"""Which pools fail, hang or never get ready, what that teaches, and which slices are stuck on them."""
+"""Finds pools that fail, hang or never get ready, and slices that are stuck on them; updates back-off. Pure."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ from provisioner.slices.planning.memory.state import Backoff, CallState, Memory,
 from provisioner.slices.planning.plan import Alert, Notice, notice
 from provisioner.slices.planning.round import Round, Supply
 
-#: How long a pool may have each status. A create that finds no capacity ends within 35 min, on Compute Engine when a
-#: setting says so; capacity that comes late is waited for by pools that are up.
+#: Maximum time that a pool may have each status. GKE ends a create without capacity within 35 min, Compute Engine as
+#: `find_hanging` computes. Flex-start pools wait for capacity with status RUNNING.
 _LONGEST: Mapping[PoolStatus, timedelta] = MappingProxyType(
     {
         PoolStatus.PROVISIONING: timedelta(minutes=60),
         PoolStatus.STOPPING: timedelta(minutes=30),
-        # A repair, or a change that somebody else makes.
+        # A repair, or a change by another client.
         PoolStatus.RECONCILING: timedelta(minutes=30),
         PoolStatus.UNKNOWN: timedelta(minutes=10),
     }
 )
-#: A group of machines that are out of stock for longer than the setting says fails so much later, at the latest.
+#: Maximum time that a group of machines needs to fail after capacity_wait_seconds have passed.
 _TO_FAIL = timedelta(minutes=10)
-#: A delete may be held up for so long.
+#: A delete that has been postponed for this long is reported as an alert.
 _HELD_UP = timedelta(minutes=10)
-#: Back-off that ended this long ago is forgotten.
+#: Seconds after its end at which back-off is dropped.
 _STALE_BACKOFF_SECONDS = 3600.0
 _K = TypeVar("_K")
-#: What should not last long and does is told after this time.
+#: Minimum time in seconds for which pods must be unschedulable, or nodes not ready, before a slice counts as stuck.
 _STUCK_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
-    """A slice that has its pool and cannot run on it, or whose pool hangs."""
+    """A slice whose pods cannot run on its pool, or whose pool hangs."""
 
     slice_id: SliceId
     pool: PoolName
     notice: Notice
-    #: All its nodes are ready, nothing can run there, and another pool may help.
+    #: Whether all nodes of the pool are ready but the slice cannot run there, and another pool may help.
     replaceable: bool = False
 
 
 def find_stuck(
     round_: Round, matching: Matching, held: Collection[WorkloadUid], hanging: Mapping[PoolName, datetime]
 ) -> tuple[Stuck, ...]:
-    """Find slices whose pool hangs, and those whose pods stay unschedulable on it; `held` are kept so on purpose."""
+    """Find slices whose pool hangs, or whose pods stay unschedulable on it, except pods of the workloads in `held`."""
     place = {slice_id: name for name, slice_id in matching.claimed.items()}
     place |= {slice_id: min(names) for slice_id, names in matching.held.items()}
     found = []
@@ -82,14 +82,14 @@ def find_stuck(
 
 def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, matching: Matching) -> Stuck | None:
     name, limit = pool.name, round_.now - timedelta(seconds=_STUCK_SECONDS)
-    # Of the last round: what this one finds of a pool says nothing of how long it has been so.
+    # The entry of the last round has the time of the phase; a phase that begins in this round has just begun.
     entry = round_.memory.phases.get(name)
     if entry is None or pool.pool.status is PoolStatus.PROVISIONING:
         return None
     waiting = [pod for pod in waiting if pod.unschedulable_since and pod.unschedulable_since <= limit]
     if not waiting:
         return None
-    # A pool whose nodes have only now become ready, or that was only now chosen, has not been ready for its pods.
+    # A pool whose nodes became ready just now, or that was just chosen, has not been ready for its pods for long.
     long_ready = pool.ready and entry.phase in (Phase.READY, Phase.IN_USE) and entry.since <= limit
     key: str = name
     replaceable = False
@@ -114,14 +114,14 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
             f"{len(waiting)} pod(s) of {slice_.title} are unschedulable although node pool {name} is "
             f"ready for them; the scheduler's message for {first.name}: {first.unschedulable_message}"
         )
-        # What was expected of the nodes without knowing it, where the pod selects none of them as they are.
+        # If no node has all selected labels: the labels that the nodes were expected to get, although that was unknown.
         asked = slice_.requirements
         selected = any(not label_misfit(asked, view_of_node(node)) for node in pool.nodes)
         lacking = () if selected else trusted(asked, pool.view)
         if lacking:
             message += f"; its nodes do not have {', '.join(map(bounds.cut, lacking))}: remove that selector"
-        # Where the nodes lack a label that nobody sets, another pool would be made again and again. Pods that have a
-        # host each run without the others.
+        # If the nodes lack a label that nothing sets, each new pool would lack it as well. Pods of single-host slices
+        # run without the pods that are unschedulable.
         replaceable = not lacking and (not matching.holders.get(name) or is_one_unit(slice_))
     elif pool.unready_since is not None and pool.unready_since <= limit:
         missing = max(0, pool.pool.hosts - len(pool.nodes))
@@ -137,7 +137,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
 
 
 def find_leaderless(round_: Round, matching: Matching) -> tuple[Notice, ...]:
-    """Tell of pods that wait for a pool that nothing creates: their leader does not wait."""
+    """Report pods that wait for a pool that is not created, because the leader of their slice does not wait."""
     limit = round_.now - timedelta(seconds=_STUCK_SECONDS)
     have_pools = {*matching.claimed.values()}
     have_pools |= {slice_id for slice_id, names in matching.held.items() if not names.isdisjoint(round_.supply)}
@@ -159,7 +159,7 @@ def find_leaderless(round_: Round, matching: Matching) -> tuple[Notice, ...]:
 
 
 def find_maintained(round_: Round, matching: Matching) -> tuple[Notice, ...]:
-    """Tell the owners of slices that a host of theirs is taken down for maintenance."""
+    """Notify the owners of slices whose hosts are taken down for maintenance."""
     found = []
     for name, slice_id in _users(matching):
         node = round_.supply[name].maintenance if name in round_.supply else None
@@ -173,7 +173,7 @@ def find_maintained(round_: Round, matching: Matching) -> tuple[Notice, ...]:
 
 
 def find_ending(round_: Round, matching: Matching) -> tuple[Notice, ...]:
-    """Tell the owners of slices that their reservation ends soon, or before the deadline of their Job."""
+    """Notify the owners of slices whose reservation ends soon, or before the deadline of their Job."""
     found = []
     for name, slice_id in _users(matching):
         each, slice_ = round_.supply.get(name), round_.slices.get(slice_id)
@@ -196,7 +196,7 @@ def _users(matching: Matching) -> Iterator[tuple[PoolName, SliceId]]:
 
 
 def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dict[PoolName, SliceId]:
-    """Choose the pools to replace under stuck slices, never many at once: ready ones only where the settings say so."""
+    """Return the pools to replace under stuck slices, only a share at a time; ready pools only if a setting says so."""
     settings, supply, given_up = round_.settings, round_.supply, round_.memory.given_up
     lost = {
         name: holder for name in sorted(given_up) for holder in matching.holders.get(name, ()) if holder is not None
@@ -212,14 +212,14 @@ def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dic
 
 
 def _status_of(each: Supply) -> PoolStatus:
-    """Return the status that a pool should have by what the supplier has accepted."""
+    """Return the status of a pool, corrected by creates and deletes that its list does not show yet."""
     if each.leaving:
         return PoolStatus.STOPPING
     return each.pool.status if each.listed else PoolStatus.PROVISIONING
 
 
 def find_hanging(round_: Round) -> dict[PoolName, datetime]:
-    """Find the pools that have had such a status for too long, and since when."""
+    """Return the pools that have had a status too long (`_LONGEST`), with the time since which they have had it."""
     stockout = timedelta(seconds=round_.settings.capacity_wait_seconds) + _TO_FAIL
     longest = {**_LONGEST, PoolStatus.PROVISIONING: max(stockout, _LONGEST[PoolStatus.PROVISIONING])}
     since = round_.memory.status_since
@@ -227,7 +227,7 @@ def find_hanging(round_: Round) -> dict[PoolName, datetime]:
 
 
 def how_it_hangs(each: Supply, since: datetime, now: datetime) -> str:
-    """Say since when a pool has its status."""
+    """Return the status of a pool, and the time since which it has it."""
     status = _status_of(each)
     what = "a status that this release does not know" if status is PoolStatus.UNKNOWN else f"status {status.value}"
     return f"has had {what} since {clock(since, now)}"
@@ -236,7 +236,7 @@ def how_it_hangs(each: Supply, since: datetime, now: datetime) -> str:
 def alerts_of_pools(
     round_: Round, hanging: Mapping[PoolName, datetime], unneeded: Collection[PoolName]
 ) -> tuple[Alert, ...]:
-    """Report the pools whose delete is held up, and those that hang in a status."""
+    """Report the pools whose delete has been postponed for too long, and those that hang in a status."""
     deletes, supply, now = round_.memory.deletes, round_.supply, round_.now
     messages = {
         name: f"Node pool {name} should be deleted, but is not, since {clock(call.postponed_since, now)}: {call.reason}"
@@ -244,7 +244,7 @@ def alerts_of_pools(
         if name in unneeded
         and call.postponed_since is not None
         and call.postponed_since <= now - _HELD_UP
-        # Of a workload that nobody watches and that lives, perhaps for ever, it is no trouble.
+        # A workload that is not watched may live without limit: its pool is kept rightly, which needs no alert.
         and not (call.needed and supply[name].undecided)
     }
     for name, since in hanging.items():
@@ -258,16 +258,16 @@ def alerts_of_pools(
 
 
 def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:
-    """Name the pools that have been unready for too long, as many as may be replaced at once.
+    """Return the pools to give up, which have been unready for too long, at most as many as may be replaced at a time.
 
-    Never one on which something can run, nor one of which nobody knows whom it serves. What is wrong with many at once
-    is a zone or a device plugin: replacing all pools would make it worse.
+    Pools on which pods may run, or whose users are unknown, are excluded. If many pools are unready, the cause is a
+    zone or a device plugin, and replacing all pools would make it worse.
     """
     supply, settings = round_.supply, round_.settings
     calls = round_.memory.deletes
     held_up = {name for name, call in calls.items() if call.state is CallState.POSTPONED}
-    # One that is used again after all is nobody's to replace. Neither it nor one that cannot be deleted for now keeps
-    # others from being replaced.
+    # Pools that were given up before, unless they are in use again. A pool whose delete is postponed does not count: it
+    # must not prevent the replacement of another.
     still = {
         name
         for name in (round_.memory.given_up & supply.keys()) - held_up
@@ -289,30 +289,30 @@ def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:
 
 
 def unschedulable(slice_: Slice) -> tuple[Pod, ...]:
-    """Return the pods of a slice that the scheduler finds no node for; leader pods that only stand for it are none."""
+    """Return the unschedulable pods of a slice; none for kinds without pods, whose leader pods are virtual."""
     if not slice_.workload.kind.has_pods:
         return ()
     return tuple(pod for pod in slice_.pods if pod.unschedulable_since is not None and pod.deletion_deadline is None)
 
 
 def is_one_unit(slice_: Slice) -> bool:
-    """Whether nothing of a slice runs unless all of it does: the pods of single hosts run each by itself."""
+    """Whether the pods of a slice can only run together; the pods of single-host slices run independently."""
     return slice_.shape is not None and slice_.shape.multi_host
 
 
 def _is_useless(each: Supply, round_: Round, matching: Matching) -> bool:
-    """Whether nothing can run on a pool that is not ready as a whole."""
+    """Whether no pod can make progress on a pool that is not completely ready."""
     holders = matching.holders.get(each.name)
     if not holders:
         return each.name in matching.claimed or not each.undecided
     holder, *others = holders
     slice_ = round_.slices.get(holder) if holder is not None else None
-    # What of it is bound waits for the rest.
+    # The pods that are bound wait for those that are unschedulable.
     return not others and slice_ is not None and slice_.served and is_one_unit(slice_) and bool(unschedulable(slice_))
 
 
 def learn_from_pools(round_: Round, matching: Matching) -> Memory:
-    """Learn from pools that failed, or came up, since the last round."""
+    """Return the memory after pools have failed or come up since the last round."""
     memory, supply, now = round_.memory, round_.supply, round_.now
     no_reason = Failure(kind=FailureKind.UNAVAILABLE, message=f"{round_.rules.supplier_name} gives no reason.")
     backoffs = _fresh_backoffs(memory.backoffs, now)
@@ -329,7 +329,7 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
         if owner is not None:
             tallies = backoff.create_counted(tallies, owner, supply[name].ownership.workload.namespace, now)
         digest = pool.labels.get(constants.NODEPOOL_HASH, "")
-        # What a pool's creator chose itself is known as long as its create is remembered.
+        # The capacity includes choices of the pods that only the request has, as long as its create is remembered.
         capacity = capacity_key(create.request if create is not None else pool)
         backoffs = backoff.pool_failed(backoffs, failure, capacity, digest, now, owner)
     vanished = {place for name, place in memory.places.items() if name not in supply}
@@ -361,7 +361,7 @@ def learn_from_pools(round_: Round, matching: Matching) -> Memory:
 
 
 def _places(round_: Round) -> dict[PoolName, tuple[str, str]]:
-    """Return zone and machine type of the pools that had machines: what they leave is stock for others."""
+    """Return zone and machine type of the pools that had nodes: when such a pool vanishes, its capacity may be free."""
     known = round_.memory.places
     up = {
         name: (str(each.pool.zones[0]), each.pool.machine_type)
@@ -372,15 +372,15 @@ def _places(round_: Round) -> dict[PoolName, tuple[str, str]]:
 
 
 def unready(each: Supply) -> str:
-    """Say of what a pool failed that was unready for too long."""
+    """Return the failure message of a pool that was unready for too long."""
     words = f"Node pool {each.name} was {each.pool.status.value}, but for {each.unready_seconds / 60:.0f} min "
     return f"{words}only {each.ready_nodes} of its {each.pool.hosts} nodes were ready with all their chips."
 
 
 def _fresh_backoffs(backoffs: Mapping[_K, Backoff], now: datetime) -> Mapping[_K, Backoff]:
-    """Drop back-off that ended so long ago that its failures tell nothing any more.
+    """Drop back-off that ended more than `_STALE_BACKOFF_SECONDS` ago.
 
-    An end that lies further ahead than any wait for such a failure was written by a clock that ran wrong.
+    An end further ahead than the maximum wait for its failure was written by a clock that was ahead: it is dropped.
     """
     return {
         key: each

@@ -1,13 +1,13 @@
-"""The line: one order for everything that is scarce.
+"""Orders the units that wait for a scarce resource: the line.
 
 Free node pools, limits, operations, capacity that was out of stock, and the accelerators that workloads start together
-on are given out in this order: the higher priority of the leader pod first, then the first unit of each namespace, then
-the second of each. Of two namespaces the one comes first whose last grant, or arrival, is longer ago; inside a
-namespace the workload whose last grant, or creation, is longer ago.
+on are granted in this order: the higher priority of the leader pod first, then the first unit of each namespace, then
+the second of each. Namespaces are ordered by their last grant, or arrival, the longest ago first; the workloads of a
+namespace by their last grant, or creation.
 
-Grants are remembered for each resource apart: a namespace that is granted one capacity loses no place at another. They
-are remembered only while units wait for the resource, so that nothing grows with pods that are edited again and again.
-Fairness beyond this order is the job of Kueue.
+Grants are remembered for each resource separately: a namespace that is granted one capacity loses no place at another.
+They are remembered only while units wait for the resource, so that the memory does not grow with pods that are edited
+again and again. Fairness beyond this order is the job of Kueue.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def still_contended(stamps: Stamps, contended: Collection[str], slices: Iterable
     """Return the stamps of resources that units wait for, of namespaces and workloads that have pods."""
     if not stamps:
         return stamps
-    # Also of pods that do not wait now: a workload that comes and goes would be the longest without a grant each time.
+    # Workloads whose pods do not wait now are included: otherwise a recurring workload would lose its last grant, and
+    # come first each time.
     present = {name for each in slices if each.pods for name in (each.workload.namespace, each.workload.uid)}
     return {key: at for key, at in stamps.items() if key[0] in contended and (key[2] or key[1]) in present}
 

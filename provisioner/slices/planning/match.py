@@ -30,41 +30,41 @@ _Holders = Mapping[PoolName, frozenset[SliceId | None]]
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 #: Maximum time for which a slice counts on a ready pool that was created for another slice while none of its pods is
-#: bound to it: within 5.5 minutes the scheduler looks again at all pods that wait.
+#: bound to it: the scheduler retries every unschedulable pod within 5.5 minutes.
 _UNBOUND_AT_MOST = timedelta(minutes=6)
 #: Maximum time for which a slice without pods counts on its pool: the Job controller waits up to 10 minutes before it
 #: replaces a pod that failed.
 _WITHOUT_PODS_AT_MOST = timedelta(minutes=15)
-#: Then a warm pool whose host is about to go is replaced. Not before: maintenance may be announced for all hosts at
-#: once, those of its successors included.
+#: Minimum age of a warm pool that is replaced before maintenance of its host. Younger pools are kept, because
+#: maintenance may be announced for all hosts at the same time, including those of a new pool.
 _REPLACED_AFTER = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:
-    """The outcome."""
+    """Slices that use or count on pools, and slices that have none."""
 
-    #: Pool -> slices with unfinished pods on it. None stands for pods whose slice cannot be told.
+    #: Slices with unfinished pods on each pool; None represents pods of an unknown slice.
     holders: Mapping[PoolName, frozenset[SliceId | None]]
-    #: Slice -> pools that its pods are bound to.
+    #: Pools that the pods of each slice are bound to.
     held: Mapping[SliceId, frozenset[PoolName]]
-    #: Pool -> the slice that counts on it without holding it.
+    #: Slice that counts on each pool without holding it.
     claimed: Mapping[PoolName, SliceId]
-    #: Slices whose pods are bound to nodes that are none of ours, as far as is known.
+    #: Slices with pods on nodes of no known node pool, and without pods on a node pool.
     elsewhere: frozenset[SliceId]
-    #: Slices that want a pool and have none, longest waiting first.
+    #: Slices that want a pool and have none, in the order of the line.
     unserved: tuple[Slice, ...]
-    #: Likewise those of buffers: they get what is left.
+    #: Slices of buffers that want a pool and have none: they are served after all others.
     spare: tuple[Slice, ...]
-    #: The zone of each workload whose pools are all to be in one zone and of which there are some.
+    #: Zone of each workload that has pools, all of which must be in one zone.
     zones: Mapping[WorkloadUid, Zone]
-    #: For `Memory`.
+    #: Claims to remember (`Memory.claims`).
     claims: Mapping[SliceId, Claim]
     #: Slices that took a free pool in this decision.
     taken: Collection[SliceId]
 
     def without_buffered(self, names: Collection[PoolName], slices: Mapping[SliceId, Slice]) -> Matching:
-        """Take pools from buffers."""
+        """Return the matching without the claims of buffers on some pools."""
         taken = {name for name in names if name in self.claimed and slices[self.claimed[name]].spare}
         return replace(self, claimed={name: each for name, each in self.claimed.items() if name not in taken})
 
@@ -76,10 +76,10 @@ def match(
     sidelined: Collection[WorkloadUid],
     refuse: Callable[[Slice], None],
 ) -> Matching:
-    """Match slices with pools; each pool serves one slice at most.
+    """Match slices with pools; each pool serves at most one slice.
 
-    A claim has to fit the limits of the slice, and counts there. `line` has the slices that want a pool. Workloads that
-    are `sidelined` take no pool. `refuse` is called for each slice that finds none, in the order of the line.
+    A claim must be within the limits of its slice, and counts there. `line` has the slices that want a pool. Workloads
+    in `sidelined` take no pool. `refuse` is called for each slice that finds no pool, in the order of the line.
     """
     slices, supply, owned, last_users = round_.slices, round_.supply, round_.owned, round_.memory.last_users
     holders, occupants, held, elsewhere = _use(round_)
@@ -110,26 +110,26 @@ def match(
             budget.claim(slice_, candidate)
 
     def returns_to(slice_: Slice, candidate: Supply | None) -> bool:
-        """Whether a slice may count on a pool that it had, or that was made for it."""
+        """Whether a slice may count on a pool that it had, or that was created for it."""
         if candidate is None or candidate.name not in usable or candidate.name in claimed:
             return False
-        # Its own pods on their way out make room for those that follow them.
+        # Pods of the slice itself that are being deleted do not block the pods that replace them.
         if occupants.get(candidate.name, frozenset()) - {slice_.id}:
             return False
         warm = slice_.pending and not slice_.workload.kind.has_pods
         doomed = candidate.maintenance
         old = doomed is not None and round_.now - doomed.created_at >= _REPLACED_AFTER
         if warm and (old or candidate.ends_soon):
-            # Nothing is warm that is about to go.
+            # A pool whose host or reservation ends soon is useless as a warm pool.
             return False
         own = round_.made_for.get(candidate.name) == slice_.id == last_users.get(candidate.name, slice_.id)
         if not own and not may_borrow(slice_, candidate):
             return False
         if not _has_host(candidate, slice_):
             return False
-        # Where all hosts are known, the slice's pods are on none of them: it found a place among foreign nodes.
+        # If all nodes of the pool exist, the slice's pods are on none of them: they run on nodes of no known pool.
         gone = slice_.id in elsewhere and len(candidate.nodes) >= candidate.pool.hosts
-        # What a suspended workload's pods will ask for is not known: a queue changes their template before and after.
+        # The requests of a suspended workload's pods are unknown: Kueue changes their template at resume and suspend.
         return not gone and (slice_.workload.suspended or serves(candidate, slice_))
 
     def may_borrow(slice_: Slice, candidate: Supply) -> bool:
@@ -139,14 +139,14 @@ def match(
         return not expired and budget.allows_claim(slice_, unit, candidate, again=again)
 
     def counted_on(slice_: Slice) -> PoolName:
-        """Return the pool that a slice with pods counted on in the last round, as long as others may have it."""
+        """Return the pool that a slice with pods counted on in the last round; empty if it is no longer lendable."""
         before = round_.memory.claims.get(slice_.id)
         if before is None or not (before.has_pods and slice_.pods and before.pool in supply):
             return PoolName("")
         return before.pool if supply[before.pool].lendable else PoolName("")
 
     def return_home(slices: Iterable[Slice]) -> None:
-        # Who has had no pods for long has ended, or will want a pool again when they come.
+        # A slice that has had no pods for too long has ended, or will want a pool again when its pods exist.
         slices = [each for each in slices if each.pods or not _expired(each, round_)]
         for slice_ in slices:
             last = supply.get(last_held.get(slice_.id, PoolName("")))
@@ -166,9 +166,9 @@ def match(
         for name in sorted(names & supply.keys()):
             settle(slice_id.workload_uid, supply[name].pool)
     suspended = [each for each in waiting if each.workload.suspended]
-    # What a buffer has is for whoever needs it: its slices come after all others.
+    # Pools of buffers are for any other slice that needs them, so slices of buffers come last.
     spare = [each for each in waiting if each.spare]
-    # A mark that is left in the requirements is of another namespace: it was forged, and nothing is kept for it.
+    # A mark that remains in the requirements is of another namespace: it was forged, and no pool is kept for it.
     forged = {each.id for each in waiting if not each.requirements.node_selector.keys().isdisjoint(MARKS)}
     eligible = [
         each
@@ -176,11 +176,11 @@ def match(
         if not (each.spare or each.workload.suspended or each.id in forged) and each.workload.uid not in sidelined
     ]
     return_home(eligible)
-    # Only who waits for a pool takes one that was made for another; who merely might need one again does not.
+    # Only slices that wait take a pool that was created for another slice, not slices that may need one later.
     lendable = [
         each
         for each in usable.values()
-        # What looks idle may be in use by a workload that nobody watches.
+        # A pool that looks idle may be in use by a workload that is not watched.
         if each.name not in claimed and not occupants.get(each.name) and not each.undecided and each.lendable
     ]
 
@@ -194,7 +194,7 @@ def match(
                 refuse(slice_)
 
     def hand_over() -> None:
-        """Give pools of a request to the slices whose pods use it: the request was only served for them."""
+        """Give pools of a request to the slices whose pods use the request: it was served only for them."""
         served: dict[tuple[str, str], list[Supply]] = defaultdict(list)
         for name, slice_id in claimed.items():
             workload = slices[slice_id].workload
@@ -219,7 +219,7 @@ def match(
     return_home(spare)
     if spare:
         take_free(spare, _Free(each for each in lendable if each.name not in claimed))
-    # The scheduler puts whatever fits on the nodes that a suspended workload keeps: it is the last to count on them.
+    # The scheduler may bind any pod to the nodes that a suspended workload keeps, so its slices claim last.
     return_home(suspended)
     kept = {each.id: _kept(each, claims.get(each.id), round_) for each in waiting}
     counted = {slice_id: each for slice_id, each in kept.items() if each is not None}
@@ -242,7 +242,7 @@ def _has_host(pool: Supply, slice_: Slice) -> bool:
 
 
 def _expired(slice_: Slice, round_: Round) -> bool:
-    """Whether a slice has ended, or has counted on a pool for too long that none of its pods was bound to."""
+    """Whether a slice has ended, or has counted for too long on a pool to which none of its pods was bound."""
     if slice_.ended:
         return True
     claim = round_.memory.claims.get(slice_.id)
@@ -252,11 +252,11 @@ def _expired(slice_: Slice, round_: Round) -> bool:
 
 
 def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
-    """Return which pool a slice counts on, and since when it is ready; an expired claim is no new one."""
+    """Return the claim of a slice on a pool; an expired claim is not renewed."""
     before, has_pods = round_.memory.claims.get(slice_.id), bool(slice_.pods)
     if name is None:
         return before if _expired(slice_, round_) else None
-    # What is kept waiting on purpose is not counted.
+    # The time of slices that wait on purpose is not measured.
     workload = slice_.workload
     waits = workload.suspended or not workload.kind.has_pods or workload.uid in round_.memory.gangs
     if waits or not round_.supply[name].ready:
@@ -269,25 +269,25 @@ def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
 
 
 class _Free:
-    """Pools that nobody counts on, best first; slices that the same nodes fit look at each pool once, together."""
+    """Pools that no slice counts on, best first; slices that fit the same nodes share one search over the pools."""
 
     def __init__(self, free: Iterable[Supply]) -> None:
         pools = sorted(free, key=lambda each: (not each.ready, each.pool.hosts, each.name))
-        #: First each pool by its specification, then the nodes of all pools as they stand.
+        #: Each pool by its specification, followed by the existing nodes of all pools.
         self._fits = Fits([*(each.view for each in pools), *(view for each in pools for view in each.offered)])
         ends = accumulate((len(each.offered) for each in pools), initial=len(pools))
-        #: Pools, where their nodes begin there, and the bits of these.
+        #: Pools, each with the position of its first node in `_fits`, and a mask with one bit per node.
         self._pools = [(each, start, (1 << len(each.offered)) - 1) for each, start in zip(pools, ends, strict=False)]
         self._searches: dict[Hashable, Iterator[Supply]] = {}
         self._taken: set[PoolName] = set()
 
     def take(self, slice_: Slice, unit: Unit, zone: Zone | None, budget: Budget) -> Supply | None:
-        """Give out the best pool that fits, in the one zone of the workload if it keeps to one."""
+        """Return the best pool that fits, in `zone` if the workload keeps to one, and take it; None if no pool fits."""
         fitting = self._fits.fitting(slice_.requirements)
         whose: Hashable = None
         if budget.counts:
             whose = slice_.workload.uid if budget.settings.max_pools_per_jobset is not None else unit.namespace
-        # Of equal slices the shape is the same object.
+        # Equal slices have the same shape object.
         key = fitting, slice_.nodes, id(slice_.shape), zone, whose, unit.priority, slice_.host
         found = next(self._searches.setdefault(key, self._search(slice_, unit, zone, fitting, budget)), None)
         if found is not None:
@@ -295,11 +295,11 @@ class _Free:
         return found
 
     def _search(self, slice_: Slice, unit: Unit, zone: Zone | None, fitting: int, budget: Budget) -> Iterator[Supply]:
-        """Yield the pools that fit as they stand, of those that fit by their specification."""
+        """Yield the pools whose existing nodes fit, of those whose specification fits."""
         for place in _bits(fitting & ((1 << len(self._pools)) - 1)):
             pool, start, nodes = self._pools[place]
             if (
-                # Hosts without a node are expected as specified.
+                # Hosts without a node are expected to match the specification.
                 (fitting >> start & nodes).bit_count() + pool.missing >= slice_.nodes
                 and pool.name not in self._taken
                 and zone in (None, *pool.pool.zones)
@@ -321,9 +321,9 @@ def _bits(mask: int) -> Iterator[int]:
 def _use(
     round_: Round,
 ) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[PoolName]], frozenset[SliceId]]:
-    """Return `Matching.holders`, the same with pods that have been terminating past their grace, `held`, `elsewhere`.
+    """Return `Matching.holders`, the occupants, `Matching.held` and `Matching.elsewhere`.
 
-    The chips of such pods are not free yet.
+    Occupants include pods that have been terminating past their grace period: their chips are not free yet.
     """
     workloads, now = round_.workloads, round_.now
     holders: dict[PoolName, frozenset[SliceId | None]] = {}
@@ -339,11 +339,11 @@ def _use(
             if slice_id is not None and pod.deletion_deadline is None:
                 elsewhere.add(slice_id)
             continue
-        # Past its grace a pod is only still there because its node does not answer.
+        # A pod exists past its grace period only because its node does not respond.
         _note(
             lingering if pod.deletion_deadline is not None and pod.deletion_deadline <= now else holders, name, slice_id
         )
-        # A pod on its way out keeps its pool from being deleted, but its slice will need a place again.
+        # A pod that is being deleted prevents the delete of its pool, but its slice will need a pool again.
         if slice_id is not None and pod.deletion_deadline is None:
             _note(held, slice_id, name)
     occupants = {**holders, **{name: ids | holders.get(name, frozenset()) for name, ids in lingering.items()}}
@@ -351,7 +351,7 @@ def _use(
 
 
 def _note(noted: dict[_K, frozenset[_V]], key: _K, value: _V) -> None:
-    """Add a value to those of a key; nearly always it is the first, or there already."""
+    """Add a value to the set of a key; nearly always it is the first value, or already in the set."""
     before = noted.get(key)
     if before is None:
         noted[key] = frozenset((value,))

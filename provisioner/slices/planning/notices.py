@@ -1,4 +1,4 @@
-"""Notices about workloads and slices that follow from the round alone, apart from the decision about their pools."""
+"""Notices about workloads and slices that follow only from the round, not from the decision about their pools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provisioner.slices.supplier import PoolRules
 
 
 def underused(slice_: Slice) -> tuple[Notice, ...]:
-    """Say that a slice has more hosts than its job has pods."""
+    """Return the notice that a slice has more hosts than its job has pods."""
     if not slice_.served or slice_.shape is None or not slice_.shape.multi_host or slice_.parallelism >= slice_.nodes:
         return ()
     message = (
@@ -29,16 +29,16 @@ def underused(slice_: Slice) -> tuple[Notice, ...]:
 
 
 def too_large(workload: Workload) -> str:
-    """Say that a workload asks for more than is read of one."""
+    """Return the message that no pools are created for a workload because of its `problem`."""
     return f"No TPU node pools are created for this {workload.kind.value}: {workload.problem}"
 
 
 def notices_of_workloads(round_: Round) -> Iterator[Notice]:
-    """Say which workloads get no node pools at all, or never start, and why."""
+    """Report workloads that get no node pools at all, or never start, with the reason."""
     by_uid, policy = round_.workloads.by_uid, round_.policy
     served = [each for each in by_uid.values() if not each.managed_by and each.keeps_pools(while_suspended=True)]
     for each in served:
-        # Also of suspended workloads: their owners can act before they are resumed.
+        # Suspended workloads are reported as well: their owners can act before the workloads are resumed.
         if each.problem and any(policy.serves(each, group.template) for group in each.groups if group.template.chips):
             yield _of_workload(each, constants.INVALID_REQUEST, too_large(each))
     for each in served:
@@ -95,7 +95,7 @@ def of_create(slice_: Slice, request: NodePoolRequest, choices: Choices, round_:
 
 
 def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules) -> tuple[Notice, ...]:
-    """Report selectors of the pod of which it is unknown whether the new nodes will have them."""
+    """Report selectors of the pod if it is unknown whether the new nodes will have these labels."""
     asked = slice_.requirements
     if not asked.affinity_terms and not any(map(may_be_there, asked.node_selector)):
         return ()

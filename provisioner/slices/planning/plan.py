@@ -1,4 +1,4 @@
-"""What one decision comes to: what is done, what is said, what is remembered."""
+"""Result of one decision: the changes, the reports, and the memory."""
 
 from __future__ import annotations
 
@@ -28,66 +28,66 @@ from provisioner.slices.planning.waits import WaitsFor
 
 
 class DeleteReason(Enum):
-    """Why a pool goes; each is proven live before the delete is sent."""
+    """Reason for deleting a pool; it is verified live before the delete is sent."""
 
     WORKLOAD_GONE = "jobset_gone"
     WORKLOAD_FINISHED = "jobset_finished"
     WORKLOAD_SUSPENDED = "jobset_suspended"
     POOL_FAILED = "pool_failed"
-    #: GKE holds it for made, and it has been without all its nodes ready for too long.
+    #: GKE considers the pool created, but not all its nodes have been ready for too long.
     NO_READY_NODES = "no_ready_nodes"
-    #: Compute Engine deletes its machines.
+    #: The reservation has ended, and Compute Engine deletes the machines.
     RESERVATION_ENDED = "reservation_ended"
-    #: Nothing of its slice can run there: pods stay unschedulable, because nodes have not been ready for too long, or
-    #: although all are and the settings say to replace such a pool.
+    #: The slice cannot run on the pool: pods stay unschedulable because nodes have not been ready for too long, or
+    #: although all nodes are ready and the settings allow replacement.
     SLICE_STUCK = "slice_stuck"
     #: The slice's pods are bound to another pool.
     SLICE_ELSEWHERE = "slice_elsewhere"
-    #: Its workload starts with all slices or none, and they did not all come.
+    #: The slices of the workload start together, and not all of them became ready.
     GIVEN_BACK = "given_back"
-    #: The living workload has no such slice any more (resized), or the slice is now of another shape.
+    #: The workload exists without such a slice (resized), or the slice has another shape now.
     NOT_NEEDED = "not_needed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Create:
-    """Ask GKE for a pool."""
+    """A pool to request from the supplier."""
 
     slice_id: SliceId
     request: NodePoolRequest
-    #: The leader pod and the workload, for Events.
+    #: Leader pod and workload, which get the Events.
     pod: ObjectRef
     workload: ObjectRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """Prove the reason, close the gate, delete."""
+    """A pool to delete: its reason is verified, its gate closed, and the delete sent."""
 
     name: PoolName
     reason: DeleteReason
     kind: WorkloadKind = WorkloadKind.JOBSET
     namespace: str
     workload_name: str
-    #: UID of the workload that the pool was made for; empty where it does not say.
+    #: UID of the workload that the pool was created for; empty if its labels lack it.
     workload_uid: WorkloadUid
-    #: For Events while the workload exists.
+    #: Workload for Events; None if it does not exist.
     workload: ObjectRef | None
-    #: A node of the pool, for Events after that.
+    #: A node of the pool, for Events without a workload.
     node: ObjectRef | None
-    #: Nodes that the pool has if all exist.
+    #: Number of nodes of the pool if all exist.
     hosts: int = 0
     membership: Membership = field(default_factory=Membership, repr=False, compare=False)
-    #: The job whose own pods do not keep the pool: it is stuck.
+    #: Group whose own pods do not prevent the delete, because its slice is stuck; empty if none.
     spared_group: GroupKey = GroupKey("")
     #: Whether the CRD of the workload's kind has not been installed for so long that the workload counts as deleted.
     kind_absent: bool = False
-    #: The scheduler may have chosen its nodes for pods that are not bound yet: it is cordoned for a while first.
+    #: Whether nodes are cordoned for a while first: the scheduler may have chosen them for pods that are not bound yet.
     settle: bool = False
 
 
 class Assignment(NamedTuple):
-    """Labels to write on one node, which decide what pods can be bound there."""
+    """Labels to write on one node, which decide which pods can be bound there."""
 
     node: str
     #: Values by key, of `placement.MARKS` or of the label for one child Job; None removes a label.
@@ -98,39 +98,39 @@ class Assignment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUp:
-    """Ask GKE what became of a create that the list does not show."""
+    """A question to GKE about a create or delete whose effect the list does not show."""
 
     name: PoolName
-    #: What is asked for; empty: the pool itself.
+    #: Operation to look up; empty to look up the pool itself.
     operation: OperationName = OperationName("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something that the owner of a workload has to know: becomes an Event on each object."""
+    """Information for the owner of a workload: becomes an Event on each object."""
 
     objects: tuple[ObjectRef, ...]
     reason: str
     message: str
-    #: What stays the same when only numbers or times in the message change; empty: the message.
+    #: Part of the message that stays the same while numbers and times change; empty if it is the message.
     key: str = ""
     warning: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """Something that the administrator has to look at."""
+    """A problem for the administrator."""
 
-    #: One of a few, for a metric.
+    #: Kind of the problem, one of a few, for a metric.
     kind: str
     message: str
-    #: What it is about; empty where that is not one pool.
+    #: Pool that has the problem; empty if it is not about one pool.
     pool: PoolName = PoolName("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A pool changed its phase; what was passed in between is reported step by step."""
+    """A change of a pool's phase; phases that were passed between two rounds are reported one by one."""
 
     pool: PoolName
     old: Phase | None
@@ -146,19 +146,19 @@ class StatusWrite:
     kind: WorkloadKind
     namespace: str
     name: str
-    #: Of the object that it follows from: a later one is left alone.
+    #: Version of the object that the status follows from: a newer object is not written.
     resource_version: str
-    #: As JSON; what is left out stays.
+    #: Fields as JSON; other fields are not changed.
     status: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class LimitUse:
-    """One limit of the settings, and how much of it is used."""
+    """A limit of the settings, and the amount that is used within it."""
 
     #: The setting, such as MAX_CHIPS.
     name: str
-    #: "all", the namespace or accelerator that the setting names, or "*": of all others the one that uses most.
+    #: "all", a namespace or accelerator that the setting names, or "*": the one that uses most of the others.
     scope: str
     used: int
     most: int
@@ -166,16 +166,16 @@ class LimitUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
-    """One line of the read model: a pool, existing or wanted, and who it is for."""
+    """One pool in the read model, existing or wanted, and its slice."""
 
     name: PoolName
     phase: Phase
     since: datetime
-    #: The slice that holds or claims it; of several holders the first.
+    #: Slice that holds the pool (the first of several), counts on it, or that it was created for.
     slice_id: SliceId | None
     leader: Pod | None
     workload: Workload | None
-    #: The workload of that slice; where there is none, the one that the pool was made for. Likewise the group.
+    #: Workload and group of that slice; without a slice, those that the pool was created for.
     named: WorkloadName
     group_name: str
     machine_type: str
@@ -183,44 +183,44 @@ class PoolState:
     chips: int
     nodes: int
     ready_nodes: int
-    #: Why it is in this phase, in words, where that is not plain.
+    #: Why the pool is in this phase; empty if that is plain.
     note: str = ""
-    #: When the create is tried next, or when the pool is due to be deleted; None where no moment is set.
+    #: Time at which the create is retried, or the pool is due to be deleted; None if no time is set.
     next_at: datetime | None = None
-    #: Why it goes, of a pool that nothing needs.
+    #: Reason of the delete; None if the pool is needed.
     delete_reason: DeleteReason | None = None
-    #: What its delete waits for beside its delay, in words; empty for nothing.
+    #: Cause for which the delete waits in addition to its delay; empty if there is no cause.
     delete_waits_for: str = ""
-    #: Whether it looks idle even if it is needed: its workload is not watched, or its machine type is unknown.
+    #: Whether the pool may look idle although it is needed: workload not watched, or machine type unknown.
     undecided: bool = False
-    #: Slices with unfinished pods on it. None stands for pods whose slice cannot be told.
+    #: Slices with unfinished pods on the pool; None represents pods of an unknown slice.
     holders: frozenset[SliceId | None] = frozenset()
-    #: The slice that counts on it without holding it.
+    #: Slice that counts on the pool without holding it.
     claimant: SliceId | None = None
-    #: Pods are on it, and all of them are of workloads that have ended or are suspended.
+    #: Whether the pool has pods, all of them of workloads that have ended or are suspended.
     draining: bool = False
-    #: Whether a slice of several hosts has pods on it that has pods on other pools as well, or shares this pool.
+    #: Whether a slice of several hosts has pods on this and on other pools, or shares this pool.
     split: bool = False
-    #: It was in this phase when this process first looked: for longer than since `since`.
+    #: Whether the pool was already in this phase when this process first looked: longer than since `since`.
     since_start: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Everything to do, to say, and to remember."""
+    """Result of one decision: all changes, reports, and the memory."""
 
     memory: Memory
     creates: tuple[Create, ...] = ()
     deletes: tuple[Delete, ...] = ()
     look_ups: tuple[LookUp, ...] = ()
-    #: Nodes that we cordoned and whose pool stays.
+    #: Nodes that the provisioner cordoned and whose pool is kept.
     uncordons: tuple[str, ...] = ()
     #: Nodes of flex-start pools whose slices are all ready: the taint that held them is removed.
     releases: tuple[str, ...] = ()
     #: Nodes whose labels have to change.
     assignments: tuple[Assignment, ...] = ()
     notices: tuple[Notice, ...] = ()
-    #: Why each slice that wants a pool has none.
+    #: Reason of the wait of each slice that wants a pool and has none.
     waits: Mapping[SliceId, WaitsFor] = field(default_factory=dict)
     statuses: tuple[StatusWrite, ...] = ()
     alerts: tuple[Alert, ...] = ()
@@ -230,19 +230,19 @@ class Plan:
     split_slices: frozenset[SliceId] = frozenset()
     limits: tuple[LimitUse, ...] = ()
     derived: Derived = field(default_factory=Derived)
-    #: How old the list of pools may become before it is fetched again, in seconds.
+    #: Maximum age in seconds of the list of pools before it is fetched again.
     poll_seconds: float = 60.0
-    #: When to decide again at the latest without any event; None: whenever the list is polled.
+    #: Time of the next decision if no event comes earlier; None if it follows the next list of pools.
     wake_at: datetime | None = None
 
     @property
     def states(self) -> Mapping[PoolName, PoolState]:
-        """The read model by pool."""
+        """Entries of the read model by pool."""
         return {state.name: state for state in self.pools}
 
 
 def notice(slice_: Slice, reason: str, message: str, *, key: str = "", warning: bool = True) -> Notice:
-    """Say something about a slice, on its leader pod and its workload."""
+    """Return a notice about a slice, for its leader pod and its workload."""
     leader = (pod_ref(slice_.leader),) if slice_.leader is not None else ()
     objects = tuple(dict.fromkeys((*leader, workload_ref(slice_.workload))))
     return Notice(objects=objects, reason=reason, message=message, key=key, warning=warning)
@@ -251,7 +251,7 @@ def notice(slice_: Slice, reason: str, message: str, *, key: str = "", warning: 
 def wanted_pool(
     slice_: Slice, name: PoolName, phase: Phase, now: datetime, *, note: str = "", next_at: datetime | None = None
 ) -> PoolState:
-    """Return the line of the read model for a pool that a slice wants and that does not exist."""
+    """Return the entry of the read model for a pool that a slice wants and that does not exist."""
     shape, nodes = slice_.shape, slice_.nodes
     return PoolState(
         name=name,

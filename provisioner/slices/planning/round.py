@@ -1,4 +1,4 @@
-"""What one decision goes by, put together once: the world as it is observed, and our pools with their nodes."""
+"""Prepares the inputs of one decision: the state of the cluster, and the provisioner's pools with their nodes. Pure."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from provisioner.slices.planning.launch.specification import Candidates, Ownersh
 from provisioner.slices.planning.memory.state import CallState, Memory
 from provisioner.slices.supplier import PoolRules
 
-#: GKE holds the pool for made.
+#: Statuses of pools that GKE considers created.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
 _SUPPLY = _UP | {PoolStatus.PROVISIONING}
-#: A pool of others that came up without nodes is waited for this long, not longer.
+#: Maximum time in seconds that a slice waits for nodes of a pool that was created for another slice and is up.
 _PATIENCE_SECONDS = 120.0
 
 
@@ -40,33 +40,33 @@ class Snapshot:
     workloads: Mapping[WorkloadUid, Workload] = field(default_factory=dict)
     #: Names of the optional sources that are unknown (`model.sources`): no decision may depend on them.
     unknown: frozenset[str] = frozenset()
-    #: Kinds that the API server does not show us: of their workloads nothing is known.
+    #: Kinds that the API server does not show to this process: their workloads are unknown.
     unknown_kinds: frozenset[WorkloadKind] = frozenset()
     #: Kinds whose CRD has not been installed for so long that no workload of them exists.
     absent_kinds: frozenset[WorkloadKind] = frozenset()
-    #: Of the workloads that pools were made for and that are not there: those that were seen to go.
+    #: Workloads that pools were created for, that no longer exist, and that were seen being deleted.
     deleted_workloads: frozenset[WorkloadUid] = frozenset()
     pods: tuple[Pod, ...] = ()
     nodes: tuple[Node, ...] = ()
-    #: All pools of the cluster, foreign ones too: their names are taken.
+    #: All pools of the cluster, including foreign ones: their names are taken.
     pools: tuple[NodePool, ...] = ()
-    #: When the request for that list was sent.
+    #: Time at which the request for `pools` was sent.
     pools_listed_at: datetime
-    #: Pools whose create or delete is being sent, or has been answered and the answer not read.
+    #: Pools whose create or delete is being sent, or whose response has not been read.
     live_calls: frozenset[PoolName] = frozenset()
-    #: Names of the objects whose status Kubernetes has rejected for long (`WorkloadName.text`), and of such nodes.
+    #: Nodes, and objects with a status (`WorkloadName.text`), whose changes Kubernetes has rejected for long.
     rejected: AbstractSet[str] = frozenset()
-    #: Labels of namespaces; only where an opt-in label is set.
+    #: Labels of namespaces; empty unless an opt-in label is set.
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    #: Since when somebody has paused the creation of pools; None: nobody has.
+    #: Time since which the creation of pools has been paused; None if it is not.
     paused_since: datetime | None = None
-    #: Why nothing may be decided on this snapshot (a cache not synced or stale, cluster unproven); empty: it may.
+    #: Why no decision may be based on this snapshot (a cache not synced or stale, cluster unproven); empty if it may.
     not_synced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round. Each step takes it, and what the steps before it came to."""
+    """Inputs of the steps of one round; steps that learn pass on a changed copy."""
 
     snapshot: Snapshot
     settings: Settings
@@ -76,9 +76,9 @@ class Round:
     workloads: Workloads
     policy: ServingPolicy
     slices: Mapping[SliceId, Slice]
-    #: Our pools: those that are listed, and creates that no list shows yet.
+    #: Pools of the provisioner: listed pools, and creates that no list shows yet.
     supply: Mapping[PoolName, Supply]
-    #: Slice -> the pools that were made for it.
+    #: Pools that were created for each slice.
     owned: Mapping[SliceId, Sequence[Supply]]
     made_for: Mapping[PoolName, SliceId]
     #: Namespace and key of the slice to which each assigned pool is assigned, by the labels of its nodes.
@@ -89,20 +89,20 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derived:
-    """What a round found out that follows from single objects: the next takes over what has not changed."""
+    """Results of a round that follow from single objects: the next round reuses those of unchanged objects."""
 
-    #: By which the slices were found.
+    #: Policy with which `found` was computed.
     policy: ServingPolicy = field(default_factory=ServingPolicy)
     found: Mapping[WorkloadUid, Found] = field(default_factory=dict)
     supply: Mapping[PoolName, Supply] = field(default_factory=dict)
 
 
-#: Before the first round.
+#: Empty results, for the first round.
 NOT_DERIVED = Derived()
 
 
 def policy_of(snapshot: Snapshot, settings: Settings) -> ServingPolicy:
-    """Say whose pods are served."""
+    """Return the policy that decides which pods are served."""
     return ServingPolicy(
         namespaces=frozenset(settings.namespaces),
         opt_in_label=settings.opt_in_label,
@@ -118,7 +118,7 @@ def begin_round(
     now: datetime,
     last: Derived,
 ) -> Round:
-    """Find out what there is and what it is for."""
+    """Prepare a round: find the slices, the pools of the provisioner, and the slice that each pool was created for."""
     workloads = Workloads.of(snapshot.workloads)
     policy = policy_of(snapshot, settings)
     membership = Membership.of(snapshot.pools, snapshot.nodes, memory.membership)
@@ -132,7 +132,7 @@ def begin_round(
         policy,
         referred(supply.values(), workloads, memory),
         keep_suspended=settings.keep_suspended,
-        # Compared once: it has the labels of all namespaces.
+        # Compared once, not for each workload: a policy has the labels of all namespaces.
         last=last.found if last.policy == policy else {},
     )
     slices = all_slices(found)
@@ -156,65 +156,63 @@ def begin_round(
     )
 
 
-# Without slots, for what is found out only where somebody asks.
+# Without slots, because `cached_property` needs a `__dict__`.
 @dataclass(frozen=True, kw_only=True)
 class Supply:
-    """One pool of ours."""
+    """One pool of the provisioner."""
 
     name: PoolName
     pool: NodePool
     rules: PoolRules
     ownership: Ownership
     nodes: tuple[Node, ...]
-    #: GKE lists it; else it is a create that the list does not confirm yet.
+    #: Whether GKE lists the pool; otherwise it is a create that the list does not confirm yet.
     listed: bool
-    #: A delete is under way or was accepted.
+    #: Whether a delete of the pool is in progress or was accepted.
     leaving: bool
-    #: A delete of it was tried and failed: nodes that it took do not come back.
+    #: Whether a delete of the pool failed: nodes that it removed do not come back.
     half_deleted: bool
     ready_nodes: int
-    #: Since when GKE says that it is up although not all its nodes are ready; None: it is not so.
+    #: Time since which GKE has reported the pool as up although not all its nodes are ready; None if not so.
     unready_since: datetime | None
-    #: How long that has lasted.
+    #: Seconds since `unready_since`.
     unready_seconds: float
-    #: Since when it is up without nodes, and waits for capacity that comes late; None: it is not so.
+    #: Time since which the pool has been up without nodes, and waits for flex-start capacity; None if not so.
     late_since: datetime | None
-    #: It was unready for too long and is given up: to be replaced.
+    #: Whether the pool was unready for too long, is given up, and will be replaced.
     lost: bool
-    #: Its reservation ends soon; it has ended.
+    #: Whether the reservation of the pool ends soon, and whether it has ended.
     ends_soon: bool
     ended: bool
-    #: It was made for a workload of a namespace, or a kind, that is not watched: it looks idle whether that lives or
-    #: not.
+    #: Whether the pool was created for a namespace or kind that is not watched: it looks idle even if in use.
     unwatched: bool
 
     @cached_property
     def view(self) -> NodeView:
-        """What its nodes look like by its specification."""
+        """Expected node of the pool, by its specification."""
         return self.rules.expected_node(self.pool)
 
     @cached_property
     def offered(self) -> tuple[NodeView, ...]:
-        """What its nodes offer as they stand; those that somebody cordoned offer nothing.
+        """Views of the existing nodes, without those that a user or another controller cordoned.
 
-        Nodes that have not reported their chips yet are expected as specified: GKE calls a pool up before the last of
-        them has.
+        Nodes that have not reported their chips yet count as specified: GKE reports a pool as up before all nodes have.
         """
         nodes = (node for node in self.nodes if not node.cordoned or node.cordoned_by_us)
         return tuple(_offer(node, self.view) for node in nodes)
 
     def is_ready(self, node: Node) -> bool:
-        """Whether one of its nodes counts as ready."""
+        """Whether a node of the pool counts as ready."""
         return node.ready and node.allocatable_chips >= _chips_of_node(self.pool)
 
     @cached_property
     def in_catalogue(self) -> bool:
-        """Whether the catalogue has its machine type: a restart may be without the list of the cluster."""
+        """Whether the machine type is in the catalogue, which may lack the cluster's own list after a restart."""
         return tpu.machine_type(self.pool.machine_type) is not None
 
     @property
     def undecided(self) -> bool:
-        """Whether it looks idle even if it is needed: its workload is not watched, or its machine type is unknown."""
+        """Whether the pool may look idle although it is needed: its workload or machine type is unknown."""
         return self.unwatched or not self.in_catalogue
 
     @cached_property
@@ -229,7 +227,7 @@ class Supply:
 
     @cached_property
     def missing(self) -> int:
-        """Hosts whose nodes are not there."""
+        """Number of hosts without a node."""
         return max(0, self.pool.hosts - len(self.nodes))
 
     @cached_property
@@ -245,49 +243,49 @@ class Supply:
 
     @cached_property
     def maintenance(self) -> Node | None:
-        """The first of its nodes whose host is taken down for maintenance; None where none is known."""
+        """First node of the pool whose host is taken down for maintenance; None if no maintenance is known."""
         doomed = [node for node in self.nodes if node.maintenance_at is not None]
         return min(doomed, key=lambda node: (node.maintenance_at, node.name), default=None)
 
     @property
     def ready(self) -> bool:
-        """Whether all nodes are there and ready."""
+        """Whether all nodes exist and are ready."""
         return 0 < self.pool.hosts <= self.ready_nodes
 
     @property
     def usable(self) -> bool:
-        """Whether GKE's status lets pods run there, now or soon, and nothing is about to take it away."""
+        """Whether pods can run on the pool, now or soon, by GKE's status, and its end is not near."""
         return not (self.leaving or self.broken or self.ended) and self.pool.status in _SUPPLY
 
     @property
     def going(self) -> bool:
-        """Whether it is being deleted."""
+        """Whether the pool is being deleted."""
         return self.leaving or self.pool.status is PoolStatus.STOPPING
 
     @property
     def lendable(self) -> bool:
-        """Whether a slice that it was not made for may take it."""
+        """Whether a slice that the pool was not created for may take it."""
         if self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready:
-            # Worth waiting for to the slice that it was made for, not to others.
+            # Only the slice that the pool was created for waits for it.
             return False
         doomed = self.maintenance is not None or self.ends_soon
         return not doomed and (self.ready_nodes > 0 or self.unready_seconds <= _PATIENCE_SECONDS)
 
     @property
     def broken(self) -> bool:
-        """Whether it has failed: no pod will get a host there."""
-        # GKE may say so too while it repairs nodes; then it is lost like any other, when that lasts for too long.
+        """Whether the pool has failed: no pod will get a host there."""
+        # GKE also reports this status while it repairs nodes; the pool is lost only if that lasts for too long.
         half_deleted = self.half_deleted and self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready
         return self.pool.status is PoolStatus.ERROR or half_deleted or self.lost
 
     @property
     def chips(self) -> int:
-        """Chips of the whole pool."""
+        """Number of chips of the whole pool."""
         return self.pool.hosts * self.machine[1]
 
     @property
     def attempt(self) -> int:
-        """Which attempt of its slice it was made for; 0 where it does not say."""
+        """Attempt of the slice for which the pool was created; 0 if its labels have none."""
         text = self.pool.labels.get(constants.POOL_ATTEMPT, "")
         return int(text) if text.isascii() and text.isdigit() else 0
 
@@ -300,7 +298,7 @@ def find_supply(
     now: datetime,
     last: Mapping[PoolName, Supply] = MappingProxyType({}),
 ) -> dict[PoolName, Supply]:
-    """List our pools: those that GKE lists, and creates that the list does not show yet."""
+    """Return the provisioner's pools by name: pools that GKE lists, and creates that the list does not show yet."""
     nodes_of: dict[PoolName, list[Node]] = defaultdict(list)
     for node in snapshot.nodes:
         nodes_of[node.pool_name].append(node)
@@ -315,7 +313,7 @@ def find_supply(
             before is not None
             and delete is None
             and not (before.leaving or before.half_deleted)
-            # Nothing that it is depends on the time.
+            # No field of the pool depends on the time.
             and before.unready_since is None
             and before.late_since is None
             and pool.ends_at is None
@@ -367,11 +365,11 @@ def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) 
 
 
 def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[PoolName, SliceId]:
-    """Return the slices that pools are assigned to by the labels of their nodes: a new process may have no hints.
+    """Return the slice to which each pool is assigned by its nodes' labels, because a new process may have no hints.
 
-    Such a slice may be without pods, between two attempts, and its pool created for another workload.
+    Such a slice may have no pods, between two attempts, and its pool may have been created for another workload.
     """
-    # After the letter of the kind, the label has the key of the group.
+    # A prefix with the letter of the kind precedes the key of the group.
     keys = {each.name: (mark[0], GroupKey(mark[1][2:])) for each in supply if (mark := each.assigned_to) is not None}
     namespaces = {namespace for namespace, _ in keys.values()}
     slices = slices_by_key(each for each in workloads.by_uid.values() if each.namespace in namespaces)
@@ -379,7 +377,7 @@ def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[Poo
 
 
 def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:
-    """Group pools by the slice that they were made for; pools of the Go provisioner name the child Job instead."""
+    """Group pools by the slice that they were created for; pools of the Go provisioner name the child Job instead."""
     by_job = {(*each.workload.full_name, each.group_name): each.id for each in slices.values()}
     owned: dict[SliceId, list[Supply]] = defaultdict(list)
     for each in supply:
@@ -391,7 +389,7 @@ def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[
 
 
 def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> dict[SliceId, str]:
-    """List the slices that pools or the memory refer to, with the name of the child Job where a pool tells it."""
+    """Return the slices that pools or the memory refer to, with the name of the child Job if a pool has it."""
     refused = (each.slice_id for each in memory.backoffs.values() if each.slice_id is not None)
     found = dict.fromkeys((*memory.attempts, *memory.last_users.values(), *refused), "")
     for each in supply:
@@ -404,9 +402,9 @@ def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> 
 
 
 def serves(supply: Supply, slice_: Slice) -> bool:
-    """Whether the pool, by its specification, is what the slice needs.
+    """Whether the pool, by its specification, is suitable for the slice.
 
-    Nodes as they are do not count here: a slice whose own pool got a strange taint is stuck, and does not buy another.
+    The existing nodes do not count: a slice whose own pool got an unknown taint is stuck, and gets no second pool.
     """
     asked = slice_.requirements
     fits = not room_misfit(asked, supply.view) and right_size(supply, slice_) and not misfit(asked, supply.view)
@@ -416,8 +414,8 @@ def serves(supply: Supply, slice_: Slice) -> bool:
 def grows_for(supply: Supply, slice_: Slice) -> bool:
     """Whether a pool has nodes, or will get them for the pods of the slice.
 
-    The cluster autoscaler brings the nodes of a flex-start pool only for pods that fit the labels of the pool itself,
-    and these labels stay as they were at its create.
+    The cluster autoscaler adds nodes to a flex-start pool only for pods that fit the labels of the pool itself, which
+    never change after its create.
     """
     if supply.pool.capacity is not CapacityKind.FLEX_START or supply.nodes or not slice_.workload.kind.has_pods:
         return True
@@ -426,9 +424,9 @@ def grows_for(supply: Supply, slice_: Slice) -> bool:
 
 
 def right_size(supply: Supply, slice_: Slice) -> bool:
-    """Whether the pool has the topology and the hosts that the slice needs, and is not for another child Job.
+    """Whether the pool has the topology and hosts that the slice needs, and is not for another child Job.
 
-    Pods that tolerate every taint fit the nodes of a Job, and do not select them.
+    Pods that tolerate every taint would also fit the nodes of another child Job, without selecting them.
     """
     shape, job = slice_.shape, supply.view.labels.get(constants.NAMESPACED_JOB)
     if job is not None and slice_.requirements.node_selector.get(constants.NAMESPACED_JOB) != job:
@@ -445,6 +443,6 @@ def _offer(node: Node, expected: NodeView) -> NodeView:
     passing = (*constants.NODE_CONDITION_TAINT_PREFIXES, *constants.HELD_KEYS)
     taints = tuple(taint for taint in view.taints if not taint.key.startswith(passing))
     if not node.ready or node.allocatable_chips < expected.chips:
-        # Of its labels those count that it has.
+        # The node counts as specified, with its existing labels.
         return replace(expected, labels=view.labels, taints=taints, name=node.name, predicted=False)
     return replace(view, taints=taints)

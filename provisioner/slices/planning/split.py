@@ -25,11 +25,11 @@ from provisioner.slices.planning.round import Round
 class Splits(NamedTuple):
     """The slices of one round that do not have one node pool to themselves."""
 
-    #: Slices of several hosts with pods on more than one node pool: these pools.
+    #: Node pools by slice, for slices of several hosts with pods on more than one node pool.
     slices: Mapping[SliceId, frozenset[PoolName]]
-    #: Node pools with pods of several slices, one of which has several hosts: these slices.
+    #: Slices by node pool, for pools with pods of several slices, one of which has several hosts.
     pools: Mapping[PoolName, frozenset[SliceId]]
-    #: The slices of several hosts of both.
+    #: Slices of several hosts in either of the two mappings.
     affected: frozenset[SliceId]
 
 
@@ -45,7 +45,7 @@ def find_splits(round_: Round, matching: Matching) -> Splits:
         slice_ = round_.slices.get(slice_id)
         if slice_ is None:
             continue
-        # A node that belongs to no node pool has an empty name of its pool.
+        # For a node that belongs to no node pool, the name of the pool is empty.
         names = held - {PoolName("")}
         for name in names:
             users[name].add(slice_id)
@@ -68,12 +68,12 @@ def notices(round_: Round, matching: Matching, splits: Splits) -> Iterator[Notic
         slice_, pools = round_.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
         shared = any(name in splits.pools for name in pools)
         message = f"{_where(slice_, pools, shared=shared)}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
-        # The pools change with each pod: that is no other notice.
+        # A fixed key: the pools in the message change with each pod, which must not cause another notice.
         yield notice(slice_, constants.SLICE_SPLIT, message, key="split")
 
 
 def with_splits(states: Iterable[PoolState], splits: Splits) -> tuple[PoolState, ...]:
-    """Return the states of all pools, with those pools marked that no slice has to itself."""
+    """Return the states of all pools, with `split` set for pools that no slice has to itself."""
     names = frozenset(splits.pools).union(*splits.slices.values())
     if not names:
         return tuple(states)

@@ -1,9 +1,9 @@
-"""Which pools go, when, and for which reason.
+"""Decides which pools are deleted, when, and for which reason. Pure.
 
-A pool goes when no unfinished pod is on it and no slice counts on it, after the deletion delay; a failed one at once.
-What is decided here is proven live before anything is deleted (see `provisioner.slices.gate`). When many workloads
-vanish without a trace, their pools go one at a time: something else is wrong then, such as a list that left them out or
-a restored etcd.
+A pool is deleted after the deletion delay if no unfinished pod is on it and no slice counts on it; a failed pool is
+deleted immediately. Each reason is verified live before the delete (see `provisioner.slices.gate`). If many workloads
+vanish without a trace, their pools are deleted one at a time, because the cause may be an incomplete list or a restored
+etcd.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Alert, Delete, DeleteReason
 from provisioner.slices.planning.round import Round, Supply
 
-#: Clocks of one cluster differ by less than this, or one of them is wrong.
+#: Maximum difference between the clocks of one cluster, unless one of them is wrong.
 _CLOCKS_APART = timedelta(seconds=60)
-#: GKE deletes these itself, or says something that this release does not understand.
+#: Statuses in which pools are left alone: GKE is deleting the pool, or this release does not know the status.
 _UNTOUCHED = frozenset({PoolStatus.STOPPING, PoolStatus.UNKNOWN})
-#: An accelerator and a topology, as labels of nodes have them.
+#: Accelerator and topology, as in the labels of nodes.
 _Selected = tuple[str, str]
-#: With more pools than this, and than half of all, whose workloads vanished, the brake is on.
+#: Deletes are slowed down if the workloads of more pools than this, and of more than half of all pools, have vanished.
 _VANISHED_AT_ONCE = 3
-#: Then such pools go so far apart.
+#: Interval between such deletes.
 _PAUSE = timedelta(seconds=60)
 _HELD_BACK = (
     "its turn: the workloads of many node pools vanished at once, so one node pool every "
@@ -39,24 +39,24 @@ _HELD_BACK = (
 
 
 class Due(NamedTuple):
-    """When a pool that nothing needs is to be deleted, and why."""
+    """Time at which a pool that no slice needs is due to be deleted, and the reason."""
 
     at: datetime
     reason: DeleteReason
-    #: What it waits for beside its delay, in words.
+    #: Cause of a wait in addition to the delay; empty if there is no cause.
     waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unneeded:
-    """What is to go, now and later."""
+    """Pools to delete, now and later."""
 
     deletes: tuple[Delete, ...]
-    #: All that are to go and whose delete GKE has not accepted yet.
+    #: Pools whose delete GKE has not accepted yet, due or not.
     due: Mapping[PoolName, Due]
-    #: Since when nothing needs each pool that nothing needs.
+    #: Time since which no slice needs each of these pools.
     since: Mapping[PoolName, datetime]
-    #: Nodes that we cordoned and whose pool stays after all.
+    #: Nodes that the provisioner cordoned and whose pool is kept after all.
     uncordons: tuple[str, ...]
     due_at: tuple[datetime, ...]
     alerts: tuple[Alert, ...] = ()
@@ -70,10 +70,10 @@ def find_unneeded(
     giving_back: Collection[WorkloadUid],
     evicted: Collection[PoolName],
 ) -> Unneeded:
-    """Find the pools that nothing needs, and those of them whose time has come.
+    """Find the pools that no slice needs, and those of them that are due.
 
-    The deletion delay is not for pools that are replaced under stuck slices, whose own pods do not keep them, for
-    those of workloads that give back what they have, and for those that are in the way of others.
+    The deletion delay does not apply to pools that are replaced under stuck slices (whose own pods do not keep them),
+    to pools of workloads that release their slices, and to evicted pools, which refused slices need.
     """
     memory, now = round_.memory, round_.now
     deletes: list[Delete] = []
@@ -85,21 +85,21 @@ def find_unneeded(
         if not each.listed:
             continue
         if each.pool.status in _UNTOUCHED:
-            # Should it come back, its time has not begun anew.
+            # If the pool becomes usable again, the time since which it is not needed continues.
             if each.name in memory.unneeded_since and not matching.holders.get(each.name):
                 since[each.name] = memory.unneeded_since[each.name]
             continue
         failed = each.pool.status is PoolStatus.ERROR
         owner = round_.made_for.get(each.name)
         stuck, holders = stuck_slices.get(each.name), matching.holders.get(each.name, frozenset())
-        # Never where another one's pods are on it.
+        # A pool with pods of another slice is not replaced.
         stuck = stuck if holders <= {stuck} else None
         needed = bool(holders) or (each.name in matching.claimed and not failed)
         if needed and stuck is None:
             if not each.leaving:
                 uncordons += _cordoned_by_us(each)
             continue
-        # A moment yet to come was written by a clock that ran wrong.
+        # A time in the future was written by a clock that was ahead.
         since[each.name] = min(now, memory.unneeded_since.get(each.name, now))
         if each.leaving:
             continue
@@ -107,7 +107,7 @@ def find_unneeded(
         at_once = failed or stuck is not None or back or each.ended or each.name in evicted
         due = _due(each, since[each.name], round_, at_once=at_once)
         delete = _delete(each, stuck, round_, matching)
-        # The scheduler binds no pod to a node that is kept free.
+        # The scheduler binds no pod with chips to a node that is kept free.
         free = all(node.labels.get(constants.SLICE) == constants.SLICE_FREE for node in each.nodes)
         if not failed and _selected(each.view.labels) in awaited and not free:
             delete = replace(delete, settle=True)
@@ -118,7 +118,7 @@ def find_unneeded(
         if due <= now:
             deletes.append(delete)
         elif call is not None and call.needed:
-            # It stays although the caches do not show why, and an earlier try may have left it cordoned.
+            # The workload exists although the caches do not show it, and an earlier attempt may have cordoned nodes.
             uncordons += _cordoned_by_us(each)
     found = Unneeded(
         deletes=tuple(deletes),
@@ -136,7 +136,7 @@ def _cordoned_by_us(each: Supply) -> list[str]:
 
 
 def _selected_by_pending_leaders(round_: Round) -> Collection[_Selected]:
-    """List what leader pods without a node select: the scheduler may have chosen one, which the API does not show."""
+    """Return the types that unbound leader pods select: the scheduler may have chosen nodes, which the API hides."""
     leaders = (each.leader for each in round_.slices.values())
     return {
         _selected(leader.requirements.node_selector)
@@ -156,7 +156,7 @@ def _delete(each: Supply, stuck: SliceId | None, round_: Round, matching: Matchi
     if each.pool.status is PoolStatus.ERROR:
         reason = DeleteReason.POOL_FAILED
     elif stuck is not None:
-        # It may be a pool that was made for another.
+        # The pool may have been created for another slice.
         reason, workload = DeleteReason.SLICE_STUCK, round_.slices[stuck].workload
         named, uid, spared = workload.full_name, workload.uid, stuck.group_key
     else:
@@ -184,10 +184,10 @@ def _due(each: Supply, since: datetime, round_: Round, *, at_once: bool) -> date
     if not at_once:
         due += timedelta(seconds=settings.deletion_delay_seconds)
         lifespan = timedelta(seconds=settings.node_min_lifespan_seconds)
-        # Made well in the future says that our clock runs late, and nothing about the node's age.
+        # A creation time far in the future shows that the own clock is behind, and nothing about the node's age.
         ages = (node.created_at for node in each.nodes if node.created_at <= now + max(lifespan, _CLOCKS_APART))
         due = max(due, max(ages, default=due - lifespan) + lifespan)
-    # What was in the way of the last try may be over as soon as the pool's status changes.
+    # The cause that postponed the last attempt may end as soon as the status of the pool changes.
     held_up = call is not None and call.state is CallState.POSTPONED and call.status is each.pool.status
     if held_up and call is not None and call.retry_at is not None:
         due = max(due, call.retry_at)
@@ -215,7 +215,7 @@ def _reason(each: Supply, workload: Workload | None, round_: Round, matching: Ma
 
 
 def _braked(round_: Round, found: Unneeded) -> Unneeded:
-    """Hold back deletes of pools whose workloads vanished, where these are many."""
+    """Return the result with most deletes of pools whose workloads vanished held back, if there are many of them."""
     now, last_at, supply = round_.now, found.braked_delete_at, round_.supply
     vanished = {
         name for name, each in supply.items() if name in found.since and not each.leaving and _vanished(each, round_)
@@ -224,14 +224,14 @@ def _braked(round_: Round, found: Unneeded) -> Unneeded:
     if len(vanished) <= few:
         return found
     next_at = now if last_at is None else max(now, last_at + _PAUSE)
-    # Those that were held up come last, or one of them could keep all others waiting.
+    # Pools whose deletes failed come last; otherwise one of them could block all others.
     failures = {name: call.failures for name, call in round_.memory.deletes.items()}
     queue = sorted(
         (delete for delete in found.deletes if delete.name in vanished), key=lambda each: failures.get(each.name, 0)
     )
     let_go = queue[:1] if next_at <= now else []
     next_at = now + _PAUSE if let_go else next_at
-    # When so many more have gone it is off, and the rest goes at once.
+    # After this number of further deletes the brake ends, and the other pools are deleted immediately.
     steps = len(vanished) - len(let_go) - few
     at = {
         each.name: next_at + min(place, steps - 1) * _PAUSE if steps else now
@@ -257,9 +257,9 @@ def _braked(round_: Round, found: Unneeded) -> Unneeded:
 
 
 def _vanished(each: Supply, round_: Round) -> bool:
-    """Whether its workload is not there, and was seen neither to be deleted nor to be replaced by a namesake.
+    """Whether the workload of a pool does not exist, and was not seen being deleted or replaced by one of its name.
 
-    Of a namespace that is not watched none is there, and that is no wonder.
+    Workloads that are not watched never count as vanished.
     """
     if each.unwatched:
         return False

@@ -1,4 +1,4 @@
-"""Counts for whom each pool is: by the pods on it, else by the workload that it was created for."""
+"""Counts each pool for the users of its pods, otherwise for the workload that it was created for."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ CREATES_PER_HOUR = LimitScope("creates")
 
 
 class Charge(NamedTuple):
-    """For whom one pool counts."""
+    """Namespaces, accelerator and workload that one pool counts for."""
 
-    #: By namespace.
+    #: Number of chips by namespace.
     chips: Mapping[str, int]
     accelerator: str
     workload: WorkloadName
     uid: WorkloadUid
 
     def amounts(self) -> Iterator[tuple[LimitScope, int]]:
-        """Yield each scope that the pool counts in, with its chips, or 1 where pools are counted."""
+        """Yield each scope that the pool counts in, with its amount: chips, or 1 if the scope counts pools."""
         total = 0
         for namespace, chips in self.chips.items():
             yield LimitScope("namespace", namespace), chips
@@ -56,7 +56,7 @@ class Charge(NamedTuple):
 
 
 def users_of(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]]:
-    """Count by pool the nodes on which each workload has unfinished pods; the oldest pod of a node counts."""
+    """Return by pool the number of nodes that each workload uses; the oldest unfinished pod of a node counts."""
     pool_of_node = round_.memory.membership.seen
     first: dict[str, Pod] = {}
     for pod in round_.snapshot.pods:
@@ -73,7 +73,7 @@ def users_of(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, W
 
 
 def charge_of(pool: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid], int]) -> Charge:
-    """Charge each namespace for the nodes that it uses, and the rest to the one that uses most."""
+    """Return the charge of a pool: each namespace pays for the nodes that it uses, the main user also for the rest."""
     accelerator, total = pool.machine[0], pool.chips
     if not users:
         creator, creator_uid, *_ = pool.ownership

@@ -1,4 +1,4 @@
-"""Why a slice waits: one record for its Event, status, page and explain, and the text of each cause."""
+"""Records why a slice waits, for its Event, status, page and explain, with the text of each cause."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_FAILURE_CHARACTERS = 200
 class WaitKind(StrEnum):
     """Cause for which no pool is created for a slice; the first that applies, in this order."""
 
-    #: The request, as it is, cannot be served.
+    #: The request cannot be served unless it is changed.
     REQUEST = "request"
     #: The administrator has paused the creation of pools.
     PAUSE = "pause"
@@ -64,12 +64,12 @@ class WaitsFor:
     """Why no pool is created for a slice now: the one record for its Event, status, page and explain."""
 
     kind: WaitKind
-    #: What is waited for: the scope of a limit, a capacity, or an accelerator; empty for other kinds.
+    #: Scope of a limit, a capacity, or an accelerator that the slice waits for; empty for other kinds.
     what: LimitScope | str = ""
     message: str
     #: The message without places and amounts that other workloads change, for statuses; empty if it is the message.
     lasting: str = ""
-    #: Shorter form for the read model, which shows the details beside it; empty if the message is used.
+    #: Shorter form for the read model, which shows details next to it; empty if the message is used.
     brief: str = ""
     #: Reason of the Event.
     reason: str = constants.CREATION_WAITING
@@ -79,7 +79,7 @@ class WaitsFor:
     #: slice waits in no line.
     position: int = 0
     of: int = 0
-    #: The first units that come before.
+    #: First units that are ahead in the line.
     ahead: tuple[SliceId, ...] = ()
     #: Workloads that use most of a limit, with their chips or pools, and the number of further workloads.
     users: tuple[tuple[str, int], ...] = ()
@@ -89,7 +89,7 @@ class WaitsFor:
     warning: bool = True
     #: Whether the wait usually ends soon, so that there is no Event yet.
     silent: bool = False
-    #: Whether all that could be tried has failed: a ProvisioningRequest ends with it.
+    #: Whether every possible choice has failed: a ProvisioningRequest ends with it.
     failed: bool = False
     #: Whether waiting does not help: the request has to be changed.
     final: bool = False
@@ -119,11 +119,11 @@ class WaitsFor:
 
 
 class ChoiceBlocker(NamedTuple):
-    """What blocks one choice of capacity."""
+    """Cause that blocks one choice of capacity."""
 
     choice: CapacityChoice
     last: Backoff
-    #: The capacity, if other slices try it first.
+    #: Capacity that other slices try first; empty if the choice waits for a time.
     probed: str = ""
     #: Place among the slices that wait for the capacity, and their number; 0 if the choice waits for a time.
     position: int = 0
@@ -157,7 +157,7 @@ def of_catalogue(name: PoolName, problem: str) -> WaitsFor:
 
 
 def of_choices(name: PoolName, found: Sequence[ChoiceBlocker], now: datetime, supplier_name: str) -> WaitsFor:
-    """Return what all choices of a slice wait for."""
+    """Return the wait of a slice for all its choices of capacity."""
     distinct = list({(each.last.failure, each.until, each.probed): each for each in found}.values())
     message = _text(name, distinct, now, supplier_name)
     lasting = _text(name, [each._replace(position=0) for each in distinct], now, supplier_name)
@@ -262,7 +262,7 @@ def of_pause(since: datetime | None) -> WaitsFor:
 
 
 def of_hold(accelerator: str, hold: Hold | None, line: Sequence[SliceId], position: int, now: datetime) -> WaitsFor:
-    """Return why a workload that starts together waits at an accelerator; no hold: others come first in the line."""
+    """Return why a workload that starts together waits for an accelerator; without `hold`, others are first in line."""
     if hold is None:
         cause = f"an earlier workload in the line waits for several accelerators, {accelerator} among them"
     elif hold.released:
@@ -288,7 +288,7 @@ def of_gang(message: str) -> WaitsFor:
 
 
 def of_failures(name: PoolName, own: Backoff | None, until: datetime, now: datetime) -> WaitsFor:
-    """Return the wait after too many failed creates of a workload or a namespace; `own` is the last of the slice."""
+    """Return the wait after too many failed creates of a workload or namespace; `own` is the slice's own back-off."""
     message = (
         f"Node pool {name} waits: too many creates of this workload or of its namespace have failed; next try "
         f"{clock(until, now)}"

@@ -1,1 +1,1 @@
-"""Which pools are created, where and on which terms, and what is in the way. Pure."""
+"""Decides which pools are created, in which zone and capacity, and why other slices wait. Pure."""

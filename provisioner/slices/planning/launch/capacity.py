@@ -1,6 +1,6 @@
-"""Where and on which terms a slice may be had: its choices of capacity, each with its zone, best first.
+"""Lists the choices of capacity of a slice, each with its zone, best first.
 
-What the pod pins by selector is kept. Where it pins nothing, the annotations of the workload apply, else the settings.
+Selectors of the pod come first. Without them, the annotations of the workload apply, otherwise the settings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
 _ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
-#: Selectors that pin the terms, and their values.
+#: Selectors that pin the kind of capacity: key, value, kind.
 _PINS = (
     (constants.SPOT, "true", CapacityKind.SPOT),
     (constants.PROVISIONING, "spot", CapacityKind.SPOT),
@@ -29,16 +29,16 @@ _PINS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What may be tried for one slice."""
+    """Choices of capacity that may be tried for one slice."""
 
-    #: Best first, each with its zone; never empty.
+    #: Possible choices, best first, each with its zone; never empty.
     open: tuple[CapacityChoice, ...]
     left_out: tuple[str, ...] = ()
 
 
 def choices_of(slice_: Slice, settings: Settings) -> Choices:
-    """List the choices of a slice; raise UnmeetableError where there is none, or where an annotation is unreadable."""
-    # Also where a selector decides in its place.
+    """Return the choices of a slice. Raises UnmeetableError if it has no choice or an annotation is unreadable."""
+    # An unreadable annotation is rejected even if a selector takes precedence.
     unreadable = next(iter(slice_.wishes.problems.values()), "")
     if unreadable:
         raise ImpossibleError(unreadable)
@@ -62,7 +62,7 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
         selector = slice_.requirements.node_selector
         selected = next((f"{key}={selector[key]}" for key in constants.ZONE_LABELS if selector.get(key)), "no zone")
         elsewhere = f"the pod selects {selected}, and none of {', '.join(map(str, listed))} exists"
-        # A reservation may be one that a setting does not allow here.
+        # A setting may forbid an existing reservation here.
         impossible = own and not any(each.reservation for each in listed)
         raise (ImpossibleError if impossible else UnmeetableError)("; ".join(left_out) or elsewhere)
     return Choices(open=zoned, left_out=tuple(left_out))
@@ -88,13 +88,13 @@ def _reservation(selector: Mapping[str, str], settings: Settings) -> str:
             f"the pod selects {constants.RESERVATION_SUB_BLOCK if sub_block else constants.RESERVATION_BLOCK} without "
             f"{constants.RESERVATION_BLOCK if sub_block else constants.RESERVATION_NAME}; add it"
         )
-    # GKE answered NAME/reservationBlocks/B with 404 where the full path was taken (cluster-toolkit issue 5043).
+    # GKE rejects NAME/reservationBlocks/B with 404, and accepts the full path (cluster-toolkit issue 5043).
     project = selector.get(constants.RESERVATION_PROJECT, "") or (settings.project_id if block else "")
     return reservation_path(name, project=project, block=block, sub_block=sub_block) if name else ""
 
 
 def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings, *, own: bool) -> str:
-    """Say why a choice is not to be tried, empty where it is."""
+    """Return why a choice may not be tried, empty if it may."""
     region = region_of(settings.cluster_location)
     if choice.zone and region_of(choice.zone) != region:
         return f"{choice} is not in {region}, the region of the cluster"
@@ -107,7 +107,7 @@ def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings
 
 def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Settings) -> Iterator[CapacityChoice]:
     selector = slice_.requirements.node_selector
-    # A zone that the pod selects, by whichever label, is the only one.
+    # A zone that the pod selects, by any of the labels, is the only one.
     selected = next((Zone(selector[key]) for key in constants.ZONE_LABELS if selector.get(key)), None)
     zones = (selected,) if selected is not None else slice_.wishes.zones or settings.zones or (settings.zone,)
     region = region_of(settings.cluster_location)
@@ -128,19 +128,19 @@ def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Setting
 
 
 def wants_one_zone(slice_: Slice, settings: Settings) -> bool:
-    """Whether all pools of its workload are to be in one zone."""
+    """Whether all pools of the slice's workload must be in one zone."""
     wish = slice_.wishes.same_zone
     return settings.same_zone if wish is None else wish
 
 
 def wants_all_or_nothing(slice_: Slice, settings: Settings) -> bool:
-    """Whether the slices of its workload are to start together."""
+    """Whether all slices of the slice's workload start together."""
     wish = slice_.wishes.all_or_nothing
     return settings.all_or_nothing if wish is None else wish
 
 
 def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
-    """Return after how long Google may take flex-start nodes away; 0 for its default."""
+    """Return the seconds after which Google may take flex-start nodes away; 0 for Google's default."""
     selected = slice_.requirements.node_selector.get(constants.MAX_RUN_SECONDS)
     if selected is not None:
         if not (selected.isascii() and selected.isdigit() and len(selected) <= bounds.LABEL_VALUE):
@@ -151,7 +151,7 @@ def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
         wish = slice_.wishes.max_run_seconds
         seconds = settings.max_run_seconds if wish is None else wish
     if seconds and not forms.SHORTEST_RUN_SECONDS <= seconds <= forms.LONGEST_RUN_SECONDS:
-        # Of other nodes than ours it may be longer.
+        # Nodes of foreign pools may have a longer duration, so this is not an ImpossibleError.
         raise UnmeetableError(
             f"a max run duration of {seconds:.0f} s is not from 10 minutes to 7 days; set one within these limits"
         )

@@ -42,18 +42,18 @@ _BOOT = timedelta(seconds=120)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangTurns:
-    """Which of the workloads that start together may take and create pools now."""
+    """Result of the turns: which workloads whose slices start together may take and create pools now."""
 
     #: Slices of each workload that starts together.
     members: Mapping[WorkloadUid, list[Slice]]
-    #: By accelerator; for `Memory`.
+    #: Holds by accelerator, for `Memory.holds`.
     holds: Mapping[str, Hold]
     stamps: Stamps
     #: Resources that workloads wait for.
     contended: AbstractSet[str]
-    #: Workloads that may not, and why.
+    #: Workloads that may not take or create pools, each with the reason.
     waiting: Mapping[WorkloadUid, WaitsFor]
-    #: Workloads whose slices can never all be had; they hold nothing and keep none waiting.
+    #: Workloads whose slices can never all have pools at the same time; they hold no pools and delay no others.
     unsatisfiable: frozenset[WorkloadUid]
     #: Workloads whose pools are deleted, because they wait in line again.
     releasing: frozenset[WorkloadUid]
@@ -62,9 +62,9 @@ class GangTurns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangProgress:
-    """What has become of the workloads that start together."""
+    """Progress of the workloads whose slices start together."""
 
-    #: For `Memory`.
+    #: State of the workloads, for `Memory.gangs`.
     gangs: Mapping[WorkloadUid, Gang]
     holds: Mapping[str, Hold]
     #: Nodes of flex-start pools whose taint is removed.
@@ -110,7 +110,7 @@ def take_turns(round_: Round) -> GangTurns:
             blocking = min(accelerators[uid] & taken)
             waiting[uid] = waits.of_hold(blocking, holds.get(blocking), ids[blocking], place[blocking, uid], now)
         if worst[uid] == 1:
-            # The first of all its lines is passed by no other, or it might never find all accelerators free.
+            # No workload passes one that is first in all its lines; otherwise it might never find all of them free.
             taken |= accelerators[uid]
         taken |= set(holds)
     return GangTurns(
@@ -126,14 +126,14 @@ def take_turns(round_: Round) -> GangTurns:
 
 
 def _kept_holds(round_: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]:
-    """Return the holds and pauses that have not ended; a hold ends when its workload is complete or gone."""
+    """Return the holds and pauses that have not ended; a hold ends when its workload is complete or deleted."""
     now, kept = round_.now, {}
     pause = max(_MIN_PAUSE, min(timedelta(seconds=round_.settings.partial_hold_seconds), _MAX_PAUSE))
     owners = {pool.ownership.workload_uid for pool in round_.supply.values()} if round_.memory.holds else set()
     for accelerator, hold in round_.memory.holds.items():
         if not hold.released and hold.workload not in queued:
             continue
-        # A pool whose delete is refused for long must not keep the accelerator closed.
+        # A pool whose delete is rejected for long must not block the accelerator.
         gone = hold.workload not in owners or now - hold.since >= _SLOWEST
         begins = hold.released and hold.until is None and gone
         until = now + pause if begins else hold.until
@@ -143,7 +143,7 @@ def _kept_holds(round_: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Ho
 
 
 def _is_new(round_: Round, slices: Sequence[Slice], nodes: AbstractSet[str]) -> bool:
-    """Whether a workload has not begun, and can be served: pools that failed or are being deleted are no beginning."""
+    """Whether a workload has not begun, and can be served; pools that failed or are being deleted do not count."""
     if not any(slice_.pending for slice_ in slices):
         return False
     usable = (pool.usable for slice_ in slices for pool in round_.owned.get(slice_.id, ()))
@@ -169,7 +169,7 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
         before = memory.gangs.get(uid, Gang(queues=uid in holders))
         pools = [supply[place[each.id]] for each in slices if each.id in place and not matching.held.get(each.id)]
         begun = any(pool.ready or pool.unready_since is not None for pool in pools)
-        # A workload that may hold slices and gets none keeps the others waiting as well.
+        # A workload that may hold slices and gets none delays the others as well.
         if uid in turns.releasing or not (begun or uid in holders):
             gangs[uid] = replace(before, ready=0, since=None)
             continue
@@ -196,7 +196,7 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
 def _pauses(
     released: AbstractSet[WorkloadUid], gangs: Mapping[WorkloadUid, Gang], turns: GangTurns, now: datetime
 ) -> dict[str, Hold]:
-    """Return the pauses that begin. Of several workloads that end without a hold, the first in line gets one next."""
+    """Return the pauses that begin. If other workloads without a hold wait as well, the first in line gets one next."""
     pauses = {}
     for uid in sorted(released):
         for accelerator in _accelerators(turns.members[uid]):
@@ -209,7 +209,7 @@ def _pauses(
 
 
 def _members(round_: Round) -> dict[WorkloadUid, list[Slice]]:
-    """List the slices that start together, by workload: those that have pods to run now."""
+    """Return the slices that start together, by workload; only slices that have pods to run now."""
     members: dict[WorkloadUid, list[Slice]] = defaultdict(list)
     marked = {slice_.workload.uid for slice_ in round_.slices.values() if slice_.mark}
     for slice_ in round_.slices.values():
@@ -237,7 +237,7 @@ def _is_ready(
 def _is_coming(pool: Supply, now: datetime, since: datetime, limit: timedelta) -> bool:
     """Whether a pool is being created, or has just been: its nodes get ready a little after it is RUNNING."""
     if pool.pool.status is PoolStatus.PROVISIONING:
-        # One choice after the other may fail.
+        # Limited, because one choice after the other may fail.
         return now - since < _SLOWEST
     if pool.late_since is not None:
         return now - pool.late_since < limit
@@ -253,7 +253,7 @@ def _releases(
     used += [(slice_id, name) for slice_id, names in matching.held.items() for name in names]
     for slice_id, name in used:
         slice_ = round_.slices.get(slice_id)
-        # Whether a suspended workload is complete is unknown until it is resumed.
+        # A suspended workload may be incomplete, which is unknown until it is resumed.
         if slice_ is None or slice_id.workload_uid in partial or slice_.workload.suspended or name not in round_.supply:
             continue
         yield from (node.name for node in round_.supply[name].nodes if is_held(node.taints))

@@ -1,6 +1,6 @@
-"""Decides on a create for each slice that wants a pool and has none, or records why there is none.
+"""Decides on a create for each slice that wants a pool and has none, or records the reason to wait.
 
-First each slice is looked at on its own: the pools that it could have, and the reason to wait. Then the line decides:
+First each slice is examined separately: the pools that it could have, and the reason to wait. Then the line decides:
 the supplier's operations, and capacity that was out of stock, go to the first units.
 """
 
@@ -57,7 +57,7 @@ class _Candidate(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Launches:
-    """Serves one slice after the other: an amount that one slice takes is gone for the next."""
+    """Serves one slice after the other: an amount that one slice takes is not available to the next."""
 
     round_: Round
     matching: Matching
@@ -65,19 +65,19 @@ class Launches:
     budget: Budget
     units: Mapping[SliceId, Unit]
     names: set[PoolName]
-    #: Number of pools that were in the making before this decision, by capacity.
+    #: Number of pools that were being created before this decision, by capacity.
     in_flight: Counter[str]
-    #: Zone of each workload whose pools are all to be in one zone.
+    #: Zone of each workload whose pools must all be in one zone.
     zones: dict[WorkloadUid, Zone]
     tallies: Mapping[str, Tally]
     stamps: Stamps
     candidates: list[_Candidate] = field(default_factory=list)
-    #: Slices that only a limit keeps from a pool of a capacity that has not failed; of a gang all of them.
+    #: Slices that could have a pool if a limit did not refuse it; all slices of a workload that starts together.
     refused: list[Sequence[Slice]] = field(default_factory=list)
     waits: dict[SliceId, WaitsFor] = field(default_factory=dict)
     creates: list[Create] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
-    #: One line of the read model for each pool that does not exist yet.
+    #: Entries of the read model for pools that do not exist yet.
     wanted: list[PoolState] = field(default_factory=list)
     wake_at: list[datetime] = field(default_factory=list)
     waits_for_operations: bool = False
@@ -91,9 +91,9 @@ class Launches:
     def begin(
         cls, round_: Round, matching: Matching, turns: GangTurns, budget: Budget, line: Sequence[Unit], stamps: Stamps
     ) -> Launches:
-        """Look at each slice that found no pool."""
+        """Start with the candidates: slices that found no pool and that may get a new one."""
         memory = round_.memory
-        # Names of which something is left: open deletes and cached nodes would be taken for those of the new pool.
+        # Names that are still in use: open deletes and cached nodes would be attributed to the new pool.
         names = {pool.name for pool in round_.snapshot.pools} | {node.pool_name for node in round_.snapshot.nodes}
         launches = cls(
             round_=round_,
@@ -114,14 +114,14 @@ class Launches:
         return launches
 
     def serve(self, slots: int) -> None:
-        """Decide on creates, at most `slots`; then place what waits in line."""
+        """Decide on at most `slots` creates, then give the waiting units their places in line."""
         waiting: dict[str, list[Unit]] = defaultdict(list)
         for each in self.candidates:
             for _, offer in each.options.offers:
                 if backoff.probing(self.round_.memory.backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(each.unit)
         places = {key: place_of(in_line(key, units, self.round_.memory.stamps)) for key, units in waiting.items()}
-        # Also of a capacity that is not due now: all wait for it until its next try.
+        # Capacity that is not due now is included: slices wait for its next attempt.
         backoffs = self.round_.memory.backoffs
         self.contended |= {key for key in backoffs if backoff.probing(backoffs, key) is not None}
         for each in self.candidates:
@@ -136,7 +136,7 @@ class Launches:
         self.contended |= {CREATES} if self.waits else set()
 
     def _refusals_of_gangs(self) -> dict[SliceId, WaitsFor]:
-        """Return why no pool is created for slices that start together, because not all pools can be created now."""
+        """Return the reason for slices that start together and cannot all get a pool now, so that none is created."""
         found: dict[SliceId, WaitsFor] = {}
         slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
         allowed = self.gangs.members.keys() - self.gangs.waiting.keys()
@@ -145,13 +145,13 @@ class Launches:
                 slices[slice_.workload.uid].append(slice_)
         memory, supplier_name = self.round_.memory, self.round_.rules.supplier_name
         rejected = {digest for digest, last in memory.backoffs.items() if last.slice_id is not None}
-        # Until the pool is up, because the operation of an accepted create may end with the same rejection.
+        # A create counts as tried until its pool is up, because its operation may end with the same rejection.
         calls = (*memory.creates.values(), *memory.in_making.values())
         tried = {call.slice_id for call in calls if call.request.digest in rejected}
         for uid, unserved in slices.items():
             refusal = self.budget.refusal(unserved, self.units[unserved[0].id])
             problem, first = problem_of_all(self.round_, unserved, self.matching.zones), None
-            # A limit that never allows all of them is a refusal with its own message.
+            # If a limit never allows all of them, its own message is the reason.
             if refusal is not None and (refusal.final or not problem):
                 wait = replace(refusal, key="together")
                 self._note_refused(refusal, unserved)
@@ -168,9 +168,9 @@ class Launches:
     def _first_tried(
         self, uid: WorkloadUid, unserved: Sequence[Slice], rejected: Collection[str], tried: Collection[SliceId]
     ) -> Slice | None:
-        """Return the slice with a request that the supplier rejected before; other slices would be created for nothing.
+        """Return the slice to try first, with a request that was rejected before; pools of the others might be useless.
 
-        `tried` are slices whose rejected request is tried again, and whose pool is not up yet.
+        `tried` has slices whose rejected request is being tried again and whose pool is not up yet.
         """
         for slice_ in self.gangs.members[uid]:
             if slice_.id in tried:
@@ -223,16 +223,16 @@ class Launches:
         return options
 
     def _note_refused(self, refusal: WaitsFor, slices: Sequence[Slice]) -> None:
-        """Remember slices for which room is made: none of buffers, and none whose capacity has failed."""
+        """Record slices for which room is made, if a limit refuses them and the capacity of none has failed."""
         fresh = (has_fresh_offer(self.round_, each, self.zones.get(each.workload.uid)) for each in slices)
         if refusal.kind is WaitKind.LIMIT and all(fresh):
             self.refused.append(slices)
 
     def _serve(self, each: _Candidate, places: Mapping[str, Mapping[SliceId, int]], slots: int) -> None:
-        """Decide on a create for one slice, if the line lets it."""
+        """Decide on a create for one slice, or record why it waits."""
         slice_, name = each.slice_, each.name
         if self.zones.get(slice_.workload.uid) != each.zone and wants_one_zone(slice_, self.round_.settings):
-            # Another slice of the workload has settled the zone since.
+            # The options are outdated: another slice of the workload has chosen the zone in this decision.
             again = self._look_at(slice_, {})
             if again is None:
                 return
@@ -275,14 +275,14 @@ class Launches:
         self.wake_at += [wait.until] if wait.until is not None else []
 
     def _place_limited(self) -> None:
-        """Write place and users into the records of units that wait for a limit or for operations."""
+        """Add the place in the line, and the users of the limit, to the records of waits for limits or operations."""
         lines: dict[tuple[WaitKind, LimitScope | str], dict[Unit, list[SliceId]]] = defaultdict(dict)
         gangs = self.gangs.members
         first: dict[WorkloadUid, Unit] = {}
         for slice_id, wait in self.waits.items():
             if wait.kind in (WaitKind.LIMIT, WaitKind.OPERATIONS) and not wait.final and wait.key != "spare":
                 unit = self.units[slice_id]
-                # Slices that start together have one place.
+                # Slices that start together share one place in the line.
                 unit = first.setdefault(slice_id.workload_uid, unit) if slice_id.workload_uid in gangs else unit
                 lines[wait.kind, wait.what].setdefault(unit, []).append(slice_id)
         users = self.budget.users() if lines else {}
@@ -324,17 +324,17 @@ class Launches:
             self.stamps = granted(self.stamps, resource, [each.unit], self.round_.now)
 
     def _free_name(self, slice_: Slice) -> tuple[int, PoolName]:
-        """Return the next attempt and the name of its pool: one of which nothing is left."""
+        """Return the next attempt, and the name of its pool, which nothing uses any more."""
         listed = max((pool.attempt for pool in self.round_.owned.get(slice_.id, ())), default=0)
         attempt = max(listed, self.round_.memory.attempts.get(slice_.id, 0))
         while (name := pool_name(slice_.workload.name, slice_.id, attempt)) in self.names:
-            # Something is left of an earlier pool of that name, or a pool of that name was created by hand.
+            # An earlier pool of that name has left traces, or a user created a pool of that name.
             attempt += 1
         return attempt, name
 
 
 def _in_flight(round_: Round) -> Counter[str]:
-    """Count the pools in the making by capacity: creates that no list shows, and pools that are PROVISIONING."""
+    """Count the pools that are being created, by capacity: creates that no list shows, and PROVISIONING pools."""
     memory = round_.memory
     if not memory.backoffs:
         return Counter()

@@ -1,11 +1,11 @@
 """Counts chips, pools and creates against the limits of the administrator.
 
 All pools of the provisioner count that the supplier has or may have: listed pools in any status, and creates that no
-list shows yet. The chips of a pool count for the namespaces whose unfinished pods are bound to it, else for the slice
-that counts on it, else for the workload that it was created for.
+list shows yet. The chips of a pool count for the namespaces whose unfinished pods are bound to it, otherwise for the
+slice that counts on it, otherwise for the workload that it was created for.
 
-A unit that a limit refuses keeps nothing from its equals: they use what is free. From units of lower priority it keeps
-its chips, for at most `KEPT_AT_MOST`.
+A unit that a limit refuses does not block units of equal priority, which use the rest. Its chips are kept from units of
+lower priority for at most `KEPT_AT_MOST`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Budget:
     now: datetime
     #: Whether a ProvisioningRequest or a CapacityBuffer has slices.
     requests: bool = False
-    #: Set while the creation of pools is paused.
+    #: Reason of the pause of creation; None if creation is not paused.
     paused: WaitsFor | None = None
     used: Counter[LimitScope] = field(default_factory=Counter)
-    #: The part of `used` that is about to become free: pools that are being deleted, or have failed.
+    #: Part of `used` that will soon be free: pools that are being deleted, or have failed.
     going: Counter[LimitScope] = field(default_factory=Counter)
     charges: dict[PoolName, Charge] = field(default_factory=dict)
     #: Times of the creates of the last hour, oldest first.
@@ -108,7 +108,7 @@ class Budget:
     def allows_claim(self, slice_: Slice, unit: Unit, pool: Supply, *, again: bool = False) -> bool:
         """Whether a slice may count on a pool of another slice: the chips of the pool then count for this slice.
 
-        `again` says that the slice had the pool before: then nothing is kept from it for a higher priority.
+        If it had the pool before (`again`), chips that are kept for slices of higher priority do not matter.
         """
         charge = self.charges.get(pool.name)
         if charge is None:
@@ -132,7 +132,7 @@ class Budget:
             self._charge(pool.name, Charge(chips, charge.accelerator, workload.full_name, workload.uid))
 
     def scopes_of(self, pool: Supply) -> dict[LimitScope, int]:
-        """Return the scopes that a pool counts in, each with its chips, or 1 where pools are counted."""
+        """Return the amount of a pool in each scope that it counts in: its chips, or 1 if the scope counts pools."""
         charge = self.charges.get(pool.name)
         return dict(charge.amounts()) if charge is not None else {}
 
@@ -145,7 +145,7 @@ class Budget:
         return used
 
     def uses(self) -> tuple[LimitUse, ...]:
-        """Return the amount that is used of each limit that is set."""
+        """Return the used amount of each limit that is set."""
         settings, uses = self.settings, list[LimitUse]()
         if settings.max_chips is not None:
             uses.append(LimitUse("MAX_CHIPS", "all", self.used[ALL], settings.max_chips))
@@ -170,7 +170,7 @@ class Budget:
             self.used[scope] += sign * amount
 
     def limits_of(self, slices: Iterable[Slice]) -> Iterable[Limit]:
-        """Return the limits of some slices, each once with the sum that they ask for."""
+        """Return the limits that apply to some slices, each once, with the sum of their requests."""
         found: dict[LimitScope, Limit] = {}
         for slice_ in slices:
             for limit in self._limits_of(slice_) if slice_.shape is not None else ():
@@ -208,7 +208,7 @@ class Budget:
 
 
 def problem_of(slices: Sequence[Slice], settings: Settings) -> str:
-    """Return the limit that can never allow pools for all of some slices at the same time, empty if there is none."""
+    """Return why the limits can never allow pools for all of some slices at the same time, empty if they can."""
     budget = Budget(settings=settings, now=datetime.min.replace(tzinfo=UTC) + 2 * HOUR)
     found = next((limit for limit in budget.limits_of(slices) if limit.asked > limit.most), None)
     return f"{found.setting} does not allow all of them at once" if found is not None else ""

@@ -1,8 +1,8 @@
-"""How many operations may be started now: GKE takes only some at once in a cluster, and does not say how many.
+"""Bounds the node pool operations that run at the same time in a cluster, learning from GKE's rejections. Pure.
 
-Only its rejections show it, and they include operations of others that nobody here sees. So after a rejection no more
-operations of ours run than at that moment, and with each 10 s without another rejection more are tried: one, three,
-seven. After a minute nothing is known any more. Creates and deletes share what is free, half each where both wait.
+GKE rejects operations beyond an undocumented number, which also counts operations of other clients. After a rejection,
+at most as many operations run as at that moment. Every 10 s without another rejection, more are tried (1, 3, 7), and
+after 60 s the bound is dropped. Creates and deletes get half of the free slots each if both wait.
 """
 
 from __future__ import annotations
@@ -15,43 +15,43 @@ from provisioner.slices.planning.memory.state import CallState, Memory, Operatio
 from provisioner.slices.planning.round import Round
 
 _STEP = timedelta(seconds=10)
-#: A limit is forgotten after so many steps.
+#: Number of steps without a rejection after which the bound is dropped.
 _STEPS = 6
 _BUSY = (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
-#: Calls that wait for a thread, for each thread: they keep it busy, and leave room for whoever comes next.
+#: Maximum number of creates, and of deletes, per thread, in progress or waiting. More would delay urgent calls.
 _CALLS_PER_THREAD = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """What one decision may start."""
+    """Numbers of calls that one decision may start."""
 
-    #: None: any number.
+    #: Maximum number of operations; None if unlimited.
     operations: int | None
-    #: Creates, and deletes, that the threads take before the next decision.
+    #: Maximum number of creates, and of deletes, that the threads accept before the next decision.
     calls: int
     delete_calls: int
     deletes_last: bool
-    #: When more may be tried although nothing ends; None: nothing waits for that.
+    #: Time at which more may be tried even if no operation ends; None without a bound.
     more_at: datetime | None
 
     def for_creates(self, deletes: int) -> int:
-        """Return how many creates may be started beside so many deletes that are due."""
+        """Return the number of creates that may be started if `deletes` deletes are due."""
         if self.operations is None:
             return self.calls
-        # The odd one is for whom it was not for last.
+        # The odd slot is for the kind that did not have the last one.
         half = (self.operations + self.deletes_last) // 2
         return min(self.calls, max(half, self.operations - deletes))
 
     def for_deletes(self, creates: int) -> int:
-        """Return how many deletes may be started beside so many creates."""
+        """Return the number of deletes that may be started in addition to `creates` creates."""
         return (
             self.delete_calls if self.operations is None else min(self.delete_calls, max(0, self.operations - creates))
         )
 
 
 def find_slots(round_: Round) -> tuple[Memory, Slots]:
-    """Learn from what GKE answered, once a round, and say how much may be started now."""
+    """Return the memory with the bound learned from GKE's responses, and the slots of this round."""
     memory, now = round_.memory, round_.now
     busy = {name for name, each in round_.supply.items() if each.listed and each.pool.status in _BUSY}
     creates = [name for name, call in memory.creates.items() if call.state is CallState.UNDER_WAY]
@@ -62,7 +62,7 @@ def find_slots(round_: Round) -> tuple[Memory, Slots]:
     known = _learnt(memory.operations, running, now)
     steps = 0 if known.rejected_at is None else max(0, (now - known.rejected_at) // _STEP)
     free = None if known.limit is None else known.limit - running - coming
-    # What has ended is shared by turn before more is tried: a try that GKE rejects must not cost a kind its turn.
+    # Slots of ended operations alternate between creates and deletes; only accepted operations count for that.
     ended = free is not None and free > 0
     calls = _CALLS_PER_THREAD * round_.settings.concurrency
     slots = Slots(
@@ -78,12 +78,12 @@ def find_slots(round_: Round) -> tuple[Memory, Slots]:
 def _learnt(operations: OperationLimit, running: int, now: datetime) -> OperationLimit:
     at = operations.rejected_at
     if operations.rejected:
-        # One of ours may have ended since.
+        # An operation may have ended since the rejection.
         most = max(running, operations.running)
         operations = replace(operations, limit=most, rejected_at=now, rejected=False)
     elif operations.limit is not None and at is not None and now - at >= _STEPS * _STEP:
         operations = replace(operations, limit=None, rejected_at=None)
     elif operations.limit is not None:
-        # What GKE has taken since.
+        # GKE has accepted this many since.
         operations = replace(operations, limit=max(operations.limit, running))
     return replace(operations, running=running)

@@ -1,4 +1,4 @@
-"""Finds the pools that a slice could have now, and what blocks its other choices of capacity."""
+"""Finds the pools that a slice could have now, and the causes that block its other choices of capacity."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.waits import ChoiceBlocker
 from provisioner.slices.supplier import UnmeetableError
 
-#: Failures of a slice's own creates that the next create meets again, unless the request or a permission changes.
+#: Failures of a slice's own creates that the next create repeats, unless the request or a permission changes.
 _LASTING = frozenset({FailureKind.PERMISSION, FailureKind.NOT_FOUND})
 
 
@@ -28,10 +28,10 @@ class LaunchOptions:
     """The pools that a slice could have now, apart from limits and other slices."""
 
     choices: Choices
-    #: Best first. Only the last one may be of capacity that has not failed.
+    #: Possible pools, best first. Only the last one may have a capacity that has not failed.
     offers: tuple[tuple[CapacityChoice, Specification], ...]
     blockers: tuple[ChoiceBlocker, ...]
-    #: Why there will be no pool until the workload or the settings change, empty if there may be one.
+    #: Why no pool is possible until the workload or the settings change; empty if one may be possible.
     permanent_problem: str
 
 
@@ -77,7 +77,7 @@ def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions
 
 
 def has_fresh_offer(round_: Round, slice_: Slice, zone: Zone | None) -> bool:
-    """Whether a slice of a workload could have a pool that has not failed of late: room is made for no other slice."""
+    """Whether a slice of a workload could have a pool that has not failed recently: room is made for no other slice."""
     backoffs, own = round_.memory.backoffs, round_.memory.slice_backoffs.get(slice_.id)
     if slice_.spare:
         return False
@@ -100,7 +100,7 @@ def problem_of_all(
 ) -> str:
     """Return why slices that start together can never all have pools at the same time, empty if they can.
 
-    `zones` are those that workloads keep to.
+    `zones` has the zones of workloads that keep to one zone.
     """
     for slice_ in slices:
         try:

@@ -1,4 +1,4 @@
-"""Makes room: chooses idle and warm pools whose chips, or places, refused slices need within the limits."""
+"""Chooses idle and warm pools to delete if refused slices need their chips or places within the limits. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from provisioner.slices.planning.usage import LimitScope
 def make_room(
     round_: Round, matching: Matching, budget: Budget, refused: Iterable[Sequence[Slice]]
 ) -> frozenset[PoolName]:
-    """Choose the pools that are deleted for refused units; a unit that the idle pools cannot help gets none.
+    """Return the pools to delete for refused units; a unit gets none if all idle pools together would not suffice.
 
-    Work grows with the units plus the pools: each pool is looked at once for each of its scopes.
+    The work grows with the units plus the pools: each pool is checked once for each of its scopes.
     """
     idle = _longest_idle(round_, matching)
     if not idle:
@@ -35,7 +35,7 @@ def make_room(
     for slices in refused:
         limits = budget.limits_of(slices)
         missing = {limit.scope: budget.used[limit.scope] + limit.asked - limit.most for limit in limits}
-        # Pools on their way out make room already.
+        # Pools that are being deleted already make room.
         lacking = {scope: amount - free[scope] for scope, amount in missing.items()}
         if any(amount > idle_amount[scope] for scope, amount in lacking.items()):
             continue
@@ -52,9 +52,9 @@ def make_room(
 
 
 def _longest_idle(round_: Round, matching: Matching) -> list[Supply]:
-    """List the pools of buffers, then the pools that nothing needed in the last round nor now, longest idle first.
+    """Return the pools of buffers, then the idle pools, longest idle first.
 
-    Last come the pools whose delete failed before: they may be used by pods that the caches do not show.
+    Pools whose delete failed before come last: they may be used by pods that the caches do not show.
     """
     supply = round_.supply
     warm = sorted(name for name, user in matching.claimed.items() if round_.slices[user].spare)

@@ -1,12 +1,12 @@
-"""What a node pool for a slice is asked to be: the facts of the slice, completed by the rules of the supplier.
+"""Specifies the node pool for a slice: the facts of the slice, completed by the rules of the supplier. Pure.
 
-Its labels say whose it is; they are written and read here alone. Pools of JobSets carry the labels of the Go
-provisioner and ours beside them. Pools of other kinds carry none of those: a release that knows JobSets alone would
-take their workload for gone.
+Labels identify the owner of a pool; only this module writes and reads them. Pools of JobSets also have the labels of
+the Go provisioner. Pools of other kinds have none of these: a release that knows only JobSets would take their workload
+for deleted.
 
-Names are the same for every supplier. GKE takes at most 40 characters, `[a-z]([-a-z0-9]*[a-z0-9])?`; a TPUNodeGroup may
-have some more. A JobSet's name is cut to leave room for a hash over (JobSet UID, job key, attempt). Shape and zone are
-not in it: a fallback, and two leaders that overlap, collide on one name, and "already exists" means: adopt.
+Names are the same for every supplier. GKE allows 40 characters, `[a-z]([-a-z0-9]*[a-z0-9])?`; a TPUNodeGroup some more.
+The name of the workload is cut to leave room for a hash over workload UID, group key and attempt. Shape and zone are
+not in the hash: another choice, or a second leader, gets the same name, and "already exists" means: adopt.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from provisioner.slices.planning.launch import capacity
 from provisioner.slices.planning.launch.capacity import Choices, choices_of
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
-#: Taint of flex-start nodes until the other slices of their workload are ready: the cluster autoscaler judges by the
-#: labels of the pool's template, so these pools are not created free.
+#: Taint of flex-start nodes until the other slices of their workload are ready. These pools are not created free,
+#: because the cluster autoscaler uses the labels of the pool's template.
 HELD_LATE_TAINT = Taint(key=constants.HELD_LATE, value="true")
-#: Labels that differ from slice to slice.
+#: Labels whose value is different for each slice.
 _OWN_KEYS = frozenset({*constants.OWNER_LABELS, constants.NODE_POOL})
-#: Of the labels of one pool, keys and values together. config.labels of the GKE API: "supports up to 1,024 total
-#: characters in a single request"; node groups allow no more, so that a workload which is served there is served here.
+#: Maximum number of characters in the labels of one pool. config.labels of the GKE API: "supports up to 1,024 total
+#: characters in a single request". Node groups have the same limit, so that they serve no workload that GKE does not.
 LABEL_CHARACTERS = 1024
 _DIGEST_DIGITS = 16
-#: Labels that are stamped: their keys, the digest, and an attempt of one digit.
+#: Characters of the labels that `stamped` adds: their keys, the digest, and an attempt of one digit.
 _STAMP_CHARACTERS = len(constants.POOL_ATTEMPT + constants.NODEPOOL_HASH) + _DIGEST_DIGITS + 1
 _MAX_LABEL_VALUE = 63
 _KINDS = {each.value: each for each in WorkloadKind}
@@ -52,7 +52,7 @@ _PREFIX_LENGTH = _MAX_LENGTH - _HASH_DIGITS - 1
 
 @lru_cache(maxsize=65536)
 def pool_name(workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
-    """Return the name of the pool for one attempt of a slice: equal inputs, equal name."""
+    """Return the name of the pool for one attempt of a slice; equal inputs give equal names."""
     seed = f"{slice_id.workload_uid}/{slice_id.group_key}/{attempt}"
     digest = hashlib.sha256(seed.encode()).hexdigest()[:_HASH_DIGITS]
     readable = re.sub(r"[^a-z0-9]+", "-", workload_name.lower()).strip("-")
@@ -62,12 +62,12 @@ def pool_name(workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
 
 
 class Ownership(NamedTuple):
-    """What the labels of a pool of ours say; empty where they do not say it."""
+    """Owner of a pool, as its labels identify it; fields are empty if labels are missing."""
 
     workload: WorkloadName
     workload_uid: WorkloadUid
     group_key: GroupKey
-    #: Cut to what a label holds.
+    #: Name of the group, cut to the length of a label.
     group_name: str
 
 
@@ -97,7 +97,7 @@ def owner_labels(slice_: Slice) -> dict[str, str]:
 
 
 def read_ownership(labels: Mapping[str, str]) -> Ownership | None:
-    """Read whose a pool is; None for one that is not ours: such a pool is never touched."""
+    """Return the owner of a pool; None if the provisioner did not create the pool: such a pool is never changed."""
     if labels.get(constants.NODEPOOL_MANAGER) != constants.MANAGER:
         return None
     kind = _KINDS.get(labels.get(constants.POOL_WORKLOAD_KIND, ""))
@@ -121,38 +121,38 @@ def read_ownership(labels: Mapping[str, str]) -> Ownership | None:
 
 
 def _jobset_of(labels: Mapping[str, str]) -> str:
-    """Return the JobSet's name on a pool; releases of the Go provisioner before 2024-04 gave the name as pool id."""
+    """Return the JobSet's name on a pool; releases of the Go provisioner before 2024-04 used the name as pool id."""
     if labels.get(constants.POOL_JOBSET_NAME):
         return labels[constants.POOL_JOBSET_NAME]
-    # Without a namespace nobody could tell whether the JobSet is there.
+    # Without a namespace, it is impossible to find out whether the JobSet exists.
     return labels.get(constants.LEGACY_POOL_ID, "") if labels.get(constants.PARENT_NAMESPACE) else ""
 
 
 def _label_value(text: str) -> str:
-    """Cut a name to what a label holds: it must end in a letter or digit."""
+    """Cut a name to the length of a label value, which must end in a letter or digit."""
     return text[:_MAX_LABEL_VALUE].rstrip("-_.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
-    """What a node pool is asked to be, apart from what says whose it is: slices that ask for the same share it."""
+    """Specification of a node pool without its owner: slices with equal needs share it."""
 
-    #: Without a name, and with the labels that do not say whose it is.
+    #: Request without a name, and without the labels that identify the owner.
     request: NodePoolRequest
-    #: The capacity that it takes, as back-off names it.
+    #: Capacity that the pool takes, as key of the back-off.
     capacity: str
-    #: What the digest is over, beside the labels.
+    #: Text that the digest covers, in addition to the labels.
     digest_text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Specification:
-    """What a node pool for one slice is asked to be; only its name and its attempt are missing."""
+    """Specification of the node pool for one slice; only its name and its attempt are missing."""
 
     blueprint: Blueprint
-    #: All but those that are stamped.
+    #: All labels except those that `stamped` adds.
     labels: Mapping[str, str]
-    #: Equal digests ask the supplier for the same thing.
+    #: Equal digests request equal pools from the supplier.
     digest: str
 
     def stamped(self, name: PoolName, attempt: int) -> NodePoolRequest:
@@ -162,12 +162,12 @@ class Specification:
 
 
 def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, copied: Mapping[str, str]) -> Hashable:
-    """Return what a blueprint depends on beside the settings: equal keys, equal blueprints.
+    """Return all inputs of a blueprint except the settings: equal keys give equal blueprints.
 
-    Choices, wishes and shapes are found once a round, and are the same objects where they are equal.
+    Choices, wishes and shapes are found once a round, so equal ones are the same object.
     """
     asked = slice_.requirements
-    # What looks at the labels that say whose a pool is fits the slice's own pool at most.
+    # Pods that select labels of an owner fit at most the slice's own pool.
     own = slice_.id if asked.affinity_terms or not _OWN_KEYS.isdisjoint(asked.node_selector) else None
     return (
         id(choice),
@@ -175,7 +175,7 @@ def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, cop
         id(slice_.wishes),
         slice_.nodes,
         starts_together(slice_, settings),
-        # Of one slice it is the same, and affinity takes long to compare.
+        # Within a slice the requirements are constant, and affinity takes long to compare.
         own or demand_key(asked),
         frozenset(asked.annotations.items()),
         frozenset(copied.items()),
@@ -185,7 +185,7 @@ def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, cop
 def blueprint(
     slice_: Slice, settings: Settings, rules: PoolRules, choice: CapacityChoice, copied: Mapping[str, str]
 ) -> Blueprint:
-    """Specify a node pool of a choice of capacity; raise UnmeetableError where there is none."""
+    """Return the blueprint of a pool of a choice of capacity. Raises UnmeetableError if no pool is possible."""
     shape = check_shape(slice_)
     late = choice.kind is CapacityKind.FLEX_START
     facts = NodePoolRequest(
@@ -212,7 +212,7 @@ def starts_together(slice_: Slice, settings: Settings) -> bool:
 
 
 def placement_labels(slice_: Slice, choice: CapacityKind, settings: Settings) -> Mapping[str, str]:
-    """Return the labels that assign the nodes of a new pool, or keep them free; none for pods without marks."""
+    """Return the labels that assign the nodes of a new pool or keep them free; no labels for pods without marks."""
     if not slice_.workload.kind.has_pods:
         return FREE
     if not slice_.mark:
@@ -223,7 +223,7 @@ def placement_labels(slice_: Slice, choice: CapacityKind, settings: Settings) ->
 
 
 def specify(slice_: Slice, plan: Blueprint, settings: Settings, rules: PoolRules) -> Specification:
-    """Add the labels of one slice to a blueprint. Raises UnmeetableError if the pool would have too many."""
+    """Return a blueprint with the labels of one slice. Raises UnmeetableError if the labels are too long for a pool."""
     placed = placement_labels(slice_, plan.request.capacity, settings)
     labels = {**plan.request.labels, **owner_labels(slice_), **placed}
     total, most = _STAMP_CHARACTERS + sum(map(len, labels)) + sum(map(len, labels.values())), LABEL_CHARACTERS
@@ -237,9 +237,9 @@ def specify(slice_: Slice, plan: Blueprint, settings: Settings, rules: PoolRules
 
 
 def check_fit(slice_: Slice, request: NodePoolRequest, settings: Settings, rules: PoolRules) -> None:
-    """Raise UnmeetableError where no node of the pool would take the slice's pods: what can't be used is not bought."""
+    """Raise UnmeetableError if no node of the pool would fit the slice's pods: an unusable pool is not created."""
     view = rules.expected_node(expected_pool(request))
-    # Somebody else's nodes may have other labels and taints, and are the same machines.
+    # Foreign nodes may have other labels and taints, but not other machines.
     no_room = room_misfit(slice_.requirements, view)
     reason = no_room or misfit(slice_.requirements, view)
     if reason:
@@ -253,7 +253,7 @@ def is_held(taints: Iterable[Taint]) -> bool:
 
 
 def check_shape(slice_: Slice) -> tpu.Shape:
-    """Return the slice's shape; raise UnmeetableError where it has none that its pods fit."""
+    """Return the slice's shape. Raises UnmeetableError if it has no shape, or its pods do not fit the shape."""
     shape = slice_.shape
     if shape is None:
         asked = slice_.requirements
@@ -269,7 +269,7 @@ def check_shape(slice_: Slice) -> tpu.Shape:
 
 
 def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
-    """Return the taint of a pool whose nodes get the label that JobSet lets the pods of the slice select.
+    """Return the taint of a pool whose nodes get the label that JobSet makes the pods of the slice select.
 
     The label must name the child Job of the slice: pods that select another Job fit no pool.
     """
@@ -287,7 +287,7 @@ def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
 
 
 def _own_inputs(slice_: Slice) -> str:
-    """Return a fingerprint of what the pods chose that other workloads do not share; empty for nothing."""
+    """Return a fingerprint of the pods' own choices, which other workloads do not share; empty without such choices."""
     annotations, selector = slice_.requirements.annotations, slice_.requirements.node_selector
     own = [annotations.get(key, "") for key in (constants.ADDITIONAL_NODE_NETWORKS, constants.NODE_SERVICE_ACCOUNT)]
     own.append(selector.get(constants.PLACEMENT_POLICY, ""))
@@ -295,7 +295,7 @@ def _own_inputs(slice_: Slice) -> str:
 
 
 def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[str, str]:
-    """Return the labels that a pool gets from the pod; raise UnmeetableError for those it may not set."""
+    """Return the labels that a pool copies from the pod. Raises UnmeetableError for labels that the pod may not set."""
     requirements, passed_on = slice_.requirements, rules.passed_on
     selected = {
         key: value for key, value in requirements.node_selector.items() if key in passed_on or not is_system(key)
@@ -306,7 +306,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
         asked = asked - _withheld_labels(slice_, settings, rules)
         named = (selected.keys() | asked) - set(settings.pod_to_node_labels) - passed_on
         if selected.get(constants.LEGACY_POOL_ID) == slice_.workload.name:
-            # It only says whose pool it is.
+            # This label only identifies the owner of the pool.
             named -= {constants.LEGACY_POOL_ID}
         problem = allowlists.label_problem(named, settings)
         if problem:
@@ -323,7 +323,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
 
 
 def labels_left_out(slice_: Slice, settings: Settings, rules: PoolRules) -> str:
-    """Say which labels a pod asks to have copied and may not set on nodes; empty for none."""
+    """Return a message about labels that a pod wants copied and may not set on nodes; empty without such labels."""
     if constants.COPY_LABELS not in slice_.requirements.annotations:
         return ""
     keys = sorted(_withheld_labels(slice_, settings, rules))
@@ -348,10 +348,10 @@ def _asked_labels(slice_: Slice) -> set[str]:
 
 
 def _withheld_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> set[str]:
-    """Return those of them that say to others what a node is: a pod may not set them, unless a setting names them.
+    """Return requested labels that describe a node to other programs: a pod may set them only if a setting names them.
 
-    A pattern in a setting is not enough: who writes `*` thinks of the labels of teams. What says whose pool it is
-    (`OWNER_LABELS`) is refused, not left out.
+    A pattern in a setting is not enough: `*` is written with labels of teams in mind. Labels of the owner
+    (`OWNER_LABELS`) are rejected, not left out.
     """
     asked = _asked_labels(slice_)
     if not asked:
@@ -366,18 +366,18 @@ _T = TypeVar("_T")
 
 
 class Candidates:
-    """What one round knows of the pools that it may create. Every method raises UnmeetableError where there is none."""
+    """Choices, blueprints and specifications of one round. Methods raise UnmeetableError if no pool is possible."""
 
     def __init__(self, settings: Settings, rules: PoolRules) -> None:
         self._settings = settings
         self._rules = rules
         self._choices: dict[Hashable, Choices | UnmeetableError] = {}
         self._blueprints: dict[Hashable, Blueprint | UnmeetableError] = {}
-        #: By slice, and the identity of the choice: of equal slices and zones it is the same.
+        #: Specifications by slice and `id` of the choice: equal slices and zones have the same choice object.
         self._specifications: dict[tuple[SliceId, int], Specification | UnmeetableError] = {}
 
     def choices(self, slice_: Slice, zone: Zone | None = None) -> Choices:
-        """Return what may be tried for a slice, in the one zone of its workload where there is one to keep to."""
+        """Return the choices for a slice, only those in `zone` if its workload keeps to one zone."""
         settings = self._settings
         capacity.max_run_seconds_of(slice_, settings)
         check_shape(slice_)
@@ -397,7 +397,7 @@ class Candidates:
         return Choices(open=there, left_out=choices.left_out)
 
     def specification(self, slice_: Slice, choice: CapacityChoice) -> Specification:
-        """Specify the pool of a choice; only one that the leader pod would fit."""
+        """Return the specification of a pool of a choice. Raises UnmeetableError if the leader pod would not fit."""
         return _once(self._specifications, (slice_.id, id(choice)), lambda: self._specified(slice_, choice))
 
     def _specified(self, slice_: Slice, choice: CapacityChoice) -> Specification:
@@ -416,7 +416,7 @@ class Candidates:
 
 
 def _once(known: dict[_K, _T | UnmeetableError], key: _K, find: Callable[[], _T]) -> _T:
-    """Find something out, or find out that it cannot be, once for each key."""
+    """Call `find` once per key; return its result, or raise its error again."""
     found = known.get(key)
     if found is None:
         try:

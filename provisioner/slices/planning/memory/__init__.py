@@ -1,1 +1,1 @@
-"""What is remembered between rounds, and what answers teach. Pure."""
+"""State that is kept between rounds, and how responses of GKE change it. Pure."""

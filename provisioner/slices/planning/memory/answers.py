@@ -1,4 +1,4 @@
-"""What GKE's answers teach: folding them into the memory."""
+"""Updates the memory with the responses of GKE, and with the list of pools. Pure."""
 
 from __future__ import annotations
 
@@ -14,67 +14,67 @@ from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory
 from provisioner.slices.planning.plan import LookUp
 
-#: Whether a workload still lives that the caches do not show is asked this often.
+#: Interval in seconds between checks whether a workload exists that the caches do not show.
 _NEEDED_SECONDS = 60.0
 _NOT_MADE = Failure(kind=FailureKind.UNAVAILABLE, message="A create was sent, but the node pool was not created.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateAnswer:
-    """How a create call ended."""
+    """Outcome of a create call."""
 
     name: PoolName
     at: datetime
     operation: OperationName = OperationName("")
-    #: None: GKE took it.
+    #: None if GKE accepted the create.
     failure: Failure | None = None
 
 
 class DeleteResult(Enum):
-    """How far a delete got."""
+    """Result of an attempt to delete a pool."""
 
-    #: GKE took it.
+    #: GKE accepted the delete.
     ACCEPTED = "accepted"
-    #: The pool is not there (any more).
+    #: The pool does not exist (any more).
     GONE = "gone"
-    #: The live proof failed, or a pod is on the pool: nothing was sent.
+    #: The live verification failed, or a pod is on the pool; no delete was sent.
     KEPT = "kept"
-    #: The workload that the pool was made for lives, although the caches do not show it so.
+    #: The workload that the pool was created for exists, although the caches do not show it.
     NEEDED = "needed"
-    #: It is cordoned, and pods may still be on their way to it: nothing was sent yet.
+    #: The nodes are cordoned, and pods may still be bound to them; no delete was sent yet.
     SETTLING = "settling"
-    #: GKE or Kubernetes failed.
+    #: A call to GKE or Kubernetes failed.
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteAnswer:
-    """How a delete, its proof and gate included, ended."""
+    """Outcome of a delete, including its verification and its gate."""
 
     name: PoolName
     at: datetime
     result: DeleteResult
     operation: OperationName = OperationName("")
     failure: Failure | None = None
-    #: Why it was kept or failed, in words.
+    #: Why the pool was kept, or the delete failed.
     reason: str = ""
-    #: The same for Events on the workload, where that must not name others; empty where they may have the reason.
+    #: Reason for Events on the workload, which must not name other workloads; empty if `reason` may be shown.
     told: str = ""
-    #: For SETTLING: how long it is cordoned before it goes.
+    #: For SETTLING: seconds for which the nodes are cordoned before the delete.
     wait_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUpAnswer:
-    """What GKE says of a call whose effect the list did not show."""
+    """Response of GKE to a look-up of a call whose effect the list did not show."""
 
     look_up: LookUp
     at: datetime
     #: For a pool: whether it exists.
     exists: bool = False
-    #: For an operation; None where GKE does not know it.
+    #: For an operation: its state; None if GKE does not know the operation.
     operation: Operation | None = None
-    #: The look-up itself failed.
+    #: Failure of the look-up itself.
     failure: Failure | None = None
 
 
@@ -82,7 +82,7 @@ Answer = CreateAnswer | DeleteAnswer | LookUpAnswer
 
 
 def fold(memory: Memory, answer: Answer, pools: Mapping[PoolName, NodePool]) -> Memory:
-    """Fold one answer into the memory."""
+    """Return the memory updated with one response."""
     match answer:
         case CreateAnswer():
             return _created(memory, answer)
@@ -104,7 +104,7 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
             operations=replace(memory.operations, delete_accepted_last=False),
         )
         if call is None and making is not None:
-            # The list was faster than the answer.
+            # The list showed the pool before this response was processed.
             told = replace(making, operation=answer.operation)
             return replace(memory, in_making={**memory.in_making, answer.name: told})
     if call is None:
@@ -113,10 +113,10 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
         taken = replace(call, state=CallState.ACCEPTED, since=answer.at, operation=answer.operation, looked_up_at=None)
         return replace(memory, creates={**memory.creates, answer.name: taken})
     if failure.kind in (FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS):
-        # Either way the next list tells; until then nothing but this name is sent.
+        # The next list of pools shows the outcome. Until then no other name is tried for the slice.
         unknown = replace(call, state=CallState.UNKNOWN, since=answer.at)
         return replace(memory, creates={**memory.creates, answer.name: unknown})
-    # Only a create that GKE refused did not count: one with an unknown outcome may have made a pool that is gone again.
+    # Only a rejected create is not counted for the hour: an unknown outcome may be a pool that was deleted since.
     created_at = list(memory.created_at)
     if call.since in created_at:
         created_at.remove(call.since)
@@ -127,7 +127,7 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
 def _failed_create(without: Memory, memory: Memory, name: PoolName, failure: Failure, at: datetime) -> Memory:
     call = memory.creates[name]
     if failure.kind is FailureKind.TOO_MANY_OPERATIONS:
-        # It says nothing of the slice: it tries again when there is room.
+        # The rejection does not concern the slice: the create is retried when operations have ended.
         return replace(without, operations=replace(without.operations, rejected=True))
     if failure.kind is FailureKind.INVALID:
         return _operation_failed(without, call, failure, at)
@@ -163,7 +163,7 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
     if answer.failure is not None and answer.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
         operations = replace(operations, rejected=True)
     if answer.result is DeleteResult.NEEDED:
-        # All such pools are looked at together, with one list: there may be as many as workloads that nobody watches.
+        # At a common time, so that one list serves all such pools: there may be as many as unwatched workloads.
         wait: float | None = _NEEDED_SECONDS - answer.at.timestamp() % _NEEDED_SECONDS
     else:
         wait = answer.wait_seconds
@@ -178,18 +178,18 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
         return memory
     create, making, delete = memory.creates.get(name), memory.in_making.get(name), memory.deletes.get(name)
     if create is not None and create.state is CallState.UNDER_WAY:
-        # Sent again since: its own answer counts.
+        # The create was sent again since: only its own response counts.
         return memory
     if not look_up.operation:
         if answer.exists or create is None:
             return memory
-        # It had no effect after all: its name is sent again, after those that wait for longer.
+        # The create had no effect. The same name is used again, after the back-off of the slice.
         own = backoff.slice_failed(memory.slice_backoffs, _NOT_MADE, create.slice_id, answer.at)
         return replace(_counted(_without_create(memory, name), create, answer.at), slice_backoffs=own)
     operation = answer.operation
     if create is not None and create.operation == look_up.operation:
         if operation is None:
-            # GKE has forgotten the operation: the pool itself is asked for next.
+            # GKE no longer knows the operation: the pool itself is looked up next.
             forgotten = replace(create, operation=OperationName(""), looked_up_at=None)
             return replace(memory, creates={**memory.creates, name: forgotten})
         if not operation.done:
@@ -205,7 +205,7 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
 
 
 def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None, at: datetime) -> Memory:
-    """Learn from how the operation of a create that GKE took has ended."""
+    """Return the memory after the operation of an accepted create has ended."""
     if failure is None:
         return memory
     memory = _counted(memory, call, at)
@@ -214,14 +214,14 @@ def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None,
     return replace(memory, backoffs=backoffs)
 
 
-#: A create that GKE took should be listed at once; a delete that it took should show as STOPPING.
+#: Seconds after which an accepted create should be listed, and an accepted delete should show as STOPPING.
 _LATE_SECONDS = 20.0
-#: Look-ups of one call are this far apart.
+#: Interval in seconds between look-ups of one call.
 _LOOK_UP_SECONDS = 10.0
 
 
 def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolName]:
-    """List the pools that have an operation: everybody's, as GKE's quota counts them, as far as pools show them."""
+    """Return the pools that are known to have an operation, of any client, as GKE's quota counts them."""
     busy = (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
     accepted = (name for name, call in memory.deletes.items() if call.state is CallState.ACCEPTED)
     return {*(pool.name for pool in pools if pool.status in busy), *memory.creates, *accepted}
@@ -230,7 +230,7 @@ def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolN
 def give_up_lost_calls(
     memory: Memory, live_calls: Collection[PoolName], pools: Mapping[PoolName, NodePool], now: datetime
 ) -> Memory:
-    """Take calls that should be under way, and that nobody makes, for calls whose outcome nobody knows."""
+    """Mark calls that no thread is making after LOST_SECONDS: creates as UNKNOWN, deletes as POSTPONED."""
     limit = now - timedelta(seconds=LOST_SECONDS)
 
     def lost(name: PoolName, call: CreateCall | DeleteCall) -> bool:
@@ -261,9 +261,9 @@ def postpone(
     wait_seconds: float | None = None,
     settling: bool = False,
 ) -> DeleteCall:
-    """Put a delete off; with `wait_seconds` for a workload that lives, else as long as its failures say.
+    """Return the postponed delete; `wait_seconds` is the wait for a workload that exists, None a wait by failures.
 
-    While its pool is `settling`, that is no failure, and holds nothing up unless it begins anew.
+    While the nodes are `settling`, no failure is counted, and the delete is not postponed unless settling restarts.
     """
     failures = call.failures + (not settling)
     wait = backoff.wait_seconds(backoff.DELETE_DELAY, failures, name) if wait_seconds is None else wait_seconds
@@ -283,7 +283,7 @@ def postpone(
 def confirm(
     memory: Memory, pools: Mapping[PoolName, NodePool], listed_at: datetime, now: datetime
 ) -> tuple[Memory, tuple[LookUp, ...]]:
-    """Close the calls that the list of pools confirms; return look-ups for what it should show by now and does not."""
+    """Close calls that the list of pools confirms, and return look-ups of calls whose effect is overdue."""
     creates, deletes, in_making = dict(memory.creates), dict(memory.deletes), dict(memory.in_making)
     look_ups: list[LookUp] = []
     for name, create in memory.in_making.items():
@@ -291,7 +291,7 @@ def confirm(
         if pool is None:
             del in_making[name]
             if name not in memory.deletes:
-                # GKE took it back: not tried again before it is known why.
+                # The pool vanished while it was created: no new create before the reason is known.
                 creates[name] = replace(create, state=CallState.UNKNOWN, since=now, looked_up_at=None)
         elif unexplained(pool) and create.operation and create.looked_up_at is None:
             look_ups.append(LookUp(name=name, operation=create.operation))
@@ -319,7 +319,7 @@ def confirm(
                 look_ups.append(LookUp(name=name, operation=delete.operation))
                 deletes[name] = replace(delete, looked_up_at=now)
             else:
-                # GKE said that the pool is gone, and it is not: try again.
+                # GKE reported that the pool did not exist, but it is listed: try again.
                 deletes[name] = postpone(
                     name, delete, pools[name], now, "the delete was accepted, but the pool is still listed"
                 )
@@ -327,7 +327,7 @@ def confirm(
 
 
 def unexplained(pool: NodePool) -> bool:
-    """Whether a pool has failed and does not say of what: its operation may."""
+    """Whether a pool has failed without giving the reason: its operation may have it."""
     return pool.status is PoolStatus.ERROR and (pool.failure is None or pool.failure.kind is FailureKind.UNAVAILABLE)
 
 

@@ -1,10 +1,9 @@
-"""How long to wait after which failure.
+"""Computes how long creates and deletes wait after failures. Pure.
 
-A failure delays what it names and no more: the capacity that was out of stock (zone, machine type, shape, capacity
-type, and what the pods chose themselves), or the one slice whose create failed. A wait is doubled by each failure up to
-a cap, spread by up to a fifth (from the key, so that nothing here is random), and forgotten on success. Failed creates
-are counted by workload and by namespace as well (`Tally`), so that a request which changes all the time is no way
-around.
+A failure delays only the thing that it concerns: the capacity that was out of stock (zone, machine type, shape,
+capacity type, and choices of the pods), or the slice whose create failed. Each failure doubles the wait, up to a cap;
+the key shortens it by up to a fifth, which spreads waits without randomness. A success ends it. Failed creates are also
+counted by workload and by namespace (`Tally`), so that a request that changes all the time has to wait as well.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from provisioner.model.capacity import Failure, FailureKind
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.state import Backoff, Tally
 
-#: A workload, and a namespace, may have so many failed creates at once, a workload one more for each of its slices;
-#: then one in so many seconds, whatever is asked for.
+#: Number of failed creates that a workload and a namespace may have without a wait; a workload may have one more for
+#: each of its slices. Beyond it, they may send one create in this number of seconds, for any request.
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
 _NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0
 
@@ -29,50 +28,50 @@ _K = TypeVar("_K")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay:
-    """First and longest wait."""
+    """First and maximum wait after a kind of failure."""
 
     first_seconds: float
     cap_seconds: float
-    #: Concerns the capacity that was asked for; else the slice that asked.
+    #: Whether the wait applies to the requested capacity; otherwise it applies to the slice.
     per_capacity: bool = False
 
 
-#: What a failed create delays. Kinds that are not here delay nothing: they are looked up, adopted or refused.
+#: Waits after a failed create. Other kinds of failures cause no wait: the create is looked up, adopted or rejected.
 DELAYS: Mapping[FailureKind, Delay] = {
-    # A create that runs into a stockout occupies the cluster for up to 35 minutes, so it is not tried lightly.
+    # A create without capacity occupies a GKE operation for up to 35 minutes, so it is retried rarely.
     FailureKind.STOCKOUT: Delay(first_seconds=30, cap_seconds=600, per_capacity=True),
     FailureKind.QUOTA: Delay(first_seconds=60, cap_seconds=1800, per_capacity=True),
     FailureKind.OPERATION_IN_THE_WAY: Delay(first_seconds=2, cap_seconds=30),
     FailureKind.UNAVAILABLE: Delay(first_seconds=1, cap_seconds=60),
-    # Somebody may grant the permission at any time, and nothing tells us.
+    # An administrator may grant the permission at any time, and no event reports it.
     FailureKind.PERMISSION: Delay(first_seconds=60, cap_seconds=600),
     FailureKind.NOT_FOUND: Delay(first_seconds=60, cap_seconds=600),
 }
-#: What a pool that ended in ERROR for a reason that the table above does not tie to its capacity delays: that request.
+#: Wait of a request whose pool ended in ERROR for a reason that `DELAYS` does not assign to its capacity.
 FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600)
 _PROBED = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
-#: After so many pools in a row that came up, 64 creates at the same time, a stockout is forgotten.
+#: Number of pools in a row that have to come up before a stockout is forgotten: 64 concurrent creates by then.
 _DOUBLINGS = 6
-#: A request that GKE calls invalid. It is tried again all the same: many such answers tell of a permission, a quota, a
-#: service account or a policy, which somebody may have mended since.
+#: Wait of a request that GKE rejects as invalid. It is retried, because the cause may be a permission, a quota, a
+#: service account or a policy, which may have been corrected since.
 REFUSAL_DELAY = Delay(first_seconds=900, cap_seconds=4 * 3600)
-#: What a failed or stopped delete is delayed by.
+#: Wait after a failed or stopped delete.
 DELETE_DELAY = Delay(first_seconds=4, cap_seconds=60)
 
 
 def longest_wait_seconds(failure: Failure) -> float:
-    """Return the longest wait that a failure leads to."""
+    """Return the maximum wait in seconds after a failure."""
     delay = REFUSAL_DELAY if failure.kind is FailureKind.INVALID else DELAYS.get(failure.kind, FAILED_POOL_DELAY)
     return max(FAILED_POOL_DELAY.cap_seconds, delay.cap_seconds)
 
 
 def wait_seconds(delay: Delay, failures: int, key: str) -> float:
-    """Return the wait after the given number of failures in a row."""
+    """Return the wait after the given number of consecutive failures."""
     return waits.doubled_seconds(delay.first_seconds, delay.cap_seconds, failures, key)
 
 
 def concerns_capacity(failure: Failure) -> bool:
-    """Whether a create that failed so says something of the capacity, and not of the slice that asked."""
+    """Whether a failed create shows something about the capacity, and not about the slice."""
     delay = DELAYS.get(failure.kind)
     return delay is not None and delay.per_capacity
 
@@ -80,17 +79,17 @@ def concerns_capacity(failure: Failure) -> bool:
 def create_failed(
     backoffs: Mapping[str, Backoff], failure: Failure, capacity: str, now: datetime
 ) -> Mapping[str, Backoff]:
-    """Return the back-offs of capacities after a create that GKE refused for want of it."""
+    """Return the back-offs of capacities after a create that GKE rejected for lack of capacity."""
     return _with(backoffs, capacity, DELAYS[failure.kind], failure.for_all, now)
 
 
 def slice_failed(
     backoffs: Mapping[SliceId, Backoff], failure: Failure, slice_id: SliceId, now: datetime, *, reserved: str = ""
 ) -> Mapping[SliceId, Backoff]:
-    """Return the back-offs of slices after a create that failed; unchanged where this kind delays nothing.
+    """Return the back-offs of slices after a create that failed; unchanged if this kind causes no wait.
 
-    `reserved` is the capacity that was asked for where that is a reservation: it may be another project's, which grants
-    nothing. Then the slice's next choice is tried.
+    `reserved` is the capacity of the create if it is a reservation: its project may not share it. After a missing
+    permission only that capacity is blocked, and the slice's next choice is tried.
     """
     delay = DELAYS.get(failure.kind)
     if delay is None:
@@ -111,15 +110,15 @@ def pool_failed(
     now: datetime,
     owner: SliceId | None = None,
 ) -> Mapping[str, Backoff]:
-    """Return the back-offs after a pool that GKE made for a slice and that ended in ERROR, whatever the reason.
+    """Return the back-offs after a pool that GKE created for a slice ended in ERROR, for any reason.
 
-    What says nothing of the capacity may be wrong with this request alone, which is known by its digest. The Go
-    provisioner's pools have none; then the capacity stands for it.
+    A failure that shows nothing about the capacity may concern only this request, which its digest identifies. Pools of
+    the Go provisioner have no digest; the capacity is the key instead.
     """
     if failure.kind is FailureKind.INVALID and owner is not None:
         return _with(backoffs, digest, REFUSAL_DELAY, failure, now, owner)
     if concerns_capacity(failure):
-        # It explains what had no reason before.
+        # The reason now known also explains earlier failures of the request without a reason.
         return create_failed(forget(backoffs, digest), failure, capacity, now)
     return _with(backoffs, digest or capacity, FAILED_POOL_DELAY, failure, now)
 
@@ -133,14 +132,14 @@ def _with(
     owner: SliceId | None = None,
 ) -> Mapping[str, Backoff]:
     before = backoffs.get(key)
-    # Failures of a request that is refused are not those of its pool.
+    # Failures of a rejected request are counted apart from failures of its pool.
     before = before if before is not None and (before.slice_id is None) is (owner is None) else None
     return {**backoffs, key: replace(_longer(before, key, delay, failure, now), slice_id=owner)}
 
 
 def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, now: datetime) -> Backoff:
     if before is not None and before.until > now:
-        # Calls and pools that were under way together are one failure, not many; a reason is worth more than none.
+        # Calls and pools that were in progress together count as one failure, with the reason of any of them.
         if before.failure.kind is failure.kind:
             return replace(before, failure=failure)
         if failure.kind is FailureKind.UNAVAILABLE:
@@ -155,7 +154,7 @@ def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, no
 
 
 def blocking(backoffs: Mapping[str, Backoff], capacity: str, own: Backoff | None, now: datetime) -> Backoff | None:
-    """Return what forbids a create for now: a wait of the capacity or of the slice itself, whichever is longer."""
+    """Return the longer back-off, of the capacity or of the slice, that forbids a create now; None if neither does."""
     if own is not None and own.capacities and capacity not in own.capacities:
         own = None
     active = [each for each in (backoffs.get(capacity), own) if each is not None and each.until > now]
@@ -163,22 +162,22 @@ def blocking(backoffs: Mapping[str, Backoff], capacity: str, own: Backoff | None
 
 
 def probing(backoffs: Mapping[str, Backoff], capacity: str) -> Backoff | None:
-    """Return the stockout or quota failure of a capacity that still limits its creates, None if there is none."""
+    """Return the stockout or quota failure that still limits the creates of a capacity, None if no failure does."""
     last = backoffs.get(capacity)
     return last if last is not None and last.failure.kind in _PROBED else None
 
 
 def max_in_flight(last: Backoff) -> int:
-    """Return the maximum number of pools in the making of a capacity that was out of stock.
+    """Return the maximum number of pools being created with a capacity that was out of stock.
 
-    A create that finds no capacity occupies a GKE operation for up to 35 minutes. One pool that came up says that there
-    was stock for one, so the number doubles with each, instead of opening the capacity to all slices that wait.
+    A create that finds no capacity occupies a GKE operation for up to 35 minutes. A pool that came up proves stock for
+    one pool, so the number doubles with each, instead of opening the capacity to all slices that wait.
     """
     return int(2**last.came_up)
 
 
 def came_up(backoffs: Mapping[str, Backoff], capacity: str, now: datetime) -> Mapping[str, Backoff]:
-    """Return the back-offs after a pool of a capacity came up: due now, doubled, and forgotten after the last step."""
+    """Return the back-offs after a pool of a capacity came up: more creates are due now, finally any number."""
     last = probing(backoffs, capacity)
     if last is None or last.came_up >= _DOUBLINGS:
         return forget(backoffs, capacity)
@@ -196,12 +195,12 @@ def freed(backoffs: Mapping[str, Backoff], places: Collection[tuple[str, str]], 
 
 
 def forget(backoffs: Mapping[_K, Backoff], key: _K) -> Mapping[_K, Backoff]:
-    """Return the back-offs without one that a success has ended."""
+    """Return the back-offs without the one of a key, after a success."""
     return {other: each for other, each in backoffs.items() if other != key} if key in backoffs else backoffs
 
 
 def create_counted(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str, now: datetime) -> dict[str, Tally]:
-    """Count one more failed create of a slice's workload and of its namespace."""
+    """Return the counts with one more failed create of a slice's workload and of its namespace."""
     counted = dict(tallies)
     for key, _, seconds in _tallied(slice_id, namespace):
         counted[key] = Tally(count=_count(tallies.get(key), seconds, now) + 1, at=now)
@@ -209,9 +208,9 @@ def create_counted(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: s
 
 
 def create_taken(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str) -> dict[str, Tally]:
-    """Let a workload and its namespace try again at once, after a create that GKE took.
+    """Return the counts after GKE accepted a create: the workload and its namespace may try again immediately.
 
-    The counts stay at their bounds: a pool that is taken and fails each time is no way around them.
+    Counts are reduced only to their limits: pools that are accepted and fail each time do not avoid the wait.
     """
     counted = dict(tallies)
     for key, most, _ in _tallied(slice_id, namespace):
@@ -221,7 +220,7 @@ def create_taken(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str
 
 
 def create_sent(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str, now: datetime) -> Mapping[str, Tally]:
-    """Take note of a create: where too many have failed, the next waits as long again."""
+    """Return the counts after a create was sent: above the limit, the wait begins again."""
     over = {
         key: replace(tallies[key], at=now)
         for key, most, _ in _tallied(slice_id, namespace)
@@ -233,7 +232,7 @@ def create_sent(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str,
 def counted_until(
     tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str, slices_of_workload: int
 ) -> datetime | None:
-    """Return before when a workload sends no create, because so many have failed; None for no such moment."""
+    """Return the time before which a workload sends no create after too many failures; None if it may send one."""
     until = None
     for key, most, seconds in _tallied(slice_id, namespace, slices_of_workload):
         tally = tallies.get(key)
@@ -244,7 +243,7 @@ def counted_until(
 
 
 def still_counted(tallies: Mapping[str, Tally], now: datetime) -> Mapping[str, Tally]:
-    """Drop counts that have fallen to nothing."""
+    """Drop counts that have decreased to zero."""
     return {key: each for key, each in tallies.items() if _count(each, _WORKLOAD_SECONDS, now) > 0}
 
 

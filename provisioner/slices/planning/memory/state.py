@@ -1,8 +1,8 @@
-"""What the provisioner remembers between rounds.
+"""Memory of the provisioner between rounds.
 
-The truth lives in GKE and Kubernetes. This is what they do not tell: calls whose effect they do not show yet, since
-when a pool is idle, back-off after failures. Losing it is safe; the part worth keeping over a crash is turned into
-text by `provisioner.slices.hints`.
+GKE and Kubernetes have the true state. The memory has facts that they do not show: calls without a visible effect so
+far, times since which pools are idle, and back-off after failures. Losing it is safe; `provisioner.slices.hints` saves
+the part that is useful after a crash.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from provisioner.slices.planning.line import Stamps
 
 
 class Phase(Enum):
-    """Where a pool is in its life; each round observes it afresh."""
+    """Phase of a pool's life; each round determines it again from the observed state."""
 
-    #: A slice needs it; the create has not been sent.
+    #: A slice needs the pool; the create has not been sent.
     WANTED = "wanted"
-    #: A slice needs it, and back-off, a limit or an invalid request is in the way.
+    #: A slice needs the pool, but back-off, a limit or an invalid request prevents the create.
     BLOCKED = "blocked"
-    #: The create is being sent, or was taken and is not listed yet.
+    #: The create is being sent, or was accepted and the pool is not listed yet.
     CREATING = "creating"
-    #: Listed; its nodes are not all there.
+    #: The pool is listed; not all its nodes are ready.
     PROVISIONING = "provisioning"
-    #: All nodes ready, kept for a slice, no pod on it.
+    #: All nodes are ready, a slice counts on the pool, and no pod is on it.
     READY = "ready"
     IN_USE = "in_use"
-    #: Nothing needs it; the deletion delay runs.
+    #: No slice needs the pool; the deletion delay runs.
     IDLE = "idle"
-    #: The delete is being sent, was taken, or GKE says STOPPING.
+    #: The delete is being sent or was accepted, or GKE reports STOPPING.
     DELETING = "deleting"
-    #: GKE says ERROR, or it has no use: hosts that do not come.
+    #: GKE reports ERROR, or the pool is useless because hosts are missing.
     FAILED = "failed"
     GONE = "gone"
 
@@ -48,76 +48,76 @@ class Phase(Enum):
 
     @property
     def planned(self) -> bool:
-        """Whether GKE has not been seen to have the pool."""
+        """Whether the pool has never been listed."""
         return self.before_create or self is Phase.CREATING
 
 
 class CallState(Enum):
-    """How far a mutating call to GKE has come."""
+    """Progress of a mutating call to GKE."""
 
-    #: Being sent; for a delete, its proof and gate included.
+    #: The call is being sent; a delete is also being verified, and its gate closed.
     UNDER_WAY = "under_way"
-    #: GKE took it; the list of pools may not show it yet.
+    #: GKE accepted the call; the list of pools may not show its effect yet.
     ACCEPTED = "accepted"
-    #: It may or may not have had its effect.
+    #: The outcome of the call is unknown.
     UNKNOWN = "unknown"
-    #: For a delete: not done; to be tried again.
+    #: The delete was not done, and will be retried.
     POSTPONED = "postponed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateCall:
-    """A create that the list of pools does not confirm yet: it counts as a pool in the making."""
+    """A create that the list of pools does not confirm yet: it counts as a pool that is being created."""
 
     slice_id: SliceId
     request: NodePoolRequest
     state: CallState
-    #: When the state was entered.
+    #: Time at which `state` was entered.
     since: datetime
     operation: OperationName = OperationName("")
     looked_up_at: datetime | None = None
-    #: Of the workload.
+    #: Namespace of the workload.
     namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteCall:
-    """A delete under way, accepted, or postponed."""
+    """A delete that is in progress, accepted, or postponed."""
 
     state: CallState
     since: datetime
     operation: OperationName = OperationName("")
-    #: For POSTPONED: not before this, unless the pool's status has changed from `status`.
+    #: For POSTPONED: time of the next attempt; a change of the pool's status from `status` allows it earlier.
     retry_at: datetime | None = None
     status: PoolStatus | None = None
     failures: int = 0
-    #: Since when the same delete is held up, and by what, in words.
+    #: Time since which the delete has been postponed, and the cause.
     postponed_since: datetime | None = None
     reason: str = ""
-    #: For POSTPONED: because the workload lives, although the caches do not show it so.
+    #: For POSTPONED: whether the workload exists although the caches do not show it.
     needed: bool = False
     looked_up_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """No creates of one kind before `until`."""
+    """Back-off of a capacity, a request or a slice: no creates before `until`."""
 
     failure: Failure
     failures: int
     since: datetime
     until: datetime
-    #: Of a slice that was refused reservations: their capacities; none: the slice waits whatever it may ask for.
+    #: For a slice whose creates with reservations were rejected: capacities that are blocked; empty if all are.
     capacities: frozenset[str] = frozenset()
-    #: Of a request that GKE calls invalid: the slice that asked.
+    #: For a request that GKE rejects as invalid: the slice that sent it.
     slice_id: SliceId | None = None
-    #: Of a capacity: number of pools that came up since its last failure.
+    #: For a capacity: number of pools that came up since its last failure.
     came_up: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """How many creates of a workload, or of a namespace, have failed; it falls with time."""
+    """Number of failed creates of a workload or a namespace; it decreases with time."""
 
     count: float
     at: datetime
@@ -125,10 +125,10 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Which pool a slice without a bound pod counts on."""
+    """Pool that a slice without a bound pod counts on."""
 
     pool: PoolName
-    #: Since when on a ready one: its own, or others' one after another; None where it is not ready.
+    #: Time since which the slice has counted on ready pools; None if the pool is unready or the slice waits on purpose.
     since: datetime | None
     #: Whether the slice has pods.
     has_pods: bool
@@ -147,7 +147,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Right of one workload that starts together to hold pools of one accelerator; after it, a pause."""
+    """Right of one workload whose slices start together to hold pools of one accelerator, followed by a pause."""
 
     workload: WorkloadUid
     since: datetime
@@ -159,75 +159,75 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationLimit:
-    """How many operations of ours GKE ran when it last rejected one; forgotten after a while without a rejection."""
+    """Learned bound on the number of concurrent operations; dropped 60 s after the last rejection."""
 
-    #: None: not known.
+    #: Maximum number of operations that GKE has run since the last rejection, inclusive; None if unknown.
     limit: int | None = None
     rejected_at: datetime | None = None
-    #: It has rejected one since the last decision, at which so many ran.
+    #: Whether GKE has rejected an operation since the last decision, at which `running` operations ran.
     rejected: bool = False
     running: int = 0
-    #: Of the operations that were tried last, more were deletes than creates; and what GKE accepted last was a delete.
+    #: Whether more deletes than creates were started last, and whether GKE accepted a delete last.
     deletes_tried_last: bool = False
     delete_accepted_last: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseEntry:
-    """The phase of a pool, existing or planned, and since when."""
+    """Phase of a pool, existing or planned, and the time since which it has been in that phase."""
 
     phase: Phase
     since: datetime
-    #: It was entered before this process first looked, nobody knows when.
+    #: Whether the phase was entered at an unknown time before this process first looked.
     entered_before: bool = False
-    #: Since when pods of ended or suspended workloads alone are on it; None: it is not so.
+    #: Time since which all pods on the pool are of ended or suspended workloads; None if they are not.
     draining_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """All of it. Replaced as a whole by each decision and each answer."""
+    """State that is kept between rounds. Immutable: each decision and each response replaces it as a whole."""
 
     creates: Mapping[PoolName, CreateCall] = field(default_factory=dict)
-    #: Creates that the list confirmed and whose pool is not up yet: if it vanishes, its operation says why.
+    #: Creates that the list confirmed and whose pool is not up yet: if the pool vanishes, its operation has the reason.
     in_making: Mapping[PoolName, CreateCall] = field(default_factory=dict)
-    #: Lowest attempt a slice may go on with: an earlier process may have sent it, with an outcome nobody knows.
+    #: Lowest attempt that each slice may use: an earlier process may have sent it, with an unknown outcome.
     attempts: Mapping[SliceId, int] = field(default_factory=dict)
     deletes: Mapping[PoolName, DeleteCall] = field(default_factory=dict)
-    #: By capacity, as `choices.capacity_key` names it; by the digest of a request that is invalid or whose pool failed.
+    #: Back-offs by capacity (`choices.capacity_key`), or by digest of a request that is invalid or whose pool failed.
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)
-    #: Of slices whose own create failed, for what says nothing of any capacity.
+    #: Back-offs of slices whose create failed for a reason that does not concern a capacity.
     slice_backoffs: Mapping[SliceId, Backoff] = field(default_factory=dict)
-    #: Failed creates, by the UID of the workload and by namespace: a changed request does not begin anew.
+    #: Failed creates by UID of the workload and by namespace: a changed request does not reset the count.
     tallies: Mapping[str, Tally] = field(default_factory=dict)
-    #: When the pools of the last hour were asked for, oldest first.
+    #: Times of the creates of the last hour, oldest first.
     created_at: tuple[datetime, ...] = ()
     #: Pools whose failure has been counted.
     failed: frozenset[PoolName] = frozenset()
-    #: Since when GKE says that a pool is up although not all its nodes are ready.
+    #: Time since which GKE reports each pool as up although not all its nodes are ready.
     unready_since: Mapping[PoolName, datetime] = field(default_factory=dict)
-    #: Since when pools are up without nodes, and wait for capacity that comes late.
+    #: Time since which each flex-start pool is up without nodes, and waits for capacity.
     late_since: Mapping[PoolName, datetime] = field(default_factory=dict)
-    #: Since when pools have had a status that should pass.
+    #: Time since which each pool has had a status that should not last.
     status_since: Mapping[tuple[PoolName, PoolStatus], datetime] = field(default_factory=dict)
     #: Pools that were unready for too long and are being replaced.
     given_up: frozenset[PoolName] = frozenset()
-    #: When the last pool went whose workload had vanished without a trace, while that happened to many.
+    #: Time of the last delete of a pool whose workload vanished unseen, while deletes are slowed down because of many.
     braked_delete_at: datetime | None = None
-    #: Since when nothing needs the pool.
+    #: Time since which no slice needs each pool.
     unneeded_since: Mapping[PoolName, datetime] = field(default_factory=dict)
-    #: The slice whose pods were bound to a pool last, where the labels do not tell: a restart finds its place again.
+    #: Slice whose pods were bound to each pool last, unless labels show it: after a restart the slice returns to it.
     last_users: Mapping[PoolName, SliceId] = field(default_factory=dict)
-    #: Zone and machine type of each pool: once it has vanished, there may be stock again.
+    #: Zone and machine type of each pool: after the pool has vanished, that capacity may be available again.
     places: Mapping[PoolName, tuple[str, str]] = field(default_factory=dict)
     phases: Mapping[PoolName, PhaseEntry] = field(default_factory=dict)
-    #: How long the last pool took from its create until its nodes were ready; None: not known.
+    #: Time that the last new pool took from PROVISIONING to READY; None if not measured.
     usual_creation: timedelta | None = None
     gangs: Mapping[WorkloadUid, Gang] = field(default_factory=dict)
-    #: By accelerator; only while workloads that start together compete for it.
+    #: Holds by accelerator; empty unless workloads that start together compete for it.
     holds: Mapping[str, Hold] = field(default_factory=dict)
     stamps: Stamps = field(default_factory=dict)
     claims: Mapping[SliceId, Claim] = field(default_factory=dict)
     operations: OperationLimit = field(default_factory=OperationLimit)
-    #: Node pools of the nodes that were seen: an edit of a label does not change them.
+    #: Node pools of the nodes that were seen: editing a label of a node does not change its pool.
     membership: Membership = field(default_factory=Membership)
