@@ -1,4 +1,4 @@
-"""ProvisioningRequests and CapacityBuffers: what they get, what their status says, and what becomes of their pools."""
+"""Tests of ProvisioningRequests and CapacityBuffers: their pools, and the conditions in their status."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.support.objects import raw_buffer, raw_request
 from tests.support.settings import settings
 from tests.support.world import World, failure
 
-#: Of two hosts.
+#: Pod template of a slice of two hosts.
 TEMPLATE = make_requirements(tolerations=())
 
 
 class Asking(World):
-    """A world with objects of the autoscaling API, whose statuses are written."""
+    """A world with ProvisioningRequests and CapacityBuffers; each step writes their statuses."""
 
     def __init__(self, *asks: dict[str, Any], marked: bool = False, **changes: Any) -> None:
         super().__init__(settings_=settings(**changes), marked=marked)
@@ -51,13 +51,13 @@ class Asking(World):
         self.deleted_workloads.add(WorkloadUid(f"uid-of-{name}"))
 
     def snapshot(self, **changes: Any) -> Snapshot:
-        """Return what the provisioner sees."""
+        """Return the snapshot with the virtual leader pods of the objects."""
         workloads, leaders = with_slices(self.workloads, self.templates)
         seen = super().snapshot(**changes)
         return replace(seen, workloads=workloads, pods=(*seen.pods, *leaders))
 
     def step(self, *, seconds: float = 1.0) -> Plan:
-        """Write the statuses, too."""
+        """Run one round and write the statuses of its plan."""
         plan = super().step(seconds=seconds)
         for each in plan.statuses:
             raw = self.raw[each.name]
@@ -68,7 +68,7 @@ class Asking(World):
         return plan
 
     def consume(self, name: str, replicas: int) -> Workload:
-        """Resume a JobSet whose pods use a request."""
+        """Add a JobSet whose pods use a request."""
         annotations = {constants.CONSUMES_REQUEST: name}
         jobset = make_jobset(f"of-{name}", replicas=replicas, template=replace(TEMPLATE, annotations=annotations))
         self.add(jobset)
@@ -102,7 +102,7 @@ def test_a_request_is_served_as_a_whole_and_its_pods_use_its_pools() -> None:
 
 
 def served(*counts: int, **changes: Any) -> Asking:
-    """Return a world with a request that has been served."""
+    """Return a world with a provisioned request."""
     world = Asking(raw_request("req", *counts), **changes)
     world.run(2)
     world.finish_creates()
@@ -113,7 +113,7 @@ def served(*counts: int, **changes: Any) -> Asking:
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["in the order of names", "in the other order"])
 def test_pods_that_use_a_request_get_the_pools_whose_nodes_they_select(reverse: bool) -> None:
-    """Kueue's topology-aware scheduling chooses the nodes: other pools are equal, and useless to the pods."""
+    """Kueue's topology-aware scheduling chooses the nodes, so pods cannot use equal pools with other nodes."""
     world = served(4, marked=True)
     jobset = world.consume("req", 2)
     pools = dict(enumerate(sorted(world.pools, reverse=reverse)))
@@ -130,7 +130,7 @@ def test_pods_that_use_a_request_get_the_pools_whose_nodes_they_select(reverse: 
 
 
 def test_people_are_told_what_a_slice_of_a_request_waits_for() -> None:
-    """Before it is served, while its pods come, and while they run."""
+    """The reason changes when the pods are created and when they are bound."""
     world = Asking(raw_request("req", 2))
     reasons = []
     world.live(4)
@@ -155,7 +155,7 @@ def test_nobody_else_takes_the_pools_of_a_request() -> None:
 
 
 def test_a_booking_ends_with_the_workload_that_used_it() -> None:
-    """Whose pods the scheduler put elsewhere, or that was too quick to be seen."""
+    """No pod was seen on the pools: the workload ran elsewhere, or ended too quickly."""
     world = served(4)
     jobset = world.consume("req", 2)
     world.run(2)
@@ -174,14 +174,14 @@ def test_a_booking_that_nobody_uses_expires_and_its_pools_go() -> None:
     assert "on 0 of 2 node pools of the request after 10 minutes" in world.conditions()["BookingExpired"]
     world.run(3, seconds=30.0)
     assert len(world.deleted) == 2
-    # Pods that come later ask for themselves.
+    # Pods that are created later get new pools.
     world.consume("req", 2)
     world.run(2)
     assert len(world.created) == 2 + 2
 
 
 def test_a_booking_ends_when_some_pods_of_the_request_run_elsewhere() -> None:
-    """The scheduler puts them on any pool that fits."""
+    """The scheduler may bind the pods to any pool that fits."""
     first = make_jobset("first")
     world = Asking()
     world.add(first)
@@ -226,7 +226,7 @@ def test_a_stockout_fails_a_request_in_the_words_of_gke_and_gives_back_what_is_t
 
 
 def test_a_request_waits_while_one_of_its_pools_tries_after_a_stockout() -> None:
-    """Retried by Kueue, it would fail each time, and the pool that tried would go unused."""
+    """If it failed, each retry by Kueue would fail as well, and the pool of the next try would not be used."""
     world = Asking(raw_request("req", 4))
     world.run(2)
     for name in sorted(world.pools):
@@ -286,7 +286,7 @@ def test_a_request_for_others_is_not_answered() -> None:
 
 
 def test_a_request_that_is_served_in_part_fails() -> None:
-    """Its pools would be held for good."""
+    """Otherwise the pools of its served slices would be held permanently."""
     raw = raw_request("req", 4, 2)
     raw["spec"]["podSets"][1]["podTemplateRef"] = {"name": "other"}
     world = Asking(raw)
@@ -297,7 +297,7 @@ def test_a_request_that_is_served_in_part_fails() -> None:
 
 
 def test_what_a_namespace_asks_for_is_bounded() -> None:
-    """One small object would cost as much work as thousands of pods, and others wait meanwhile."""
+    """Otherwise one small object could cost as much work as thousands of pods, and delay other namespaces."""
     world = Asking(*(raw_buffer(f"b{number}", replicas=768) for number in range(7)), max_chips=8)
     world.run(1)
     read = [bool(world.conditions(f"b{number}")) for number in range(7)]
@@ -308,7 +308,7 @@ def test_what_a_namespace_asks_for_is_bounded() -> None:
 
 
 def test_a_time_at_the_end_of_all_times_stops_nothing() -> None:
-    """Whoever may write the status of a request writes it."""
+    """A user who may write the status of a request can write any time."""
     world = served(2)
     for each in world.raw["req"]["status"]["conditions"]:
         each["lastTransitionTime"] = "9999-12-31T23:59:59Z"
@@ -341,7 +341,7 @@ def test_a_request_waits_for_its_templates_and_for_limits() -> None:
 def test_limit_with_room_for_one_request_leaves_the_statuses_of_all_others(
     make: Callable[[str], dict[str, Any]],
 ) -> None:
-    """1,000 requests of one tenant had 1,000 writes each time that a pool of another tenant came or went."""
+    """In the past, 1,000 requests caused 1,000 writes whenever another tenant's pool was created or deleted."""
     first = make_jobset("first")
     world = Asking(max_chips=16)
     world.add(first, make_jobset("second"))
@@ -357,7 +357,7 @@ def test_limit_with_room_for_one_request_leaves_the_statuses_of_all_others(
 
 
 def test_place_at_a_capacity_that_was_out_of_stock_is_not_in_a_status() -> None:
-    """Each pool that comes up moves the places of all requests that wait for the capacity."""
+    """Each new pool changes the places of all requests that wait for the capacity, and would cause as many writes."""
     world = Asking(*(raw_request(f"r{number}", 2) for number in range(4)))
     world.run(2)
     for name in sorted(world.pools):
@@ -377,7 +377,7 @@ def test_place_at_a_capacity_that_was_out_of_stock_is_not_in_a_status() -> None:
     "raw", [raw_buffer(replicas=200), raw_request("warm", *(256,) * 3)], ids=["buffer", "requests"]
 )
 def test_chips_of_requests_and_buffers_of_a_namespace_are_limited_by_default(raw: dict[str, Any]) -> None:
-    """Requests and buffers have no pods, so that a ResourceQuota on chips does not count them."""
+    """A ResourceQuota on chips does not count requests and buffers, because they have no pods."""
     world = Asking(raw_request("a", 64), raw_request("b", 64), raw, max_creates_per_hour=None, concurrency=200)
     world.add(make_jobset("train", replicas=2))
     world.live(8)
@@ -388,7 +388,7 @@ def test_chips_of_requests_and_buffers_of_a_namespace_are_limited_by_default(raw
 
 
 def test_chips_of_a_request_count_for_its_pods_once_they_run() -> None:
-    """The namespace may hold the next slices: pods count in its ResourceQuota."""
+    """The namespace may then get further slices, because running pods count in its ResourceQuota."""
     world = Asking(raw_request("req", 4), raw_buffer(replicas=4), max_requested_chips_per_namespace=(("*", 32),))
     world.live(6)
     assert len(world.pools) == 4

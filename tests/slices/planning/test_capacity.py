@@ -1,4 +1,4 @@
-"""Where and on which terms a slice is bought: its choices, and what becomes of them when they are out of stock."""
+"""Tests of the capacity choices of a slice: order, zones, terms, and the fallback when a choice is out of stock."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.world import World, failure
 ALL_TOLERATIONS = (CHIP_TOLERATION, SPOT_TOLERATION)
 V5P = "tpu-v5p-slice"
 STOCKOUT = failure(FailureKind.STOCKOUT, "The zone is out of TPUs.")
-#: Why queued capacity is not served, and both ways out.
+#: Parts of the message on queued capacity: the reason, and both alternatives.
 _QUEUED = (
     "queued capacity is not supported; use flex-start, or let Kueue request slices",
     constants.PROVISIONING_CLASS,
@@ -44,7 +44,7 @@ _QUEUED = (
 
 
 def settings(**changes: Any) -> Any:
-    """Return settings; choices and zones are given as they are written."""
+    """Return settings; `capacity` and `zones` are given as text, as in the environment."""
     changes["capacity"] = parse_choices(changes.get("capacity", ""))
     changes["zones"] = parse_zones(changes.get("zones", ""))
     return base_settings(**changes)
@@ -73,23 +73,23 @@ def jobset_of(
 
 
 def slice_of(**changes: Any) -> Slice:
-    """Return one slice of such a JobSet."""
+    """Return one slice of a JobSet of `jobset_of`."""
     return make_slice(jobset_of(**changes))
 
 
 def request_of(slice_: Slice, **changes: Any) -> NodePoolRequest:
-    """Return the request of its best choice."""
+    """Return the node pool request for the first choice of a slice."""
     return pool_request(slice_, settings(**changes), 0)
 
 
 def refuse(**by_choice: Failure) -> Callable[[Create], Failure | None]:
-    """Let GKE refuse choices, by kind or by zone, both with underscores."""
+    """Return a `refuse_create` that fails creates by kind of capacity or by zone, both written with underscores."""
     table = {key.replace("_", "-"): each for key, each in by_choice.items()}
     return lambda create: table.get(create.request.capacity.value) or table.get(create.request.zone)
 
 
 def bought(world: World) -> list[str]:
-    """Return the choices that pools were made of, in words."""
+    """Return the choices of the created pools that still exist, as text."""
     return [str(choice_of(world.pools[name])) for name in world.created if name in world.pools]
 
 
@@ -185,7 +185,7 @@ def test_the_choices_of_a_slice(asked: dict[str, Any], changes: dict[str, Any], 
     ],
 )
 def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str], want: str) -> None:
-    """Whatever annotations and settings say; and the pod fits the pool that is made."""
+    """The pod also fits the pool that is created."""
     slice_ = slice_of(selector=selector, annotations={constants.CAPACITY: "on-demand"})
     choices = choices_of(slice_, settings(capacity="spot, on-demand, reservation/r9"))
     assert [str(each) for each in choices.open] == [f"{want} in us-central2-b"]
@@ -246,7 +246,7 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
             id="v4 on flex-start",
         ),
         pytest.param(
-            # Nobody asked to pay for the other choice first.
+            # on-demand is not tried instead: the user wants to pay for it only if queued capacity fails.
             {"annotations": {constants.CAPACITY: "queued, on-demand"}},
             {},
             [f"annotation {constants.CAPACITY}='queued, on-demand' has 'queued'", *_QUEUED],
@@ -278,7 +278,7 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
     ],
 )
 def test_a_slice_without_any_choice_is_told(asked: dict[str, Any], changes: dict[str, Any], words: list[str]) -> None:
-    """The message says why and names what to change."""
+    """The message contains the reason and says what to change."""
     with pytest.raises(UnmeetableError) as caught:
         choices_of(slice_of(**asked), settings(**changes))
     for word in words:
@@ -310,7 +310,7 @@ def test_a_slice_without_any_choice_is_told(asked: dict[str, Any], changes: dict
 def test_a_choice_that_cannot_be_is_left_out_and_told(
     capacity: str, changes: dict[str, Any], want: list[str], words: str
 ) -> None:
-    """The others are tried, and the owner learns of it with the pool that is bought."""
+    """The other choices are tried, and the owner gets an Event although a pool is created."""
     accelerator = changes.pop("accelerator", V5P)
     workload = jobset_of(annotations={constants.CAPACITY: capacity}, accelerator=accelerator)
     choices = choices_of(make_slice(workload), settings(**changes))
@@ -355,7 +355,7 @@ def test_where_no_choice_fits_all_reasons_are_told() -> None:
     ],
 )
 def test_an_annotation_that_cannot_be_read_is_told_and_costs_no_other_its_turn(key: str, text: str) -> None:
-    """With its key and value, on the pod and the JobSet."""
+    """The Event names the key and the value, and is recorded on the pod and the JobSet."""
     world = World(jobset_of("bad", annotations={key: text}, replicas=2), jobset_of("good"), settings_=settings())
     plan = world.look()
     assert [create.workload.name for create in plan.creates] == ["good"]
@@ -366,7 +366,7 @@ def test_an_annotation_that_cannot_be_read_is_told_and_costs_no_other_its_turn(k
         assert [each.kind for each in notice.objects] == ["Pod", "JobSet"]
 
 
-# --- What is asked of GKE ---
+# --- Requests to GKE ---
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ def test_a_max_run_duration_out_of_bounds_is_told(asked: dict[str, Any], words: 
 def test_pool_of_a_marked_slice_that_starts_together_is_free_or_tainted_if_nodes_come_late(
     text: str, taints: tuple[Taint, ...]
 ) -> None:
-    """The cluster autoscaler judges by the labels of the pool: it brings no nodes of a free pool for a marked pod."""
+    """The cluster autoscaler compares labels of pool and pod: it adds no nodes to a free pool for a marked pod."""
     template = make_requirements(accelerator="tpu-v6e-slice", topology="2x4", tolerations=())
     workload = make_jobset(replicas=2, template=template, annotations={constants.ALL_OR_NOTHING: "true"})
     request = request_of(make_slice(workload, marked=True), capacity=text)
@@ -431,11 +431,11 @@ def test_pool_of_a_marked_slice_that_starts_together_is_free_or_tainted_if_nodes
     assert constants.HELD_LATE not in {taint.key for taint in GKE_RULES.expected_node(expected_pool(request)).taints}
 
 
-# --- Falling back ---
+# --- Fallback to the next choice ---
 
 
 def test_when_all_choices_are_out_of_stock_one_event_names_them_all() -> None:
-    """With GKE's words and the next tries; the loop wakes for the earliest."""
+    """The Event has the messages of GKE and the times of the next tries. The loop wakes up for the earliest try."""
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = refuse(
         on_demand=failure(FailureKind.QUOTA, "Quota TPU_V5P."), spot=failure(FailureKind.STOCKOUT, "No v5p left.")
@@ -453,7 +453,7 @@ def test_when_all_choices_are_out_of_stock_one_event_names_them_all() -> None:
 
 
 def test_a_refused_choice_gives_way_to_the_next_and_is_not_held_against_it() -> None:
-    """A refusal concerns one request; out of stock for a moment, the second is tried again."""
+    """The rejection of the first choice does not count against the second, which is tried again after its stockout."""
     world = World(jobset_of("one"), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = refuse(on_demand=failure(FailureKind.INVALID, "No such disk."), spot=STOCKOUT)
     world.run(3)
@@ -477,7 +477,7 @@ def test_all_choices_refused_are_told_as_a_failure() -> None:
 
 
 def test_what_concerns_every_call_blocks_all_choices_with_one_message() -> None:
-    """The permission to make pools is missing, whatever they are made of."""
+    """The missing permission to create pools concerns every choice."""
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot, flex-start"))
     calls: list[str] = []
 
@@ -496,7 +496,7 @@ def test_what_concerns_every_call_blocks_all_choices_with_one_message() -> None:
 
 
 def one_in_each_zone(workload: Workload, **changes: Any) -> World:
-    """Return a world of two zones, of which each has one pool to give."""
+    """Return a world of two zones with capacity for one pool each."""
     world = World(workload, settings_=settings(zones="us-central2-a, us-central2-b", **changes))
     world.refuse_create = lambda create: (
         STOCKOUT if create.request.zone in {pool.zones[0] for pool in world.pools.values()} else None
@@ -505,13 +505,13 @@ def one_in_each_zone(workload: Workload, **changes: Any) -> World:
 
 
 def zones_bought(world: World) -> list[str]:
-    """Return the zones of the pools that were made."""
+    """Return the zones of the created pools."""
     return [world.pools[name].zones[0] for name in world.created]
 
 
 @pytest.mark.parametrize("by_annotation", [True, False])
 def test_all_pools_of_a_jobset_are_in_the_zone_of_the_first(*, by_annotation: bool) -> None:
-    """Also when that zone is out of stock for the rest: they wait, and are told."""
+    """If that zone is out of stock for the other slices, they wait and get an Event."""
     workload = jobset_of(replicas=3, annotations={constants.SAME_ZONE: "true"} if by_annotation else {})
     world = one_in_each_zone(workload, same_zone=not by_annotation)
     world.run(20)
@@ -557,11 +557,11 @@ def test_a_pod_that_selects_another_zone_than_its_siblings_is_told() -> None:
     assert "must be in one zone, us-central2-a, but this slice may only be in us-central2-b" in notice.message
 
 
-# --- Capacity that comes late ---
+# --- Flex-start pools without nodes ---
 
 
 def flex_world(**changes: Any) -> tuple[World, Workload, Any]:
-    """Return a world with one flex-start pool that GKE calls up, without nodes."""
+    """Return a world with one flex-start pool that is RUNNING and has no nodes."""
     workload = jobset_of()
     world = World(workload, settings_=settings(capacity="flex-start", **changes))
     world.run(2)
@@ -573,7 +573,7 @@ def flex_world(**changes: Any) -> tuple[World, Workload, Any]:
 
 
 def test_a_flex_start_pool_without_nodes_waits_for_hours_and_has_not_failed() -> None:
-    """It is neither replaced nor told of, and used when its nodes come."""
+    """The pool is neither replaced nor reported, and serves its slice when its nodes come after 12 hours."""
     world, workload, name = flex_world()
     world.run(12 * 60, seconds=60)
     assert (world.created, world.deleted) == ([name], [])
@@ -597,7 +597,7 @@ def test_a_flex_start_pool_without_nodes_serves_the_next_slice_of_its_shape() ->
 
 @pytest.mark.parametrize("made", [False, True], ids=["one node came", "the machines came, and no node is left"])
 def test_a_flex_start_pool_that_came_and_is_not_ready_is_replaced_as_others_are(*, made: bool) -> None:
-    """That is no capacity that is yet to come."""
+    """Google has already provided its machines once, so it no longer counts as queued."""
     world, _, name = flex_world(ready_timeout_seconds=600.0)
     world.put(replace(world.pools[name], made=made))
     if not made:
@@ -610,7 +610,7 @@ def test_a_flex_start_pool_that_came_and_is_not_ready_is_replaced_as_others_are(
 
 
 def test_a_choice_that_another_project_does_not_grant_costs_the_next_one_no_try() -> None:
-    """Not even where the wait is over again and again."""
+    """Otherwise the reservations, whose waits end first, would be retried each time."""
     workload = make_jobset(annotations={constants.CAPACITY: "reservation/r1, reservation/r2, on-demand"})
     world = World(workload)
     tried: list[str] = []

@@ -1,4 +1,4 @@
-"""Which pools go, when, and for which reason."""
+"""Tests of which pools are deleted, when, and for which reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.world import World, failure, reasons
 
 
 def due_world(**jobset_changes: Any) -> World:
-    """Return a world with one JobSet without pods whose pool runs."""
+    """Return a world with one JobSet without pods, whose pool is RUNNING."""
     workload = make_jobset()
     world = World(workload)
     world.end_pods(workload)
@@ -45,7 +45,7 @@ def test_a_pool_goes_with_what_its_jobset_has_become(changes: dict[str, Any], re
 
 
 def test_a_jobset_that_is_not_there_gives_its_pool_up() -> None:
-    """The delete carries what the live proof needs."""
+    """The delete contains the JobSet's identity and a node, which the check with live reads needs."""
     world = due_world()
     (workload,) = world.workloads.values()
     world.remove_jobset(workload)
@@ -62,20 +62,20 @@ def test_of_two_pools_of_one_slice_the_newer_stays() -> None:
     world = World(workload)
     old, new = world.put_pool(make_pool(workload)), world.put_pool(make_pool(workload, attempt=1))
     assert reasons(world) == [DeleteReason.NOT_NEEDED]
-    # The scheduler may be binding its leader to either.
+    # The delete settles, because the scheduler may be binding the leader to either pool.
     assert [(each.name, each.settle) for each in world.plans[-1].deletes] == [(old.name, True)]
     assert world.states()[new.name] == "ready"
 
 
 def idle_world(*, namespaces: tuple[str, ...] = ()) -> World:
-    """Return a world with one idle pool, made for a JobSet that is gone, and nothing to wait for but its delay."""
+    """Return a world with one idle pool of a deleted JobSet, and a deletion delay of zero."""
     world = World(settings_=settings(deletion_delay_seconds=0.0, namespaces=namespaces))
     world.put_pool(make_pool(make_jobset("gone")))
     return world
 
 
 def put_leader(world: World, *, requirements: Any = None, **pod: Any) -> None:
-    """Put a JobSet with its leader, which the scheduler has not judged."""
+    """Add a JobSet and its leader, which the scheduler has not tried to bind yet."""
     workload = make_jobset(template=requirements or make_requirements(tolerations=()))
     world.workloads[workload.uid] = workload
     world.put(make_pod(workload, unschedulable=False, created_at=world.now, **pod))
@@ -93,7 +93,7 @@ def put_leader(world: World, *, requirements: Any = None, **pod: Any) -> None:
     ],
 )
 def test_a_pool_settles_before_it_goes_while_a_leader_is_pending(leader: dict[str, Any], *, settles: bool) -> None:
-    """The scheduler may have chosen its nodes, and nothing shows it. Whether the pod fits is not evaluated."""
+    """The scheduler may have chosen a node without showing it yet. Whether the leader fits is not evaluated."""
     world = idle_world()
     put_leader(world, **leader)
     assert [delete.settle for delete in world.look().deletes] == [settles]
@@ -125,7 +125,7 @@ def test_a_pool_to_which_no_pod_can_be_bound_is_deleted_without_settling(
 
 
 def test_leaders_that_ask_for_different_amounts_cost_nothing_for_each_idle_pool() -> None:
-    """A hundred leaders of which none fits, and many idle pools: what they select is collected once a round."""
+    """100 leaders that do not fit, and many idle pools: the selectors of the leaders are collected once per round."""
 
     def calls(pools: int, leaders: int) -> int:
         world = World(settings_=settings(keep_suspended=True))
@@ -152,7 +152,7 @@ def test_a_failed_pool_goes_at_once_though_its_jobset_lives() -> None:
 
 
 def test_a_pool_without_all_its_nodes_ready_for_a_quarter_of_an_hour_is_replaced() -> None:
-    """All its spot VMs were taken, or the chips never show: nobody else would notice."""
+    """All its spot VMs were preempted, or its chips never appear. No other controller replaces such a pool."""
     workload = make_jobset()
     world = World(workload)
     pool = world.put_pool(make_pool(workload), ready=False)
@@ -165,7 +165,7 @@ def test_a_pool_without_all_its_nodes_ready_for_a_quarter_of_an_hour_is_replaced
 
 
 def test_the_loop_is_woken_when_a_pool_has_been_unready_for_too_long() -> None:
-    """Nothing else happens then; and once it is given up there is nothing to wait for, nor a reason to spin."""
+    """No object changes at that time. After the pool is given up, the next wake-up is later: the loop does not spin."""
     workload = make_jobset()
     world = World(workload, settings_=settings(ready_timeout_seconds=100.0))
     world.put_pool(make_pool(workload), ready=False)
@@ -179,7 +179,7 @@ def test_the_loop_is_woken_when_a_pool_has_been_unready_for_too_long() -> None:
 
 
 def test_no_more_than_a_share_of_the_pools_is_replaced_at_once() -> None:
-    """When all pools are unready, it is hardly the pools that are broken."""
+    """If all pools are unready, the cause is probably elsewhere, and replacements do not help."""
     workloads = [make_jobset(f"train-{index}") for index in range(10)]
     world = World(*workloads, settings_=settings(replaced_share_percent=20))
     for workload in workloads:
@@ -189,7 +189,7 @@ def test_no_more_than_a_share_of_the_pools_is_replaced_at_once() -> None:
 
 
 def test_an_unready_pool_that_cannot_be_deleted_does_not_keep_others_from_being_replaced() -> None:
-    """The pods of its tenant may tolerate every cordon."""
+    """Pods of its tenant that tolerate every cordon can prevent the delete."""
     world = World(*(make_jobset(f"train-{index}") for index in range(2)), settings_=settings(replaced_share_percent=20))
     for index, workload in enumerate(list(world.workloads.values())):
         world.put_pool(make_pool(workload), ready=False)
@@ -200,7 +200,7 @@ def test_an_unready_pool_that_cannot_be_deleted_does_not_keep_others_from_being_
 
 
 def vanished(count: int, *, pools: int, seen: bool = False) -> World:
-    """Return a world with so many pools, of which so many have lost their JobSets."""
+    """Return a world with `pools` pools, `count` of them without JobSets. `seen`: their deletion was observed."""
     workloads = [make_jobset(f"train-{index}") for index in range(pools)]
     world = World(*workloads)
     for workload in workloads:
@@ -226,7 +226,7 @@ def vanished(count: int, *, pools: int, seen: bool = False) -> World:
 def test_pools_whose_jobsets_vanish_in_a_mass_go_one_at_a_time(
     *, count: int, pools: int, seen: bool, want: int
 ) -> None:
-    """A list that leaves half of the world out must not end the training of half of the world."""
+    """An incomplete list of JobSets must not end the training jobs that it leaves out."""
     world = vanished(count, pools=pools, seen=seen)
     world.run(2, seconds=40)
     assert len(world.deleted) == want
@@ -248,7 +248,7 @@ def test_a_delete_that_is_held_up_for_ten_minutes_is_an_alert() -> None:
 
 @pytest.mark.parametrize("status", [PoolStatus.STOPPING, PoolStatus.UNKNOWN])
 def test_pools_in_these_states_are_not_touched(status: PoolStatus) -> None:
-    """GKE deletes the one; nobody knows what the other is."""
+    """GKE is already deleting the first pool, and the state of the second is unknown."""
     world = World()
     world.put_pool(make_pool(make_jobset(), status=status))
     assert reasons(world, 10_000) == []
@@ -267,7 +267,7 @@ def test_foreign_pools_are_never_touched() -> None:
 
 
 def test_the_deletion_delay_runs_from_when_nothing_needs_the_pool() -> None:
-    """And begins anew when something needed it in between."""
+    """The delay restarts if a workload needed the pool in between."""
     world = due_world(suspended=True)
     world.settings = settings(deletion_delay_seconds=100.0)
     assert reasons(world, 99) == []
@@ -282,7 +282,7 @@ def test_the_deletion_delay_runs_from_when_nothing_needs_the_pool() -> None:
 
 
 def test_a_refused_delete_waits_for_its_next_try_or_for_another_status_of_its_pool() -> None:
-    """What was in the way may be over when GKE shows the pool in another state."""
+    """The operation that blocked the delete may have ended when the status changes."""
     world = due_world(suspended=True)
     world.refuse_delete = lambda _: failure(FailureKind.OPERATION_IN_THE_WAY)
     world.run(30)
@@ -302,7 +302,7 @@ def test_a_refused_delete_waits_for_its_next_try_or_for_another_status_of_its_po
 
 
 def test_a_moment_in_the_future_keeps_no_pool_for_ever() -> None:
-    """A clock ran wrong when the hint was written."""
+    """The clock was wrong when the hint was saved."""
     world = due_world(suspended=True)
     (pool,) = world.pools.values()
     world.memory = replace(world.memory, unneeded_since={pool.name: after(10**9)})
@@ -310,7 +310,7 @@ def test_a_moment_in_the_future_keeps_no_pool_for_ever() -> None:
 
 
 def test_a_pool_that_is_wanted_again_is_uncordoned() -> None:
-    """The cordon was ours; one of somebody else stays."""
+    """Only the cordon that the provisioner set is removed."""
     world = due_world(suspended=True)
     (pool,) = world.pools.values()
     world.put(make_node(pool, 0, cordoned=True, cordoned_by_us=True), make_node(pool, 1, cordoned=True))
@@ -321,7 +321,7 @@ def test_a_pool_that_is_wanted_again_is_uncordoned() -> None:
 
 
 def narrowed_world(count: int = 1) -> World:
-    """Return a world with pools of JobSets of a namespace that is not served any more, and their delete due."""
+    """Return a world with pools that are due for deletion, of JobSets in a namespace that is no longer served."""
     world = World(settings_=settings(namespaces=("served",)))
     for index in range(count):
         world.put_pool(make_pool(make_jobset(f"train-{index}")))
@@ -329,7 +329,7 @@ def narrowed_world(count: int = 1) -> World:
 
 
 def run_needed(world: World, seconds: int, *, needed: set[str]) -> list[float]:
-    """Let time pass; whose delete is tried is needed, or goes; return when something was tried."""
+    """Run a round each second; return the times of the deletes. Deletes of pools in `needed` fail as NEEDED."""
     tried: list[float] = []
     for _ in range(seconds):
         plan = world.look()
@@ -345,21 +345,21 @@ def run_needed(world: World, seconds: int, *, needed: set[str]) -> list[float]:
 
 
 def test_a_jobset_that_nobody_watches_keeps_its_pool_without_an_alert() -> None:
-    """SERVED_NAMESPACES was narrowed: whether it lives is asked every minute, and it may live for ever."""
+    """SERVED_NAMESPACES was narrowed. A live read checks every minute, without limit, whether the JobSet exists."""
     world = narrowed_world(5)
     names = set(world.pools)
     tried = run_needed(world, 1500, needed=names)
     assert world.deleted == []
     assert not [alert for plan in world.plans for alert in plan.alerts]
     moments = sorted(set(tried))
-    # All of them are asked about together: one list of pools serves all.
+    # All pools are checked in the same round, so that one list of pools serves all checks.
     assert 20 <= len(moments) <= 26
     assert len(tried) == 5 * len(moments)
     assert world.plans[-1].pools[0].note == "JobSet x lives"
 
 
 def test_the_cordons_of_a_pool_whose_jobset_lives_after_all_are_undone() -> None:
-    """As where it was resumed while its pool was cordoned and settled; nothing in the caches shows it."""
+    """The JobSet may be resumed while its pool is cordoned and settling; the caches do not contain this JobSet."""
     world = narrowed_world()
     (pool,) = world.pools.values()
     world.put(make_node(pool, 0, cordoned=True, cordoned_by_us=True), make_node(pool, 1, cordoned=True))
@@ -376,7 +376,7 @@ def test_a_jobset_that_nobody_watches_gives_its_pool_up_when_it_ends() -> None:
 
 
 def test_many_jobsets_that_nobody_watches_are_no_mass_disappearance() -> None:
-    """That none of them is seen is what the setting asks for; each is asked about by itself."""
+    """The setting excludes these JobSets from the watch. Each is checked separately with a live read."""
     world = narrowed_world(10)
     run_needed(world, 40, needed=set())
     assert len(world.deleted) == 10
@@ -390,7 +390,7 @@ def test_a_pool_that_nobody_watches_is_given_to_nobody() -> None:
 
 
 def test_a_watched_jobset_that_lives_against_all_caches_is_an_alert() -> None:
-    """Then the caches are wrong, and somebody has to look."""
+    """The caches are wrong in this case, and the administrator has to find the cause."""
     world = World()
     pool = world.put_pool(make_pool(make_jobset()))
     run_needed(world, 700, needed={pool.name})
@@ -398,7 +398,7 @@ def test_a_watched_jobset_that_lives_against_all_caches_is_an_alert() -> None:
 
 
 def test_those_that_are_held_up_do_not_keep_the_vanished_waiting() -> None:
-    """One a minute goes, and each has its turn."""
+    """One pool per minute is deleted; the tries rotate over all pools."""
     world = World()
     for index in range(6):
         world.put_pool(make_pool(make_jobset(f"train-{index}")))
@@ -408,7 +408,7 @@ def test_those_that_are_held_up_do_not_keep_the_vanished_waiting() -> None:
 
 
 def test_a_jobset_that_is_not_opted_in_any_more_keeps_its_pool_until_it_ends() -> None:
-    """OPT_IN_LABEL says who may buy; what is there is used and goes as ever."""
+    """OPT_IN_LABEL only restricts creates. Existing pools are used and deleted as usual."""
     workload = make_jobset()
     world = due_world()
     world.settings = settings(opt_in_label=("team", "a"))
@@ -419,7 +419,7 @@ def test_a_jobset_that_is_not_opted_in_any_more_keeps_its_pool_until_it_ends() -
 
 
 def test_vanished_pools_that_are_not_due_yet_wake_nobody() -> None:
-    """A decision that is due at once, again and again, would keep the processor busy until the delay is over."""
+    """Decisions that are due immediately would keep the processor busy until the end of the delay."""
     world = vanished(8, pools=8)
     plan = world.step(seconds=0)
     assert not plan.deletes
