@@ -129,7 +129,7 @@ def test_pods_that_use_a_request_get_the_pools_whose_nodes_they_select(reverse: 
     } == {job: [make_marks(jobset, job=job)[constants.SLICE]] * 2 for job in pools}
 
 
-def test_people_are_told_what_a_slice_of_a_request_waits_for() -> None:
+def test_status_reason_of_a_request_slice_follows_its_pods() -> None:
     """The reason changes when the pods are created and when they are bound."""
     world = Asking(raw_request("req", 2))
     reasons = []
@@ -146,7 +146,7 @@ def test_people_are_told_what_a_slice_of_a_request_waits_for() -> None:
     ]
 
 
-def test_nobody_else_takes_the_pools_of_a_request() -> None:
+def test_pools_of_a_request_are_not_used_by_other_workloads() -> None:
     world = served(4)
     stranger = make_jobset("stranger", replicas=2)
     world.add(stranger)
@@ -166,7 +166,7 @@ def test_a_booking_ends_with_the_workload_that_used_it() -> None:
     assert len(world.deleted) == 2
 
 
-def test_a_booking_that_nobody_uses_expires_and_its_pools_go() -> None:
+def test_unused_booking_expires_and_its_pools_are_deleted() -> None:
     world = served(4)
     world.run(19, seconds=30.0)
     assert "BookingExpired" not in world.conditions()
@@ -200,7 +200,7 @@ def test_a_booking_ends_when_some_pods_of_the_request_run_elsewhere() -> None:
     assert len(world.deleted) == 1
 
 
-def test_a_pool_that_is_lost_before_its_use_revokes_the_request() -> None:
+def test_request_is_revoked_if_a_pool_is_lost_before_its_use() -> None:
     world = served(4)
     lost = min(world.pools)
     world.remove_pool(lost)
@@ -210,7 +210,7 @@ def test_a_pool_that_is_lost_before_its_use_revokes_the_request() -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_stockout_fails_a_request_in_the_words_of_gke_and_gives_back_what_is_there(restart: bool) -> None:
+def test_request_fails_with_the_message_of_a_stockout_and_its_pools_are_deleted(restart: bool) -> None:
     world = Asking(raw_request("req", 4))
     world.run(2)
     first, second = sorted(world.pools)
@@ -268,7 +268,7 @@ def test_a_request_waits_while_one_of_its_pools_tries_after_a_stockout() -> None
         "opted in",
     ],
 )
-def test_what_can_never_be_had_fails_at_once(
+def test_impossible_request_fails_immediately(
     counts: tuple[int, ...], template: Requirements, limits: dict[str, Any], words: str
 ) -> None:
     world = Asking(**limits)
@@ -279,7 +279,7 @@ def test_what_can_never_be_had_fails_at_once(
     assert world.created == []
 
 
-def test_a_request_for_others_is_not_answered() -> None:
+def test_unserved_request_gets_no_status() -> None:
     world = Asking(raw_request("req", 3), opt_in_label=("team", "a"))
     world.run(2)
     assert "status" not in world.raw["req"]
@@ -296,7 +296,7 @@ def test_a_request_that_is_served_in_part_fails() -> None:
     assert world.pools == {}
 
 
-def test_what_a_namespace_asks_for_is_bounded() -> None:
+def test_slices_that_buffers_of_a_namespace_request_are_bounded() -> None:
     """Otherwise one small object could cost as much work as thousands of pods, and delay other namespaces."""
     world = Asking(*(raw_buffer(f"b{number}", replicas=768) for number in range(7)), max_chips=8)
     world.run(1)
@@ -307,7 +307,7 @@ def test_what_a_namespace_asks_for_is_bounded() -> None:
     assert world.conditions("b5")
 
 
-def test_a_time_at_the_end_of_all_times_stops_nothing() -> None:
+def test_condition_time_in_the_year_9999_does_not_stop_decisions() -> None:
     """A user who may write the status of a request can write any time."""
     world = served(2)
     for each in world.raw["req"]["status"]["conditions"]:
@@ -338,7 +338,7 @@ def test_a_request_waits_for_its_templates_and_for_limits() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda name: raw_request(name, 2), lambda name: raw_buffer(name, replicas=1)])
-def test_limit_with_room_for_one_request_leaves_the_statuses_of_all_others(
+def test_limit_with_room_for_one_request_does_not_change_other_statuses(
     make: Callable[[str], dict[str, Any]],
 ) -> None:
     """In the past, 1,000 requests caused 1,000 writes whenever another tenant's pool was created or deleted."""
@@ -400,7 +400,7 @@ def test_chips_of_a_request_count_for_its_pods_once_they_run() -> None:
     assert world.plans[-1].limits[0].used == 32
 
 
-def test_request_beside_a_stream_of_younger_marked_jobs_gets_the_pools_that_become_free() -> None:
+def test_request_gets_freed_pools_before_a_stream_of_younger_marked_jobs() -> None:
     world = Asking(max_chips=16, marked=True)
     jobs = [make_jobset(f"job{number:02}", created_at=after(10 * number)) for number in range(16)]
     world.add(*jobs[:2])
@@ -431,7 +431,7 @@ def test_idle_pools_serve_a_request_and_are_kept_over_a_restart() -> None:
     assert (world.deleted, "CapacityRevoked" in world.conditions()) == ([], False)
 
 
-def test_a_buffer_is_used_and_full_again() -> None:
+def test_buffer_is_refilled_after_a_job_uses_a_slice() -> None:
     world = Asking(raw_buffer(replicas=2))
     world.live(4)
     assert (len(world.created), world.raw["warm"]["status"]["replicas"]) == (2, 2)
@@ -450,7 +450,7 @@ def test_a_buffer_is_used_and_full_again() -> None:
     assert world.pools == {}
 
 
-def test_a_slice_that_waits_takes_a_pool_that_a_buffer_waits_for() -> None:
+def test_waiting_slice_gets_the_pool_that_was_created_for_a_buffer() -> None:
     world = Asking(raw_buffer(replicas=1))
     world.run(2)
     job = make_jobset("train")
@@ -473,7 +473,7 @@ def test_a_slice_that_waits_takes_a_pool_that_a_buffer_waits_for() -> None:
         ({"replicas": 1, "limits": {"cpu": 4}}, 0),
     ],
 )
-def test_how_many_slices_a_buffer_has(spec: dict[str, Any], slices: int) -> None:
+def test_slices_of_a_buffer_follow_replicas_limits_and_percentage(spec: dict[str, Any], slices: int) -> None:
     world = Asking()
     world.add(make_jobset("train", replicas=3))
     world.live(4)
@@ -484,7 +484,9 @@ def test_how_many_slices_a_buffer_has(spec: dict[str, Any], slices: int) -> None
 
 
 @pytest.mark.parametrize(("changes", "ends"), [({"suspended": True}, False), ({"terminal_state": "Completed"}, True)])
-def test_a_booking_ends_with_its_workload_and_not_before_that_has_begun(changes: dict[str, Any], *, ends: bool) -> None:
+def test_booking_ends_if_its_workload_completed_but_not_if_it_is_suspended(
+    changes: dict[str, Any], *, ends: bool
+) -> None:
     world = served(4)
     jobset = world.consume("req", 2)
     world.end_pods(jobset)

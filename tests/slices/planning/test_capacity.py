@@ -159,7 +159,9 @@ def bought(world: World) -> list[str]:
         ),
     ],
 )
-def test_the_choices_of_a_slice(asked: dict[str, Any], changes: dict[str, Any], want: list[str]) -> None:
+def test_choices_of_a_slice_follow_pod_then_jobset_then_settings(
+    asked: dict[str, Any], changes: dict[str, Any], want: list[str]
+) -> None:
     assert [str(each) for each in choices_of(slice_of(**asked), settings(**changes)).open] == want
 
 
@@ -184,7 +186,7 @@ def test_the_choices_of_a_slice(asked: dict[str, Any], changes: dict[str, Any], 
         ),
     ],
 )
-def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str], want: str) -> None:
+def test_capacity_that_the_pod_selects_overrides_annotations_and_settings(selector: dict[str, str], want: str) -> None:
     """The pod also fits the pool that is created."""
     slice_ = slice_of(selector=selector, annotations={constants.CAPACITY: "on-demand"})
     choices = choices_of(slice_, settings(capacity="spot, on-demand, reservation/r9"))
@@ -277,7 +279,9 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
         ),
     ],
 )
-def test_a_slice_without_any_choice_is_told(asked: dict[str, Any], changes: dict[str, Any], words: list[str]) -> None:
+def test_slice_without_a_valid_choice_raises_an_error_with_the_reason(
+    asked: dict[str, Any], changes: dict[str, Any], words: list[str]
+) -> None:
     """The message contains the reason and says what to change."""
     with pytest.raises(UnmeetableError) as caught:
         choices_of(slice_of(**asked), settings(**changes))
@@ -307,7 +311,7 @@ def test_a_slice_without_any_choice_is_told(asked: dict[str, Any], changes: dict
         ),
     ],
 )
-def test_a_choice_that_cannot_be_is_left_out_and_told(
+def test_impossible_choice_is_skipped_and_reported(
     capacity: str, changes: dict[str, Any], want: list[str], words: str
 ) -> None:
     """The other choices are tried, and the owner gets an Event although a pool is created."""
@@ -322,7 +326,7 @@ def test_a_choice_that_cannot_be_is_left_out_and_told(
     assert words in notice.message
 
 
-def test_a_label_that_is_not_copied_is_told_with_the_pool_that_is_bought() -> None:
+def test_label_that_is_not_copied_is_reported_although_a_pool_is_created() -> None:
     key = "node-restriction.kubernetes.io/team"
     plan = World(jobset_of(labels={key: "root"}, pod_annotations={constants.COPY_LABELS: key})).look()
     assert key not in plan.creates[0].request.labels
@@ -336,7 +340,7 @@ def test_a_choice_that_the_pod_does_not_tolerate_is_skipped() -> None:
     assert bought(world) == ["on-demand in us-central2-b"]
 
 
-def test_where_no_choice_fits_all_reasons_are_told() -> None:
+def test_notice_has_the_reasons_of_all_choices_if_none_fits() -> None:
     workload = jobset_of(tolerations=(CHIP_TOLERATION,), selector={constants.PROVISIONING: "standard"})
     (notice,) = World(workload, settings_=settings(capacity="spot, flex-start")).look().notices
     assert notice.reason == constants.INVALID_REQUEST
@@ -354,7 +358,7 @@ def test_where_no_choice_fits_all_reasons_are_told() -> None:
         (constants.MAX_RUN_DURATION, "1d"),
     ],
 )
-def test_an_annotation_that_cannot_be_read_is_told_and_costs_no_other_its_turn(key: str, text: str) -> None:
+def test_invalid_annotation_is_reported_and_does_not_delay_other_jobsets(key: str, text: str) -> None:
     """The Event names the key and the value, and is recorded on the pod and the JobSet."""
     world = World(jobset_of("bad", annotations={key: text}, replicas=2), jobset_of("good"), settings_=settings())
     plan = world.look()
@@ -392,7 +396,9 @@ def test_an_annotation_that_cannot_be_read_is_told_and_costs_no_other_its_turn(k
         pytest.param({"annotations": {constants.MAX_RUN_DURATION: "168h"}}, {}, 604800, id="the longest"),
     ],
 )
-def test_the_max_run_duration_of_flex_start_nodes(asked: dict[str, Any], changes: dict[str, Any], want: int) -> None:
+def test_max_run_duration_follows_selector_then_annotation_then_setting(
+    asked: dict[str, Any], changes: dict[str, Any], want: int
+) -> None:
     slice_ = slice_of(**asked)
     assert request_of(slice_, capacity="flex-start", **changes).max_run_seconds == want
     if "selector" not in asked:
@@ -413,7 +419,7 @@ def test_the_max_run_duration_of_flex_start_nodes(asked: dict[str, Any], changes
     ],
     ids=["too short", "too long", "a selector too short", "a selector with a unit", "digits of another script"],
 )
-def test_a_max_run_duration_out_of_bounds_is_told(asked: dict[str, Any], words: str) -> None:
+def test_invalid_max_run_duration_is_reported(asked: dict[str, Any], words: str) -> None:
     (notice,) = World(jobset_of(**asked), settings_=settings(capacity="flex-start")).look().notices
     assert words in notice.message
 
@@ -434,7 +440,7 @@ def test_pool_of_a_marked_slice_that_starts_together_is_free_or_tainted_if_nodes
 # --- Fallback to the next choice ---
 
 
-def test_when_all_choices_are_out_of_stock_one_event_names_them_all() -> None:
+def test_one_event_names_all_choices_if_all_are_out_of_stock() -> None:
     """The Event has the messages of GKE and the times of the next tries. The loop wakes up for the earliest try."""
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = refuse(
@@ -452,7 +458,7 @@ def test_when_all_choices_are_out_of_stock_one_event_names_them_all() -> None:
     assert plan.wake_at == min(each.until for each in world.memory.backoffs.values())
 
 
-def test_a_refused_choice_gives_way_to_the_next_and_is_not_held_against_it() -> None:
+def test_next_choice_is_used_after_the_first_was_rejected() -> None:
     """The rejection of the first choice does not count against the second, which is tried again after its stockout."""
     world = World(jobset_of("one"), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = refuse(on_demand=failure(FailureKind.INVALID, "No such disk."), spot=STOCKOUT)
@@ -466,7 +472,7 @@ def test_a_refused_choice_gives_way_to_the_next_and_is_not_held_against_it() -> 
     assert bought(world) == ["spot in us-central2-b"]
 
 
-def test_all_choices_refused_are_told_as_a_failure() -> None:
+def test_slice_is_reported_as_failed_if_all_choices_are_rejected() -> None:
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = lambda create: failure(FailureKind.INVALID, f"Not {create.request.capacity.value}.")
     world.run(3)
@@ -476,7 +482,7 @@ def test_all_choices_refused_are_told_as_a_failure() -> None:
     assert "Not spot" in notice.message
 
 
-def test_what_concerns_every_call_blocks_all_choices_with_one_message() -> None:
+def test_missing_permission_blocks_all_choices_with_one_message() -> None:
     """The missing permission to create pools concerns every choice."""
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot, flex-start"))
     calls: list[str] = []
@@ -525,13 +531,13 @@ def test_all_pools_of_a_jobset_are_in_the_zone_of_the_first(*, by_annotation: bo
     assert world.bound(workload) == 3
 
 
-def test_without_same_zone_the_slices_spread() -> None:
+def test_slices_are_created_in_several_zones_without_same_zone() -> None:
     world = one_in_each_zone(jobset_of(replicas=2))
     world.run(3)
     assert zones_bought(world) == ["us-central2-a", "us-central2-b"]
 
 
-def test_a_free_pool_of_another_zone_is_not_taken() -> None:
+def test_free_pool_of_another_zone_is_not_used_with_same_zone() -> None:
     workload, gone = jobset_of(replicas=2), jobset_of("gone", replicas=2)
     world = World(workload, settings_=settings(zones="us-central2-a, us-central2-b", same_zone=True))
     slow = {"deletion_delay_seconds": 3600.0}
@@ -545,7 +551,7 @@ def test_a_free_pool_of_another_zone_is_not_taken() -> None:
     assert far.name in world.pools
 
 
-def test_a_pod_that_selects_another_zone_than_its_siblings_is_told() -> None:
+def test_pod_that_selects_another_zone_than_its_jobset_is_reported() -> None:
     workload = jobset_of(replicas=2)
     world = World(settings_=settings(zones="us-central2-a, us-central2-b", same_zone=True))
     world.add(workload)
@@ -572,7 +578,7 @@ def flex_world(**changes: Any) -> tuple[World, Workload, Any]:
     return world, workload, name
 
 
-def test_a_flex_start_pool_without_nodes_waits_for_hours_and_has_not_failed() -> None:
+def test_flex_start_pool_without_nodes_is_kept_for_hours_and_does_not_fail() -> None:
     """The pool is neither replaced nor reported, and serves its slice when its nodes come after 12 hours."""
     world, workload, name = flex_world()
     world.run(12 * 60, seconds=60)
@@ -596,7 +602,7 @@ def test_a_flex_start_pool_without_nodes_serves_the_next_slice_of_its_shape() ->
 
 
 @pytest.mark.parametrize("made", [False, True], ids=["one node came", "the machines came, and no node is left"])
-def test_a_flex_start_pool_that_came_and_is_not_ready_is_replaced_as_others_are(*, made: bool) -> None:
+def test_flex_start_pool_that_lost_its_machines_is_replaced_like_other_pools(*, made: bool) -> None:
     """Google has already provided its machines once, so it no longer counts as queued."""
     world, _, name = flex_world(ready_timeout_seconds=600.0)
     world.put(replace(world.pools[name], made=made))
@@ -609,7 +615,7 @@ def test_a_flex_start_pool_that_came_and_is_not_ready_is_replaced_as_others_are(
     assert len(world.created) == 2
 
 
-def test_a_choice_that_another_project_does_not_grant_costs_the_next_one_no_try() -> None:
+def test_next_choice_is_tried_before_forbidden_reservations_are_retried() -> None:
     """Otherwise the reservations, whose waits end first, would be retried each time."""
     workload = make_jobset(annotations={constants.CAPACITY: "reservation/r1, reservation/r2, on-demand"})
     world = World(workload)
@@ -624,7 +630,7 @@ def test_a_choice_that_another_project_does_not_grant_costs_the_next_one_no_try(
     assert tried == ["r1", "r2", ""]
 
 
-def test_every_choice_refused_for_want_of_permission_is_tried_once_in_each_wait() -> None:
+def test_forbidden_choices_are_each_tried_once_per_wait() -> None:
     world = World(make_jobset(annotations={constants.CAPACITY: "reservation/r1, reservation/r2"}))
     tried: list[str] = []
 

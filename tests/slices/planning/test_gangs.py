@@ -60,7 +60,7 @@ def reasons(world: World) -> list[DeleteReason]:
 # --- Start together ---
 
 
-def test_a_slice_that_is_there_is_held_until_the_other_is() -> None:
+def test_ready_slice_is_held_until_the_other_slice_is_ready() -> None:
     """The leader of a held slice is not bound. Then both nodes of both pools are assigned in one round."""
     workload = gang()
     world = world_of(workload, pools=1)
@@ -74,7 +74,7 @@ def test_a_slice_that_is_there_is_held_until_the_other_is() -> None:
     assert (held(world), world.deleted, world.memory.gangs) == (set(), [], {})
 
 
-def test_that_a_slice_is_held_is_told_under_one_key() -> None:
+def test_held_slice_is_reported_under_one_key_during_the_whole_hold() -> None:
     """The key does not change when further slices become ready. It is no warning, and no pod is reported as stuck."""
     workload = gang(replicas=3)
     world = world_of(workload, pools=1, partial_hold_seconds=7200.0)
@@ -99,7 +99,9 @@ def test_that_a_slice_is_held_is_told_under_one_key() -> None:
         pytest.param(True, "true", 1, False, id="a JobSet of one slice has none to wait for"),
     ],
 )
-def test_only_who_asks_for_it_is_held(*, setting: bool, annotation: str | None, replicas: int, together: bool) -> None:
+def test_pool_is_held_only_if_setting_or_annotation_asks_for_all_or_nothing(
+    *, setting: bool, annotation: str | None, replicas: int, together: bool
+) -> None:
     """Pools of other workloads are assigned to their slices from their creation."""
     annotations = {constants.ALL_OR_NOTHING: annotation} if annotation else {}
     workload = make_jobset(replicas=replicas, annotations=annotations)
@@ -109,7 +111,7 @@ def test_only_who_asks_for_it_is_held(*, setting: bool, annotation: str | None, 
     assert world.bound(workload) == (0 if together else 1)
 
 
-def test_slices_that_come_later_do_not_hold_the_others() -> None:
+def test_slices_without_pods_do_not_delay_the_slices_with_pods() -> None:
     """With dependsOn, the JobSet controller creates the pods of the second group when the pods of the first run."""
     workload = gang()
     (first,) = workload.groups
@@ -128,7 +130,7 @@ def test_slices_that_come_later_do_not_hold_the_others() -> None:
 # --- Release ---
 
 
-def test_what_is_there_is_given_back_when_no_further_slice_comes() -> None:
+def test_ready_slices_are_released_after_the_hold_if_no_further_slice_is_ready() -> None:
     """PARTIAL_HOLD overrides the deletion delay. The JobSet pauses, the notices name the next try, and it succeeds."""
     workload = gang()
     world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
@@ -149,7 +151,7 @@ def test_what_is_there_is_given_back_when_no_further_slice_comes() -> None:
     assert world.bound(workload) == 2
 
 
-def test_a_slice_in_the_making_is_waited_for_however_long_gke_takes() -> None:
+def test_ready_slices_are_held_while_the_pool_of_another_is_in_creation() -> None:
     """The pool in creation may be ready soon. If its create fails instead, the slices that are ready are released."""
     workload = gang(replicas=3)
     world = world_of(workload)
@@ -167,7 +169,7 @@ def test_a_slice_in_the_making_is_waited_for_however_long_gke_takes() -> None:
     assert sorted(world.deleted) == sorted([first, second, third])
 
 
-def test_a_node_that_comes_and_goes_does_not_begin_the_time_anew() -> None:
+def test_hold_is_not_restarted_by_a_node_that_is_repeatedly_unready() -> None:
     workload = gang()
     world = world_of(workload, pools=1)
     world.live(2)
@@ -180,7 +182,7 @@ def test_a_node_that_comes_and_goes_does_not_begin_the_time_anew() -> None:
     assert reasons(world) == [DeleteReason.GIVEN_BACK]
 
 
-def test_no_pod_that_is_bound_is_ever_touched() -> None:
+def test_bound_pods_keep_running_when_another_slice_loses_its_pool() -> None:
     """One slice of a running JobSet gets no new pool for 200 minutes; the other slices keep running."""
     workload = gang(replicas=3)
     world = world_of(workload)
@@ -199,7 +201,7 @@ def test_no_pod_that_is_bound_is_ever_touched() -> None:
     assert held(world) == set()
 
 
-def test_a_held_pool_that_nobody_needs_serves_a_jobset_that_does_not_wait() -> None:
+def test_unneeded_held_pool_serves_a_jobset_without_all_or_nothing() -> None:
     """The nodes are no longer held as soon as a slice of the other JobSet counts on the pool."""
     workload, other = gang(), make_jobset("other")
     world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
@@ -211,7 +213,7 @@ def test_a_held_pool_that_nobody_needs_serves_a_jobset_that_does_not_wait() -> N
     assert (world.bound(other), len(world.created), held(world)) == (1, 1, set())
 
 
-def test_a_held_pool_that_nobody_needs_is_held_for_the_next_that_waits() -> None:
+def test_unneeded_held_pool_is_held_for_the_next_all_or_nothing_jobset() -> None:
     """The pool counts as one slice of the next JobSet, because both JobSets select the same nodes."""
     workload, other = gang("first"), gang("second")
     world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
@@ -234,7 +236,7 @@ def with_pod(world: World, workload: Workload, job: int, **requirements: Any) ->
     world.put(make_pod(workload, job=job, requirements=make_requirements(**requirements), marked=True))
 
 
-def test_a_jobset_with_one_impossible_slice_buys_nothing_and_says_why() -> None:
+def test_jobset_with_one_impossible_slice_gets_no_pool_and_reports_the_reason() -> None:
     """Each slice has its own reason. A JobSet without all-or-nothing gets the pools of its possible slices."""
     together, apart = gang("together"), make_jobset("apart", replicas=2)
     world = world_of(together, apart)
@@ -254,7 +256,7 @@ def test_a_jobset_with_one_impossible_slice_buys_nothing_and_says_why() -> None:
     assert "3x3x3" in waits.message
 
 
-def test_a_slice_that_gke_refuses_for_good_ends_the_buying_of_the_others() -> None:
+def test_slice_that_gke_always_rejects_ends_the_creates_for_the_other_slices() -> None:
     """In the past, the pools of the other slices were created and released up to four times in five hours."""
     workload = gang(replicas=3)
     world = world_of(workload)
@@ -305,7 +307,7 @@ def test_other_slices_are_created_once_the_pool_of_the_rejected_slice_is_up() ->
         ({"max_creates_per_hour": 2}, "MAX_CREATES_PER_HOUR"),
     ],
 )
-def test_limits_that_cannot_hold_all_slices_let_none_be_bought(changes: dict[str, Any], limit: str) -> None:
+def test_limit_too_low_for_all_slices_prevents_every_create_of_the_jobset(changes: dict[str, Any], limit: str) -> None:
     """The notice names the limit, and another JobSet that fits is served."""
     world = world_of(gang("a", replicas=3), gang("b"), **changes)
     plan = world.look()
@@ -316,7 +318,7 @@ def test_limits_that_cannot_hold_all_slices_let_none_be_bought(changes: dict[str
 # --- Flex-start ---
 
 
-def test_flex_start_pools_without_nodes_are_waited_for_however_long() -> None:
+def test_flex_start_pools_without_nodes_are_kept_without_a_time_limit() -> None:
     """No hold starts before a slice is ready. Then the other pool has PARTIAL_HOLD (20 minutes) to get its nodes."""
     template = make_requirements(accelerator="tpu-v5p-slice", tolerations=())
     workload = gang(template=template)
@@ -331,7 +333,7 @@ def test_flex_start_pools_without_nodes_are_waited_for_however_long() -> None:
     assert (world.bound(workload), world.deleted) == (2, [])
 
 
-def test_a_flex_start_pool_has_its_time_however_long_gke_took_to_create_it() -> None:
+def test_hold_for_a_flex_start_pool_starts_when_gke_has_created_it() -> None:
     """The first slice is ready for more than PARTIAL_HOLD when the second pool runs; its nodes come even later."""
     template = make_requirements(accelerator="tpu-v5p-slice", tolerations=())
     workload = gang(template=template)
@@ -372,7 +374,7 @@ def holder(world: World, accelerator: str = V4) -> str:
 
 
 def test_workload_that_released_its_pools_holds_next_while_all_others_wait() -> None:
-    """The first JobSet gets the pools that the second released. Notices of the others say that a workload holds slices."""
+    """The first JobSet gets the pools that the second released. Notices of the others name the hold of a workload."""
     first, second, other = gang("first", replicas=3), gang("second"), gang("other")
     world = half_served(first, second, pools=2)
     while holder(world) != "first":
@@ -461,7 +463,7 @@ def test_accelerator_is_not_held_by_a_workload_that_waits_for_another() -> None:
     assert world.bound(honest) == 2
 
 
-def test_a_slice_that_has_ended_is_not_told_that_it_is_held() -> None:
+def test_ended_slice_is_not_reported_as_held() -> None:
     """The JobSet keeps the pool of the ended slice for a restart, while another of its slices waits for a pool."""
     workload = gang()
     world = world_of(workload)
@@ -476,7 +478,7 @@ def test_a_slice_that_has_ended_is_not_told_that_it_is_held() -> None:
     assert constants.HELD_FOR_OTHERS not in {each.reason for each in plan.notices}
 
 
-def test_unmarked_workload_that_should_start_together_is_told_how_to_get_its_pods_marked() -> None:
+def test_unmarked_all_or_nothing_workload_gets_a_notice_how_to_mark_its_pods() -> None:
     for marked, told in ((False, 1), (True, 0)):
         world = World(gang("train"), marked=marked)
         plan = world.step()
@@ -516,7 +518,7 @@ def test_every_workload_that_starts_together_is_served_and_never_in_part(
 
 
 @pytest.mark.parametrize("hold", [0.0, 1.0, 30.0])
-def test_a_hold_of_nothing_is_no_loop(hold: float) -> None:
+def test_hold_of_at_most_30_seconds_does_not_cause_rapid_creates(hold: float) -> None:
     """An incomplete set of slices is released immediately, and the next try waits."""
     world = world_of(gang(), pools=1, partial_hold_seconds=hold)
     world.live(300)
@@ -550,7 +552,7 @@ def test_decision_that_releases_pools_creates_none(hold: float) -> None:
         pytest.param(None, {"max_pools_per_jobset": 2}, id="its slices are more than MAX_POOLS_PER_JOBSET"),
     ],
 )
-def test_workload_that_can_never_be_served_holds_nothing(
+def test_workload_that_can_never_be_served_holds_no_pools(
     impossible: FailureKind | None, limits: dict[str, int]
 ) -> None:
     """A new JobSet does not wait an hour for a JobSet that can never start; the pools of that JobSet are deleted."""

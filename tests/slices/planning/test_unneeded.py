@@ -40,11 +40,11 @@ def due_world(**jobset_changes: Any) -> World:
         ({"groups": ()}, DeleteReason.NOT_NEEDED),
     ],
 )
-def test_a_pool_goes_with_what_its_jobset_has_become(changes: dict[str, Any], reason: DeleteReason) -> None:
+def test_delete_reason_of_a_pool_follows_the_state_of_its_jobset(changes: dict[str, Any], reason: DeleteReason) -> None:
     assert reasons(due_world(**changes)) == [reason]
 
 
-def test_a_jobset_that_is_not_there_gives_its_pool_up() -> None:
+def test_pool_of_a_deleted_jobset_is_deleted() -> None:
     """The delete contains the JobSet's identity and a node, which the check with live reads needs."""
     world = due_world()
     (workload,) = world.workloads.values()
@@ -57,7 +57,7 @@ def test_a_jobset_that_is_not_there_gives_its_pool_up() -> None:
     assert delete.node.kind == "Node"
 
 
-def test_of_two_pools_of_one_slice_the_newer_stays() -> None:
+def test_newer_of_two_pools_of_a_slice_is_kept() -> None:
     workload = make_jobset()
     world = World(workload)
     old, new = world.put_pool(make_pool(workload)), world.put_pool(make_pool(workload, attempt=1))
@@ -92,7 +92,9 @@ def put_leader(world: World, *, requirements: Any = None, **pod: Any) -> None:
         pytest.param({"phase": "Succeeded"}, False, id="that has finished"),
     ],
 )
-def test_a_pool_settles_before_it_goes_while_a_leader_is_pending(leader: dict[str, Any], *, settles: bool) -> None:
+def test_pool_settles_before_its_delete_while_a_matching_leader_is_pending(
+    leader: dict[str, Any], *, settles: bool
+) -> None:
     """The scheduler may have chosen a node without showing it yet. Whether the leader fits is not evaluated."""
     world = idle_world()
     put_leader(world, **leader)
@@ -124,7 +126,7 @@ def test_a_pool_to_which_no_pod_can_be_bound_is_deleted_without_settling(
     assert [delete.settle for delete in world.look().deletes] == [False]
 
 
-def test_leaders_that_ask_for_different_amounts_cost_nothing_for_each_idle_pool() -> None:
+def test_cost_of_settling_does_not_grow_with_leaders_times_idle_pools() -> None:
     """100 leaders that do not fit, and many idle pools: the selectors of the leaders are collected once per round."""
 
     def calls(pools: int, leaders: int) -> int:
@@ -144,14 +146,14 @@ def test_leaders_that_ask_for_different_amounts_cost_nothing_for_each_idle_pool(
     assert for_each_pair < 5
 
 
-def test_a_failed_pool_goes_at_once_though_its_jobset_lives() -> None:
+def test_failed_pool_is_deleted_immediately_although_its_jobset_exists() -> None:
     world = due_world()
     (pool,) = world.pools.values()
     world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.STOCKOUT)))
     assert [delete.reason for delete in world.look().deletes] == [DeleteReason.POOL_FAILED]
 
 
-def test_a_pool_without_all_its_nodes_ready_for_a_quarter_of_an_hour_is_replaced() -> None:
+def test_pool_with_unready_nodes_for_15_minutes_is_replaced() -> None:
     """All its spot VMs were preempted, or its chips never appear. No other controller replaces such a pool."""
     workload = make_jobset()
     world = World(workload)
@@ -178,7 +180,7 @@ def test_the_loop_is_woken_when_a_pool_has_been_unready_for_too_long() -> None:
     assert reasons(world) == [DeleteReason.NO_READY_NODES]
 
 
-def test_no_more_than_a_share_of_the_pools_is_replaced_at_once() -> None:
+def test_only_a_share_of_the_pools_is_replaced_at_the_same_time() -> None:
     """If all pools are unready, the cause is probably elsewhere, and replacements do not help."""
     workloads = [make_jobset(f"train-{index}") for index in range(10)]
     world = World(*workloads, settings_=settings(replaced_share_percent=20))
@@ -188,7 +190,7 @@ def test_no_more_than_a_share_of_the_pools_is_replaced_at_once() -> None:
     assert len(set(world.deleted)) == 2
 
 
-def test_an_unready_pool_that_cannot_be_deleted_does_not_keep_others_from_being_replaced() -> None:
+def test_undeletable_unready_pool_does_not_prevent_replacement_of_others() -> None:
     """Pods of its tenant that tolerate every cordon can prevent the delete."""
     world = World(*(make_jobset(f"train-{index}") for index in range(2)), settings_=settings(replaced_share_percent=20))
     for index, workload in enumerate(list(world.workloads.values())):
@@ -223,7 +225,7 @@ def vanished(count: int, *, pools: int, seen: bool = False) -> World:
         pytest.param(8, 8, True, 8, id="all, whose JobSets were seen to be deleted: a user gets what a user asks for"),
     ],
 )
-def test_pools_whose_jobsets_vanish_in_a_mass_go_one_at_a_time(
+def test_pools_are_deleted_one_at_a_time_if_most_jobsets_vanish(
     *, count: int, pools: int, seen: bool, want: int
 ) -> None:
     """An incomplete list of JobSets must not end the training jobs that it leaves out."""
@@ -233,7 +235,7 @@ def test_pools_whose_jobsets_vanish_in_a_mass_go_one_at_a_time(
     assert bool(world.plans[-1].alerts) is (want == 1)
 
 
-def test_a_delete_that_is_held_up_for_ten_minutes_is_an_alert() -> None:
+def test_delete_that_fails_for_ten_minutes_raises_an_alert() -> None:
     world = World()
     pool = world.put_pool(make_pool(make_jobset()))
     world.refuse_delete = lambda _: failure(FailureKind.PERMISSION, "Ask your administrator.")
@@ -247,7 +249,7 @@ def test_a_delete_that_is_held_up_for_ten_minutes_is_an_alert() -> None:
 
 
 @pytest.mark.parametrize("status", [PoolStatus.STOPPING, PoolStatus.UNKNOWN])
-def test_pools_in_these_states_are_not_touched(status: PoolStatus) -> None:
+def test_stopping_and_unknown_pools_are_not_deleted(status: PoolStatus) -> None:
     """GKE is already deleting the first pool, and the state of the second is unknown."""
     world = World()
     world.put_pool(make_pool(make_jobset(), status=status))
@@ -266,7 +268,7 @@ def test_foreign_pools_are_never_touched() -> None:
     assert world.plans[-1].pools == ()
 
 
-def test_the_deletion_delay_runs_from_when_nothing_needs_the_pool() -> None:
+def test_deletion_delay_starts_when_the_pool_becomes_unneeded() -> None:
     """The delay restarts if a workload needed the pool in between."""
     world = due_world(suspended=True)
     world.settings = settings(deletion_delay_seconds=100.0)
@@ -281,7 +283,7 @@ def test_the_deletion_delay_runs_from_when_nothing_needs_the_pool() -> None:
     assert len(world.look().deletes) == 1
 
 
-def test_a_refused_delete_waits_for_its_next_try_or_for_another_status_of_its_pool() -> None:
+def test_rejected_delete_is_repeated_at_its_next_try_or_on_a_new_pool_status() -> None:
     """The operation that blocked the delete may have ended when the status changes."""
     world = due_world(suspended=True)
     world.refuse_delete = lambda _: failure(FailureKind.OPERATION_IN_THE_WAY)
@@ -301,7 +303,7 @@ def test_a_refused_delete_waits_for_its_next_try_or_for_another_status_of_its_po
     assert len(world.look().deletes) == 1
 
 
-def test_a_moment_in_the_future_keeps_no_pool_for_ever() -> None:
+def test_unneeded_time_in_the_future_does_not_keep_a_pool() -> None:
     """The clock was wrong when the hint was saved."""
     world = due_world(suspended=True)
     (pool,) = world.pools.values()
@@ -309,7 +311,7 @@ def test_a_moment_in_the_future_keeps_no_pool_for_ever() -> None:
     assert len(reasons(world)) == 1
 
 
-def test_a_pool_that_is_wanted_again_is_uncordoned() -> None:
+def test_pool_that_is_needed_again_is_uncordoned() -> None:
     """Only the cordon that the provisioner set is removed."""
     world = due_world(suspended=True)
     (pool,) = world.pools.values()
@@ -344,7 +346,7 @@ def run_needed(world: World, seconds: int, *, needed: set[str]) -> list[float]:
     return tried
 
 
-def test_a_jobset_that_nobody_watches_keeps_its_pool_without_an_alert() -> None:
+def test_unwatched_jobset_keeps_its_pool_without_an_alert() -> None:
     """SERVED_NAMESPACES was narrowed. A live read checks every minute, without limit, whether the JobSet exists."""
     world = narrowed_world(5)
     names = set(world.pools)
@@ -358,7 +360,7 @@ def test_a_jobset_that_nobody_watches_keeps_its_pool_without_an_alert() -> None:
     assert world.plans[-1].pools[0].note == "JobSet x lives"
 
 
-def test_the_cordons_of_a_pool_whose_jobset_lives_after_all_are_undone() -> None:
+def test_pool_is_uncordoned_if_a_live_read_finds_its_jobset() -> None:
     """The JobSet may be resumed while its pool is cordoned and settling; the caches do not contain this JobSet."""
     world = narrowed_world()
     (pool,) = world.pools.values()
@@ -367,7 +369,7 @@ def test_the_cordons_of_a_pool_whose_jobset_lives_after_all_are_undone() -> None
     assert world.plans[-1].uncordons == (make_node(pool, 0).name,)
 
 
-def test_a_jobset_that_nobody_watches_gives_its_pool_up_when_it_ends() -> None:
+def test_pool_of_an_unwatched_jobset_is_deleted_when_the_jobset_ends() -> None:
     world = narrowed_world(2)
     name = min(world.pools)
     run_needed(world, 1000, needed=set(world.pools))
@@ -375,7 +377,7 @@ def test_a_jobset_that_nobody_watches_gives_its_pool_up_when_it_ends() -> None:
     assert world.deleted == [name]
 
 
-def test_many_jobsets_that_nobody_watches_are_no_mass_disappearance() -> None:
+def test_many_unwatched_jobsets_do_not_count_as_a_mass_disappearance() -> None:
     """The setting excludes these JobSets from the watch. Each is checked separately with a live read."""
     world = narrowed_world(10)
     run_needed(world, 40, needed=set())
@@ -383,13 +385,13 @@ def test_many_jobsets_that_nobody_watches_are_no_mass_disappearance() -> None:
     assert not [alert for plan in world.plans for alert in plan.alerts]
 
 
-def test_a_pool_that_nobody_watches_is_given_to_nobody() -> None:
+def test_pool_of_an_unwatched_jobset_serves_no_other_jobset() -> None:
     world = narrowed_world()
     world.add(make_jobset("new", namespace="served"))
     assert len(world.look().creates) == 1
 
 
-def test_a_watched_jobset_that_lives_against_all_caches_is_an_alert() -> None:
+def test_watched_jobset_that_exists_but_is_not_cached_raises_an_alert() -> None:
     """The caches are wrong in this case, and the administrator has to find the cause."""
     world = World()
     pool = world.put_pool(make_pool(make_jobset()))
@@ -397,7 +399,7 @@ def test_a_watched_jobset_that_lives_against_all_caches_is_an_alert() -> None:
     assert {alert.kind for alert in world.plans[-1].alerts} == {"pool_stuck"}
 
 
-def test_those_that_are_held_up_do_not_keep_the_vanished_waiting() -> None:
+def test_pool_that_is_still_needed_does_not_delay_other_deletes() -> None:
     """One pool per minute is deleted; the tries rotate over all pools."""
     world = World()
     for index in range(6):
@@ -407,7 +409,7 @@ def test_those_that_are_held_up_do_not_keep_the_vanished_waiting() -> None:
     assert set(world.pools) == needed
 
 
-def test_a_jobset_that_is_not_opted_in_any_more_keeps_its_pool_until_it_ends() -> None:
+def test_jobset_that_is_no_longer_opted_in_keeps_its_pool_until_it_ends() -> None:
     """OPT_IN_LABEL only restricts creates. Existing pools are used and deleted as usual."""
     workload = make_jobset()
     world = due_world()
@@ -418,7 +420,7 @@ def test_a_jobset_that_is_not_opted_in_any_more_keeps_its_pool_until_it_ends() -
     assert reasons(world) == [DeleteReason.WORKLOAD_FINISHED]
 
 
-def test_vanished_pools_that_are_not_due_yet_wake_nobody() -> None:
+def test_vanished_pools_that_are_not_due_cause_no_immediate_wake_up() -> None:
     """Decisions that are due immediately would keep the processor busy until the end of the delay."""
     world = vanished(8, pools=8)
     plan = world.step(seconds=0)
