@@ -1,4 +1,4 @@
-"""Limits on chips, pools and creates: they hold whatever happens, and say so."""
+"""Tests of the limits on chips, pools and creates, their notices, and the idle pools that are deleted for them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, m
 from tests.support.settings import settings
 from tests.support.world import World, failure
 
-#: Chips of the slice that the builders make: v4, 2x2x2.
+#: Chips of a slice of `make_jobset`: v4, topology 2x2x2.
 CHIPS = 8
 V4, V5P = "tpu-v4-podslice", "tpu-v5p-slice"
 
 
 def creates(plan: Plan) -> list[str]:
-    """Return the JobSets for which pools are made."""
+    """Return the names of the JobSets for which pools are created."""
     return [create.workload.name for create in plan.creates]
 
 
 def limited(**changes: Any) -> Any:
-    """Return settings with limits, under which idle pools stay for an hour."""
+    """Return settings with limits and a deletion delay of one hour."""
     return settings(**{"deletion_delay_seconds": 3600.0} | changes)
 
 
@@ -100,7 +100,7 @@ def limited(**changes: Any) -> Any:
     ],
 )
 def test_a_limit_stops_what_goes_beyond_it(changes: dict[str, Any], want: list[str], limit: str, words: str) -> None:
-    """Namespaces in turn, the longest waiting first; the others are told the limit's name on the pod and the JobSet."""
+    """Namespaces take turns, the oldest slice first. Events on the other pods and JobSets name the limit."""
     workloads = [jobset_of(name, namespace="team") for name in "abc"]
     world = World(*workloads, jobset_of("d", namespace="zoo", accelerator=V5P), settings_=settings(**changes))
     plan = world.look()
@@ -117,7 +117,7 @@ def test_a_limit_stops_what_goes_beyond_it(changes: dict[str, Any], want: list[s
 
 
 def test_a_pause_lasts_until_it_is_ended() -> None:
-    """Whoever waits learns since when; what waits is created when the pause ends."""
+    """The notice contains the start of the pause. The waiting pool is created when the pause ends."""
     world = World(jobset_of("a"))
     since = world.now - timedelta(days=8)
     plan = world.look(paused_since=since)
@@ -145,7 +145,7 @@ def test_limit_on_pools_of_a_jobset_counts_them_one_by_one() -> None:
     ],
 )
 def test_a_pool_that_others_took_is_not_counted_against_its_jobset(user: str, want: int) -> None:
-    """It could never have a pool again as long as the other runs."""
+    """Otherwise the JobSet would get no pool as long as the other JobSet runs on its pool."""
     owner, thief = make_jobset("owner", replicas=2), make_jobset("thief")
     world = World(owner, thief, settings_=settings(max_pools_per_jobset=1))
     world.put_pool(make_pool(owner))
@@ -163,7 +163,7 @@ def test_a_namesake_in_another_namespace_has_a_limit_of_its_own() -> None:
 
 @pytest.mark.parametrize("status", list(PoolStatus))
 def test_a_pool_counts_in_whatever_state(status: PoolStatus) -> None:
-    """Its chips may be paid for; a slice that fits in beside it is served, the next is not."""
+    """The chips of the pool may be paid for. Of the two slices, only one fits within the limit."""
     world = World(make_jobset(replicas=2), settings_=limited(max_chips=2 * CHIPS))
     world.put(make_pool(jobset_of("gone", accelerator=V5P), status=status))
     plan = world.look()
@@ -179,7 +179,7 @@ def test_a_flex_start_pool_counts_with_the_nodes_that_are_yet_to_come() -> None:
 
 
 def test_a_pause_stops_creates_and_nothing_else() -> None:
-    """Pools are used, idle pools go; when it ends, all that waits is bought."""
+    """Pools are still used, and idle pools deleted. When the pause ends, the waiting pools are created."""
     used, done, late = make_jobset("used"), make_jobset("done"), make_jobset("late")
     world = World(used, done)
     world.live(4)
@@ -199,11 +199,11 @@ def test_a_pause_stops_creates_and_nothing_else() -> None:
     assert len(world.created) == 4
 
 
-# --- Creates within an hour ---
+# --- MAX_CREATES_PER_HOUR ---
 
 
 def test_creates_are_counted_over_a_window_that_slides() -> None:
-    """The next one goes when the oldest is an hour old; the loop wakes for it."""
+    """The next create is sent when the oldest one is an hour old, and the loop wakes up at that time."""
     world = World(make_jobset("a"), settings_=settings(max_creates_per_hour=2))
     world.step(seconds=600)
     world.add(make_jobset("b"), make_jobset("c"))
@@ -215,7 +215,7 @@ def test_creates_are_counted_over_a_window_that_slides() -> None:
     world.now = after(3600)
     assert creates(world.step(seconds=0)) == ["c"]
     world.add(make_jobset("d"))
-    # Its turn begins.
+    # In this round, the turn of d begins.
     world.step(seconds=1)
     plan = world.step(seconds=0)
     assert (creates(plan), plan.wake_at) == ([], after(4200))
@@ -236,7 +236,7 @@ def test_a_create_that_gke_refuses_does_not_count(kind: FailureKind) -> None:
 
 
 def test_a_name_that_is_used_again_counts_again() -> None:
-    """A JobSet that is suspended and resumed over and over gets the same names."""
+    """A JobSet that is suspended and resumed repeatedly gets pools of the same names."""
     workload = make_jobset()
     quick = {"deletion_delay_seconds": 0.0, "node_min_lifespan_seconds": 0.0}
     world = World(workload, settings_=settings(max_creates_per_hour=3, **quick))
@@ -250,20 +250,20 @@ def test_a_name_that_is_used_again_counts_again() -> None:
 
 
 def test_creates_from_a_wrong_clock_block_nothing_for_ever() -> None:
-    """A moment more than an hour ahead is none of the last hour's."""
+    """A time in the future does not count as within the last hour."""
     world = World(make_jobset(), settings_=settings(max_creates_per_hour=1))
     world.memory = Memory(created_at=(after(10**7),))
     world.look()
     assert len(world.step().creates) + len(world.plans[0].creates) == 1
 
 
-# --- Idle pools in the way ---
+# --- Idle pools that use up a limit ---
 
 
 def idle_world(
     *shapes: str, idle_seconds: float = 60.0, marked: bool = False, **changes: Any
 ) -> tuple[World, list[PoolName]]:
-    """Return a world with idle pools, the first idle the longest."""
+    """Return a world with idle pools and their names, the pool that has been idle for longest first."""
     world = World(settings_=limited(**changes), marked=marked)
     names = []
     for index, shape in enumerate(shapes):
@@ -276,7 +276,7 @@ def idle_world(
 
 
 def test_idle_pools_in_the_way_of_a_limited_slice_go_before_their_delay() -> None:
-    """The longest idle first, and only as many as needed."""
+    """The pools that have been idle for longest are deleted first, and only as many as needed."""
     world, names = idle_world("2x2x1", "2x2x1", "2x2x1", "2x2x1", max_chips=16)
     world.add(make_jobset("a"))
     plan = world.step()
@@ -288,7 +288,7 @@ def test_idle_pools_in_the_way_of_a_limited_slice_go_before_their_delay() -> Non
 
 
 def test_an_idle_pool_of_ones_own_of_another_shape_is_in_the_way() -> None:
-    """The JobSet was updated, and may have no more pools."""
+    """The JobSet was updated, and MAX_POOLS_PER_JOBSET allows it no second pool."""
     world = World(settings_=limited(max_pools_per_jobset=1))
     pool = world.put_pool(make_pool(jobset_of("a", topology="2x2x1")))
     world.add(jobset_of("a"))
@@ -334,7 +334,7 @@ def test_no_idle_pool_goes_for_a_slice_that_would_not_be_bought_then(
 
 
 def test_no_idle_pool_goes_for_a_slice_that_gke_refuses() -> None:
-    """Its request is not sent again, whatever room there is."""
+    """The request is not repeated when a limit allows more chips, so a deleted pool would not help."""
     world, names = idle_world("2x2x1", "2x2x1", "2x2x1", "2x2x1", max_chips=24)
     world.refuse_create = lambda _: failure(FailureKind.INVALID)
     world.add(jobset_of("a"))
@@ -346,7 +346,7 @@ def test_no_idle_pool_goes_for_a_slice_that_gke_refuses() -> None:
 
 
 def test_an_idle_pool_of_another_scope_is_not_in_the_way() -> None:
-    """Its chips are not those that are missing."""
+    """Deleting a pool of another accelerator would not free chips under this limit."""
     world, names = idle_world(f"2x2x2 {V5P}", "2x2x1", max_chips_per_accelerator=((V4, 8),))
     world.add(make_jobset("a"))
     world.step()
@@ -354,7 +354,7 @@ def test_an_idle_pool_of_another_scope_is_not_in_the_way() -> None:
 
 
 def test_idle_pools_too_small_for_all_slices_that_start_together_are_kept() -> None:
-    """With all idle pools deleted, one of the two slices would still be missing."""
+    """Even if all idle pools were deleted, one of the two slices would still exceed the limit."""
     world, _ = idle_world("2x2x1", "2x2x1", marked=True, max_chips=12)
     world.add(make_jobset("a", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"}))
     world.live(20)

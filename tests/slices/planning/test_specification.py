@@ -1,4 +1,4 @@
-"""What a node pool is asked to be, and what its nodes will look like."""
+"""Tests of node pool requests: what GKE is sent for a slice, and the nodes that result from it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POD_ACCOUNT = "pod@p.iam.gserviceaccount.com"
 
 
 def fingerprint(slice_: Slice, **changes: Any) -> str:
-    """Return the digest of a slice's request, with changes of the supplier's."""
+    """Return the digest of a slice's request, after `changes` to the request that the supplier completes."""
     rules = replace(GKE_RULES, complete=lambda *given: replace(GKE_RULES.complete(*given), **changes))
     choice = choices_of(slice_, settings()).open[0]
     plan = specification.blueprint(slice_, settings(), rules, choice, {})
@@ -40,19 +40,19 @@ def fingerprint(slice_: Slice, **changes: Any) -> str:
 
 
 def request_of(slice_: Slice, attempt: int = 0, **changes: Any) -> NodePoolRequest:
-    """Return its request."""
+    """Return the request for the first choice of a slice."""
     return pool_request(slice_, settings(**changes), attempt)
 
 
 def refusal(slice_: Slice, **changes: Any) -> str:
-    """Return why no pool would serve it."""
+    """Return the reason why no pool can serve a slice."""
     with pytest.raises(UnmeetableError) as caught:
         request_of(slice_, **changes)
     return str(caught.value)
 
 
 def test_a_request_says_whose_pool_it_is() -> None:
-    """The labels of the Go provisioner, and ours."""
+    """They are the labels of the Go provisioner, and the number of the attempt."""
     slice_ = slice_of()
     labels = request_of(slice_, 3).labels
     assert dict(labels) == {
@@ -109,7 +109,7 @@ def test_annotations_of_the_pod_go_before_settings() -> None:
 def test_placement(
     *, accelerator: str, topology: str, chips: int, placement: bool, want_topology: str, want_policy: str
 ) -> None:
-    """As GKE accepts it; see the table of placement in the facts."""
+    """GKE rejects other combinations of placement topology and policy."""
     slice_ = slice_of(accelerator=accelerator, topology=topology, chips=chips, parallelism=1)
     made = request_of(slice_, single_host_placement=placement)
     assert (made.placement_topology, made.policy_name, made.topology) == (want_topology, want_policy, topology)
@@ -118,7 +118,7 @@ def test_placement(
 
 
 def test_nodes_may_pull_private_images_unless_the_settings_say_otherwise() -> None:
-    """GKE gives nodes no scope that allows it by itself."""
+    """The default scopes of GKE do not allow it."""
     assert request_of(slice_of()).oauth_scopes == ("https://www.googleapis.com/auth/cloud-platform",)
     other = ("https://www.googleapis.com/auth/devstorage.read_only",)
     assert request_of(slice_of(), node_oauth_scopes=other).oauth_scopes == other
@@ -134,20 +134,20 @@ def test_nodes_may_pull_private_images_unless_the_settings_say_otherwise() -> No
     ],
 )
 def test_auto_upgrade_follows_the_setting_and_the_channel(*, setting: bool | None, channel: str, want: bool) -> None:
-    """GKE takes no pool without auto-upgrade on a release channel."""
+    """GKE rejects pools without auto-upgrade if the cluster is on a release channel."""
     on_channel = settings(auto_upgrade=setting).on_channel(channel)
     assert pool_request(slice_of(), on_channel, 0).auto_upgrade is want
 
 
 def test_a_pool_of_a_reservation_says_so_to_pods_that_select_it() -> None:
-    """GKE leaves that label to whoever makes the pool."""
+    """GKE does not set this label; the client that creates the pool has to."""
     slice_ = slice_of(selector={constants.RESERVATION_NAME: "r1", constants.RESERVATION_AFFINITY: "specific"})
     assert request_of(slice_).labels[constants.RESERVATION_AFFINITY] == "specific"
     assert constants.RESERVATION_AFFINITY not in request_of(slice_of()).labels
 
 
 def test_a_pod_may_name_its_workload_policy() -> None:
-    """Then a label tells the topology, which the policy's name does not."""
+    """The name of such a policy does not contain the topology, so a label of the pool does."""
     slice_ = slice_of(
         accelerator="tpu7x", topology="4x4x4", selector={constants.PLACEMENT_POLICY: "mine"}, parallelism=16
     )
@@ -227,7 +227,7 @@ def test_what_no_pool_would_serve_is_not_bought(
 
 
 def test_labels_that_pods_select_or_ask_to_copy_come_along() -> None:
-    """Google's own are set by GKE, but for a few."""
+    """Labels of Google are set by GKE, except for a few."""
     slice_ = slice_of(
         selector={
             "team": "ml",
@@ -273,7 +273,7 @@ def test_labels_that_pods_select_or_ask_to_copy_come_along() -> None:
     ],
 )
 def test_a_pod_sets_no_labels_on_nodes_that_others_rely_on(key: str, changes: dict[str, Any], *, copied: bool) -> None:
-    """They are left out, and the owner is told; the pool is made all the same."""
+    """The labels are left out and reported to the owner, and the pool is created."""
     slice_ = slice_of(labels={key: "forged"}, annotations={constants.COPY_LABELS: f"{key},missing.k8s.io/x"})
     assert (request_of(slice_, **changes).labels.get(key) == "forged") is copied
     told = labels_left_out(slice_, settings(**changes), GKE_RULES)
@@ -281,7 +281,7 @@ def test_a_pod_sets_no_labels_on_nodes_that_others_rely_on(key: str, changes: di
 
 
 def test_long_names_are_cut_to_valid_label_values() -> None:
-    """A label's value has 63 characters at most and ends in a letter or digit."""
+    """A label value has at most 63 characters and ends with a letter or digit."""
     labels = request_of(slice_of(name="a" * 62 + "-" + "b" * 20)).labels
     assert labels[constants.POOL_JOBSET_NAME] == labels[constants.PARENT_NAME] == "a" * 62
 
@@ -296,12 +296,12 @@ def test_long_names_are_cut_to_valid_label_values() -> None:
     ],
 )
 def test_the_boot_disk_is_one_that_the_machine_takes(accelerator: str, topology: str, setting: str, want: str) -> None:
-    """Where GKE's default is accepted, GKE chooses."""
+    """Empty if the machine accepts GKE's default: then GKE chooses."""
     assert request_of(slice_of(accelerator=accelerator, topology=topology), node_disk_type=setting).disk_type == want
 
 
 def test_equal_requests_have_equal_fingerprints_over_attempts() -> None:
-    """Name and attempt are not part of what GKE is asked for."""
+    """The name and the attempt are not part of the fingerprint."""
     slice_ = slice_of()
     first, second = request_of(slice_), request_of(slice_, 1)
     assert first.name != second.name
