@@ -161,7 +161,7 @@ def freed_world() -> World:
     return world
 
 
-def test_pool_goes_from_one_slice_to_another_by_way_of_free() -> None:
+def test_pool_is_free_between_its_assignments_to_two_slices() -> None:
     """Only the second step checks the pods of each node with a live read."""
     world = freed_world()
     names = sorted(world.nodes)
@@ -172,7 +172,7 @@ def test_pool_goes_from_one_slice_to_another_by_way_of_free() -> None:
     assert (world.bound(RIVAL), len(world.created)) == (1, 1)
 
 
-def test_node_on_which_a_late_pod_was_found_is_assigned_after_the_pod_is_gone() -> None:
+def test_node_with_an_uncached_pod_is_assigned_after_the_pod_is_deleted() -> None:
     """The cache does not contain a pod of the first slice that was bound before the node became free."""
     world = freed_world()
     world.step()

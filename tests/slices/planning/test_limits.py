@@ -99,7 +99,9 @@ def limited(**changes: Any) -> Any:
         ),
     ],
 )
-def test_a_limit_stops_what_goes_beyond_it(changes: dict[str, Any], want: list[str], limit: str, words: str) -> None:
+def test_creates_beyond_a_limit_are_not_sent_and_reported(
+    changes: dict[str, Any], want: list[str], limit: str, words: str
+) -> None:
     """Namespaces take turns, the oldest slice first. Events on the other pods and JobSets name the limit."""
     workloads = [jobset_of(name, namespace="team") for name in "abc"]
     world = World(*workloads, jobset_of("d", namespace="zoo", accelerator=V5P), settings_=settings(**changes))
@@ -116,7 +118,7 @@ def test_a_limit_stops_what_goes_beyond_it(changes: dict[str, Any], want: list[s
     assert creates(world.look()) == [], "what is under way counts"
 
 
-def test_a_pause_lasts_until_it_is_ended() -> None:
+def test_pause_is_reported_and_lasts_until_its_end() -> None:
     """The notice contains the start of the pause. The waiting pool is created when the pause ends."""
     world = World(jobset_of("a"))
     since = world.now - timedelta(days=8)
@@ -127,7 +129,7 @@ def test_a_pause_lasts_until_it_is_ended() -> None:
     assert creates(world.look()) == ["a"]
 
 
-def test_limit_on_pools_of_a_jobset_counts_them_one_by_one() -> None:
+def test_max_pools_per_jobset_creates_pools_up_to_the_limit() -> None:
     world = World(make_jobset("a", replicas=5), make_jobset("b"), settings_=settings(max_pools_per_jobset=3))
     plan = world.look()
     assert creates(plan) == ["a", "a", "a", "b"]
@@ -144,7 +146,7 @@ def test_limit_on_pools_of_a_jobset_counts_them_one_by_one() -> None:
         pytest.param("owner", 0, id="its own JobSet's pods came first"),
     ],
 )
-def test_a_pool_that_others_took_is_not_counted_against_its_jobset(user: str, want: int) -> None:
+def test_pool_used_by_another_jobset_does_not_count_against_its_owner(user: str, want: int) -> None:
     """Otherwise the JobSet would get no pool as long as the other JobSet runs on its pool."""
     owner, thief = make_jobset("owner", replicas=2), make_jobset("thief")
     world = World(owner, thief, settings_=settings(max_pools_per_jobset=1))
@@ -156,13 +158,13 @@ def test_a_pool_that_others_took_is_not_counted_against_its_jobset(user: str, wa
     assert creates(world.look()).count("owner") == want
 
 
-def test_a_namesake_in_another_namespace_has_a_limit_of_its_own() -> None:
+def test_jobsets_of_one_name_in_two_namespaces_have_separate_limits() -> None:
     both = [make_jobset("a", namespace=namespace, replicas=2) for namespace in ("x", "y")]
     assert len(World(*both, settings_=settings(max_pools_per_jobset=1)).look().creates) == 2
 
 
 @pytest.mark.parametrize("status", list(PoolStatus))
-def test_a_pool_counts_in_whatever_state(status: PoolStatus) -> None:
+def test_pool_counts_in_a_limit_in_every_status(status: PoolStatus) -> None:
     """The chips of the pool may be paid for. Of the two slices, only one fits within the limit."""
     world = World(make_jobset(replicas=2), settings_=limited(max_chips=2 * CHIPS))
     world.put(make_pool(jobset_of("gone", accelerator=V5P), status=status))
@@ -171,14 +173,14 @@ def test_a_pool_counts_in_whatever_state(status: PoolStatus) -> None:
     assert plan.notices[-1].reason == constants.LIMIT_REACHED
 
 
-def test_a_flex_start_pool_counts_with_the_nodes_that_are_yet_to_come() -> None:
+def test_flex_start_pool_without_nodes_counts_with_all_its_chips() -> None:
     template = make_requirements(accelerator=V5P, selector={constants.FLEX_START: "true"}, tolerations=())
     world = World(make_jobset(template=template, replicas=3), settings_=settings(max_chips=2 * CHIPS))
     world.live(5)
     assert [make_nodes(pool) for pool in world.pools.values()] == [(), ()]
 
 
-def test_a_pause_stops_creates_and_nothing_else() -> None:
+def test_pause_prevents_only_creates() -> None:
     """Pools are still used, and idle pools deleted. When the pause ends, the waiting pools are created."""
     used, done, late = make_jobset("used"), make_jobset("done"), make_jobset("late")
     world = World(used, done)
@@ -202,7 +204,7 @@ def test_a_pause_stops_creates_and_nothing_else() -> None:
 # --- MAX_CREATES_PER_HOUR ---
 
 
-def test_creates_are_counted_over_a_window_that_slides() -> None:
+def test_creates_are_counted_in_a_sliding_window_of_an_hour() -> None:
     """The next create is sent when the oldest one is an hour old, and the loop wakes up at that time."""
     world = World(make_jobset("a"), settings_=settings(max_creates_per_hour=2))
     world.step(seconds=600)
@@ -224,7 +226,7 @@ def test_creates_are_counted_over_a_window_that_slides() -> None:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.INVALID, FailureKind.UNAVAILABLE])
-def test_a_create_that_gke_refuses_does_not_count(kind: FailureKind) -> None:
+def test_rejected_create_does_not_count_in_the_hourly_limit(kind: FailureKind) -> None:
     world = World(make_jobset("a"), settings_=settings(max_creates_per_hour=1))
     world.refuse_create = lambda _: failure(kind)
     world.run(2)
@@ -235,7 +237,7 @@ def test_a_create_that_gke_refuses_does_not_count(kind: FailureKind) -> None:
     assert len(world.step().creates) == 1
 
 
-def test_a_name_that_is_used_again_counts_again() -> None:
+def test_repeated_create_of_a_name_counts_again() -> None:
     """A JobSet that is suspended and resumed repeatedly gets pools of the same names."""
     workload = make_jobset()
     quick = {"deletion_delay_seconds": 0.0, "node_min_lifespan_seconds": 0.0}
@@ -249,7 +251,7 @@ def test_a_name_that_is_used_again_counts_again() -> None:
     assert len(world.created) == 3
 
 
-def test_creates_from_a_wrong_clock_block_nothing_for_ever() -> None:
+def test_create_times_in_the_future_do_not_count() -> None:
     """A time in the future does not count as within the last hour."""
     world = World(make_jobset(), settings_=settings(max_creates_per_hour=1))
     world.memory = Memory(created_at=(after(10**7),))
@@ -275,7 +277,7 @@ def idle_world(
     return world, names
 
 
-def test_idle_pools_in_the_way_of_a_limited_slice_go_before_their_delay() -> None:
+def test_idle_pools_that_block_a_limited_slice_are_deleted_before_their_delay() -> None:
     """The pools that have been idle for longest are deleted first, and only as many as needed."""
     world, names = idle_world("2x2x1", "2x2x1", "2x2x1", "2x2x1", max_chips=16)
     world.add(make_jobset("a"))
@@ -287,7 +289,7 @@ def test_idle_pools_in_the_way_of_a_limited_slice_go_before_their_delay() -> Non
     assert set(names[2:]) <= set(world.pools)
 
 
-def test_an_idle_pool_of_ones_own_of_another_shape_is_in_the_way() -> None:
+def test_idle_pool_of_the_same_jobset_with_another_shape_is_deleted() -> None:
     """The JobSet was updated, and MAX_POOLS_PER_JOBSET allows it no second pool."""
     world = World(settings_=limited(max_pools_per_jobset=1))
     pool = world.put_pool(make_pool(jobset_of("a", topology="2x2x1")))
@@ -296,7 +298,7 @@ def test_an_idle_pool_of_ones_own_of_another_shape_is_in_the_way() -> None:
     assert world.deleted == [pool.name]
 
 
-def test_what_is_on_its_way_out_makes_room_first() -> None:
+def test_no_second_idle_pool_is_deleted_while_the_first_is_being_deleted() -> None:
     world, names = idle_world("2x2x2", "2x2x2", max_chips=16)
     world.add(jobset_of("a", topology="2x2x1"))
     world.run(10)
@@ -319,7 +321,7 @@ def test_what_is_on_its_way_out_makes_room_first() -> None:
         pytest.param({"max_chips": 16}, "2x4x4", "default", id="what is in use leaves too little"),
     ],
 )
-def test_no_idle_pool_goes_for_a_slice_that_would_not_be_bought_then(
+def test_idle_pools_are_kept_if_the_slice_could_still_not_be_created(
     changes: dict[str, Any], name: str, namespace: str
 ) -> None:
     used = jobset_of("used", topology="2x2x1")
@@ -333,7 +335,7 @@ def test_no_idle_pool_goes_for_a_slice_that_would_not_be_bought_then(
     assert set(names) <= set(world.pools)
 
 
-def test_no_idle_pool_goes_for_a_slice_that_gke_refuses() -> None:
+def test_idle_pools_are_kept_if_gke_rejects_the_slice() -> None:
     """The request is not repeated when a limit allows more chips, so a deleted pool would not help."""
     world, names = idle_world("2x2x1", "2x2x1", "2x2x1", "2x2x1", max_chips=24)
     world.refuse_create = lambda _: failure(FailureKind.INVALID)
@@ -345,7 +347,7 @@ def test_no_idle_pool_goes_for_a_slice_that_gke_refuses() -> None:
     assert (world.deleted, set(world.pools)) == ([], set(names))
 
 
-def test_an_idle_pool_of_another_scope_is_not_in_the_way() -> None:
+def test_idle_pool_of_another_accelerator_is_kept() -> None:
     """Deleting a pool of another accelerator would not free chips under this limit."""
     world, names = idle_world(f"2x2x2 {V5P}", "2x2x1", max_chips_per_accelerator=((V4, 8),))
     world.add(make_jobset("a"))

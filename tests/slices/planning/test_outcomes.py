@@ -67,7 +67,7 @@ def until_sent(world: World, calls: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in backoff.DELAYS if kind is not FailureKind.TOO_MANY_OPERATIONS])
-def test_a_refused_create_is_tried_again_under_its_name_after_its_back_off(kind: FailureKind) -> None:
+def test_failed_create_is_repeated_with_its_name_after_its_back_off(kind: FailureKind) -> None:
     world = World(make_jobset())
     name = asked(world)
     world.answer(CreateAnswer(name=name, at=world.now, failure=failure(kind)))
@@ -79,7 +79,7 @@ def test_a_refused_create_is_tried_again_under_its_name_after_its_back_off(kind:
     assert again.request.name == name
 
 
-def test_an_invalid_request_is_sent_again_when_it_changes() -> None:
+def test_invalid_request_is_sent_again_when_it_changes() -> None:
     world = World(make_jobset())
     create_answer(world, asked(world), FailureKind.INVALID)
     world.pass_time(600)
@@ -90,7 +90,7 @@ def test_an_invalid_request_is_sent_again_when_it_changes() -> None:
     assert len(world.look().creates) == 1
 
 
-def test_no_refusal_is_permanent() -> None:
+def test_rejected_create_is_repeated_at_growing_intervals_of_at_most_4_hours() -> None:
     """The cause may be outside the request, which is repeated after 15 minutes, then 30, up to 4 hours."""
     world = World(make_jobset())
     world.refuse_create = lambda _: failure(FailureKind.INVALID)
@@ -106,7 +106,7 @@ def test_no_refusal_is_permanent() -> None:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS], ids=lambda kind: kind.value)
-def test_nothing_is_sent_while_the_outcome_of_a_create_is_unknown(kind: FailureKind) -> None:
+def test_no_create_is_sent_while_the_outcome_of_the_last_is_unknown(kind: FailureKind) -> None:
     """The create may have taken effect, so the pool is looked up by its name."""
     world = World(make_jobset())
     name = asked(world)
@@ -122,7 +122,7 @@ def test_nothing_is_sent_while_the_outcome_of_a_create_is_unknown(kind: FailureK
     assert not any(each.creates for each in world.plans[1:])
 
 
-def test_a_look_up_that_failed_or_found_it_changes_nothing() -> None:
+def test_look_up_that_failed_or_found_the_pool_causes_no_create() -> None:
     """The slice counts on the pool until the list of pools contains it."""
     world = World(make_jobset())
     name = asked(world)
@@ -158,7 +158,7 @@ def test_already_exists_adopts_the_pool_once_the_list_shows_it() -> None:
     assert world.states() == {name: "ready"}
 
 
-def test_a_name_that_somebody_else_took_is_left_to_them() -> None:
+def test_name_of_a_foreign_pool_is_not_used() -> None:
     """A pool without the labels of the provisioner belongs to another client, and serves no slice."""
     world = World(make_jobset())
     name = asked(world)
@@ -169,7 +169,7 @@ def test_a_name_that_somebody_else_took_is_left_to_them() -> None:
 
 
 @pytest.mark.parametrize("kind", [None, FailureKind.UNKNOWN_OUTCOME], ids=["taken", "unknown"])
-def test_a_pool_that_never_shows_is_given_up_when_its_operation_and_its_name_are_unknown(
+def test_create_is_repeated_if_its_operation_and_its_pool_are_unknown_to_gke(
     kind: FailureKind | None,
 ) -> None:
     """Otherwise the slice would wait for the create without limit."""
@@ -180,7 +180,7 @@ def test_a_pool_that_never_shows_is_given_up_when_its_operation_and_its_name_are
 
 @pytest.mark.parametrize("listed_first", [True, False], ids=["after it was listed", "before it was listed"])
 @pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.UNAVAILABLE, FailureKind.INVALID])
-def test_a_create_that_vanishes_is_explained_by_its_operation(*, listed_first: bool, kind: FailureKind) -> None:
+def test_operation_explains_a_create_whose_pool_is_not_listed(*, listed_first: bool, kind: FailureKind) -> None:
     """The Go provisioner took DONE with an error for a success. No pool is created before the outcome is known."""
     world = World(make_jobset())
     name = asked(world)
@@ -203,7 +203,7 @@ def test_a_create_that_vanishes_is_explained_by_its_operation(*, listed_first: b
     assert any(each.slice_id is not None for each in plan.memory.backoffs.values()) is (kind is FailureKind.INVALID)
 
 
-def test_an_answer_that_comes_after_the_list_still_counts() -> None:
+def test_response_after_the_list_shows_the_pool_still_counts() -> None:
     """The name of the operation is recorded for a later failure, and the back-off of all creates ends."""
     workload = make_jobset()
     world = World(workload)
@@ -217,7 +217,7 @@ def test_an_answer_that_comes_after_the_list_still_counts() -> None:
     assert world.memory.backoffs == {}
 
 
-def test_a_pool_that_was_made_and_taken_away_is_bought_again() -> None:
+def test_pool_that_was_created_and_deleted_is_created_again() -> None:
     """The operation succeeded, and another client deleted the pool."""
     world = World(make_jobset())
     name = asked(world)
@@ -227,7 +227,7 @@ def test_a_pool_that_was_made_and_taken_away_is_bought_again() -> None:
     assert [create.request.name for create in world.look().creates] == [name]
 
 
-def test_a_failed_pool_that_gives_no_reason_is_explained_by_its_operation() -> None:
+def test_operation_explains_a_failed_pool_without_a_message() -> None:
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name)
@@ -255,7 +255,7 @@ def idle_world() -> tuple[World, PoolName]:
 
 
 @pytest.mark.parametrize("result", [DeleteResult.KEPT, DeleteResult.FAILED])
-def test_a_delete_that_was_not_done_is_tried_again_ever_more_rarely(result: DeleteResult) -> None:
+def test_failed_delete_is_repeated_at_growing_intervals(result: DeleteResult) -> None:
     """The first wait takes about 4 s, the last ones 60 s. The view shows the reason during the waits."""
     world, name = idle_world()
     tries: list[datetime] = []
@@ -296,7 +296,7 @@ def test_a_delete_waits_exactly_until_its_pool_has_settled() -> None:
     assert len(world.look().deletes) == 1
 
 
-def test_a_pool_that_never_settles_is_an_alert() -> None:
+def test_pool_that_never_settles_raises_an_alert() -> None:
     """Another client may uncordon the nodes each time."""
     world, name = idle_world()
     for _ in range(11):
@@ -309,7 +309,7 @@ def test_a_pool_that_never_settles_is_an_alert() -> None:
     assert world.memory.deletes[name].failures == 0
 
 
-def test_a_delete_whose_operation_fails_half_way_is_tried_again_not_at_once() -> None:
+def test_delete_whose_operation_failed_is_repeated_after_a_wait() -> None:
     world, name = idle_world()
     pool = world.pools[name]
     world.answer(DeleteAnswer(name=name, at=world.now, result=DeleteResult.ACCEPTED, operation=OPERATION))
@@ -329,7 +329,7 @@ def test_a_delete_whose_operation_fails_half_way_is_tried_again_not_at_once() ->
 
 
 @pytest.mark.parametrize("operation", [OPERATION, OperationName("")], ids=["forgotten operation", "no operation"])
-def test_a_delete_that_gke_took_and_forgot_is_sent_again(operation: OperationName) -> None:
+def test_delete_is_repeated_if_its_operation_is_unknown_to_gke(operation: OperationName) -> None:
     """The list of pools still contains the pool, which must not be leaked."""
     world, name = idle_world()
     result = DeleteResult.ACCEPTED if operation else DeleteResult.GONE
@@ -337,14 +337,14 @@ def test_a_delete_that_gke_took_and_forgot_is_sent_again(operation: OperationNam
     assert until_sent(world, "deletes")
 
 
-def test_a_rejected_delete_limits_operations_too() -> None:
+def test_delete_rejected_for_too_many_operations_limits_operations() -> None:
     world, name = idle_world()
     refused = failure(FailureKind.TOO_MANY_OPERATIONS)
     world.answer(DeleteAnswer(name=name, at=world.now, result=DeleteResult.FAILED, failure=refused))
     assert world.look().memory.operations.limit == 0
 
 
-def test_answers_to_calls_that_nobody_remembers_change_nothing() -> None:
+def test_responses_to_unknown_calls_change_nothing() -> None:
     """The list of pools ended these calls in the memory, or a former leader sent them."""
     world = World()
     before = world.memory
@@ -356,7 +356,7 @@ def test_answers_to_calls_that_nobody_remembers_change_nothing() -> None:
     assert world.memory == before
 
 
-def test_calls_that_are_being_made_are_waited_for() -> None:
+def test_calls_in_flight_are_not_repeated() -> None:
     """The time for which they wait for a thread or for GKE has no limit."""
     world, name = idle_world()
     world.add(make_jobset("new", uid="new"))
@@ -370,7 +370,7 @@ def test_calls_that_are_being_made_are_waited_for() -> None:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.QUOTA], ids=lambda kind: kind.value)
-def test_a_back_off_that_a_clock_two_hours_ahead_wrote_delays_nothing(kind: FailureKind) -> None:
+def test_back_off_from_a_clock_two_hours_ahead_has_no_effect(kind: FailureKind) -> None:
     """The hints may come from a process with a wrong clock. A back-off that ended hours ago has no effect either."""
     world = World(make_jobset())
     (create,) = world.look().creates

@@ -51,7 +51,7 @@ def refusal(slice_: Slice, **changes: Any) -> str:
     return str(caught.value)
 
 
-def test_a_request_says_whose_pool_it_is() -> None:
+def test_labels_of_a_request_identify_the_owner_of_the_pool() -> None:
     """They are the labels of the Go provisioner, and the number of the attempt."""
     slice_ = slice_of()
     labels = request_of(slice_, 3).labels
@@ -69,7 +69,7 @@ def test_a_request_says_whose_pool_it_is() -> None:
     }
 
 
-def test_settings_pass_into_the_request() -> None:
+def test_request_contains_the_node_settings() -> None:
     changes: dict[str, Any] = {
         "node_service_account": "n@p.iam.gserviceaccount.com",
         "node_tags": ("a",),
@@ -88,7 +88,7 @@ def test_settings_pass_into_the_request() -> None:
     assert (made.boot_disk_kms_key, made.disk_type, made.zone) == ("key", "pd-ssd", "us-central2-b")
 
 
-def test_annotations_of_the_pod_go_before_settings() -> None:
+def test_annotations_of_the_pod_override_settings() -> None:
     annotations = {constants.NODE_SERVICE_ACCOUNT: POD_ACCOUNT, constants.ADDITIONAL_NODE_NETWORKS: "v1:s1, v2:s2"}
     made = request_of(slice_of(annotations=annotations), node_service_account="settings@p.iam")
     assert made.service_account == POD_ACCOUNT
@@ -106,7 +106,7 @@ def test_annotations_of_the_pod_go_before_settings() -> None:
         pytest.param("tpu7x", "2x2x1", 4, False, "", "", id="single-host tpu7x has neither"),
     ],
 )
-def test_placement(
+def test_request_has_the_placement_that_gke_accepts_for_the_shape(
     *, accelerator: str, topology: str, chips: int, placement: bool, want_topology: str, want_policy: str
 ) -> None:
     """GKE rejects other combinations of placement topology and policy."""
@@ -117,7 +117,7 @@ def test_placement(
     assert misfit(slice_.requirements, GKE_RULES.expected_node(expected_pool(made))) == ""
 
 
-def test_nodes_may_pull_private_images_unless_the_settings_say_otherwise() -> None:
+def test_nodes_may_pull_private_images_unless_the_setting_limits_scopes() -> None:
     """The default scopes of GKE do not allow it."""
     assert request_of(slice_of()).oauth_scopes == ("https://www.googleapis.com/auth/cloud-platform",)
     other = ("https://www.googleapis.com/auth/devstorage.read_only",)
@@ -139,14 +139,14 @@ def test_auto_upgrade_follows_the_setting_and_the_channel(*, setting: bool | Non
     assert pool_request(slice_of(), on_channel, 0).auto_upgrade is want
 
 
-def test_a_pool_of_a_reservation_says_so_to_pods_that_select_it() -> None:
+def test_pool_of_a_reservation_has_the_affinity_label_that_the_pod_selects() -> None:
     """GKE does not set this label; the client that creates the pool has to."""
     slice_ = slice_of(selector={constants.RESERVATION_NAME: "r1", constants.RESERVATION_AFFINITY: "specific"})
     assert request_of(slice_).labels[constants.RESERVATION_AFFINITY] == "specific"
     assert constants.RESERVATION_AFFINITY not in request_of(slice_of()).labels
 
 
-def test_a_pod_may_name_its_workload_policy() -> None:
+def test_workload_policy_that_the_pod_selects_is_used() -> None:
     """The name of such a policy does not contain the topology, so a label of the pool does."""
     slice_ = slice_of(
         accelerator="tpu7x", topology="4x4x4", selector={constants.PLACEMENT_POLICY: "mine"}, parallelism=16
@@ -220,13 +220,13 @@ def test_a_pod_may_name_its_workload_policy() -> None:
         ),
     ],
 )
-def test_what_no_pool_would_serve_is_not_bought(
+def test_slice_that_no_pool_can_serve_raises_an_error_with_the_reason(
     requirements: dict[str, Any], changes: dict[str, Any], words: str
 ) -> None:
     assert words in refusal(slice_of(**requirements), **changes)
 
 
-def test_labels_that_pods_select_or_ask_to_copy_come_along() -> None:
+def test_labels_that_pods_select_or_copy_are_in_the_request() -> None:
     """Labels of Google are set by GKE, except for a few."""
     slice_ = slice_of(
         selector={
@@ -272,7 +272,9 @@ def test_labels_that_pods_select_or_ask_to_copy_come_along() -> None:
         pytest.param("a.k8s.io/b", {"allowed_label_keys": ("*",)}, False, id="one that they allow by a pattern"),
     ],
 )
-def test_a_pod_sets_no_labels_on_nodes_that_others_rely_on(key: str, changes: dict[str, Any], *, copied: bool) -> None:
+def test_labels_of_google_and_kubernetes_are_not_copied_to_nodes(
+    key: str, changes: dict[str, Any], *, copied: bool
+) -> None:
     """The labels are left out and reported to the owner, and the pool is created."""
     slice_ = slice_of(labels={key: "forged"}, annotations={constants.COPY_LABELS: f"{key},missing.k8s.io/x"})
     assert (request_of(slice_, **changes).labels.get(key) == "forged") is copied
@@ -295,7 +297,9 @@ def test_long_names_are_cut_to_valid_label_values() -> None:
         ("tpu-v6e-slice", "4x4", "hyperdisk-balanced", "hyperdisk-balanced"),
     ],
 )
-def test_the_boot_disk_is_one_that_the_machine_takes(accelerator: str, topology: str, setting: str, want: str) -> None:
+def test_boot_disk_type_is_one_that_the_machine_accepts(
+    accelerator: str, topology: str, setting: str, want: str
+) -> None:
     """Empty if the machine accepts GKE's default: then GKE chooses."""
     assert request_of(slice_of(accelerator=accelerator, topology=topology), node_disk_type=setting).disk_type == want
 
@@ -326,12 +330,12 @@ def test_equal_requests_have_equal_fingerprints_over_attempts() -> None:
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_each_part_of_a_request_counts_in_its_fingerprint(changes: dict[str, Any]) -> None:
+def test_each_field_of_a_request_changes_its_fingerprint(changes: dict[str, Any]) -> None:
     """The Go provisioner's hash left out topology, node count and zone."""
     assert fingerprint(slice_of(), **changes) != fingerprint(slice_of())
 
 
-def test_the_view_of_a_pool_of_unknown_machines_offers_nothing() -> None:
+def test_expected_node_of_an_unknown_machine_type_has_no_chips() -> None:
     pool = NodePool(name=PoolName("p"), status=PoolStatus.RUNNING, machine_type="e2-standard-4", labels={"a": "b"})
     view = GKE_RULES.expected_node(pool)
     assert (view.chips, view.labels) == (0, {"a": "b"})
