@@ -1,4 +1,4 @@
-"""What pods and JobSets may name, where whoever runs the provisioner has said so."""
+"""Tests of the allow-lists of the administrator: names that pods and JobSets may use."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from tests.support.world import World
 
 
 def written(environment: Mapping[str, str]) -> Settings:
-    """Return settings as the environment has them."""
+    """Return the settings that are read from environment variables."""
     return read_settings(REQUIRED | environment)
 
 
 def reservation(path: str, settings_: Settings) -> str:
-    """Ask for a reservation."""
+    """Return the problem with a reservation, empty if it is allowed."""
     return allowlists.reservation_problem(path, settings_)
 
 
 def network(text: str, settings_: Settings) -> str:
-    """Ask for one network."""
+    """Return the problem with a network and subnetwork, empty if they are allowed."""
     vpc, _, subnet = text.partition(":")
     return allowlists.network_problem([Network(network=vpc, subnetwork=subnet)], settings_)
 
 
 def label(key: str, settings_: Settings) -> str:
-    """Ask for one label key."""
+    """Return the problem with a label key, empty if it is allowed."""
     return allowlists.label_problem([key], settings_)
 
 
@@ -66,7 +66,7 @@ CHECKS: dict[str, Any] = {
 def test_a_name_is_allowed_or_refused_with_the_name_of_the_setting(
     *, variable: str, pattern: str | None, allowed: bool
 ) -> None:
-    """As the setting is written, for all five of them."""
+    """All five settings are read from environment variables."""
     check, name = CHECKS[variable]
     environment = {} if pattern is None else {variable: pattern.format(name, start=name[:2])}
     problem = check(name, written(environment))
@@ -122,7 +122,7 @@ def test_each_of_several_networks_has_to_be_allowed() -> None:
     assert "good" not in problem
 
 
-# --- What is bought ---
+# --- Requests ---
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_what_the_settings_use_is_always_allowed(asked: dict[str, Any], changes:
 
 
 def test_a_namespace_that_may_not_ask_is_told_and_the_others_are_served() -> None:
-    """Unlike SERVED_NAMESPACES, which leaves namespaces to somebody else without a word."""
+    """SERVED_NAMESPACES, in contrast, silently ignores namespaces, which another provisioner may serve."""
     world = World(
         make_jobset(namespace="team-a"),
         make_jobset(namespace="other"),

@@ -1,4 +1,4 @@
-"""Whether a pod can run on a node, as the scheduler sees it; of many nodes at a cost that does not grow with them."""
+"""Tests of whether a pod fits a node, as the scheduler decides, and of the cost of checking many nodes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def view(**changes: Any) -> NodeView:
 
 
 def asks(**changes: Any) -> Any:
-    """Return requirements that any node of four chips meets."""
+    """Return requirements that any node with four chips satisfies."""
     return make_requirements(**{"node_selector": {}, "tolerations": ()} | changes)
 
 
@@ -72,7 +72,7 @@ def test_operators_of_node_affinity(*, key: str, operator: str, values: tuple[st
 
 
 def test_any_term_suffices_and_all_expressions_of_it_must_hold() -> None:
-    """Terms are alternatives, expressions are not."""
+    """Terms are joined with OR, and the expressions of a term with AND."""
     yes, no = Expression(key="zone", operator="Exists"), Expression(key="none", operator="Exists")
     assert misfit(asks(affinity_terms=((yes, no), (yes,))), view()) == ""
     assert "affinity" in misfit(asks(affinity_terms=((yes, no), (no,))), view())
@@ -127,7 +127,7 @@ def test_the_reason_names_what_is_asked_and_what_is_there(changes: dict[str, Any
 @pytest.mark.parametrize("selected", [{}, {constants.TPU_DRA_DRIVER: "true"}])
 @pytest.mark.parametrize("labels", [{}, {constants.TPU_DRA_DRIVER: "true"}])
 def test_only_pods_of_the_driver_fit_its_nodes(selected: dict[str, str], labels: dict[str, str]) -> None:
-    """Such nodes have no google.com/tpu, and others nothing for claims."""
+    """Nodes of the driver have no google.com/tpu, and other nodes have no devices for resource claims."""
     assert (misfit(asks(node_selector=selected), view(labels=labels)) == "") is (selected == labels)
 
 
@@ -179,7 +179,7 @@ _REQUIREMENTS = st.builds(
 @hypothesis_settings(max_examples=500)
 @given(st.lists(_VIEWS, max_size=6), st.lists(_REQUIREMENTS, min_size=1, max_size=3))
 def test_the_answers_are_those_for_each_node_alone(views: list[NodeView], asked: list[Requirements]) -> None:
-    """Whatever pods ask for, one after the other."""
+    """One `Fits` checks all requirements, one after the other."""
     fits = Fits(views)
     for each in asked:
         assert _listed(fits.fitting(each), len(views)) == [not misfit(each, view) for view in views]
@@ -192,7 +192,7 @@ def _listed(found: int, count: int) -> list[bool]:
 
 
 class _Term(tuple[Expression, ...]):
-    """A term that counts how often somebody goes through it."""
+    """A term that counts how often it is iterated."""
 
     __slots__ = ()
     looks = 0
@@ -204,7 +204,7 @@ class _Term(tuple[Expression, ...]):
 
 @pytest.mark.parametrize("idle_pools", [1, 8])
 def test_matching_looks_at_each_pods_affinity_once_beside_any_number_of_idle_pools(idle_pools: int) -> None:
-    """Each pod avoids a node of every pool, so that none fits, and no two pods have a term in common."""
+    """No pod fits, because each avoids one node of every pool, and no two pods have a term in common."""
     asked = make_requirements(topology="2x2x2")
     gone = make_jobset("gone", replicas=idle_pools, parallelism=2, template=asked)
     world = World(gone)

@@ -1,4 +1,4 @@
-"""Plain Jobs and the groups of LeaderWorkerSets have pools as the slices of JobSets have."""
+"""Tests of pools for plain Jobs and for the groups of LeaderWorkerSets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.world import World, running
 
 
 def pod_on(world: World, job: Workload, index: int) -> None:
-    """Put a pod of a Job on a node of the one pool."""
+    """Put a pod of a Job on a node of the only pool."""
     world.put(make_pod(job, index=index, node=sorted(world.nodes)[index % len(world.nodes)]))
 
 
@@ -32,7 +32,7 @@ def pod_on(world: World, job: Workload, index: int) -> None:
 def test_each_group_gets_a_pool_whose_labels_say_nothing_of_jobsets(
     workload: Workload, pools: int, api_version: str, group: str
 ) -> None:
-    """Of the template's shape; a release that knows JobSets alone must not take it for one of a JobSet that is gone."""
+    """A release that only knows JobSets would take it for the pool of a deleted JobSet, and would delete it."""
     creates = World(workload).look().creates
     assert [(each.request.hosts, each.request.topology) for each in creates] == [(2, "2x2x2")] * pools
     assert (creates[0].workload.kind, creates[0].workload.api_version) == (workload.kind, api_version)
@@ -45,7 +45,7 @@ def test_each_group_gets_a_pool_whose_labels_say_nothing_of_jobsets(
 
 
 def test_the_owner_of_a_pool_is_told_on_the_lowest_pod_that_is_left() -> None:
-    """A Job whose first pod has completed waits with the others."""
+    """The pod of index 0 has completed, and the other pod of the Job waits."""
     job = make_job()
     world = World(job)
     world.pods.clear()
@@ -60,7 +60,7 @@ def test_the_owner_of_a_pool_is_told_on_the_lowest_pod_that_is_left() -> None:
 
 
 def test_workloads_of_one_name_are_three() -> None:
-    """None counts on another's pools, nor do its pods: not even where groups have the same name."""
+    """The LeaderWorkerSet `same` has a group `same-0`, and there is a Job of that name."""
     job, jobset, lws = make_job("same"), make_jobset("same"), make_lws("same")
     namesake = make_job("same-0")
     world = World(job, jobset, lws, namesake)
@@ -71,7 +71,7 @@ def test_workloads_of_one_name_are_three() -> None:
     world.deleted_workloads.add(job.uid)
     world.look()
     world.pass_time(3600)
-    # The one that the scheduler left free.
+    # The pool on which no pods are left after the Job was deleted.
     assert len(world.look().deletes) == 1
     assert len(world.plans[-1].states) == 4
 
@@ -86,7 +86,7 @@ def test_workloads_of_one_name_are_three() -> None:
     ],
 )
 def test_a_group_has_the_name_that_its_kind_gives_it(workload: Workload, name: str) -> None:
-    """Whatever a pod's reference or a pool's label says."""
+    """The owner reference of a pod or the label of a pool may contain any other name."""
     key = make_pod(make_job(name)).group_key
     pod = make_pod(workload, group_name=name, group_key=key)
     workloads = Workloads.of({workload.uid: workload})
@@ -96,7 +96,7 @@ def test_a_group_has_the_name_that_its_kind_gives_it(workload: Workload, name: s
 
 @pytest.mark.parametrize("name", ["sweep", ""])
 def test_a_pool_that_was_made_for_a_job_refers_to_it(name: str) -> None:
-    """With the name that the pool's label has, and without it."""
+    """The label of the pool with the name of the group may be missing."""
     job = make_job(suspended=True)
     slice_id = SliceId(job.uid, make_pod(job).group_key)
     workloads = Workloads.of({job.uid: job})
@@ -105,7 +105,7 @@ def test_a_pool_that_was_made_for_a_job_refers_to_it(name: str) -> None:
 
 
 def test_the_pool_outlasts_the_annotation_while_pods_run() -> None:
-    """Nobody sees the Job from then on; what its pods are on stays, and buys nothing more."""
+    """Without the annotation, the Job is no longer watched. New pods of the Job get no pool."""
     job = make_job()
     world = running(job)
     del world.workloads[job.uid]
@@ -121,7 +121,7 @@ def test_the_pool_outlasts_the_annotation_while_pods_run() -> None:
 
 
 def test_while_any_pod_of_a_job_is_left_its_pool_stays() -> None:
-    """With more completions than parallelism index 0 ends early, and there is a moment without any pod."""
+    """With more completions than parallelism, index 0 ends early, and at times the Job has no pods."""
     job = make_job()
     world = running(job)
     world.end_pods(job)
@@ -155,7 +155,7 @@ def test_who_leads(pods: list[dict[str, Any]], want: int | None) -> None:
 
 
 def test_a_group_that_restarts_keeps_its_pool() -> None:
-    """All its pods go, and there is a moment without any; the new leader has the same name."""
+    """All pods of the group are deleted before new ones are created. The new leader has the name of the old one."""
     lws = make_lws(replicas=2)
     world = running(lws)
     world.end_pods(lws, 1)
@@ -167,7 +167,7 @@ def test_a_group_that_restarts_keeps_its_pool() -> None:
 
 
 def test_during_an_update_each_group_has_the_size_of_its_own_pods() -> None:
-    """The set tells the size of new groups; those that are not replaced yet may wait for pools of their own."""
+    """The spec has the size of new groups. Groups that are not replaced yet may still wait for smaller pools."""
     small = make_lws(size=2, template=make_requirements(topology="2x2x2", tolerations=()))
     large = make_lws(size=4, template=make_requirements(topology="2x2x4", tolerations=()))
     world = World(large)
@@ -178,7 +178,7 @@ def test_during_an_update_each_group_has_the_size_of_its_own_pods() -> None:
 
 
 def test_a_group_beyond_the_replicas_has_a_pool_as_long_as_it_has_pods() -> None:
-    """With maxSurge a rolling update begins with groups that are deleted at its end."""
+    """With maxSurge, a rolling update first creates extra groups, and deletes them at its end."""
     lws = make_lws(replicas=1)
     world = running(lws)
     surging = replace(lws, groups=(replace(lws.groups[0], surge=1),))
@@ -198,7 +198,6 @@ def test_a_group_beyond_the_replicas_has_a_pool_as_long_as_it_has_pods() -> None
 
 
 def test_no_group_is_served_that_the_set_does_not_list() -> None:
-    """Neither beyond the replicas, nor beyond those that an update adds."""
     lws = make_lws(replicas=1)
     lws = replace(lws, groups=(replace(lws.groups[0], surge=1),))
     world = running(lws)
@@ -208,7 +207,7 @@ def test_no_group_is_served_that_the_set_does_not_list() -> None:
 
 @pytest.mark.parametrize("workload", [make_lws(), make_job()], ids=["LeaderWorkerSets", "Jobs"])
 def test_while_nothing_is_known_of_a_kind_the_others_are_served(workload: Workload) -> None:
-    """Its pools are not known to be unneeded: their delete asks the API server first, which knows."""
+    """Whether pools of the kind are needed is unknown; a live read decides before their delete."""
     kinds = frozenset({workload.kind})
     world = running(workload)
     world.end_pods(workload)

@@ -1,4 +1,4 @@
-"""While one slice cannot be had, or waits for room, every other one is served within its usual bound."""
+"""Tests that a slice that cannot be created, or that a limit blocks, delays no other slice beyond a bound."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.world import World, failure
 
 
 def named(create: Create) -> str:
-    """Return whose slice a create is for."""
+    """Return the name of the JobSet for which a pool is created."""
     return create.request.labels[constants.POOL_JOBSET_NAME]
 
 
 @pytest.mark.parametrize("kind", [FailureKind.PERMISSION, FailureKind.UNAVAILABLE, FailureKind.NOT_FOUND])
 def test_whose_pools_fail_for_ever_delays_nobody_of_the_same_shape(kind: FailureKind) -> None:
-    """GKE makes them and they end in ERROR, again and again, for a reason that says nothing of the capacity."""
+    """GKE accepts each create, and each pool ends in ERROR for a reason that does not concern the capacity."""
     world = World(jobset_of("failing", "2x2x2"))
     market = Market(world)
     market.fails = lambda name: failure(kind) if name == "failing" else None
@@ -48,7 +48,7 @@ def test_a_shape_that_is_out_of_stock_for_ever_delays_no_other(missing: str, ord
 
 
 def test_slice_beside_twenty_refused_slices_of_another_jobset_tries_after_one_of_them() -> None:
-    """Inside a namespace workloads try in turn, whatever their number of slices."""
+    """Within a namespace, workloads take turns, regardless of their numbers of slices."""
     world = World(jobset_of("refused", "2x2x2", replicas=20))
     market = Market(world)
     world.refuse_create = lambda create: failure(FailureKind.STOCKOUT) if named(create) == "refused" else None
@@ -57,7 +57,7 @@ def test_slice_beside_twenty_refused_slices_of_another_jobset_tries_after_one_of
 
 
 def test_stream_of_newcomers_keeps_an_older_workload_from_no_probe() -> None:
-    """A newcomer comes after workloads of its namespace whose last probe is older than the newcomer."""
+    """A new workload comes after the workloads of its namespace that were last probed before its creation."""
     world = World(jobset_of("old", "2x2x2"), marked=True)
     market = Market(world, seconds=5)
     refused_until = world.now + timedelta(minutes=10)
@@ -76,7 +76,7 @@ def test_stream_of_newcomers_keeps_an_older_workload_from_no_probe() -> None:
 
 
 def test_stockouts_that_block_leave_operations_to_others() -> None:
-    """Six shapes are out of stock for half an hour each, GKE takes five operations: a small slice comes through."""
+    """Four creates each end in a stockout after 30 minutes, and GKE accepts two operations at the same time."""
     shapes = ("2x2x2", "2x2x4", "2x4x4", "4x4x4")
     world = World(*(jobset_of(f"big{number}", shape) for number, shape in enumerate(shapes)))
     market = Market(world, seconds=1800)
@@ -96,7 +96,7 @@ def test_stockouts_that_block_leave_operations_to_others() -> None:
 
 
 def test_workload_that_waits_for_operations_keeps_no_other_from_its_capacity() -> None:
-    """GKE takes no create of one JobSet for lack of operations; the other's slices try their capacity anyway."""
+    """GKE rejects all creates of one JobSet for too many operations; the slices of the other JobSet try theirs."""
     world = World(jobset_of("pair", "2x2x1", replicas=2))
     market = Market(world)
     market.fails = lambda _name: failure(FailureKind.STOCKOUT)
@@ -123,7 +123,7 @@ def test_slice_that_its_namespace_limit_refuses_leaves_the_common_limit_to_other
 
 
 def test_many_slices_that_are_refused_try_no_more_than_their_workload_may() -> None:
-    """Each once and eight more, then one a minute, whatever GKE takes of others in their namespace."""
+    """Each slice is tried once, then 8 more tries are made, then one per minute, even if other JobSets succeed."""
     world = World(jobset_of("refused", "2x2x2", replicas=70))
     world.refuse_create = lambda create: failure(FailureKind.PERMISSION) if named(create) == "refused" else None
     tried: Counter[str] = Counter()
@@ -137,7 +137,7 @@ def test_many_slices_that_are_refused_try_no_more_than_their_workload_may() -> N
 
 
 def test_a_namespace_in_which_much_fails_keeps_no_other_from_its_creates() -> None:
-    """Seventy JobSets are refused, and more come: another namespace's is created at once, their own's soon."""
+    """70 JobSets are rejected. Another namespace gets its pool in the next round, their own one within 19 minutes."""
     world = World(*(jobset_of(f"refused{number}", "2x2x2", namespace="many") for number in range(70)))
     world.refuse_create = lambda create: (
         failure(FailureKind.PERMISSION) if named(create).startswith("refused") else None
@@ -147,12 +147,12 @@ def test_a_namespace_in_which_much_fails_keeps_no_other_from_its_creates() -> No
     assert list(map(named, world.step().creates)) == ["other"]
     world.add(jobset_of("own", "2x2x1", namespace="many"))
     created = [named(create) for _ in range(110) for create in world.step(seconds=10).creates]
-    # After those that came before it.
+    # The JobSets that were created before it are tried first.
     assert "own" in created
 
 
 def test_an_outage_under_many_slices_is_soon_over_for_all() -> None:
-    """Each create that GKE takes lets two more try: fifty are served seven rounds after the first."""
+    """Each create that GKE accepts allows two more tries."""
     world = World(jobset_of("many", "2x2x2", replicas=50))
     world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
     world.run(40)
@@ -163,13 +163,13 @@ def test_an_outage_under_many_slices_is_soon_over_for_all() -> None:
 
 
 def test_an_outage_does_not_become_as_many_calls_as_there_are_slices() -> None:
-    """Whatever GKE took before it, a namespace sends 64 creates that fail and then six a minute."""
+    """Regardless of earlier successes, a namespace sends 64 creates that fail, and then 6 per minute."""
     world = World(jobset_of("well", "2x2x1", replicas=50))
     world.run(3)
     assert len(world.created) == 50
     world.add(*(jobset_of(f"refused{number}", "2x2x2", replicas=20) for number in range(6)))
     world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
     sent = [len(world.step().creates) for _ in range(120)]
-    # What was sent before the first answer came is beyond that.
+    # In addition, up to 32 creates are sent before the first response.
     assert sum(sent[:60]) <= 64 + 32 + 7
     assert sum(sent[60:]) <= 7
