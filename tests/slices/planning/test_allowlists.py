@@ -63,7 +63,7 @@ CHECKS: dict[str, Any] = {
         pytest.param("*", True, id="a star alone allows all"),
     ],
 )
-def test_a_name_is_allowed_or_refused_with_the_name_of_the_setting(
+def test_rejected_name_is_reported_with_the_name_of_the_setting(
     *, variable: str, pattern: str | None, allowed: bool
 ) -> None:
     """All five settings are read from environment variables."""
@@ -103,7 +103,7 @@ def test_a_name_is_allowed_or_refused_with_the_name_of_the_setting(
         "the beginning of a name does not mean the project",
     ],
 )
-def test_reservations_are_told_apart_by_project(*, path: str, pattern: str, allowed: bool) -> None:
+def test_reservations_of_one_name_are_distinguished_by_project(*, path: str, pattern: str, allowed: bool) -> None:
     assert (reservation(path, settings(allowed_reservations=(pattern,))) == "") is allowed
 
 
@@ -160,7 +160,7 @@ def test_each_of_several_networks_has_to_be_allowed() -> None:
         ),
     ],
 )
-def test_what_a_pod_may_not_name_is_told_and_not_bought(
+def test_request_with_a_forbidden_name_raises_an_error(
     asked: dict[str, Any], changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UnmeetableError, match="ask the administrator to add it") as caught:
@@ -208,14 +208,14 @@ def test_what_a_pod_may_not_name_is_told_and_not_bought(
         ),
     ],
 )
-def test_what_the_settings_use_is_always_allowed(asked: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_names_that_the_settings_use_are_always_allowed(asked: dict[str, Any], changes: dict[str, Any]) -> None:
     nothing: dict[str, Any] = dict.fromkeys(
         ("allowed_reservations", "allowed_service_accounts", "allowed_networks", "allowed_label_keys"), ()
     )
     assert pool_request(slice_of(**asked), settings(**nothing | changes), 0).hosts == 2
 
 
-def test_a_namespace_that_may_not_ask_is_told_and_the_others_are_served() -> None:
+def test_forbidden_namespace_is_reported_and_others_are_served() -> None:
     """SERVED_NAMESPACES, in contrast, silently ignores namespaces, which another provisioner may serve."""
     world = World(
         make_jobset(namespace="team-a"),

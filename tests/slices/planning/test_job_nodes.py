@@ -156,7 +156,7 @@ def test_jobset_that_is_created_again_gets_the_idle_pool_of_its_job() -> None:
     assert (len(world.created), world.bound(second)) == (1, 1)
 
 
-def test_flex_start_of_gke_is_refused_because_the_autoscaler_sees_no_label() -> None:
+def test_flex_start_of_gke_is_rejected_because_the_pool_lacks_the_label() -> None:
     jobset = _jobset()
     slice_ = make_slice(jobset, requirements=_asked(jobset))
     choice = CapacityChoice(kind=CapacityKind.FLEX_START, zone=choices_of(slice_, settings()).open[0].zone)
@@ -164,7 +164,7 @@ def test_flex_start_of_gke_is_refused_because_the_autoscaler_sees_no_label() -> 
         pool_request(slice_, settings(), 0, choice)
 
 
-def test_name_that_exceeds_a_label_is_refused() -> None:
+def test_job_name_that_is_too_long_for_a_label_is_rejected() -> None:
     jobset = _jobset("t" * 40, namespace="n" * 30)
     slice_ = make_slice(jobset, requirements=_asked(jobset))
     with pytest.raises(ImpossibleError, match="has 79 characters, a label at most 63"):

@@ -84,7 +84,9 @@ def shown(units: list[Unit]) -> str:
         ),
     ],
 )
-def test_line_orders_units(units: list[Unit], grants: list[tuple[str, float]], want: str) -> None:
+def test_line_orders_units_by_priority_namespace_and_last_grant(
+    units: list[Unit], grants: list[tuple[str, float]], want: str
+) -> None:
     stamps: Stamps = {}
     for path, seconds in grants:
         stamps = granted(stamps, RESOURCE, [unit(path)], after(seconds))
@@ -165,7 +167,7 @@ def test_arrival_in_the_future_or_unknown_counts_as_the_earliest(since: datetime
     assert found.since <= NOW
 
 
-def test_priority_of_the_leader_pod_is_that_of_its_unit() -> None:
+def test_unit_has_the_priority_of_its_leader_pod() -> None:
     assert unit_of(make_slice(make_jobset("train"), priority=1000), NOW).priority == 1000
 
 

@@ -29,7 +29,7 @@ def pod_on(world: World, job: Workload, index: int) -> None:
         pytest.param(make_lws(namespace="team", replicas=2), 2, "leaderworkerset.x-k8s.io/v1", "serve-0", id="a set"),
     ],
 )
-def test_each_group_gets_a_pool_whose_labels_say_nothing_of_jobsets(
+def test_pool_of_another_kind_has_no_labels_of_jobsets(
     workload: Workload, pools: int, api_version: str, group: str
 ) -> None:
     """A release that only knows JobSets would take it for the pool of a deleted JobSet, and would delete it."""
@@ -44,7 +44,7 @@ def test_each_group_gets_a_pool_whose_labels_say_nothing_of_jobsets(
     assert not labels.keys() & {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_UID, constants.PARENT_NAMESPACE}
 
 
-def test_the_owner_of_a_pool_is_told_on_the_lowest_pod_that_is_left() -> None:
+def test_leader_of_a_pool_is_the_lowest_unfinished_pod() -> None:
     """The pod of index 0 has completed, and the other pod of the Job waits."""
     job = make_job()
     world = World(job)
@@ -59,7 +59,7 @@ def test_the_owner_of_a_pool_is_told_on_the_lowest_pod_that_is_left() -> None:
     assert state.leader == waiting
 
 
-def test_workloads_of_one_name_are_three() -> None:
+def test_workloads_of_one_name_and_different_kinds_share_no_pools() -> None:
     """The LeaderWorkerSet `same` has a group `same-0`, and there is a Job of that name."""
     job, jobset, lws = make_job("same"), make_jobset("same"), make_lws("same")
     namesake = make_job("same-0")
@@ -85,7 +85,7 @@ def test_workloads_of_one_name_are_three() -> None:
         pytest.param(make_jobset("sweep"), "sweep", id="the JobSet's own name"),
     ],
 )
-def test_a_group_has_the_name_that_its_kind_gives_it(workload: Workload, name: str) -> None:
+def test_group_name_that_its_kind_cannot_have_is_ignored(workload: Workload, name: str) -> None:
     """The owner reference of a pod or the label of a pool may contain any other name."""
     key = make_pod(make_job(name)).group_key
     pod = make_pod(workload, group_name=name, group_key=key)
@@ -95,7 +95,7 @@ def test_a_group_has_the_name_that_its_kind_gives_it(workload: Workload, name: s
 
 
 @pytest.mark.parametrize("name", ["sweep", ""])
-def test_a_pool_that_was_made_for_a_job_refers_to_it(name: str) -> None:
+def test_pool_of_a_suspended_job_is_attributed_to_the_job(name: str) -> None:
     """The label of the pool with the name of the group may be missing."""
     job = make_job(suspended=True)
     slice_id = SliceId(job.uid, make_pod(job).group_key)
@@ -104,7 +104,7 @@ def test_a_pool_that_was_made_for_a_job_refers_to_it(name: str) -> None:
     assert [(each.id, each.group_name) for each in found.values()] == [(slice_id, "sweep")]
 
 
-def test_the_pool_outlasts_the_annotation_while_pods_run() -> None:
+def test_pool_of_a_job_without_the_annotation_is_kept_while_pods_run() -> None:
     """Without the annotation, the Job is no longer watched. New pods of the Job get no pool."""
     job = make_job()
     world = running(job)
@@ -120,7 +120,7 @@ def test_the_pool_outlasts_the_annotation_while_pods_run() -> None:
     assert delete.reason is DeleteReason.WORKLOAD_GONE
 
 
-def test_while_any_pod_of_a_job_is_left_its_pool_stays() -> None:
+def test_pool_of_a_job_is_kept_while_the_job_has_pods_or_completions_left() -> None:
     """With more completions than parallelism, index 0 ends early, and at times the Job has no pods."""
     job = make_job()
     world = running(job)
@@ -147,14 +147,14 @@ def test_while_any_pod_of_a_job_is_left_its_pool_stays() -> None:
         pytest.param([{"index": 0, "completion_index": None}, {"index": 7}], 7, id="an index before none"),
     ],
 )
-def test_who_leads(pods: list[dict[str, Any]], want: int | None) -> None:
+def test_leader_is_the_unfinished_pod_of_the_lowest_index(pods: list[dict[str, Any]], want: int | None) -> None:
     job = make_job()
     workloads = Workloads.of({job.uid: job})
     (found,) = find_slices(workloads, [make_pod(job, **each) for each in pods], ServingPolicy()).values()
     assert (found.leader.completion_index if found.leader is not None else None) == want
 
 
-def test_a_group_that_restarts_keeps_its_pool() -> None:
+def test_restarting_group_keeps_its_pool() -> None:
     """All pods of the group are deleted before new ones are created. The new leader has the name of the old one."""
     lws = make_lws(replicas=2)
     world = running(lws)
@@ -166,7 +166,7 @@ def test_a_group_that_restarts_keeps_its_pool() -> None:
     assert (plan.creates, plan.deletes) == ((), ())
 
 
-def test_during_an_update_each_group_has_the_size_of_its_own_pods() -> None:
+def test_group_has_the_size_of_its_own_pods_during_an_update() -> None:
     """The spec has the size of new groups. Groups that are not replaced yet may still wait for smaller pools."""
     small = make_lws(size=2, template=make_requirements(topology="2x2x2", tolerations=()))
     large = make_lws(size=4, template=make_requirements(topology="2x2x4", tolerations=()))
@@ -177,7 +177,7 @@ def test_during_an_update_each_group_has_the_size_of_its_own_pods() -> None:
     assert (create.request.topology, create.request.hosts) == ("2x2x2", 2)
 
 
-def test_a_group_beyond_the_replicas_has_a_pool_as_long_as_it_has_pods() -> None:
+def test_extra_group_of_a_rolling_update_has_a_pool_while_it_has_pods() -> None:
     """With maxSurge, a rolling update first creates extra groups, and deletes them at its end."""
     lws = make_lws(replicas=1)
     world = running(lws)
@@ -197,7 +197,7 @@ def test_a_group_beyond_the_replicas_has_a_pool_as_long_as_it_has_pods() -> None
     assert (delete.name, delete.reason) == (create.request.name, DeleteReason.NOT_NEEDED)
 
 
-def test_no_group_is_served_that_the_set_does_not_list() -> None:
+def test_group_beyond_replicas_and_surge_is_not_served() -> None:
     lws = make_lws(replicas=1)
     lws = replace(lws, groups=(replace(lws.groups[0], surge=1),))
     world = running(lws)
@@ -206,7 +206,7 @@ def test_no_group_is_served_that_the_set_does_not_list() -> None:
 
 
 @pytest.mark.parametrize("workload", [make_lws(), make_job()], ids=["LeaderWorkerSets", "Jobs"])
-def test_while_nothing_is_known_of_a_kind_the_others_are_served(workload: Workload) -> None:
+def test_unreadable_kind_does_not_block_other_kinds_or_raise_an_alert(workload: Workload) -> None:
     """Whether pools of the kind are needed is unknown; a live read decides before their delete."""
     kinds = frozenset({workload.kind})
     world = running(workload)

@@ -139,7 +139,7 @@ def _on_nodes_of_no_pool() -> World:
         pytest.param(_on_nodes_of_no_pool, id="a node of no node pool"),
     ],
 )
-def test_pods_on_several_pools_are_no_split_slice(world: object) -> None:
+def test_justified_use_of_several_pools_is_not_reported_as_split(world: object) -> None:
     plan = world().look()  # type: ignore[operator]
     assert _splits(plan) == []
     assert not plan.split_slices
@@ -157,7 +157,7 @@ def test_slice_on_foreign_pools_is_reported_as_split() -> None:
     assert [each.state for each in view_of(world).slices] == [State.SPLIT]
 
 
-def test_many_pools_are_counted_and_three_are_named() -> None:
+def test_message_names_three_of_many_pools_and_counts_the_rest() -> None:
     workload = make_jobset("a", parallelism=16, template=asked_for(topology="4x4x4", tolerations=()))
     world = World(workload)
     pools = [world.put_pool(foreign_pool(f"pool-{number}")) for number in range(5)]

@@ -22,7 +22,7 @@ def named(create: Create) -> str:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.PERMISSION, FailureKind.UNAVAILABLE, FailureKind.NOT_FOUND])
-def test_whose_pools_fail_for_ever_delays_nobody_of_the_same_shape(kind: FailureKind) -> None:
+def test_permanently_failing_slice_does_not_delay_slices_of_its_shape(kind: FailureKind) -> None:
     """GKE accepts each create, and each pool ends in ERROR for a reason that does not concern the capacity."""
     world = World(jobset_of("failing", "2x2x2"))
     market = Market(world)
@@ -36,7 +36,7 @@ def test_whose_pools_fail_for_ever_delays_nobody_of_the_same_shape(kind: Failure
 
 @pytest.mark.parametrize("order", list(itertools.permutations(("2x2x1", "2x2x4", "4x4x4"))), ids=" ".join)
 @pytest.mark.parametrize("missing", ["2x2x1", "2x2x4", "4x4x4"])
-def test_a_shape_that_is_out_of_stock_for_ever_delays_no_other(missing: str, order: tuple[str, ...]) -> None:
+def test_shape_that_is_always_out_of_stock_does_not_delay_other_shapes(missing: str, order: tuple[str, ...]) -> None:
     world = World()
     market = Market(world)
     market.fails = lambda name: failure(FailureKind.STOCKOUT) if name == missing else None
@@ -47,7 +47,7 @@ def test_a_shape_that_is_out_of_stock_for_ever_delays_no_other(missing: str, ord
     assert market.ran_at.keys() == {*order} - {missing}
 
 
-def test_slice_beside_twenty_refused_slices_of_another_jobset_tries_after_one_of_them() -> None:
+def test_slice_is_tried_after_one_of_twenty_rejected_slices_of_another_jobset() -> None:
     """Within a namespace, workloads take turns, regardless of their numbers of slices."""
     world = World(jobset_of("refused", "2x2x2", replicas=20))
     market = Market(world)
@@ -56,7 +56,7 @@ def test_slice_beside_twenty_refused_slices_of_another_jobset_tries_after_one_of
     assert market.serves(jobset_of("later", "2x2x2"), within_seconds=21 * 60, step_seconds=15)
 
 
-def test_stream_of_newcomers_keeps_an_older_workload_from_no_probe() -> None:
+def test_stream_of_new_workloads_does_not_prevent_probes_of_an_older_one() -> None:
     """A new workload comes after the workloads of its namespace that were last probed before its creation."""
     world = World(jobset_of("old", "2x2x2"), marked=True)
     market = Market(world, seconds=5)
@@ -75,7 +75,7 @@ def test_stream_of_newcomers_keeps_an_older_workload_from_no_probe() -> None:
     raise AssertionError("it never ran")
 
 
-def test_stockouts_that_block_leave_operations_to_others() -> None:
+def test_slow_stockouts_of_large_shapes_do_not_block_a_small_slice() -> None:
     """Four creates each end in a stockout after 30 minutes, and GKE accepts two operations at the same time."""
     shapes = ("2x2x2", "2x2x4", "2x4x4", "4x4x4")
     world = World(*(jobset_of(f"big{number}", shape) for number, shape in enumerate(shapes)))
@@ -95,7 +95,7 @@ def test_stockouts_that_block_leave_operations_to_others() -> None:
     assert market.serves(jobset_of("small", "2x2x1"), within_seconds=120)
 
 
-def test_workload_that_waits_for_operations_keeps_no_other_from_its_capacity() -> None:
+def test_workload_that_waits_for_operations_does_not_block_the_capacity() -> None:
     """GKE rejects all creates of one JobSet for too many operations; the slices of the other JobSet try theirs."""
     world = World(jobset_of("pair", "2x2x1", replicas=2))
     market = Market(world)
@@ -108,7 +108,7 @@ def test_workload_that_waits_for_operations_keeps_no_other_from_its_capacity() -
     assert "pair" in market.ran_at
 
 
-def test_slice_that_its_namespace_limit_refuses_leaves_the_common_limit_to_others() -> None:
+def test_slice_blocked_by_its_namespace_limit_does_not_block_the_common_limit() -> None:
     world = World(
         jobset_of("full", "2x2x2", namespace="team-a"),
         settings_=settings(max_chips=24, max_chips_per_namespace=(("team-a", 8),)),
@@ -122,7 +122,7 @@ def test_slice_that_its_namespace_limit_refuses_leaves_the_common_limit_to_other
     assert market.ran_at.keys() == {"full", "other"}
 
 
-def test_many_slices_that_are_refused_try_no_more_than_their_workload_may() -> None:
+def test_rejected_slices_of_a_workload_are_tried_at_a_bounded_rate() -> None:
     """Each slice is tried once, then 8 more tries are made, then one per minute, even if other JobSets succeed."""
     world = World(jobset_of("refused", "2x2x2", replicas=70))
     world.refuse_create = lambda create: failure(FailureKind.PERMISSION) if named(create) == "refused" else None
@@ -136,7 +136,7 @@ def test_many_slices_that_are_refused_try_no_more_than_their_workload_may() -> N
     assert tried == {f"honest-{minute}": 1 for minute in range(5, 60, 10)}
 
 
-def test_a_namespace_in_which_much_fails_keeps_no_other_from_its_creates() -> None:
+def test_failing_creates_of_a_namespace_do_not_block_other_creates() -> None:
     """70 JobSets are rejected. Another namespace gets its pool in the next round, their own one within 19 minutes."""
     world = World(*(jobset_of(f"refused{number}", "2x2x2", namespace="many") for number in range(70)))
     world.refuse_create = lambda create: (
@@ -151,7 +151,7 @@ def test_a_namespace_in_which_much_fails_keeps_no_other_from_its_creates() -> No
     assert "own" in created
 
 
-def test_an_outage_under_many_slices_is_soon_over_for_all() -> None:
+def test_fifty_slices_are_served_within_seven_rounds_after_an_outage() -> None:
     """Each create that GKE accepts allows two more tries."""
     world = World(jobset_of("many", "2x2x2", replicas=50))
     world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
@@ -162,7 +162,7 @@ def test_an_outage_under_many_slices_is_soon_over_for_all() -> None:
     assert len(world.created) == 50
 
 
-def test_an_outage_does_not_become_as_many_calls_as_there_are_slices() -> None:
+def test_failing_creates_of_a_namespace_in_an_outage_are_bounded() -> None:
     """Regardless of earlier successes, a namespace sends 64 creates that fail, and then 6 per minute."""
     world = World(jobset_of("well", "2x2x1", replicas=50))
     world.run(3)
