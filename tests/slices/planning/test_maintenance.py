@@ -1,4 +1,4 @@
-"""Maintenance of hosts: who is told, and what is not used any more."""
+"""Tests of host maintenance: Events for the owners of slices, and pools that are no longer used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OLD = {"created_at": NOW - timedelta(days=2)}
 
 
 def announce(world: World, pool: PoolName, labels: dict[str, str] = SOON, **changes: Any) -> None:
-    """Put a label on the first node of a pool."""
+    """Add labels to the first node of a pool."""
     node = next(each for each in world.nodes.values() if each.pool_name == pool)
     world.put(replace(node, labels={**node.labels, **labels}, **changes))
 
@@ -44,7 +44,7 @@ def test_the_owner_of_a_slice_is_told(labels: dict[str, str], taints: tuple[Tain
     (name,) = world.pools
     announce(world, name, labels, taints=taints)
     if labels and words:
-        # A later one of another host.
+        # Maintenance of another host begins later.
         other = next(each for each in reversed(world.nodes.values()) if each.pool_name == name)
         world.put(replace(other, labels={**other.labels, constants.SCHEDULED_MAINTENANCE: "1896134400"}))
     world.run(2)
@@ -56,7 +56,7 @@ def test_the_owner_of_a_slice_is_told(labels: dict[str, str], taints: tuple[Tain
 
 @pytest.mark.parametrize(("bound", "who"), [(True, "pod {}"), (False, "a pod")])
 def test_after_maintenance_a_node_without_chips_is_the_reason(*, bound: bool, who: str) -> None:
-    """The kubelet rejects the pods that were there, and those that replace them wait."""
+    """The kubelet rejects the pods that were on the node, and the pods that replace them wait."""
     workload = make_jobset("train")
     world = running(workload)
     pod = next(iter(world.pods.values()))
@@ -112,7 +112,7 @@ def test_a_pool_whose_host_is_about_to_go_does_not_count_as_warm() -> None:
 
 @pytest.mark.parametrize("raw", [raw_buffer(replicas=1), raw_request()], ids=["buffer", "request"])
 def test_where_maintenance_is_announced_for_all_hosts_no_pool_replaces_the_next(raw: dict[str, Any]) -> None:
-    """A request would never be served, and each pool cost money in vain."""
+    """Otherwise a request would never be provisioned, and each pool would cost money without being used."""
     world = Asking(raw)
     for _ in range(60):
         world.step(seconds=2.0)

@@ -1,4 +1,4 @@
-"""Which slice has which pool: by use, not by name."""
+"""Tests of the matching of slices and pools, which follows the bound pods, not the names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.world import World
 
 
 def pool_of_another(**changes: Any) -> NodePool:
-    """Return a pool that was made for a JobSet that is gone."""
+    """Return a pool that was created for a deleted JobSet."""
     return make_pool(make_jobset("gone"), **changes)
 
 
@@ -83,7 +83,7 @@ def test_which_of_its_own_pools_a_waiting_slice_counts_on(*, statuses: list[Pool
 def test_which_free_pools_a_waiting_slice_takes(
     *, pool: dict[str, Any], nodes: dict[str, Any] | None, taken: bool
 ) -> None:
-    """What the scheduler would take; everything else is bought anew."""
+    """The scheduler would bind the pods to such a pool. Otherwise a new pool is created."""
     workload = make_jobset()
     world = World(workload)
     other = pool_of_another(**pool)
@@ -97,7 +97,7 @@ def test_which_free_pools_a_waiting_slice_takes(
 
 
 def test_a_pool_of_others_without_nodes_is_waited_for_not_for_long() -> None:
-    """GKE calls a pool up a moment before its nodes are seen; a zombie stays without."""
+    """GKE reports a pool as RUNNING shortly before its nodes appear; a broken pool remains without nodes."""
     world = World(make_jobset())
     world.put(pool_of_another())
     assert world.look().creates == ()
@@ -106,7 +106,7 @@ def test_a_pool_of_others_without_nodes_is_waited_for_not_for_long() -> None:
 
 
 def test_a_pool_with_pods_of_an_unknown_slice_is_taken_by_nobody() -> None:
-    """Whose they are cannot be told; that they run can."""
+    """The owner of the pods is unknown, but they run."""
     world = World(make_jobset())
     pool = world.put_pool(pool_of_another())
     world.put(make_pod(make_jobset("nobody"), workload_uid="", node=make_node(pool).name))
@@ -116,7 +116,7 @@ def test_a_pool_with_pods_of_an_unknown_slice_is_taken_by_nobody() -> None:
 
 
 def test_the_smallest_ready_pool_is_taken_first() -> None:
-    """Single-host pools may be larger than asked."""
+    """A pool of single hosts may have more hosts than the slice needs."""
     asked = make_requirements(topology="2x2x1")
     workload = make_jobset(parallelism=1, template=asked)
     gone = make_jobset("gone", replicas=4, parallelism=1, template=asked)
@@ -138,7 +138,7 @@ def test_a_single_host_pool_too_small_is_not_taken() -> None:
 
 
 def test_pods_past_their_grace_hold_no_pool_for_ever() -> None:
-    """Their node does not answer; without this an idle pool would be paid for until somebody looks."""
+    """The kubelet of their node does not respond. Otherwise the pool would be paid for until a user notices."""
     workload = make_jobset()
     world = World()
     pool = world.put_pool(make_pool(workload))

@@ -1,4 +1,4 @@
-"""Selectors on labels that GKE sets itself: predicted, missing for sure, or perhaps there."""
+"""Tests of selectors on labels that GKE sets: labels that are predicted, certainly missing, or unknown."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _told(plan: Plan, reason: str) -> list[str]:
     ],
 )
 def test_what_gke_is_known_to_set_is_predicted(key: str, value: str) -> None:
-    """The pool is made without a warning; for another value none is made."""
+    """A pool for the predicted value is created without a warning, and no pool for another value."""
     plan = World(_jobset(**{key: value})).step()
     assert (len(plan.creates), _told(plan, constants.UNKNOWN_SELECTOR)) == (1, [])
     plan = World(_jobset(**{key: "other"})).step()
@@ -51,7 +51,7 @@ def test_what_gke_is_known_to_set_is_predicted(key: str, value: str) -> None:
 
 
 def test_the_boot_disk_is_predicted_where_it_is_set() -> None:
-    """Where GKE chooses it, nobody knows; the list of pools says it later."""
+    """If GKE chooses the disk type, it is unknown until the pool is listed."""
     workload = _jobset(**{constants.BOOT_DISK: "pd-ssd"})
     for setting, creates, warnings in (("pd-ssd", 1, 0), ("pd-balanced", 0, 0), ("", 1, 1)):
         plan = World(workload, settings_=settings(node_disk_type=setting)).step()
@@ -75,7 +75,7 @@ def test_an_older_name_of_the_zone_chooses_the_zone(key: str) -> None:
     ],
 )
 def test_what_is_missing_for_sure_is_refused(key: str) -> None:
-    """No pool of ours would have it, so none is bought."""
+    """No pool of the provisioner would have the label, so none is created."""
     plan = World(_jobset(**{key: "x"})).step()
     assert not plan.creates
     (message,) = _told(plan, constants.INVALID_REQUEST)
@@ -84,7 +84,7 @@ def test_what_is_missing_for_sure_is_refused(key: str) -> None:
 
 @pytest.mark.parametrize("key", [_STRANGE, "node.kubernetes.io/exotic", "x.gke.io/y", "scheduling.k8s.io/z"])
 def test_an_unknown_label_of_google_or_kubernetes_may_hold(key: str) -> None:
-    """The pool is made, with a warning, and the label is not put on it."""
+    """The label is not set on the pool."""
     plan = World(_jobset(**{key: "x"})).step()
     (create,) = plan.creates
     assert key not in create.request.labels
@@ -115,7 +115,7 @@ _SURE = Expression(key=constants.OS, operator="In", values=("linux",))
 def test_affinity_on_a_label_that_nobody_knows(
     *, terms: Any, predicted: bool, fits: bool, relies_on: tuple[str, ...]
 ) -> None:
-    """It may hold as a selector may, and only that is told which the fit rests on."""
+    """`trusted` returns only the unknown labels on which the fit depends."""
     view = NodeView(
         labels={constants.OS: "linux"}, taints=(), chips=4, cpu_millicores=2000, memory_bytes=2**31, predicted=predicted
     )
@@ -125,7 +125,7 @@ def test_affinity_on_a_label_that_nobody_knows(
 
 
 def _bare(world: World) -> None:
-    """Let all pools come up, with nodes that lack the label."""
+    """Create all pools, with nodes that lack the label _STRANGE."""
     world.step()
     world.finish_creates()
     world.step()
@@ -134,7 +134,7 @@ def _bare(world: World) -> None:
 
 @pytest.mark.parametrize("replace_stuck", [False, True])
 def test_no_second_pool_is_made_for_a_label_that_never_comes(*, replace_stuck: bool) -> None:
-    """The slice keeps its pool, is told after ten minutes what is missing, and not even the setting buys another."""
+    """The slice keeps its pool, also with REPLACE_STUCK_SLICES. After ten minutes, an Event names the label."""
     world = World(_jobset(**{_STRANGE: "x"}), settings_=settings(replace_stuck_slices=replace_stuck))
     _bare(world)
     for _ in range(60):
@@ -146,7 +146,7 @@ def test_no_second_pool_is_made_for_a_label_that_never_comes(*, replace_stuck: b
 
 
 def test_of_nodes_that_are_there_the_real_labels_count() -> None:
-    """An idle pool is taken by who selects such a label only where its nodes carry it."""
+    """An idle pool serves a slice that selects such a label only if its nodes have the label."""
     for labelled in (True, False):
         first, second = _jobset("first"), _jobset("second", **{_STRANGE: "x"})
         world = World(first, settings_=settings(deletion_delay_seconds=3600.0))

@@ -1,4 +1,4 @@
-"""How many operations may be started now, and how creates and deletes share them."""
+"""Tests of the bound on concurrent operations, and of its shares for creates and deletes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_creates_and_deletes_share_what_is_free(
 
 
 def world_with(limit: OperationLimit, *, making: int = 0) -> World:
-    """Return a world in which slices wait for pools and some pools are in the making."""
+    """Return a world in which 200 slices wait for pools, and `making` other pools are being created."""
     world = World(make_jobset(replicas=200), settings_=settings(concurrency=64))
     world.put(*(make_pool(make_jobset(f"other-{index}"), status=PoolStatus.PROVISIONING) for index in range(making)))
     world.memory = replace(world.memory, operations=limit)
@@ -49,7 +49,7 @@ def world_with(limit: OperationLimit, *, making: int = 0) -> World:
 
 
 def rejected(limit: int, seconds_ago: float = 0.0) -> OperationLimit:
-    """Return what is known after a rejection."""
+    """Return a limit on operations, some seconds after the last rejection."""
     return OperationLimit(limit=limit, rejected_at=after(-seconds_ago))
 
 
@@ -77,14 +77,14 @@ def test_a_rejection_limits_operations_for_a_minute(
 
 
 def test_operations_of_others_do_not_count() -> None:
-    """They may hang for days: what GKE rejects is all that counts."""
+    """Operations on foreign pools may hang for days. Only rejections by GKE count."""
     world = world_with(rejected(1))
     world.put(foreign_pool("a", status=PoolStatus.PROVISIONING), foreign_pool("b", status=PoolStatus.STOPPING))
     assert len(world.look().creates) == 1
 
 
 def test_calls_that_are_not_answered_take_their_place() -> None:
-    """A delete that is being proven, too: it is no operation yet, and will be one."""
+    """A delete that is still being checked counts as well, because it will be an operation."""
     world = world_with(OperationLimit(rejected=True, running=2))
     pool = world.put_pool(make_pool(make_jobset("gone")))
     call = DeleteCall(state=CallState.UNDER_WAY, since=after(-1))
@@ -94,7 +94,7 @@ def test_calls_that_are_not_answered_take_their_place() -> None:
 
 
 def test_a_pool_that_is_created_and_about_to_go_counts_once() -> None:
-    """Its create runs, and its delete is being proven: one operation ends before the other begins."""
+    """The create is running and the delete is still being checked: they are never operations at the same time."""
     world = world_with(rejected(2), making=1)
     (name,) = world.pools
     call = DeleteCall(state=CallState.UNDER_WAY, since=after(-1))
@@ -104,7 +104,7 @@ def test_a_pool_that_is_created_and_about_to_go_counts_once() -> None:
 
 
 def test_deletes_leave_threads_to_others_too() -> None:
-    """Many pools that nobody needs do not keep a change of nodes, or a delete that others wait for, waiting."""
+    """Deletes of many unneeded pools must not delay changes of nodes, or deletes that slices wait for."""
     ended = [make_jobset(f"ended-{index}") for index in range(40)]
     world = World(*ended, settings_=settings(deletion_delay_seconds=0.0))
     for each in ended:
@@ -114,7 +114,7 @@ def test_deletes_leave_threads_to_others_too() -> None:
 
 
 def test_the_threads_take_twice_their_number_before_the_first_answer() -> None:
-    """So whoever comes next does not wait for thousands of calls; each answer lets the next go."""
+    """Otherwise later slices would wait for thousands of calls. Each response allows the next call."""
     world = World(make_jobset("many", namespace="a", replicas=4096))
     creates = world.look().creates
     assert len(creates) == 32
@@ -126,7 +126,7 @@ def test_the_threads_take_twice_their_number_before_the_first_answer() -> None:
 
 
 def test_who_waits_for_operations_for_long_learns_it() -> None:
-    """No warning, and no name of another tenant."""
+    """The notice is not a warning and contains no name of another tenant."""
     world = World(make_jobset(replicas=3))
     world.refuse_create = lambda _: REJECTED
     world.run(200)

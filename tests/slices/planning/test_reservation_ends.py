@@ -1,4 +1,4 @@
-"""Reservations that end: who is told, what is not used any more, and what goes."""
+"""Tests of reservations that end: Events for the owners, and pools that are no longer used, or are deleted."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.world import World, running
 
 
 def end(world: World, pool: PoolName, at: datetime) -> None:
-    """Put a pool into a reservation that ends."""
+    """Move a pool into a reservation that ends at the time `at`."""
     reserved = replace(world.pools[pool], capacity=CapacityKind.RESERVATION, reservation="r1", ends_at=at)
     world.put(reserved)
 
 
 def with_deadline(seconds: int) -> World:
-    """Return a world with a slice that runs since now, and whose Job has a deadline."""
+    """Return a world with a slice that has been running since NOW, and whose Job has activeDeadlineSeconds."""
     workload = make_jobset("train")
     group = replace(workload.groups[0], deadline_seconds=seconds)
     world = running(replace(workload, groups=(group,)))
@@ -84,7 +84,7 @@ def test_a_pool_whose_reservation_ends_soon_does_not_count_as_warm() -> None:
 
 
 def test_a_slice_runs_until_its_machines_are_gone_and_its_pool_goes_at_once_then() -> None:
-    """Its pods wait for another pool, and not for the repair of one that cannot come back."""
+    """The pods then wait for another pool, not for the repair of this one, which is impossible."""
     workload = make_jobset("train")
     world = running(workload)
     (name,) = world.pools
