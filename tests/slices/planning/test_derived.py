@@ -45,7 +45,7 @@ def waiting(count: int) -> tuple[list[Workload], World]:
     return workloads, World(*workloads)
 
 
-def test_the_labels_of_namespaces_are_compared_once_a_round_and_not_for_each_workload() -> None:
+def test_namespace_labels_are_compared_once_per_round() -> None:
     """Otherwise a user who may create namespaces could slow down every decision."""
     _, world = waiting(20)
     last = round_after(None, world, CountedLabels(default={"tpu": "yes"}))
@@ -55,7 +55,7 @@ def test_the_labels_of_namespaces_are_compared_once_a_round_and_not_for_each_wor
     assert CountedLabels.compared == 1
 
 
-def test_a_namespace_that_is_served_no_more_takes_its_slices_along() -> None:
+def test_slices_of_a_namespace_that_is_no_longer_served_are_unserved() -> None:
     """Slices of the last round are not reused if the labels have changed."""
     _, world = waiting(2)
     before = round_after(None, world, {"default": {"tpu": "yes"}})
@@ -64,7 +64,7 @@ def test_a_namespace_that_is_served_no_more_takes_its_slices_along() -> None:
     assert [each.served for each in after.slices.values()] == [False, False]
 
 
-def test_one_pod_that_changes_costs_its_own_workload_only() -> None:
+def test_changed_pod_changes_only_the_slices_of_its_workload() -> None:
     """The slices of the other workloads are the objects of the last round."""
     workloads, world = waiting(3)
     labels = {"default": {"tpu": "yes"}}
@@ -109,13 +109,13 @@ def test_a_host_is_ready_with_all_its_chips(pool: NodePool, chips: int, *, ready
     assert supply_of(pool, allocatable_chips=chips).ready is ready
 
 
-def test_chips_of_a_pool() -> None:
+def test_chips_of_a_pool_are_the_chips_of_all_its_hosts() -> None:
     """The number is 0 if the machine type is unknown."""
     found = [supply_of(pool).chips for pool in (ONE_CHIP, FOUR_CHIPS, replace(FOUR_CHIPS, machine_type="ct99-new"))]
     assert found == [1, 8, 0]
 
 
-def test_since_when_a_pool_that_is_up_lacks_hosts() -> None:
+def test_unready_time_of_a_running_pool_is_the_first_round_without_all_hosts() -> None:
     """Later rounds keep the time. It is None if all hosts are ready, or while the pool is being created."""
     partly = replace(FOUR_CHIPS, hosts=3)
     nodes = make_nodes(FOUR_CHIPS)

@@ -50,7 +50,7 @@ def half_seen(kinds: frozenset[WorkloadKind], **changes: Any) -> HalfSeen:
 
 
 @pytest.mark.parametrize(("hidden", "kinds", "changes"), _HIDDEN)
-def test_a_hidden_pool_that_is_unready_keeps_no_other_from_being_replaced(
+def test_unready_pool_of_a_hidden_workload_does_not_block_other_replacements(
     hidden: Workload, kinds: frozenset[WorkloadKind], changes: dict[str, Any]
 ) -> None:
     """The slice of such a pool is unknown, so it cannot be replaced. Of few pools, only one is replaced at a time."""
@@ -66,7 +66,7 @@ def test_a_hidden_pool_that_is_unready_keeps_no_other_from_being_replaced(
     assert len(world.created) == 1
 
 
-def test_a_hidden_pool_that_another_counts_on_is_replaced_for_it() -> None:
+def test_unready_pool_of_a_hidden_workload_is_replaced_for_a_visible_slice() -> None:
     """The pods of a JobSet ran on the pool last, so the slice that it serves is known."""
     workload = make_jobset("seen")
     pool = make_pool(make_lws("hidden"))
@@ -84,7 +84,7 @@ def test_a_hidden_pool_that_another_counts_on_is_replaced_for_it() -> None:
 
 
 @pytest.mark.parametrize(("hidden", "kinds", "changes"), _HIDDEN)
-def test_room_is_made_by_pools_that_can_go(
+def test_pool_of_a_hidden_workload_is_not_deleted_to_free_chips(
     hidden: Workload, kinds: frozenset[WorkloadKind], changes: dict[str, Any]
 ) -> None:
     """Whether the pool that seems idle for longest is needed is unknown; the next idle pool is deleted."""
@@ -99,7 +99,7 @@ def test_room_is_made_by_pools_that_can_go(
     assert [each.name for each in plan.deletes] == [idle.name]
 
 
-def test_room_is_made_by_pools_that_could_not_be_deleted_last() -> None:
+def test_pool_whose_delete_failed_is_tried_last_to_free_chips() -> None:
     """A live read found a pod on the pool that is idle for longest; the next idle pool is deleted."""
     world = World(settings_=settings(max_chips=16, deletion_delay_seconds=3600.0))
     kept, idle = (make_pool(make_jobset(name)) for name in ("kept", "over"))

@@ -39,7 +39,9 @@ def announce(world: World, pool: PoolName, labels: dict[str, str] = SOON, **chan
         ({constants.SCHEDULED_MAINTENANCE: "soon"}, (), ""),
     ],
 )
-def test_the_owner_of_a_slice_is_told(labels: dict[str, str], taints: tuple[Taint, ...], words: str) -> None:
+def test_owner_of_a_slice_gets_an_event_on_host_maintenance(
+    labels: dict[str, str], taints: tuple[Taint, ...], words: str
+) -> None:
     world = running(make_jobset("train"))
     (name,) = world.pools
     announce(world, name, labels, taints=taints)
@@ -55,7 +57,7 @@ def test_the_owner_of_a_slice_is_told(labels: dict[str, str], taints: tuple[Tain
 
 
 @pytest.mark.parametrize(("bound", "who"), [(True, "pod {}"), (False, "a pod")])
-def test_after_maintenance_a_node_without_chips_is_the_reason(*, bound: bool, who: str) -> None:
+def test_node_without_chips_after_maintenance_is_shown_as_the_reason(*, bound: bool, who: str) -> None:
     """The kubelet rejects the pods that were on the node, and the pods that replace them wait."""
     workload = make_jobset("train")
     world = running(workload)
@@ -78,7 +80,7 @@ def test_after_maintenance_a_node_without_chips_is_the_reason(*, bound: bool, wh
     assert [each.reason for each in explain(view_of(world), world.now, (), (), "train")[0].notices] == []
 
 
-def test_a_new_node_has_not_lost_its_chips_for_ten_minutes() -> None:
+def test_new_node_counts_as_without_chips_only_after_ten_minutes() -> None:
     world = World(make_jobset("train"))
     world.run(2)
     (name,) = world.pools
@@ -90,7 +92,7 @@ def test_a_new_node_has_not_lost_its_chips_for_ten_minutes() -> None:
     assert "without its chips" in view_of(world).slices[0].reason
 
 
-def test_an_idle_pool_whose_host_is_about_to_go_is_not_used_again() -> None:
+def test_idle_pool_with_announced_maintenance_is_not_used_again() -> None:
     first = make_jobset("first")
     world = running(first)
     (name,) = world.pools
@@ -101,7 +103,7 @@ def test_an_idle_pool_whose_host_is_about_to_go_is_not_used_again() -> None:
     assert len(world.created) == 2
 
 
-def test_a_pool_whose_host_is_about_to_go_does_not_count_as_warm() -> None:
+def test_pool_with_announced_maintenance_does_not_count_as_warm() -> None:
     world = Asking(raw_buffer(replicas=1))
     world.live(4)
     (name,) = world.pools
@@ -111,7 +113,7 @@ def test_a_pool_whose_host_is_about_to_go_does_not_count_as_warm() -> None:
 
 
 @pytest.mark.parametrize("raw", [raw_buffer(replicas=1), raw_request()], ids=["buffer", "request"])
-def test_where_maintenance_is_announced_for_all_hosts_no_pool_replaces_the_next(raw: dict[str, Any]) -> None:
+def test_pools_are_not_replaced_if_maintenance_is_announced_for_all_hosts(raw: dict[str, Any]) -> None:
     """Otherwise a request would never be provisioned, and each pool would cost money without being used."""
     world = Asking(raw)
     for _ in range(60):

@@ -19,7 +19,7 @@ def pool_of_another(**changes: Any) -> NodePool:
     return make_pool(make_jobset("gone"), **changes)
 
 
-def test_a_slice_holds_the_pool_that_its_pods_are_bound_to_whatever_the_labels_say() -> None:
+def test_slice_has_the_pool_of_its_bound_pods_regardless_of_labels() -> None:
     world = World(make_jobset("a"), make_jobset("b"))
     a, b = world.workloads.values()
     pool_a, pool_b = world.put_pool(make_pool(a)), world.put_pool(make_pool(b))
@@ -38,7 +38,9 @@ def test_a_slice_holds_the_pool_that_its_pods_are_bound_to_whatever_the_labels_s
         pytest.param([PoolStatus.PROVISIONING] * 2, 1, id="of those in the making the latest attempt"),
     ],
 )
-def test_which_of_its_own_pools_a_waiting_slice_counts_on(*, statuses: list[PoolStatus], taken: int) -> None:
+def test_waiting_slice_counts_on_its_latest_pool_but_prefers_ready_ones(
+    *, statuses: list[PoolStatus], taken: int
+) -> None:
     workload = make_jobset()
     world = World(workload)
     pools = [make_pool(workload, attempt=attempt, status=status) for attempt, status in enumerate(statuses)]
@@ -80,7 +82,7 @@ def test_which_of_its_own_pools_a_waiting_slice_counts_on(*, statuses: list[Pool
         pytest.param({"zones": ("us-east5-a",)}, {}, True, id="another zone is fine where no pod minds"),
     ],
 )
-def test_which_free_pools_a_waiting_slice_takes(
+def test_waiting_slice_uses_a_free_pool_only_if_its_pods_fit(
     *, pool: dict[str, Any], nodes: dict[str, Any] | None, taken: bool
 ) -> None:
     """The scheduler would bind the pods to such a pool. Otherwise a new pool is created."""
@@ -96,7 +98,7 @@ def test_which_free_pools_a_waiting_slice_takes(
     assert owner == ("train" if taken else "gone")
 
 
-def test_a_pool_of_others_without_nodes_is_waited_for_not_for_long() -> None:
+def test_slice_waits_two_minutes_for_the_nodes_of_a_free_pool() -> None:
     """GKE reports a pool as RUNNING shortly before its nodes appear; a broken pool remains without nodes."""
     world = World(make_jobset())
     world.put(pool_of_another())
@@ -105,7 +107,7 @@ def test_a_pool_of_others_without_nodes_is_waited_for_not_for_long() -> None:
     assert len(world.look().creates) == 1
 
 
-def test_a_pool_with_pods_of_an_unknown_slice_is_taken_by_nobody() -> None:
+def test_pool_with_pods_of_an_unknown_slice_is_neither_used_nor_deleted() -> None:
     """The owner of the pods is unknown, but they run."""
     world = World(make_jobset())
     pool = world.put_pool(pool_of_another())
@@ -115,7 +117,7 @@ def test_a_pool_with_pods_of_an_unknown_slice_is_taken_by_nobody() -> None:
     assert pool.name not in world.deleted
 
 
-def test_the_smallest_ready_pool_is_taken_first() -> None:
+def test_smallest_ready_pool_is_used_first() -> None:
     """A pool of single hosts may have more hosts than the slice needs."""
     asked = make_requirements(topology="2x2x1")
     workload = make_jobset(parallelism=1, template=asked)
@@ -129,7 +131,7 @@ def test_the_smallest_ready_pool_is_taken_first() -> None:
     assert [state.name for state in plan.pools if state.named.name == "train"] == [small.name]
 
 
-def test_a_single_host_pool_too_small_is_not_taken() -> None:
+def test_single_host_pool_with_too_few_hosts_is_not_used() -> None:
     asked = make_requirements(topology="2x2x1")
     world = World(make_jobset(parallelism=5, template=asked))
     world.put_pool(make_pool(make_jobset("gone", parallelism=4, template=asked)))
@@ -137,7 +139,7 @@ def test_a_single_host_pool_too_small_is_not_taken() -> None:
     assert create.request.hosts == 5
 
 
-def test_pods_past_their_grace_hold_no_pool_for_ever() -> None:
+def test_pods_past_their_grace_period_do_not_keep_a_pool() -> None:
     """The kubelet of their node does not respond. Otherwise the pool would be paid for until a user notices."""
     workload = make_jobset()
     world = World()

@@ -42,7 +42,7 @@ def _told(plan: Plan, reason: str) -> list[str]:
         ("beta.kubernetes.io/arch", "amd64"),
     ],
 )
-def test_what_gke_is_known_to_set_is_predicted(key: str, value: str) -> None:
+def test_labels_that_gke_is_known_to_set_are_predicted(key: str, value: str) -> None:
     """A pool for the predicted value is created without a warning, and no pool for another value."""
     plan = World(_jobset(**{key: value})).step()
     assert (len(plan.creates), _told(plan, constants.UNKNOWN_SELECTOR)) == (1, [])
@@ -50,7 +50,7 @@ def test_what_gke_is_known_to_set_is_predicted(key: str, value: str) -> None:
     assert (len(plan.creates), len(_told(plan, constants.INVALID_REQUEST))) == (0, 1)
 
 
-def test_the_boot_disk_is_predicted_where_it_is_set() -> None:
+def test_boot_disk_label_is_predicted_only_if_the_setting_is_set() -> None:
     """If GKE chooses the disk type, it is unknown until the pool is listed."""
     workload = _jobset(**{constants.BOOT_DISK: "pd-ssd"})
     for setting, creates, warnings in (("pd-ssd", 1, 0), ("pd-balanced", 0, 0), ("", 1, 1)):
@@ -59,7 +59,7 @@ def test_the_boot_disk_is_predicted_where_it_is_set() -> None:
 
 
 @pytest.mark.parametrize("key", ["topology.gke.io/zone", "failure-domain.beta.kubernetes.io/zone"])
-def test_an_older_name_of_the_zone_chooses_the_zone(key: str) -> None:
+def test_older_zone_label_selects_the_zone(key: str) -> None:
     (create,) = World(_jobset(**{key: "us-central2-c"})).step().creates
     assert create.request.zone == "us-central2-c"
 
@@ -74,7 +74,7 @@ def test_an_older_name_of_the_zone_chooses_the_zone(key: str) -> None:
         constants.POOL_TOPOLOGY,
     ],
 )
-def test_what_is_missing_for_sure_is_refused(key: str) -> None:
+def test_selector_on_a_label_that_is_certainly_missing_is_rejected(key: str) -> None:
     """No pool of the provisioner would have the label, so none is created."""
     plan = World(_jobset(**{key: "x"})).step()
     assert not plan.creates
@@ -83,7 +83,7 @@ def test_what_is_missing_for_sure_is_refused(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", [_STRANGE, "node.kubernetes.io/exotic", "x.gke.io/y", "scheduling.k8s.io/z"])
-def test_an_unknown_label_of_google_or_kubernetes_may_hold(key: str) -> None:
+def test_selector_on_an_unknown_google_label_gets_a_pool_with_a_warning(key: str) -> None:
     """The label is not set on the pool."""
     plan = World(_jobset(**{key: "x"})).step()
     (create,) = plan.creates
@@ -112,7 +112,7 @@ _SURE = Expression(key=constants.OS, operator="In", values=("linux",))
         pytest.param(((_expression("In", "a"),),), False, False, (), id="of a node that is there its labels count"),
     ],
 )
-def test_affinity_on_a_label_that_nobody_knows(
+def test_affinity_on_an_unknown_label_fits_only_a_predicted_node(
     *, terms: Any, predicted: bool, fits: bool, relies_on: tuple[str, ...]
 ) -> None:
     """`trusted` returns only the unknown labels on which the fit depends."""
@@ -133,7 +133,7 @@ def _bare(world: World) -> None:
 
 
 @pytest.mark.parametrize("replace_stuck", [False, True])
-def test_no_second_pool_is_made_for_a_label_that_never_comes(*, replace_stuck: bool) -> None:
+def test_no_second_pool_is_created_for_a_label_that_is_never_set(*, replace_stuck: bool) -> None:
     """The slice keeps its pool, also with REPLACE_STUCK_SLICES. After ten minutes, an Event names the label."""
     world = World(_jobset(**{_STRANGE: "x"}), settings_=settings(replace_stuck_slices=replace_stuck))
     _bare(world)
@@ -145,7 +145,7 @@ def test_no_second_pool_is_made_for_a_label_that_never_comes(*, replace_stuck: b
     assert f"its nodes do not have {_STRANGE}=x: remove that selector" in message
 
 
-def test_of_nodes_that_are_there_the_real_labels_count() -> None:
+def test_existing_nodes_are_matched_by_their_real_labels() -> None:
     """An idle pool serves a slice that selects such a label only if its nodes have the label."""
     for labelled in (True, False):
         first, second = _jobset("first"), _jobset("second", **{_STRANGE: "x"})

@@ -32,7 +32,7 @@ REJECTED = failure(FailureKind.TOO_MANY_OPERATIONS)
         pytest.param(0, True, 50, 0, 0, id="none where none is free"),
     ],
 )
-def test_creates_and_deletes_share_what_is_free(
+def test_creates_and_deletes_share_the_free_operations(
     *, free: int | None, deletes_last: bool, deletes: int, want_creates: int, want_deletes: int
 ) -> None:
     slots = Slots(operations=free, calls=32, delete_calls=20, deletes_last=deletes_last, more_at=None)
@@ -76,14 +76,14 @@ def test_a_rejection_limits_operations_for_a_minute(
     assert (plan.memory.operations.limit, len(plan.creates)) == (want_limit, want_creates)
 
 
-def test_operations_of_others_do_not_count() -> None:
+def test_operations_on_foreign_pools_do_not_count() -> None:
     """Operations on foreign pools may hang for days. Only rejections by GKE count."""
     world = world_with(rejected(1))
     world.put(foreign_pool("a", status=PoolStatus.PROVISIONING), foreign_pool("b", status=PoolStatus.STOPPING))
     assert len(world.look().creates) == 1
 
 
-def test_calls_that_are_not_answered_take_their_place() -> None:
+def test_calls_in_flight_count_as_operations() -> None:
     """A delete that is still being checked counts as well, because it will be an operation."""
     world = world_with(OperationLimit(rejected=True, running=2))
     pool = world.put_pool(make_pool(make_jobset("gone")))
@@ -93,7 +93,7 @@ def test_calls_that_are_not_answered_take_their_place() -> None:
     assert (plan.memory.operations.limit, len(plan.creates)) == (2, 1)
 
 
-def test_a_pool_that_is_created_and_about_to_go_counts_once() -> None:
+def test_pool_in_creation_with_a_delete_in_flight_counts_once() -> None:
     """The create is running and the delete is still being checked: they are never operations at the same time."""
     world = world_with(rejected(2), making=1)
     (name,) = world.pools
@@ -103,7 +103,7 @@ def test_a_pool_that_is_created_and_about_to_go_counts_once() -> None:
     assert (plan.memory.operations.limit, len(plan.creates)) == (2, 1)
 
 
-def test_deletes_leave_threads_to_others_too() -> None:
+def test_deletes_leave_threads_to_other_calls() -> None:
     """Deletes of many unneeded pools must not delay changes of nodes, or deletes that slices wait for."""
     ended = [make_jobset(f"ended-{index}") for index in range(40)]
     world = World(*ended, settings_=settings(deletion_delay_seconds=0.0))
@@ -113,7 +113,7 @@ def test_deletes_leave_threads_to_others_too() -> None:
     assert len(world.look().deletes) == 32
 
 
-def test_the_threads_take_twice_their_number_before_the_first_answer() -> None:
+def test_creates_in_flight_are_at_most_twice_the_number_of_threads() -> None:
     """Otherwise later slices would wait for thousands of calls. Each response allows the next call."""
     world = World(make_jobset("many", namespace="a", replicas=4096))
     creates = world.look().creates
@@ -125,7 +125,7 @@ def test_the_threads_take_twice_their_number_before_the_first_answer() -> None:
     assert create.workload.name == "newcomer"
 
 
-def test_who_waits_for_operations_for_long_learns_it() -> None:
+def test_slice_that_waits_long_for_operations_gets_a_notice() -> None:
     """The notice is not a warning and contains no name of another tenant."""
     world = World(make_jobset(replicas=3))
     world.refuse_create = lambda _: REJECTED

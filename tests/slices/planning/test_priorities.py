@@ -34,7 +34,7 @@ def full_world(*workloads: Workload, chips: int = 8) -> World:
 
 
 @pytest.mark.parametrize("topology", ["2x2x2", "2x2x1"], ids=["a freed pool", "a limit"])
-def test_slice_of_a_higher_priority_is_served_before_older_slices_of_its_namespace_and_others(topology: str) -> None:
+def test_slice_of_a_higher_priority_is_served_before_older_slices(topology: str) -> None:
     first = jobset_of("first")
     world = full_world(first)
     waiting = [jobset_of(f"batch{number}", topology, namespace=f"n{number % 2}") for number in range(4)]

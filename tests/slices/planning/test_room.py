@@ -72,7 +72,7 @@ def test_warm_pool_is_deleted_for_a_slice_that_needs_its_chips() -> None:
     assert world.bound(waits) == 1
 
 
-def test_pool_whose_delete_was_refused_makes_room_after_the_others() -> None:
+def test_idle_pool_whose_delete_was_rejected_is_tried_after_the_others() -> None:
     """GKE rejects the delete of a pool with a running operation; the next idle pool frees as many chips."""
     world = World(settings_=settings(max_chips=8, deletion_delay_seconds=3600.0))
     names = []
@@ -114,7 +114,7 @@ def crowded(units: int, pools: int) -> World:
     return world
 
 
-def test_work_of_a_decision_grows_linearly_with_refused_units_and_idle_pools() -> None:
+def test_work_of_a_decision_grows_linearly_with_waiting_units_and_idle_pools() -> None:
     """In the past, a decision took 2.4 s with 1,000 units and 400 pools."""
 
     def calls(size: int) -> int:
@@ -129,7 +129,7 @@ def test_work_of_a_decision_grows_linearly_with_refused_units_and_idle_pools() -
     assert calls(80) < 2.2 * calls(40)
 
 
-def test_pools_that_are_being_deleted_make_room_before_further_idle_pools() -> None:
+def test_no_further_idle_pool_is_deleted_while_a_delete_frees_enough_chips() -> None:
     world = World(settings_=settings(max_chips=16, deletion_delay_seconds=3600.0))
     for number in range(2):
         gone = jobset_of(f"gone{number}", "2x2x2")
@@ -146,7 +146,7 @@ def test_pools_that_are_being_deleted_make_room_before_further_idle_pools() -> N
     assert len(world.created) == 2
 
 
-def test_unit_that_waits_behind_a_pause_makes_no_room() -> None:
+def test_warm_pool_is_not_deleted_for_a_unit_while_creation_is_paused() -> None:
     world = warm_world()
     world.settings = replace(world.settings, pause_creation=True)
     world.add(jobset_of("waits", "2x2x1"))

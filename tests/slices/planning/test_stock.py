@@ -27,7 +27,7 @@ def failed(**changes: object) -> dict[str, Backoff]:
     return {KEY: replace(found, **changes)}  # type: ignore[arg-type]
 
 
-def test_number_of_creates_in_flight_doubles_with_each_pool_that_came_up_and_is_then_unlimited() -> None:
+def test_bound_on_creates_in_flight_doubles_with_each_pool_and_ends_after_64() -> None:
     backoffs: Mapping[str, Backoff] = failed()
     numbers = []
     while (last := backoff.probing(backoffs, KEY)) is not None:
@@ -65,7 +65,7 @@ def making(world: World) -> int:
     return sum(pool.status is PoolStatus.PROVISIONING for pool in world.pools.values())
 
 
-def test_herd_after_a_stockout_is_held_to_twice_the_pools_that_came_up() -> None:
+def test_creates_after_a_stockout_grow_with_the_pools_that_came_up() -> None:
     """In the past, each pool that came up was followed by 32 failing creates, which took up to 35 minutes."""
     world = World(*(jobset_of(f"job{number:02}", namespace=f"n{number % 3}") for number in range(24)))
     world.refuse_create = lambda _: STOCKOUT
@@ -124,7 +124,7 @@ def test_probe_is_sent_while_pools_of_the_same_capacity_are_being_deleted() -> N
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["rejected at once", "pools that fail"])
-def test_flood_of_one_namespace_lets_another_probe_in_turn(slow: bool) -> None:
+def test_flood_of_one_namespace_does_not_prevent_probes_of_another(slow: bool) -> None:
     """Every second probe is for the other namespace."""
     world = World(*(jobset_of(f"flood{number:02}", namespace="flood") for number in range(30)))
     tried: list[str] = []

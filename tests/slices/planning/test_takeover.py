@@ -47,7 +47,7 @@ def owner_of(world: World, pool: NodePool) -> str:
         pytest.param("tpu7x", "2x2x2", 4, 2, id="tpu7x on two hosts"),
     ],
 )
-def test_the_pool_of_a_jobset_is_used_by_it_and_collected_after_it(
+def test_go_pool_is_used_by_its_jobset_and_deleted_after_it(
     accelerator: str, topology: str, chips: int, hosts: int
 ) -> None:
     """No other pool is created, and no pool is left at the end."""
@@ -66,7 +66,7 @@ def test_the_pool_of_a_jobset_is_used_by_it_and_collected_after_it(
     assert world.deleted == [pool.name]
 
 
-def test_a_jobset_made_again_under_its_name_goes_on_with_the_pool() -> None:
+def test_recreated_jobset_uses_the_go_pool_of_its_name() -> None:
     """The labels of the pool contain no UID, so the pool may belong to either of the two JobSets."""
     world = World(make_jobset(uid="later"))
     pool = world.put_pool(go_pool(make_jobset(uid="earlier")))
@@ -75,7 +75,7 @@ def test_a_jobset_made_again_under_its_name_goes_on_with_the_pool() -> None:
     assert owner_of(world, pool) == "train"
 
 
-def test_a_pool_is_for_the_jobset_that_it_was_made_for_before_one_that_waits_longer() -> None:
+def test_go_pool_serves_its_own_jobset_before_one_that_waits_longer() -> None:
     early, late = make_jobset("early"), make_jobset("late")
     world = World(late)
     pool = world.put_pool(go_pool(late))
@@ -86,7 +86,7 @@ def test_a_pool_is_for_the_jobset_that_it_was_made_for_before_one_that_waits_lon
     assert owner_of(world, pool) == "late"
 
 
-def test_a_pool_of_an_old_release_is_used_and_collected() -> None:
+def test_pool_of_an_old_go_release_is_used_and_deleted() -> None:
     """The label `provisioner-nodepool-id` is the name of the JobSet, and is still read by the Go provisioner."""
     workload = tied_jobset("train")
     world = World(workload)

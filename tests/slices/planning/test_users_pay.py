@@ -41,7 +41,7 @@ def test_chips_count_for_the_namespaces_whose_pods_are_bound() -> None:
     assert charged(world) == {"user": 12, "other": 4}
 
 
-def test_namespaces_that_share_nodes_are_charged_for_no_more_than_there_is() -> None:
+def test_chips_of_a_shared_node_are_charged_to_one_namespace() -> None:
     """Each node counts for the namespace of its oldest pod that requests chips."""
     creator, first, second = (make_jobset(name, namespace=name, parallelism=2, template=SMALL) for name in "abc")
     world = World(settings_=settings(max_chips=100))
@@ -58,7 +58,7 @@ def test_namespaces_that_share_nodes_are_charged_for_no_more_than_there_is() -> 
     assert charged(world) == {"c": 8}
 
 
-def test_a_pod_that_is_never_bound_keeps_no_pool_of_another_namespace() -> None:
+def test_pod_that_is_never_bound_does_not_keep_a_pool() -> None:
     """A limit of 0 chips prevents that the slice of the pod counts on the pool, so the next JobSet gets its pool."""
     world = World(settings_=settings(max_chips_per_namespace=(("a", 8), ("b", 0))))
     first = make_jobset("first", namespace="a")
@@ -75,7 +75,7 @@ def test_a_pod_that_is_never_bound_keeps_no_pool_of_another_namespace() -> None:
     assert [pool.labels[constants.POOL_JOBSET_NAME] for pool in world.pools.values()] == ["second"]
 
 
-def test_a_claim_on_another_pool_ends_when_no_pod_is_bound() -> None:
+def test_claim_on_an_idle_pool_ends_if_no_pod_is_bound() -> None:
     """A slice counts on an idle pool for six minutes. Then the pool is deleted, and the slice gets a new pool."""
     first, never = make_jobset("first", namespace="a"), make_jobset("never-bound", namespace="b")
     world = running(first)
@@ -91,7 +91,7 @@ def test_a_claim_on_another_pool_ends_when_no_pod_is_bound() -> None:
     assert len(world.created) == 2
 
 
-def test_the_pool_of_a_finished_child_job_goes_although_its_jobset_runs() -> None:
+def test_pool_of_a_child_job_without_pods_is_deleted_while_its_jobset_runs() -> None:
     """Its pods have been missing for longer than the Job controller waits before it creates new pods."""
     workload = make_jobset("two", replicas=2)
     world = running(workload)
@@ -106,7 +106,7 @@ def test_the_pool_of_a_finished_child_job_goes_although_its_jobset_runs() -> Non
 @pytest.mark.parametrize(
     ("succeeded", "deleted"), [(2, 1), (1, 1), (0, 0)], ids=["all child jobs", "one child job", "no child job"]
 )
-def test_the_pool_of_a_child_job_that_succeeded_goes_after_the_delay(succeeded: int, deleted: int) -> None:
+def test_pool_of_a_succeeded_child_job_is_deleted_after_the_delay(succeeded: int, deleted: int) -> None:
     """The status of the running JobSet contains the number of child Jobs that succeeded."""
     workload = make_jobset("two", replicas=2)
     world = running(workload)
@@ -118,7 +118,7 @@ def test_the_pool_of_a_child_job_that_succeeded_goes_after_the_delay(succeeded: 
     assert world.bound(workload) == 1
 
 
-def test_slices_without_pods_keep_their_pools_if_fewer_succeeded() -> None:
+def test_slices_without_pods_keep_their_pools_if_fewer_jobs_succeeded() -> None:
     """Which of the two child Jobs without pods succeeded is unknown; the other one may get new pods."""
     workload = make_jobset("three", replicas=3)
     world = running(workload)
@@ -130,7 +130,7 @@ def test_slices_without_pods_keep_their_pools_if_fewer_succeeded() -> None:
 
 
 @pytest.mark.parametrize("limits", [{"max_chips": 8}, {"max_pools_per_jobset": 1}], ids=str)
-def test_the_next_step_of_a_jobset_starts_when_the_one_before_is_over(limits: dict[str, Any]) -> None:
+def test_next_group_of_a_jobset_gets_a_pool_after_the_previous_group_ended(limits: dict[str, Any]) -> None:
     """The second group has `dependsOn: Complete`, and the limit allows only one of the two pools."""
     workload = make_jobset("steps")
     workload = replace(
