@@ -1,4 +1,4 @@
-"""Selectors of Jobs: what the Go provisioner's admission_controller did, without what it broke."""
+"""Tests of the node selectors that the webhook changes in Jobs, as the Go provisioner's webhook did."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jo
 from tests.support.patches import apply_patch
 from tests.support.settings import settings
 
-#: The machine may be busy.
+#: Time-out in seconds that even a busy machine does not exceed.
 pytestmark = pytest.mark.timeout(60)
 
 KEY = hashlib.sha1(b"ml/train-slice-0").hexdigest()
@@ -31,7 +31,7 @@ ALL = JobChanges(job_key=True, location_hint="rack-7", on_demand=True)
 def job(
     selector: Any = OWN, *, owner: str = "JobSet", chips: int = 4, pod_marks: Json | None = None, **marks: Any
 ) -> Json:
-    """Return a Job as its controller creates it, without an annotation that asks to be served."""
+    """Return a Job as its controller creates it, without the annotation with which plain Jobs are served."""
     references = [job_reference("train", kind=owner)] if owner else []
     tolerations = [{"key": constants.SPOT, "operator": "Exists"}]
     pod = pod_spec(chips=chips, nodeSelector=selector, tolerations=tolerations)
@@ -51,7 +51,7 @@ JOBSET = raw_jobset(namespace="ml")
 
 
 def reviewed(raw: Json, changes: JobChanges, jobset: Json | None = JOBSET, by: Judge = USUAL, **request: Any) -> Answer:
-    """Answer a review; a Job of no JobSet is told of none."""
+    """Return the answer to a review of a Job; `jobset` is passed only if the review reads it."""
     asked = Request(**{"operation": "CREATE", "kind": "Job", "namespace": "ml", "object": raw, **request})
     return review_job(asked, changes, by, jobset if jobset_to_read(asked, changes) else None)
 
@@ -114,7 +114,7 @@ HINT = {constants.LOCATION_HINT: "rack-7"}
     ],
 )
 def test_single_selectors_change(raw: Json, changes: JobChanges, want: Any) -> None:
-    """And a second review, of a webhook that is invoked again, changes nothing more."""
+    """The API server may invoke the webhook again; the second review changes nothing."""
     assert selector_after(raw, changes) == want
     after = apply_patch(raw, reviewed(raw, changes).patch)
     assert reviewed(after, changes) == Answer()
@@ -149,7 +149,7 @@ def test_a_child_job_stays_as_it_is_where_its_jobset(jobset: Json | None) -> Non
     ],
 )
 def test_a_job_that_gets_no_pool_gets_no_key(selector: dict[str, str], by: dict[str, Any]) -> None:
-    """It would wait for ever for nodes with it."""
+    """With the key, the pods would wait indefinitely for nodes that have it."""
     for one in (job({**OWN, **selector}), job({**OWN, **selector}, owner="", annotations={constants.SERVE: "true"})):
         assert reviewed(one, ALL, by=judge_by(**by)) == Answer()
 
@@ -166,7 +166,7 @@ def test_a_job_that_gets_no_pool_gets_no_key(selector: dict[str, str], by: dict[
     ids="".join,
 )
 def test_a_job_that_gets_a_pool_gets_its_key(by: dict[str, Any]) -> None:
-    """Whatever its siblings take, and although it may have to wait."""
+    """Other child Jobs may use up a limit, and the Job may have to wait for its pool."""
     raw = job(pod_marks={"labels": {"team": "tpu"}})
     assert reviewed(raw, JobChanges(job_key=True), raw_jobset(namespace="ml", replicas=3), judge_by(**by)).patch
 
@@ -236,7 +236,7 @@ def test_all_other_selectors_stay(selector: dict[str, str], job_key: bool, on_de
 
 
 def test_the_provisioner_gives_the_key_to_the_nodes() -> None:
-    """So that the pods land there, and no other job's pods do."""
+    """Only the pods of this Job select the key, so only they are bound to its nodes."""
     raw = raw_jobset(uid="", pod=pod_spec(nodeSelector={**OWN, "job-key": KEY}))
     (pool,) = forecast([Document(raw)], settings(), GKE_RULES).pools
     assert pool.request.labels["job-key"] == KEY

@@ -1,4 +1,4 @@
-"""What is said of workloads when they are created or changed, and what is rejected."""
+"""Tests of the validation of created and updated workloads: warnings and rejections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jo
 from tests.support.patches import apply_patch
 from tests.support.settings import settings
 
-#: The machine may be busy.
+#: Time-out in seconds that even a busy machine does not exceed.
 pytestmark = pytest.mark.timeout(60)
 
 #: Affinity that keeps all pods of a Job on one node pool.
@@ -76,14 +76,14 @@ def made_by(kind: str) -> Json:
 
 
 def jobset_of(job: Json) -> Json:
-    """Return a JobSet whose child Jobs have more fields."""
+    """Return a JobSet whose child Jobs have these additional fields in their spec."""
     raw = raw_jobset()
     raw["spec"]["replicatedJobs"][0]["template"]["spec"] |= job
     return raw
 
 
 def plain_job(**parts: Any) -> Json:
-    """Return a Job that nobody is asked to serve."""
+    """Return a Job without the annotation with which Jobs are served."""
     return raw_job(metadata={"annotations": {}}, **parts)
 
 
@@ -194,14 +194,14 @@ def test_nothing_is_said_of(raw: Json) -> None:
 
 
 def test_slices_without_placement_are_warned_of_and_admitted() -> None:
-    """Their pods may mix with the pods of other slices; only the cluster shows whether the placement policy applies."""
+    """The pods may mix with pods of other slices. The webhook does not know whether the placement policy applies."""
     jobset = raw_jobset(metadata={"annotations": None})
     doubts = Judge(settings_of=USUAL.settings_of, rules=GKE_RULES, doubts=lambda _raw, _namespace: ("No variables.",))
     for answer in (created(jobset, Mode.WARN), created(jobset, Mode.DENY), created(jobset, Mode.DENY, doubts)):
         assert answer.denied == ""
         assert "nothing keeps the 2 pods of each slice on one node pool" in answer.warnings[0]
     assert "No variables." in created(jobset, by=doubts).warnings[1]
-    # What was so before is not said of each update.
+    # An update does not repeat the warning.
     assert updated(jobset, {**jobset, "spec": {**jobset["spec"], "suspend": False}}) == Answer()
 
 
@@ -346,7 +346,7 @@ def test_limits_and_lists_count_as_far_as_they_last(changes: dict[str, Any], raw
     found = created(raw, by=judge_by(**changes))
     assert words in "".join((found.denied, *found.warnings))
     assert bool(found.denied or found.warnings) == bool(words)
-    # The provisioner may not make these node pools; somebody else's may be there.
+    # Objects beyond a limit or list are not rejected, because existing node pools may serve them.
     assert bool(found.denied) == ("2x2x3" in words)
 
 
@@ -450,7 +450,7 @@ def test_a_scale_to_less_is_warned_of_and_never_rejected(old: Json, new: Json, *
 
 
 def test_without_settings_the_region_is_that_of_the_object() -> None:
-    """The provisioner infers its cluster from the metadata server; the webhook server need not."""
+    """The provisioner can read its region from the metadata server; the webhook may run without one."""
     by = Judge(settings_of=settings_by_object({"MAX_CHIPS": "16"}), rules=GKE_RULES)
     zones = {"annotations": {constants.ZONES: "europe-west4-a, europe-west4-b"}}
     assert created(raw_jobset(metadata=zones), by=by) == Answer()
@@ -460,7 +460,7 @@ def test_without_settings_the_region_is_that_of_the_object() -> None:
 
 
 def required(key: str, operator: str, *values: str) -> Json:
-    """Return required node affinity of one expression."""
+    """Return required node affinity with one expression."""
     term = {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
@@ -492,11 +492,11 @@ def test_with_settings_the_region_is_the_clusters() -> None:
     assert "europe-west4-a is not in us-east5" in created(raw_jobset(metadata=zones), by=by).denied
 
 
-# --- Words
+# --- Messages
 
 
 def test_a_stateful_set_is_told_what_its_pods_would_be_told() -> None:
-    """By the other webhook, of the same server."""
+    """The pods are reviewed by another webhook of the same server."""
     owner = raw_stateful_set(replicas=5, uid="u")
     reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "serve", "uid": "u", "controller": True}
     pod = read_pod(bare_pod(name="serve-4", ownerReferences=[reference]), "ml")
@@ -526,7 +526,7 @@ def test_pod_is_judged_unless_its_controller_was_judged(api_version: str, kind: 
 
 
 def many_jobs(count: int) -> Json:
-    """Return a JobSet of as many replicated jobs, each with the same mistake."""
+    """Return a JobSet of `count` replicated jobs, each with the same mistake."""
     job = raw_jobset(pod=WRONG)["spec"]["replicatedJobs"][0]
     return raw_jobset(spec={"replicatedJobs": [{**job, "name": f"job-{number}"} for number in range(count)]})
 
@@ -552,7 +552,7 @@ WHOLE = (raw_jobset(uid=""), raw_lws(), raw_job(), plain_job(pod=WRONG), raw_sta
 @hypothesis_settings(max_examples=80)
 @given(st.data())
 def test_any_json_gets_an_answer(data: st.DataObject) -> None:
-    """And an update to the same object none that rejects it."""
+    """An update that changes nothing is not rejected."""
     old, new = (spoilt(data, data.draw(st.sampled_from(WHOLE))) for _ in range(2))
     asked = {"kind": data.draw(st.sampled_from([each["kind"] for each in WHOLE])), "namespace": "ml"}
     request = Request(operation="UPDATE", object=new, old_object=old, **asked)

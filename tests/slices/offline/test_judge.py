@@ -1,4 +1,4 @@
-"""What is said of one object before it is there: for an admission webhook, from decoded JSON alone."""
+"""Tests of the findings on one object before its creation, from decoded JSON only, as in an admission webhook."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.counting import counted
 from tests.support.objects import Json, pod_spec, raw_job, raw_jobset, raw_lws, raw_pod, raw_stateful_set
 from tests.support.settings import settings
 
-#: The machine may be busy.
+#: Time-out in seconds that even a busy machine does not exceed.
 pytestmark = pytest.mark.timeout(60)
 
 SERVING = settings(serve_jobs=True)
@@ -35,7 +35,7 @@ def judged(raw: object, settings_: Settings = SERVING, **options: Any) -> tuple[
 
 
 def test_errors_come_first() -> None:
-    """Whoever shows only some of them shows those."""
+    """A client that shows only the first findings then shows the errors."""
     raw = raw_jobset(
         parallelism=1,
         spec={"suspend": True},
@@ -60,7 +60,7 @@ def test_errors_come_first() -> None:
     ],
 )
 def test_limits_count_all_slices(changes: dict[str, Any], replicas: int, words: str) -> None:
-    """Although only a few of them are looked at."""
+    """The slices are counted, although only a few of them are examined."""
     found = [each.message for each in judged(raw_jobset(uid="", replicas=replicas), settings(**changes))]
     assert bool(found) == bool(words), found
     assert not words or any(words in each for each in found), found
@@ -110,7 +110,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("raw", HOSTILE)
 def test_work_is_bounded_by_the_size_of_the_object(raw: Json) -> None:
-    """And not by what it asks for: counted in calls, which no busy machine changes."""
+    """Numbers in the object do not matter. Calls are counted, because times depend on the load of the machine."""
     _, calls = counted(lambda: judged(raw))
     assert calls < 110_000 + 2 * len(json.dumps(raw))
 
@@ -151,7 +151,7 @@ WHOLE = (raw_jobset(uid="", replicas=2), raw_lws(uid=""), raw_job(uid=""), raw_p
 @hypothesis_settings(max_examples=200)
 @given(st.data())
 def test_any_json_is_judged(data: st.DataObject) -> None:
-    """Nothing is raised, all that is said can be shown, and it is the same as `plan` says of the object alone."""
+    """No JSON raises an error, every finding can be printed, and `plan` has the same findings on the object."""
     found = judged(raw := spoilt(data, data.draw(st.sampled_from(WHOLE) | ANY_JSON)))
     for each in found:
         assert each.message

@@ -1,4 +1,4 @@
-"""Whether a manifest keeps the pods of each slice on one node pool."""
+"""Tests of the warning for manifests that do not keep the pods of each slice on one node pool."""
 
 from __future__ import annotations
 
