@@ -166,7 +166,7 @@ def test_a_job_that_gets_no_pool_gets_no_key(selector: dict[str, str], by: dict[
     ids="".join,
 )
 def test_a_job_that_gets_a_pool_gets_its_key(by: dict[str, Any]) -> None:
-    """Other child Jobs may use up a limit, and the Job may have to wait for its pool."""
+    """The Job gets the key even if other child Jobs use up a limit, or if it has to wait for its pool."""
     raw = job(pod_marks={"labels": {"team": "tpu"}})
     assert reviewed(raw, JobChanges(job_key=True), raw_jobset(namespace="ml", replicas=3), judge_by(**by)).patch
 

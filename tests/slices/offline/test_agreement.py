@@ -46,7 +46,7 @@ Told = tuple[str, str]
 
 
 class AppliedWorld(World):
-    """A world to which objects are applied. It creates their pods and binds leaders, as controllers and scheduler do."""
+    """A world to which objects are applied. It creates their pods and binds the leaders."""
 
     def __init__(self, raws: list[Json], settings_: Settings, namespace_labels: dict[str, dict[str, str]]) -> None:
         super().__init__(settings_=settings_)
@@ -66,7 +66,7 @@ class AppliedWorld(World):
                 self.put(*(self._admitted(pod, workload) for pod in pods))
 
     def _admitted(self, pod: Pod, workload: Workload | None) -> Pod:
-        """Return the pod with marks if its workload starts together: the plan assumes that admission marks such pods."""
+        """Return the pod with marks if its workload starts together, as the plan assumes that admission does."""
         asked, key = pod.requirements, slice_key(pod.requirements.labels)
         wish = read_wishes(asked.annotations, workload.annotations if workload is not None else {}).all_or_nothing
         if not key or not (self.settings.all_or_nothing if wish is None else wish):

@@ -432,7 +432,7 @@ def test_no_more_is_planned_than_a_cluster_could_have() -> None:
 @hypothesis_settings(max_examples=250, deadline=None)
 @given(st.data())
 def test_wrong_types_anywhere_never_crash(data: st.DataObject) -> None:
-    """The other object still gets its pool."""
+    """The pool of the valid object is still planned."""
     asks, workloads = (
         (raw_request(), raw_buffer(), {**TEMPLATE, "template": {}}),
         (raw_jobset(uid=""), raw_job(uid=""), raw_lws(uid="")),

@@ -66,7 +66,7 @@ CHECKS: dict[str, Any] = {
 def test_rejected_name_is_reported_with_the_name_of_the_setting(
     *, variable: str, pattern: str | None, allowed: bool
 ) -> None:
-    """All five settings are read from environment variables."""
+    """Patterns are read from the environment variables of all five settings."""
     check, name = CHECKS[variable]
     environment = {} if pattern is None else {variable: pattern.format(name, start=name[:2])}
     problem = check(name, written(environment))

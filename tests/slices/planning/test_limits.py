@@ -165,7 +165,7 @@ def test_jobsets_of_one_name_in_two_namespaces_have_separate_limits() -> None:
 
 @pytest.mark.parametrize("status", list(PoolStatus))
 def test_pool_counts_in_a_limit_in_every_status(status: PoolStatus) -> None:
-    """The chips of the pool may be paid for. Of the two slices, only one fits within the limit."""
+    """The chips of the pool may be paid for. Next to them, only one of the two slices fits within the limit."""
     world = World(make_jobset(replicas=2), settings_=limited(max_chips=2 * CHIPS))
     world.put(make_pool(jobset_of("gone", accelerator=V5P), status=status))
     plan = world.look()

@@ -30,7 +30,7 @@ def asked(world: World) -> PoolName:
 
 
 def create_answer(world: World, name: PoolName, kind: FailureKind | None = None) -> None:
-    """Add the response to a create: accepted if `kind` is None, otherwise failed."""
+    """Add the response to a create, which GKE accepts if `kind` is None."""
     refused = failure(kind) if kind is not None else None
     operation = OPERATION if refused is None else OperationName("")
     world.answer(CreateAnswer(name=name, at=world.now, operation=operation, failure=refused))

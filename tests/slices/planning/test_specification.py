@@ -1,4 +1,4 @@
-"""Tests of node pool requests: what GKE is sent for a slice, and the nodes that result from it."""
+"""Tests of the node pool requests for slices, and of the nodes that are expected to result from them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def refusal(slice_: Slice, **changes: Any) -> str:
 
 
 def test_labels_of_a_request_identify_the_owner_of_the_pool() -> None:
-    """They are the labels of the Go provisioner, and the number of the attempt."""
+    """The Go provisioner sets the same labels, except for the number of the attempt."""
     slice_ = slice_of()
     labels = request_of(slice_, 3).labels
     assert dict(labels) == {

@@ -152,7 +152,7 @@ def test_failing_creates_of_a_namespace_do_not_block_other_creates() -> None:
 
 
 def test_fifty_slices_are_served_within_seven_rounds_after_an_outage() -> None:
-    """Each create that GKE accepts allows two more tries."""
+    """The number of creates doubles, because each create that GKE accepts allows two more tries."""
     world = World(jobset_of("many", "2x2x2", replicas=50))
     world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
     world.run(40)

@@ -149,7 +149,7 @@ def test_job_that_is_scaled_up_keeps_its_pool_and_is_reported(*, replace_stuck: 
         "node pool is created or resized: set parallelism back, or suspend the Job and resume it when its pods have "
         "ended, for a node pool of 4 nodes"
     )
-    # The owner does what the Event says.
+    # The owner follows the advice in the Event.
     world.workloads[job.uid] = replace(job, suspended=True)
     world.end_pods(job)
     world.run(2)

@@ -92,7 +92,7 @@ def test_claim_on_an_idle_pool_ends_if_no_pod_is_bound() -> None:
 
 
 def test_pool_of_a_child_job_without_pods_is_deleted_while_its_jobset_runs() -> None:
-    """Its pods have been missing for longer than the Job controller waits before it creates new pods."""
+    """The child Job has had no pods for longer than the Job controller waits before it creates new ones."""
     workload = make_jobset("two", replicas=2)
     world = running(workload)
     world.end_pods(workload, 0)
