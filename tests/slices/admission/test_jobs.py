@@ -113,7 +113,7 @@ HINT = {constants.LOCATION_HINT: "rack-7"}
         pytest.param(job(RESERVED, chips=0), ALL, RESERVED, id="nothing without chips"),
     ],
 )
-def test_single_selectors_change(raw: Json, changes: JobChanges, want: Any) -> None:
+def test_review_changes_only_the_selectors_of_the_settings(raw: Json, changes: JobChanges, want: Any) -> None:
     """The API server may invoke the webhook again; the second review changes nothing."""
     assert selector_after(raw, changes) == want
     after = apply_patch(raw, reviewed(raw, changes).patch)
@@ -130,7 +130,7 @@ def test_single_selectors_change(raw: Json, changes: JobChanges, want: Any) -> N
         pytest.param(None, id="is gone"),
     ],
 )
-def test_a_child_job_stays_as_it_is_where_its_jobset(jobset: Json | None) -> None:
+def test_child_job_of_an_unserved_jobset_is_not_changed(jobset: Json | None) -> None:
     assert reviewed(job(RESERVED), ALL, jobset) == Answer()
 
 
@@ -148,7 +148,7 @@ def test_a_child_job_stays_as_it_is_where_its_jobset(jobset: Json | None) -> Non
         pytest.param({}, {"max_chips": 4}, id="more chips than all may have"),
     ],
 )
-def test_a_job_that_gets_no_pool_gets_no_key(selector: dict[str, str], by: dict[str, Any]) -> None:
+def test_job_that_gets_no_pool_gets_no_key(selector: dict[str, str], by: dict[str, Any]) -> None:
     """With the key, the pods would wait indefinitely for nodes that have it."""
     for one in (job({**OWN, **selector}), job({**OWN, **selector}, owner="", annotations={constants.SERVE: "true"})):
         assert reviewed(one, ALL, by=judge_by(**by)) == Answer()
@@ -165,22 +165,22 @@ def test_a_job_that_gets_no_pool_gets_no_key(selector: dict[str, str], by: dict[
     ],
     ids="".join,
 )
-def test_a_job_that_gets_a_pool_gets_its_key(by: dict[str, Any]) -> None:
+def test_job_that_gets_a_pool_gets_its_key(by: dict[str, Any]) -> None:
     """The Job gets the key even if other child Jobs use up a limit, or if it has to wait for its pool."""
     raw = job(pod_marks={"labels": {"team": "tpu"}})
     assert reviewed(raw, JobChanges(job_key=True), raw_jobset(namespace="ml", replicas=3), judge_by(**by)).patch
 
 
-def test_a_job_whose_nodes_may_not_have_the_key_stays() -> None:
+def test_job_is_not_changed_if_its_nodes_may_not_have_the_key() -> None:
     assert reviewed(job(), JobChanges(job_key=True), by=judge_by(allowed_label_keys=("team",))) == Answer()
 
 
-def test_a_job_that_asks_where_no_jobs_are_served_stays() -> None:
+def test_annotated_job_is_not_changed_if_no_jobs_are_served() -> None:
     raw = job(RESERVED, owner="", annotations={constants.SERVE: "true"})
     assert reviewed(raw, ALL, by=judge_by(serve_jobs=False)) == Answer()
 
 
-def test_a_jobset_is_read_where_it_decides() -> None:
+def test_jobset_is_read_only_if_the_review_depends_on_it() -> None:
     def read(raw: Json, changes: JobChanges = ALL, **request: Any) -> str:
         asked = {"operation": "CREATE", "kind": "Job", "namespace": "ml", "object": raw, **request}
         return jobset_to_read(Request(**asked), changes)
@@ -190,7 +190,7 @@ def test_a_jobset_is_read_where_it_decides() -> None:
     assert read(job(), operation="UPDATE") == ""
 
 
-def test_the_patch_names_single_keys() -> None:
+def test_patch_adds_and_removes_single_keys() -> None:
     assert reviewed(job(RESERVED), JobChanges(job_key=True, on_demand=True)).patch == (
         Operation(op="add", path="/spec/template/spec/nodeSelector/job-key", value=KEY),
         *(
@@ -205,7 +205,7 @@ def test_the_patch_names_single_keys() -> None:
     [{"operation": "UPDATE"}, {"operation": "DELETE", "object": {}}, {"kind": "Pod"}, {"subresource": "status"}],
     ids=["an update", "a deletion", "another kind", "a status"],
 )
-def test_nothing_changes_but_jobs_that_are_created(request_: dict[str, Any]) -> None:
+def test_only_created_jobs_are_changed(request_: dict[str, Any]) -> None:
     assert reviewed(job(RESERVED), ALL, **request_) == Answer()
 
 
@@ -214,7 +214,7 @@ def test_nothing_changes_but_jobs_that_are_created(request_: dict[str, Any]) -> 
     [{}, {"spec": []}, job("text"), job([1]), job(chips=-1), raw_job(spec={"template": {"spec": {"containers": 7}}})],
     ids=["empty", "no spec", "a text as selectors", "a list", "fewer chips than none", "no containers"],
 )
-def test_what_cannot_be_read_stays(raw: Json) -> None:
+def test_invalid_job_is_not_changed(raw: Json) -> None:
     assert reviewed(raw, ALL) == Answer()
 
 
@@ -226,7 +226,7 @@ def test_what_cannot_be_read_stays(raw: Json) -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_all_other_selectors_stay(selector: dict[str, str], job_key: bool, on_demand: bool) -> None:
+def test_other_selectors_are_not_changed(selector: dict[str, str], job_key: bool, on_demand: bool) -> None:
     selector |= OWN
     after = selector_after(job(selector), JobChanges(job_key=job_key, location_hint="rack-7", on_demand=on_demand))
     ours = {"job-key", *HINT, *RESERVED} - set(OWN)
@@ -235,7 +235,7 @@ def test_all_other_selectors_stay(selector: dict[str, str], job_key: bool, on_de
     }
 
 
-def test_the_provisioner_gives_the_key_to_the_nodes() -> None:
+def test_nodes_get_the_key_that_the_pods_select() -> None:
     """Only the pods of this Job select the key, so only they are bound to its nodes."""
     raw = raw_jobset(uid="", pod=pod_spec(nodeSelector={**OWN, "job-key": KEY}))
     (pool,) = forecast([Document(raw)], settings(), GKE_RULES).pools

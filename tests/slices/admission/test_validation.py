@@ -150,7 +150,7 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
         ),
     ],
 )
-def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -> None:
+def test_mistake_causes_a_warning_or_a_rejection_depending_on_the_mode(raw: Json, field: str, words: str) -> None:
     warned, denied = created(raw, Mode.WARN), created(raw, Mode.DENY)
     assert (warned.denied, denied.warnings) == ("", ())
     assert [each for each in warned.warnings if each.startswith(field) and words in each], warned.warnings
@@ -189,7 +189,7 @@ def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -
         pytest.param(raw_jobset(spec={"replicatedJobs": "none"}), id="what the API server rejects itself"),
     ],
 )
-def test_nothing_is_said_of(raw: Json) -> None:
+def test_valid_or_exempt_object_gets_no_warning(raw: Json) -> None:
     assert created(raw) == Answer()
 
 
@@ -210,12 +210,12 @@ VALID = list(yaml.safe_load_all(Path("tests/data/manifests/valid.yaml").read_tex
 
 @pytest.mark.parametrize("raw", VALID, ids=lambda raw: f"{raw['kind']} {raw['metadata']['name']}")
 @pytest.mark.parametrize("by", [USUAL, UNSET], ids=["set", "unset"])
-def test_what_other_nodes_can_serve_is_not_rejected(raw: Json, by: Judge) -> None:
+def test_object_that_other_nodes_can_serve_is_not_rejected(raw: Json, by: Judge) -> None:
     assert created(raw, by=by).denied == ""
 
 
 @pytest.mark.parametrize("part", ["leaderTemplate", "workerTemplate"])
-def test_each_template_of_a_leaderworkerset_is_judged(part: str) -> None:
+def test_each_template_of_a_leaderworkerset_is_validated(part: str) -> None:
     raw = raw_lws()
     raw["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = {"spec": pod_spec(chips=0)}
     raw["spec"]["leaderWorkerTemplate"][part] = {"spec": WRONG}
@@ -237,7 +237,7 @@ def test_each_template_of_a_leaderworkerset_is_judged(part: str) -> None:
 )
 @pytest.mark.parametrize("incomplete", [pod_spec(), NO_ACCELERATOR, NO_TOPOLOGY], ids=["", "accelerator", "topology"])
 @pytest.mark.parametrize("build", [raw_jobset, plain_job], ids=["JobSet", "Job"])
-def test_kueue_may_resume_with_and_suspend_without(
+def test_kueue_may_add_selectors_at_resume_and_remove_them_at_suspend(
     build: Callable[..., Json], incomplete: Json, selector: dict[str, str]
 ) -> None:
     pod = pod_spec()
@@ -250,7 +250,7 @@ def test_kueue_may_resume_with_and_suspend_without(
 
 
 @pytest.mark.parametrize("build", [raw_jobset, plain_job], ids=["JobSet", "Job"])
-def test_the_label_by_which_pods_opt_in_may_have_any_key(build: Callable[..., Json]) -> None:
+def test_opt_in_label_with_a_key_of_the_provisioner_causes_no_warning(build: Callable[..., Json]) -> None:
     key = "tpu-provisioner.cloud.google.com/mine"
     raw = build(pod_metadata={"labels": {key: "yes"}})
     (warning,) = created(raw).warnings
@@ -258,7 +258,7 @@ def test_the_label_by_which_pods_opt_in_may_have_any_key(build: Callable[..., Js
     assert created(raw, by=judge_by(opt_in_label=(key, "yes"))) == Answer()
 
 
-def test_a_resumed_jobset_is_told_what_is_wrong_with_what_kueue_added() -> None:
+def test_resumed_jobset_gets_warnings_on_selectors_that_kueue_added() -> None:
     suspended = raw_jobset(pod=NO_ACCELERATOR, spec={"suspend": True})
     assert updated(suspended, raw_jobset()) == Answer()
     assert "2x2x3" in "".join(updated(suspended, raw_jobset(pod=WRONG)).warnings)
@@ -318,7 +318,7 @@ def test_a_resumed_jobset_is_told_what_is_wrong_with_what_kueue_added() -> None:
         pytest.param(bare_pod(labels={f"{constants.INJECT}s": "enabled"}), id="such a key of a pod"),
     ],
 )
-def test_what_is_only_doubtful_is_not_rejected(raw: Json) -> None:
+def test_doubtful_object_gets_a_warning_and_is_not_rejected(raw: Json) -> None:
     for mode in (Mode.WARN, Mode.DENY):
         found = created(raw, mode)
         assert (found.denied, len(found.warnings)) == ("", 1)
@@ -342,7 +342,7 @@ def test_what_is_only_doubtful_is_not_rejected(raw: Json) -> None:
         pytest.param({"max_chips": 4}, raw_stateful_set(), "", id="limits do not count what is not served"),
     ],
 )
-def test_limits_and_lists_count_as_far_as_they_last(changes: dict[str, Any], raw: Json, words: str) -> None:
+def test_only_permanent_limits_and_allow_lists_cause_warnings(changes: dict[str, Any], raw: Json, words: str) -> None:
     found = created(raw, by=judge_by(**changes))
     assert words in "".join((found.denied, *found.warnings))
     assert bool(found.denied or found.warnings) == bool(words)
@@ -350,7 +350,7 @@ def test_limits_and_lists_count_as_far_as_they_last(changes: dict[str, Any], raw
     assert bool(found.denied) == ("2x2x3" in words)
 
 
-def test_jobs_that_run_one_after_the_other_do_not_count_together() -> None:
+def test_jobs_that_run_one_after_the_other_count_separately_in_limits() -> None:
     raw = raw_jobset(spec={})
     first = raw["spec"]["replicatedJobs"][0]
     raw["spec"]["replicatedJobs"] = [first, {**first, "name": "second"}]
@@ -379,11 +379,11 @@ OLD = raw_jobset(pod=WRONG, metadata={"annotations": {"kubectl.kubernetes.io/las
         pytest.param({**OLD, "status": {"conditions": []}}, id="with another status"),
     ],
 )
-def test_what_was_wrong_before_keeps_no_object_from_being(new: Json) -> None:
+def test_update_that_adds_no_mistake_is_accepted_without_warnings(new: Json) -> None:
     assert updated(OLD, new) == Answer()
 
 
-def test_a_new_mistake_is_told_and_an_old_one_is_not() -> None:
+def test_update_reports_new_mistakes_but_no_old_ones() -> None:
     new = raw_jobset(pod=WRONG, metadata={"annotations": {constants.CAPACITY: "sopt"}})
     found = updated(OLD, new)
     assert "'sopt'" in found.denied
@@ -391,7 +391,7 @@ def test_a_new_mistake_is_told_and_an_old_one_is_not() -> None:
     assert updated(new, OLD) == Answer()
 
 
-def test_a_mistake_in_an_annotation_alone_is_rejected() -> None:
+def test_update_that_only_adds_an_invalid_annotation_is_rejected() -> None:
     assert "'sopt'" in updated(raw_jobset(), raw_jobset(metadata={"annotations": {constants.CAPACITY: "sopt"}})).denied
 
 
@@ -410,7 +410,7 @@ def test_an_object_that_is_being_deleted_can_lose_its_finalizers() -> None:
         pytest.param({"operation": "CREATE", "subresource": "binding"}, id="a binding"),
     ],
 )
-def test_only_objects_themselves_are_judged_and_not(request_: dict[str, Any]) -> None:
+def test_other_operations_and_subresources_are_not_validated(request_: dict[str, Any]) -> None:
     assert created(raw_jobset(pod=WRONG), **request_) == Answer()
 
 
@@ -440,7 +440,7 @@ def test_only_objects_themselves_are_judged_and_not(request_: dict[str, Any]) ->
         ),
     ],
 )
-def test_a_scale_to_less_is_warned_of_and_never_rejected(old: Json, new: Json, *, denied: bool) -> None:
+def test_scaling_down_a_wrong_job_causes_a_warning_and_no_rejection(old: Json, new: Json, *, denied: bool) -> None:
     found = updated(old, new)
     assert bool(found.denied) == denied
     assert bool(found.warnings) != denied
@@ -449,7 +449,7 @@ def test_a_scale_to_less_is_warned_of_and_never_rejected(old: Json, new: Json, *
 # --- Settings
 
 
-def test_without_settings_the_region_is_that_of_the_object() -> None:
+def test_region_is_taken_from_the_object_without_settings() -> None:
     """The provisioner can read its region from the metadata server; the webhook may run without one."""
     by = Judge(settings_of=settings_by_object({"MAX_CHIPS": "16"}), rules=GKE_RULES)
     zones = {"annotations": {constants.ZONES: "europe-west4-a, europe-west4-b"}}
@@ -474,18 +474,18 @@ def required(key: str, operator: str, *values: str) -> Json:
         pytest.param(pod_spec(affinity=required(constants.REGION, "In", "us-east5")), id="region by affinity"),
     ],
 )
-def test_without_settings_no_place_is_wrong(pod: Json) -> None:
+def test_any_region_or_zone_is_accepted_without_settings(pod: Json) -> None:
     assert created(raw_jobset(pod=pod), by=UNSET) == Answer()
 
 
-def test_no_placeholder_is_shown() -> None:
+def test_warning_without_settings_contains_no_placeholder() -> None:
     pod = pod_spec(nodeSelector={**pod_spec()["nodeSelector"], constants.NODE_POOL: "tpu-a"})
     (warning,) = created(raw_jobset(pod=pod), by=UNSET).warnings
     assert "tpu-a" in warning
     assert "your-" not in warning
 
 
-def test_with_settings_the_region_is_the_clusters() -> None:
+def test_region_is_taken_from_the_settings_if_they_have_one() -> None:
     variables = {"GCP_CLUSTER_LOCATION": "us-east5", "GCP_ZONE": "us-east5-a"}
     by = Judge(settings_of=settings_by_object(variables), rules=GKE_RULES)
     zones = {"annotations": {constants.ZONES: "europe-west4-a"}}
@@ -495,7 +495,7 @@ def test_with_settings_the_region_is_the_clusters() -> None:
 # --- Messages
 
 
-def test_a_stateful_set_is_told_what_its_pods_would_be_told() -> None:
+def test_statefulset_gets_the_warning_that_its_pod_would_get() -> None:
     """The pods are reviewed by another webhook of the same server."""
     owner = raw_stateful_set(replicas=5, uid="u")
     reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "serve", "uid": "u", "controller": True}
@@ -516,7 +516,7 @@ def test_a_stateful_set_is_told_what_its_pods_would_be_told() -> None:
         ("apps/v1", "ReplicaSet", True),
     ],
 )
-def test_pod_is_judged_unless_its_controller_was_judged(api_version: str, kind: str, *, is_judged: bool) -> None:
+def test_pod_is_validated_unless_its_controller_was_validated(api_version: str, kind: str, *, is_judged: bool) -> None:
     """A kind of another API group, such as a Job of Volcano, is not sent to the webhook."""
     reference = {"apiVersion": api_version, "kind": kind, "name": "train", "uid": "u", "controller": True}
     assert bool(created(bare_pod(CHIPS, ownerReferences=[reference])).denied) == is_judged
@@ -551,7 +551,7 @@ WHOLE = (raw_jobset(uid=""), raw_lws(), raw_job(), plain_job(pod=WRONG), raw_sta
 
 @hypothesis_settings(max_examples=80)
 @given(st.data())
-def test_any_json_gets_an_answer(data: st.DataObject) -> None:
+def test_any_json_gets_an_answer_without_a_patch(data: st.DataObject) -> None:
     """An update that changes nothing is not rejected."""
     old, new = (spoilt(data, data.draw(st.sampled_from(WHOLE))) for _ in range(2))
     asked = {"kind": data.draw(st.sampled_from([each["kind"] for each in WHOLE])), "namespace": "ml"}

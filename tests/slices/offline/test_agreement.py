@@ -199,13 +199,13 @@ def _nowhere() -> Json:
         ),
     ],
 )
-def test_what_was_told_wrong_once(raws: list[Json], changes: dict[str, Any]) -> None:
+def test_plan_agrees_with_the_decision_in_past_cases(raws: list[Json], changes: dict[str, Any]) -> None:
     check(raws, settings(**changes))
 
 
 @hypothesis_settings(max_examples=400)
 @given(st.binary(max_size=300))
-def test_the_plan_is_what_happens(drawn: bytes) -> None:
+def test_plan_agrees_with_the_decision_on_drawn_workloads(drawn: bytes) -> None:
     """One to three workloads of any kinds are drawn, with and without mistakes, and with any settings."""
     dice = Dice(drawn)
     changes = settings_of(dice)
@@ -226,7 +226,7 @@ def _without_names(findings: Iterable[Finding]) -> set[tuple[Severity, str, Path
 
 @hypothesis_settings(max_examples=100)
 @given(st.binary(max_size=150), st.sampled_from([1, 4, 15]))
-def test_one_object_is_judged_as_it_is_planned(drawn: bytes, times: int) -> None:
+def test_findings_of_the_webhook_on_one_object_are_those_of_the_plan(drawn: bytes, times: int) -> None:
     """If limits allow all slices of the object, the webhook examines only a few of them."""
     dice = Dice(drawn)
     field, values = dice.one(*SETTINGS)

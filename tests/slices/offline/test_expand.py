@@ -29,7 +29,7 @@ def leaders(kind: WorkloadKind, raw: dict[str, Any], *, place: int = 0) -> list[
     return list(leaders_of(workload, raw, templates_of(kind, raw)[place], NOW))
 
 
-def test_leaders_of_a_set_are_those_that_the_real_controller_made() -> None:
+def test_leaders_of_a_leaderworkerset_equal_the_recorded_pods() -> None:
     """The pods were recorded on a cluster. Names, labels, annotations and owners are compared."""
     objects = json.loads(RECORDED.read_text(encoding="utf-8"))
     recorded = [
@@ -68,7 +68,7 @@ def two_jobs(**annotations: str) -> dict[str, Any]:
     return raw
 
 
-def test_the_leader_of_a_child_job_says_whose_it_is() -> None:
+def test_leader_of_a_child_job_has_the_labels_of_jobset() -> None:
     """These are the labels of JobSet 0.11 for the last of five child Jobs."""
     pod = leaders(WorkloadKind.JOBSET, two_jobs(), place=1)[2]
     labels = pod.requirements.labels
@@ -109,7 +109,9 @@ def test_the_leader_of_a_child_job_says_whose_it_is() -> None:
         ),
     ],
 )
-def test_exclusive_placement(annotations: dict[str, str], want: str | None) -> None:
+def test_exclusive_placement_adds_a_selector_only_with_that_strategy(
+    annotations: dict[str, str], want: str | None
+) -> None:
     """Affinity between pods does not restrict the nodes. The other strategy selects nodes that a user labelled."""
     of_job = two_jobs()
     of_job["spec"]["replicatedJobs"][0]["template"]["metadata"] = {"annotations": annotations}
@@ -142,7 +144,7 @@ def test_pods_tolerate_the_taint_of_tpu_nodes() -> None:
     ]
 
 
-def test_a_group_without_a_size_has_a_leader_and_so_has_a_job_without_parallelism() -> None:
+def test_missing_size_replicas_and_parallelism_count_as_1() -> None:
     """The API server sets missing values to 1."""
     (template,) = templates_of(WorkloadKind.JOB, raw_job(parallelism=None))
     assert template.pods == 1

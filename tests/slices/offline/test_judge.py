@@ -34,7 +34,7 @@ def judged(raw: object, settings_: Settings = SERVING, **options: Any) -> tuple[
     return judge(raw, settings_, GKE_RULES, **options)
 
 
-def test_errors_come_first() -> None:
+def test_findings_are_ordered_by_severity() -> None:
     """A client that shows only the first findings then shows the errors."""
     raw = raw_jobset(
         parallelism=1,
@@ -66,18 +66,18 @@ def test_limits_count_all_slices(changes: dict[str, Any], replicas: int, words: 
     assert not words or any(words in each for each in found), found
 
 
-def test_labels_of_the_namespace_are_not_judged() -> None:
+def test_missing_opt_in_label_causes_no_finding() -> None:
     assert judged(raw_jobset(), settings(opt_in_label=("tpu", "yes"))) == ()
 
 
-def test_the_namespace_of_the_request_counts() -> None:
+def test_namespace_of_the_request_is_used_if_the_object_has_none() -> None:
     only = settings(namespaces=("team-a",))
     assert judged(raw_jobset(namespace=""), only, namespace="team-a") == ()
     (found,) = judged(raw_jobset(namespace=""), only, namespace="team-b")
     assert "namespace team-b is not among SERVED_NAMESPACES" in found.message
 
 
-def test_a_name_may_be_generated() -> None:
+def test_finding_on_an_object_with_a_generated_name_has_a_subject() -> None:
     raw = raw_jobset(pod=pod_spec(topology="2x2x3"))
     raw["metadata"] = {"generateName": "train-", "namespace": "default"}
     assert ["train-xxxxx" in each.subject for each in judged(raw)] == [True]
@@ -124,7 +124,7 @@ def nested(depth: int) -> Any:
 
 @pytest.mark.parametrize("where", ["metadata", "spec", "kind", "replicatedJobs", "labels", "chips"])
 @pytest.mark.parametrize("value", [nested(5_000), 10**5000], ids=["nested deeper than Python calls", "many digits"])
-def test_what_python_cannot_print_is_no_error(where: str, value: Any) -> None:
+def test_value_that_python_cannot_print_causes_no_error(where: str, value: Any) -> None:
     raw = raw_jobset(metadata={"labels": {}})
     (job,) = raw["spec"]["replicatedJobs"]
     holder = {
@@ -136,7 +136,7 @@ def test_what_python_cannot_print_is_no_error(where: str, value: Any) -> None:
     assert isinstance(judged(raw), tuple)
 
 
-def test_it_needs_no_yaml_and_no_command_line() -> None:
+def test_admission_does_not_import_yaml_or_the_command_line() -> None:
     script = (
         "import sys; import provisioner.slices.admission, provisioner.slices.suppliers.gke.rules; "
         "sys.exit(', '.join({'yaml', 'click', 'google', 'kubernetes', 'structlog'} & set(sys.modules)) or 0)"
@@ -150,7 +150,7 @@ WHOLE = (raw_jobset(uid="", replicas=2), raw_lws(uid=""), raw_job(uid=""), raw_p
 
 @hypothesis_settings(max_examples=200)
 @given(st.data())
-def test_any_json_is_judged(data: st.DataObject) -> None:
+def test_any_json_gets_the_findings_of_the_plan(data: st.DataObject) -> None:
     """No JSON raises an error, every finding can be printed, and `plan` has the same findings on the object."""
     found = judged(raw := spoilt(data, data.draw(st.sampled_from(WHOLE) | ANY_JSON)))
     for each in found:

@@ -107,7 +107,7 @@ def test_slice_waits_two_minutes_for_the_nodes_of_a_free_pool() -> None:
     assert len(world.look().creates) == 1
 
 
-def test_pool_with_pods_of_an_unknown_slice_is_neither_used_nor_deleted() -> None:
+def test_pool_with_pods_of_an_unknown_slice_is_not_used_and_is_kept() -> None:
     """The owner of the pods is unknown, but they run."""
     world = World(make_jobset())
     pool = world.put_pool(pool_of_another())

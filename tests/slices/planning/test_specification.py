@@ -297,7 +297,7 @@ def test_long_names_are_cut_to_valid_label_values() -> None:
         ("tpu-v6e-slice", "4x4", "hyperdisk-balanced", "hyperdisk-balanced"),
     ],
 )
-def test_boot_disk_type_is_one_that_the_machine_accepts(
+def test_boot_disk_type_is_accepted_by_the_machine_type(
     accelerator: str, topology: str, setting: str, want: str
 ) -> None:
     """Empty if the machine accepts GKE's default: then GKE chooses."""

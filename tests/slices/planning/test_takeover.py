@@ -75,7 +75,7 @@ def test_recreated_jobset_uses_the_go_pool_of_its_name() -> None:
     assert owner_of(world, pool) == "train"
 
 
-def test_go_pool_serves_its_own_jobset_before_one_that_waits_longer() -> None:
+def test_go_pool_serves_its_own_jobset_before_an_older_jobset() -> None:
     early, late = make_jobset("early"), make_jobset("late")
     world = World(late)
     pool = world.put_pool(go_pool(late))

@@ -190,7 +190,7 @@ def test_only_a_share_of_the_pools_is_replaced_at_the_same_time() -> None:
     assert len(set(world.deleted)) == 2
 
 
-def test_undeletable_unready_pool_does_not_prevent_replacement_of_others() -> None:
+def test_undeletable_unready_pool_does_not_prevent_other_replacements() -> None:
     """Pods of its tenant that tolerate every cordon can prevent the delete."""
     world = World(*(make_jobset(f"train-{index}") for index in range(2)), settings_=settings(replaced_share_percent=20))
     for index, workload in enumerate(list(world.workloads.values())):
