@@ -450,7 +450,7 @@ def test_scaling_down_a_wrong_job_causes_a_warning_and_no_rejection(old: Json, n
 
 
 def test_region_is_taken_from_the_object_without_settings() -> None:
-    """The provisioner can read its region from the metadata server; the webhook may run without one."""
+    """The webhook may run without a metadata server, and then takes the region from the zones of the object."""
     by = Judge(settings_of=settings_by_object({"MAX_CHIPS": "16"}), rules=GKE_RULES)
     zones = {"annotations": {constants.ZONES: "europe-west4-a, europe-west4-b"}}
     assert created(raw_jobset(metadata=zones), by=by) == Answer()

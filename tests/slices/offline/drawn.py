@@ -42,7 +42,7 @@ class Dice:
         self._drawn = iter(drawn)
 
     def seldom(self, once_in: int = 10) -> bool:
-        """Return True for about one of `once_in` bytes."""
+        """Return True once in `once_in` cases on average."""
         return self._byte() >= 256 - 256 // once_in
 
     def one(self, usual: _T, *others: _T) -> _T:
@@ -50,11 +50,11 @@ class Dice:
         return (usual, *others)[self._byte() % (1 + len(others))]
 
     def usually(self, usual: _T, *others: _T) -> _T:
-        """Return the first value, or one of the others for one of 10 bytes."""
+        """Return the first value, or one of the others once in 10 cases on average."""
         return self.one(*others) if self.seldom() else usual
 
     def some(self, usual: Mapping[str, Sequence[str]], wrong: Mapping[str, Sequence[str]]) -> dict[str, str]:
-        """Return up to two entries, each with one of its values, and a wrong entry for one of 10 bytes."""
+        """Return up to two usual entries, and once in 10 cases a wrong one, each with one of its values."""
         found = {}
         for _ in range(self.one(0, 0, 1, 2)):
             key = self.one(*usual)

@@ -308,7 +308,7 @@ def test_slices_that_buffers_of_a_namespace_request_are_bounded() -> None:
 
 
 def test_condition_time_in_the_year_9999_does_not_stop_decisions() -> None:
-    """A user who may write the status of a request can write any time."""
+    """A user who may write the status of a request can set any time in a condition."""
     world = served(2)
     for each in world.raw["req"]["status"]["conditions"]:
         each["lastTransitionTime"] = "9999-12-31T23:59:59Z"

@@ -311,7 +311,7 @@ def test_pool_is_not_kept_for_a_forged_mark() -> None:
 
 
 def without_rival(world: World) -> None:
-    """Prevent that pods of the rival are bound: the API server rejects bindings of pods with forged marks."""
+    """Bind no pod of the rival: in a real cluster, the API server rejects pods with forged marks."""
     place = world._free_pool
     world._free_pool = lambda leader: [] if leader.namespace == RIVAL.namespace else place(leader)  # type: ignore[method-assign]
 

@@ -248,7 +248,7 @@ def test_capacity_that_the_pod_selects_overrides_annotations_and_settings(select
             id="v4 on flex-start",
         ),
         pytest.param(
-            # on-demand is not tried instead: the user wants to pay for it only if queued capacity fails.
+            # on-demand is not tried instead: the user did not ask to pay for it first.
             {"annotations": {constants.CAPACITY: "queued, on-demand"}},
             {},
             [f"annotation {constants.CAPACITY}='queued, on-demand' has 'queued'", *_QUEUED],
@@ -314,7 +314,7 @@ def test_slice_without_a_valid_choice_raises_an_error_with_the_reason(
 def test_impossible_choice_is_skipped_and_reported(
     capacity: str, changes: dict[str, Any], want: list[str], words: str
 ) -> None:
-    """The other choices are tried, and the owner gets an Event although a pool is created."""
+    """A pool of the next choice is created, and an Event names the skipped choice."""
     accelerator = changes.pop("accelerator", V5P)
     workload = jobset_of(annotations={constants.CAPACITY: capacity}, accelerator=accelerator)
     choices = choices_of(make_slice(workload), settings(**changes))
@@ -459,7 +459,7 @@ def test_one_event_names_all_choices_if_all_are_out_of_stock() -> None:
 
 
 def test_next_choice_is_used_after_the_first_was_rejected() -> None:
-    """The rejection of the first choice does not count against the second, which is tried again after its stockout."""
+    """A rejection concerns only one choice: the second choice is tried again after its stockout."""
     world = World(jobset_of("one"), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = refuse(on_demand=failure(FailureKind.INVALID, "No such disk."), spot=STOCKOUT)
     world.run(3)
@@ -483,7 +483,7 @@ def test_slice_is_reported_as_failed_if_all_choices_are_rejected() -> None:
 
 
 def test_missing_permission_blocks_all_choices_with_one_message() -> None:
-    """The missing permission to create pools concerns every choice."""
+    """The permission to create pools is the same for every kind of capacity."""
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot, flex-start"))
     calls: list[str] = []
 
@@ -603,7 +603,7 @@ def test_a_flex_start_pool_without_nodes_serves_the_next_slice_of_its_shape() ->
 
 @pytest.mark.parametrize("made", [False, True], ids=["one node came", "the machines came, and no node is left"])
 def test_flex_start_pool_that_lost_its_machines_is_replaced_like_other_pools(*, made: bool) -> None:
-    """Google has already provided its machines once, so it no longer counts as queued."""
+    """A pool whose machines were provided once no longer counts as queued."""
     world, _, name = flex_world(ready_timeout_seconds=600.0)
     world.put(replace(world.pools[name], made=made))
     if not made:
@@ -616,7 +616,6 @@ def test_flex_start_pool_that_lost_its_machines_is_replaced_like_other_pools(*, 
 
 
 def test_next_choice_is_tried_before_forbidden_reservations_are_retried() -> None:
-    """Otherwise the reservations, whose waits end first, would be retried each time."""
     workload = make_jobset(annotations={constants.CAPACITY: "reservation/r1, reservation/r2, on-demand"})
     world = World(workload)
     tried: list[str] = []

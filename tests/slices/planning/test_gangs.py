@@ -53,7 +53,7 @@ def assigned(plan: Plan) -> list[str]:
 
 
 def reasons(world: World) -> list[DeleteReason]:
-    """Return why pools were deleted."""
+    """Return the reasons of all deletes so far."""
     return [delete.reason for plan in world.plans for delete in plan.deletes]
 
 
@@ -374,7 +374,7 @@ def holder(world: World, accelerator: str = V4) -> str:
 
 
 def test_workload_that_released_its_pools_holds_next_while_all_others_wait() -> None:
-    """The first JobSet gets the pools that the second released. Notices of the others name the hold of a workload."""
+    """The first JobSet gets the pools that the second released. Notices of other JobSets report the hold."""
     first, second, other = gang("first", replicas=3), gang("second"), gang("other")
     world = half_served(first, second, pools=2)
     while holder(world) != "first":
@@ -392,7 +392,7 @@ def test_workload_that_released_its_pools_holds_next_while_all_others_wait() -> 
 
 
 def test_hold_passes_on_when_its_workload_finds_no_stock_and_no_other_tries_in_the_pause() -> None:
-    """The first selects spot, which is out of stock for days; the second waits for one hold and one pause."""
+    """The first JobSet selects spot, which is out of stock for days. The second waits for one hold and one pause."""
     spot = make_requirements(selector={constants.SPOT: "true"}, tolerations=(SPOT_TOLERATION,))
     first, second = gang("first", template=spot), gang("second")
     world = half_served(first, second, pools=2)
@@ -426,7 +426,7 @@ def test_each_namespace_is_served_within_its_number_of_holds_and_pauses(namespac
 
 @pytest.mark.parametrize("apart_minutes", [1, 20])
 def test_workload_of_two_accelerators_is_served_between_workloads_of_one(apart_minutes: int) -> None:
-    """A JobSet of mallory kept the pools of one accelerator for 66 h while it waited for the other."""
+    """In the past, a JobSet held the pools of one accelerator for 66 h while it waited for the other."""
     world = world_of()
     stock = {"ct4p": 1, "ct5p": 1}
 
@@ -451,7 +451,7 @@ def test_workload_of_two_accelerators_is_served_between_workloads_of_one(apart_m
 
 
 def test_accelerator_is_not_held_by_a_workload_that_waits_for_another() -> None:
-    """While v5p is out of stock, a JobSet of both accelerators blocked v4 for all other JobSets, for up to 66 h."""
+    """In the past, a JobSet of both accelerators blocked v4 for up to 66 h while v5p was out of stock."""
     world = world_of()
     world.refuse_create = lambda create: STOCKOUT if create.request.machine_type.startswith("ct5p") else None
     world.add(*(gang(f"greedy{n}", "mallory", 2, template=make_requirements(accelerator=V5P)) for n in range(3)))
@@ -501,7 +501,7 @@ def test_unmarked_all_or_nothing_workload_gets_a_notice_how_to_mark_its_pods() -
 def test_every_workload_that_starts_together_is_served_and_never_in_part(
     sizes: list[tuple[int, int]], spare: int, slow: int
 ) -> None:
-    """The zone has capacity for the largest JobSet, but not for all of them at the same time."""
+    """The zone has capacity for the largest JobSet and up to two more slices."""
     world = world_of(pools=max(size for size, _ in sizes) + spare)
     market = Market(world, seconds=60.0 * slow)
     for number in range(1500):

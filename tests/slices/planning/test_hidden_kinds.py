@@ -53,7 +53,7 @@ def half_seen(kinds: frozenset[WorkloadKind], **changes: Any) -> HalfSeen:
 def test_unready_pool_of_a_hidden_workload_does_not_block_other_replacements(
     hidden: Workload, kinds: frozenset[WorkloadKind], changes: dict[str, Any]
 ) -> None:
-    """The slice of such a pool is unknown, so it cannot be replaced, and it must not use up the share of replacements."""
+    """The slice of such a pool is unknown, so the pool cannot be replaced, and must not use up the share for others."""
     world = half_seen(kinds, ready_timeout_seconds=100.0, **changes)
     world.put(make_pool(hidden))
     world.step(seconds=1)

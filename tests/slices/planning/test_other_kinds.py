@@ -71,7 +71,7 @@ def test_workloads_of_one_name_and_different_kinds_share_no_pools() -> None:
     world.deleted_workloads.add(job.uid)
     world.look()
     world.pass_time(3600)
-    # The pool on which no pods are left after the Job was deleted.
+    # Only one pool has no pods after the Job was deleted.
     assert len(world.look().deletes) == 1
     assert len(world.plans[-1].states) == 4
 

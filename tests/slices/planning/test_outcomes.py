@@ -30,7 +30,7 @@ def asked(world: World) -> PoolName:
 
 
 def create_answer(world: World, name: PoolName, kind: FailureKind | None = None) -> None:
-    """Add the response to a create, which GKE accepts if `kind` is None."""
+    """Add the response to a create: a failure of this kind, or a success without a kind."""
     refused = failure(kind) if kind is not None else None
     operation = OPERATION if refused is None else OperationName("")
     world.answer(CreateAnswer(name=name, at=world.now, operation=operation, failure=refused))
@@ -148,7 +148,7 @@ def test_an_answer_to_an_old_look_up_does_not_undo_a_newer_create() -> None:
 
 
 def test_already_exists_adopts_the_pool_once_the_list_shows_it() -> None:
-    """This is the case after a crash between the call and the record of its response."""
+    """The name exists after a crash between the create and the record of its response."""
     workload = make_jobset()
     world = World(workload)
     name = asked(world)

@@ -52,7 +52,7 @@ def refusal(slice_: Slice, **changes: Any) -> str:
 
 
 def test_labels_of_a_request_identify_the_owner_of_the_pool() -> None:
-    """The Go provisioner sets the same labels, except for the number of the attempt."""
+    """The request has the labels of the Go provisioner, and in addition UID, job key and attempt."""
     slice_ = slice_of()
     labels = request_of(slice_, 3).labels
     assert dict(labels) == {
@@ -109,7 +109,7 @@ def test_annotations_of_the_pod_override_settings() -> None:
 def test_request_has_the_placement_that_gke_accepts_for_the_shape(
     *, accelerator: str, topology: str, chips: int, placement: bool, want_topology: str, want_policy: str
 ) -> None:
-    """GKE rejects other combinations of placement topology and policy."""
+    """GKE rejects other combinations of placement topology and policy (docs/reality.md)."""
     slice_ = slice_of(accelerator=accelerator, topology=topology, chips=chips, parallelism=1)
     made = request_of(slice_, single_host_placement=placement)
     assert (made.placement_topology, made.policy_name, made.topology) == (want_topology, want_policy, topology)
@@ -118,7 +118,7 @@ def test_request_has_the_placement_that_gke_accepts_for_the_shape(
 
 
 def test_nodes_may_pull_private_images_unless_the_setting_limits_scopes() -> None:
-    """The default scopes of GKE do not allow it."""
+    """The default OAuth scopes of GKE do not allow pulling private images."""
     assert request_of(slice_of()).oauth_scopes == ("https://www.googleapis.com/auth/cloud-platform",)
     other = ("https://www.googleapis.com/auth/devstorage.read_only",)
     assert request_of(slice_of(), node_oauth_scopes=other).oauth_scopes == other
@@ -300,7 +300,7 @@ def test_long_names_are_cut_to_valid_label_values() -> None:
 def test_boot_disk_type_is_accepted_by_the_machine_type(
     accelerator: str, topology: str, setting: str, want: str
 ) -> None:
-    """Empty if the machine accepts GKE's default: then GKE chooses."""
+    """The type is empty if the machine accepts GKE's default."""
     assert request_of(slice_of(accelerator=accelerator, topology=topology), node_disk_type=setting).disk_type == want
 
 

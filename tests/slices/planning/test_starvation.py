@@ -123,7 +123,7 @@ def test_slice_blocked_by_its_namespace_limit_does_not_block_the_common_limit() 
 
 
 def test_rejected_slices_of_a_workload_are_tried_at_a_bounded_rate() -> None:
-    """Each slice is tried once, then 8 more tries are made, then one per minute, even if other JobSets succeed."""
+    """All 70 slices are tried once, then 8 more tries are made, then one per minute, even if other JobSets succeed."""
     world = World(jobset_of("refused", "2x2x2", replicas=70))
     world.refuse_create = lambda create: failure(FailureKind.PERMISSION) if named(create) == "refused" else None
     tried: Counter[str] = Counter()
@@ -137,7 +137,7 @@ def test_rejected_slices_of_a_workload_are_tried_at_a_bounded_rate() -> None:
 
 
 def test_failing_creates_of_a_namespace_do_not_block_other_creates() -> None:
-    """70 JobSets are rejected. Another namespace gets its pool in the next round, their own one within 19 minutes."""
+    """70 JobSets are rejected. Another namespace gets a pool in the next round, the same one within 19 minutes."""
     world = World(*(jobset_of(f"refused{number}", "2x2x2", namespace="many") for number in range(70)))
     world.refuse_create = lambda create: (
         failure(FailureKind.PERMISSION) if named(create).startswith("refused") else None
@@ -147,7 +147,7 @@ def test_failing_creates_of_a_namespace_do_not_block_other_creates() -> None:
     assert list(map(named, world.step().creates)) == ["other"]
     world.add(jobset_of("own", "2x2x1", namespace="many"))
     created = [named(create) for _ in range(110) for create in world.step(seconds=10).creates]
-    # The JobSets that were created before it are tried first.
+    # JobSets of the namespace that were created before `own` are tried first.
     assert "own" in created
 
 

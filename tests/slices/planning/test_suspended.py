@@ -46,7 +46,7 @@ def suspended_world(workload: Workload | None = None, **changes: Any) -> tuple[W
 
 
 def test_suspended_jobset_keeps_its_pools_and_uses_them_when_it_is_resumed() -> None:
-    """The time has no limit, and no other pool is created."""
+    """The time of suspension is not limited, and no other pool is created."""
     workload = make_jobset(replicas=3)
     world = world_of(workload)
     world.live(5)

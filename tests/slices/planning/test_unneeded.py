@@ -202,7 +202,7 @@ def test_undeletable_unready_pool_does_not_prevent_other_replacements() -> None:
 
 
 def vanished(count: int, *, pools: int, seen: bool = False) -> World:
-    """Return a world with `pools` pools, `count` of them without JobSets. `seen`: their deletion was observed."""
+    """Return a world with `pools` pools, `count` of them without JobSets, whose deletes were observed if `seen`."""
     workloads = [make_jobset(f"train-{index}") for index in range(pools)]
     world = World(*workloads)
     for workload in workloads:
