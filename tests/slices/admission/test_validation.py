@@ -193,7 +193,7 @@ def test_valid_or_exempt_object_gets_no_warning(raw: Json) -> None:
     assert created(raw) == Answer()
 
 
-def test_slices_without_placement_are_warned_of_and_admitted() -> None:
+def test_slices_without_placement_get_a_warning_and_are_admitted() -> None:
     """The pods may mix with pods of other slices. The webhook does not know whether the placement policy applies."""
     jobset = raw_jobset(metadata={"annotations": None})
     doubts = Judge(settings_of=USUAL.settings_of, rules=GKE_RULES, doubts=lambda _raw, _namespace: ("No variables.",))

@@ -225,7 +225,7 @@ def test_request_fails_with_the_message_of_a_stockout_and_its_pools_are_deleted(
     assert {first, second} == set(world.deleted)
 
 
-def test_a_request_waits_while_one_of_its_pools_tries_after_a_stockout() -> None:
+def test_request_waits_while_a_pool_is_created_as_a_probe_after_a_stockout() -> None:
     """If it failed, each retry by Kueue would fail as well, and the pool of the next try would not be used."""
     world = Asking(raw_request("req", 4))
     world.run(2)
@@ -285,7 +285,7 @@ def test_unserved_request_gets_no_status() -> None:
     assert "status" not in world.raw["req"]
 
 
-def test_a_request_that_is_served_in_part_fails() -> None:
+def test_request_fails_if_a_slice_of_it_is_not_served() -> None:
     """Otherwise the pools of its served slices would be held permanently."""
     raw = raw_request("req", 4, 2)
     raw["spec"]["podSets"][1]["podTemplateRef"] = {"name": "other"}

@@ -106,7 +106,7 @@ def test_pool_with_pods_of_one_marked_slice_is_assigned_to_it(before: dict[str, 
     assert labels(world) == [KEY, KEY]
 
 
-def test_node_without_pods_of_its_slice_is_assigned_after_a_live_look() -> None:
+def test_node_without_pods_of_its_slice_is_assigned_after_a_live_read() -> None:
     """The cache may not show a pod of another slice that was bound before the first pod of this slice."""
     world = marked_world(TRAIN)
     put_pool(world, TRAIN, **FREE)
@@ -283,7 +283,7 @@ def forged(workload: Workload, marks: Mapping[str, str], **changes: Any) -> Pod:
 
 
 @pytest.mark.parametrize("marks", [KEY, FORGED], ids=["another namespace", "the key of another"])
-def test_pod_with_a_forged_mark_gains_no_pool_of_another_slice(marks: dict[str, str]) -> None:
+def test_pod_with_a_forged_mark_gets_no_pool_of_another_slice(marks: dict[str, str]) -> None:
     world = marked_world(TRAIN, max_chips=8)
     world.live(4)
     without_rival(world)
@@ -329,7 +329,7 @@ def test_pool_of_a_claimant_without_leader_keeps_its_labels() -> None:
 
 
 @pytest.mark.parametrize("raw", [raw_request("req", 2), raw_buffer(replicas=1)], ids=["request", "buffer"])
-def test_pool_of_a_request_or_buffer_is_free_until_a_marked_slice_takes_it(raw: dict[str, Any]) -> None:
+def test_pool_of_a_request_or_buffer_is_free_until_a_marked_slice_uses_it(raw: dict[str, Any]) -> None:
     world = Asking(raw, marked=True)
     (create,) = world.step().creates
     assert FREE.items() <= create.request.labels.items()

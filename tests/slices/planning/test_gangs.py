@@ -99,7 +99,7 @@ def test_held_slice_is_reported_under_one_key_during_the_whole_hold() -> None:
         pytest.param(True, "true", 1, False, id="a JobSet of one slice has none to wait for"),
     ],
 )
-def test_pool_is_held_only_if_setting_or_annotation_asks_for_all_or_nothing(
+def test_pool_is_held_only_if_setting_or_annotation_requests_all_or_nothing(
     *, setting: bool, annotation: str | None, replicas: int, together: bool
 ) -> None:
     """Pools of other workloads are assigned to their slices from their creation."""
@@ -391,7 +391,7 @@ def test_workload_that_released_its_pools_holds_next_while_all_others_wait() -> 
     assert [world.bound(workload) for workload in (first, second, other)] == [3, 0, 0]
 
 
-def test_hold_passes_on_when_its_workload_finds_no_stock_and_no_other_tries_in_the_pause() -> None:
+def test_hold_passes_on_after_a_pause_without_creates_if_there_is_no_stock() -> None:
     """The first JobSet selects spot, which is out of stock for days. The second waits for one hold and one pause."""
     spot = make_requirements(selector={constants.SPOT: "true"}, tolerations=(SPOT_TOLERATION,))
     first, second = gang("first", template=spot), gang("second")

@@ -99,7 +99,7 @@ def limited(**changes: Any) -> Any:
         ),
     ],
 )
-def test_creates_beyond_a_limit_are_not_sent_and_reported(
+def test_creates_beyond_a_limit_are_reported_and_not_sent(
     changes: dict[str, Any], want: list[str], limit: str, words: str
 ) -> None:
     """Namespaces take turns, the oldest slice first. Events on the other pods and JobSets name the limit."""
@@ -363,7 +363,7 @@ def test_idle_pools_too_small_for_all_slices_that_start_together_are_kept() -> N
     assert (world.created, world.deleted) == ([], [])
 
 
-def test_idle_pool_is_kept_for_an_hour_after_the_capacity_that_needs_its_chips_failed() -> None:
+def test_idle_pool_is_kept_for_an_hour_after_a_stockout_of_the_waiting_slice() -> None:
     workload = make_jobset("a", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"})
     limits = limited(max_chips=2 * CHIPS, partial_hold_seconds=600.0, deletion_delay_seconds=1e6)
     world = World(workload, settings_=limits, marked=True)

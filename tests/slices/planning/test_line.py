@@ -171,7 +171,7 @@ def test_unit_has_the_priority_of_its_leader_pod() -> None:
     assert unit_of(make_slice(make_jobset("train"), priority=1000), NOW).priority == 1000
 
 
-def test_stamps_are_kept_only_for_contended_resources_and_present_namespaces_and_workloads() -> None:
+def test_stamps_are_kept_only_for_contended_resources_and_present_workloads() -> None:
     here, gone = make_slice(make_jobset("here", namespace="a")), make_slice(make_jobset("gone", namespace="b"))
     stamps = granted({}, CREATES, [unit_of(here, NOW), unit_of(gone, NOW)], NOW)
     stamps = granted(stamps, RESOURCE, [unit_of(here, NOW)], NOW)

@@ -136,7 +136,7 @@ def test_look_up_that_failed_or_found_the_pool_causes_no_create() -> None:
     assert world.memory.creates == {}
 
 
-def test_an_answer_to_an_old_look_up_does_not_undo_a_newer_create() -> None:
+def test_response_to_an_old_look_up_does_not_undo_a_newer_create() -> None:
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name, FailureKind.UNKNOWN_OUTCOME)

@@ -68,7 +68,7 @@ def test_large_slice_of_a_higher_priority_gets_the_chips_that_small_jobs_leave()
     assert (world.bound(large), sum(map(world.bound, small[8:]))) == (1, 0)
 
 
-def test_slice_of_a_higher_priority_that_is_never_served_keeps_its_chips_for_twelve_hours() -> None:
+def test_never_served_slice_of_a_higher_priority_keeps_its_chips_for_12_hours() -> None:
     """A PriorityClass whose pods can never be served must not block all other slices for longer."""
     full = jobset_of("full", "2x2x2")
     world = full_world(full, chips=20)
@@ -96,7 +96,7 @@ def test_restarted_slice_of_a_lower_priority_returns_to_its_pool() -> None:
     assert world.bound(first) == 1
 
 
-def test_workloads_are_served_by_last_grant_and_their_stamps_are_kept_while_others_wait() -> None:
+def test_workloads_are_served_by_their_last_grant() -> None:
     first = jobset_of("first")
     world = full_world(first)
     for name in ("a", "b"):

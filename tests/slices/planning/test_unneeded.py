@@ -256,7 +256,7 @@ def test_stopping_and_unknown_pools_are_not_deleted(status: PoolStatus) -> None:
     assert reasons(world, 10_000) == []
 
 
-def test_foreign_pools_are_never_touched() -> None:
+def test_foreign_pools_are_never_deleted() -> None:
     world = World()
     world.put_pool(foreign_pool())
     world.put_pool(foreign_pool("half", labels={"google.com/nodepool-manager": "tpu-provisioner"}))
