@@ -69,31 +69,31 @@ HINT = {constants.LOCATION_HINT: "rack-7"}
 @pytest.mark.parametrize(
     ("raw", "changes", "want"),
     [
-        pytest.param(job(), JobChanges(job_key=True), {**OWN, "job-key": KEY}, id="a child Job gets its key"),
-        pytest.param(job(owner=""), JobChanges(job_key=True), OWN, id="a Job of nobody gets no key"),
-        pytest.param(job(owner="CronJob"), JobChanges(job_key=True), OWN, id="nor does one of a CronJob"),
-        pytest.param(job(None), ALL, None, id="no pool is made without a topology"),
+        pytest.param(job(), JobChanges(job_key=True), {**OWN, "job-key": KEY}, id="child Job"),
+        pytest.param(job(owner=""), JobChanges(job_key=True), OWN, id="Job without an owner"),
+        pytest.param(job(owner="CronJob"), JobChanges(job_key=True), OWN, id="Job of a CronJob"),
+        pytest.param(job(None), ALL, None, id="no topology"),
         pytest.param(
             job({**OWN, "job-key": "mine"}),
             JobChanges(job_key=True),
             {**OWN, "job-key": "mine"},
-            id="what the Job selects itself stays",
+            id="key that the Job selects",
         ),
-        pytest.param(job(), JobChanges(location_hint="rack-7"), {**OWN, **HINT}, id="the hint"),
-        pytest.param(job(RESERVED, owner=""), ALL, RESERVED, id="nothing for a Job that is not served"),
+        pytest.param(job(), JobChanges(location_hint="rack-7"), {**OWN, **HINT}, id="location hint"),
+        pytest.param(job(RESERVED, owner=""), ALL, RESERVED, id="Job that is not served"),
         pytest.param(job(RESERVED, owner="", annotations={constants.SERVE: "true"}), ALL, {**OWN, **HINT}, id="served"),
         pytest.param(
             job(RESERVED, owner="", annotations={constants.SERVE: "true"}, labels=OPTS_OUT),
             ALL,
             RESERVED,
-            id="nor for one that opts out",
+            id="Job that opts out",
         ),
-        pytest.param(job(RESERVED, pod_marks={"annotations": OPTS_OUT}), ALL, RESERVED, id="nor for one whose pods do"),
+        pytest.param(job(RESERVED, pod_marks={"annotations": OPTS_OUT}), ALL, RESERVED, id="Job whose pods opt out"),
         pytest.param(
             job(RESERVED, pod_marks={"annotations": {constants.SLICE_TOPOLOGY: "2x2x2"}}),
             ALL,
             RESERVED,
-            id="nor for dynamic slicing",
+            id="dynamic slicing",
         ),
         pytest.param(job(RESERVED), JobChanges(on_demand=True), OWN, id="reservation and spot are removed"),
         *(
@@ -107,10 +107,10 @@ HINT = {constants.LOCATION_HINT: "rack-7"}
                 ({constants.SPOT: "true", constants.PROVISIONING: "standard"}, {constants.PROVISIONING: "standard"}),
             )
         ),
-        pytest.param(job({}), JobChanges(on_demand=True), {}, id="nothing is removed of no selectors"),
-        pytest.param(job(RESERVED), ALL, {**OWN, **HINT, "job-key": KEY}, id="all at once"),
-        pytest.param(job(RESERVED), JobChanges(), RESERVED, id="nothing without settings"),
-        pytest.param(job(RESERVED, chips=0), ALL, RESERVED, id="nothing without chips"),
+        pytest.param(job({}), JobChanges(on_demand=True), {}, id="no selectors"),
+        pytest.param(job(RESERVED), ALL, {**OWN, **HINT, "job-key": KEY}, id="all settings"),
+        pytest.param(job(RESERVED), JobChanges(), RESERVED, id="no settings"),
+        pytest.param(job(RESERVED, chips=0), ALL, RESERVED, id="no chips"),
     ],
 )
 def test_review_changes_only_the_selectors_of_the_settings(raw: Json, changes: JobChanges, want: Any) -> None:
@@ -123,11 +123,11 @@ def test_review_changes_only_the_selectors_of_the_settings(raw: Json, changes: J
 @pytest.mark.parametrize(
     "jobset",
     [
-        pytest.param(raw_jobset(metadata={"labels": OPTS_OUT}), id="opts out by a label"),
-        pytest.param(raw_jobset(metadata={"annotations": OPTS_OUT}), id="opts out by an annotation"),
-        pytest.param(raw_jobset(metadata={"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}}), id="wants slices"),
-        pytest.param(raw_jobset(spec={"managedBy": "kueue.x-k8s.io/multikueue"}), id="runs elsewhere"),
-        pytest.param(None, id="is gone"),
+        pytest.param(raw_jobset(metadata={"labels": OPTS_OUT}), id="opt-out by a label"),
+        pytest.param(raw_jobset(metadata={"annotations": OPTS_OUT}), id="opt-out by an annotation"),
+        pytest.param(raw_jobset(metadata={"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}}), id="slice resources"),
+        pytest.param(raw_jobset(spec={"managedBy": "kueue.x-k8s.io/multikueue"}), id="another cluster"),
+        pytest.param(None, id="deleted JobSet"),
     ],
 )
 def test_child_job_of_an_unserved_jobset_is_not_changed(jobset: Json | None) -> None:
@@ -137,15 +137,15 @@ def test_child_job_of_an_unserved_jobset_is_not_changed(jobset: Json | None) -> 
 @pytest.mark.parametrize(
     ("selector", "by"),
     [
-        pytest.param({constants.NODE_POOL: "mine"}, {}, id="its own node pool"),
+        pytest.param({constants.NODE_POOL: "mine"}, {}, id="a node pool"),
         pytest.param({constants.COMPUTE_CLASS: "mine"}, {}, id="a ComputeClass"),
         pytest.param({constants.HOSTNAME: "mine"}, {}, id="a host"),
         pytest.param({constants.QUEUED: "true"}, {}, id="queued nodes"),
-        pytest.param({constants.TPU_TOPOLOGY: "2x2x3"}, {}, id="a topology that nobody sells"),
-        pytest.param({}, {"opt_in_label": ("team", "tpu")}, id="without the label that opts in"),
-        pytest.param({}, {"namespaces": ("prod",)}, id="in a namespace that is not served"),
-        pytest.param({}, {"allowed_namespaces": ("prod",)}, id="in one that is not allowed"),
-        pytest.param({}, {"max_chips": 4}, id="more chips than all may have"),
+        pytest.param({constants.TPU_TOPOLOGY: "2x2x3"}, {}, id="an invalid topology"),
+        pytest.param({}, {"opt_in_label": ("team", "tpu")}, id="no opt-in label"),
+        pytest.param({}, {"namespaces": ("prod",)}, id="a namespace that is not served"),
+        pytest.param({}, {"allowed_namespaces": ("prod",)}, id="a namespace that is not allowed"),
+        pytest.param({}, {"max_chips": 4}, id="more chips than MAX_CHIPS"),
     ],
 )
 def test_job_that_gets_no_pool_gets_no_key(selector: dict[str, str], by: dict[str, Any]) -> None:

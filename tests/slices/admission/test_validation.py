@@ -112,7 +112,7 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
             raw_jobset(pod=WRONG),
             "spec.replicatedJobs[0].template.spec.template.spec.nodeSelector[cloud.google.com/gke-tpu-topology]",
             "nearest valid: 2x2x2, 2x2x4",
-            id="a JobSet of a topology that nobody sells, with the nearest ones",
+            id="a JobSet of an invalid topology, with the nearest ones",
         ),
         pytest.param(
             raw_jobset(parallelism=3),
@@ -126,7 +126,9 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
             "topology 2x2x3 is not valid",
             id="a Job whose nodes somebody else makes",
         ),
-        pytest.param(plain_job(parallelism=3), "spec.parallelism", "there are 3; make it 2", id="such a Job of 3 pods"),
+        pytest.param(
+            plain_job(parallelism=3), "spec.parallelism", "there are 3; make it 2", id="an unserved Job of 3 pods"
+        ),
         pytest.param(
             raw_stateful_set(pod=CHIPS),
             "spec.template.spec.containers[0].resources.requests[google.com/tpu]",
@@ -134,13 +136,16 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
             id="a StatefulSet of pods whose chips fit no host",
         ),
         pytest.param(
-            bare_pod(WRONG), "spec.nodeSelector[cloud.google.com/gke-tpu-topology]", "not valid", id="a pod of nobody"
+            bare_pod(WRONG),
+            "spec.nodeSelector[cloud.google.com/gke-tpu-topology]",
+            "not valid",
+            id="a pod without an owner",
         ),
         pytest.param(
             bare_pod(WRONG, ownerReferences=[job_reference("web", kind="ReplicaSet")]),
             "spec.nodeSelector[cloud.google.com/gke-tpu-topology]",
             "not valid",
-            id="a pod of an owner that is not judged",
+            id="a pod of an owner that is not validated",
         ),
         pytest.param(
             raw_jobset(pod=WRONG, metadata={"ownerReferences": [job_reference("t", kind="TrainJob")]}),
@@ -174,7 +179,9 @@ def test_mistake_causes_a_warning_or_a_rejection_depending_on_the_mode(raw: Json
         pytest.param(bare_pod(pod_spec(nodeSelector={})), id="a pod that selects no topology"),
         pytest.param(bare_pod(WRONG, annotations={constants.SLICE_TOPOLOGY: "2x2x3"}), id="a pod of dynamic slicing"),
         pytest.param(raw_stateful_set(pod=WRONG, labels={constants.DISABLE: "true"}), id="a StatefulSet that opts out"),
-        pytest.param(raw_jobset(pod=WRONG, metadata={"labels": {constants.DISABLE: "true"}}), id="a JobSet that does"),
+        pytest.param(
+            raw_jobset(pod=WRONG, metadata={"labels": {constants.DISABLE: "true"}}), id="a JobSet that opts out"
+        ),
         pytest.param(raw_jobset(pod=NO_ACCELERATOR, spec={"suspend": True}), id="a JobSet that Kueue completes"),
         pytest.param(raw_pod(spec=WRONG), id="a pod of a Job"),
         pytest.param(raw_job(pod=WRONG, metadata={"ownerReferences": [made_by("JobSet")]}), id="a child Job"),
@@ -182,11 +189,17 @@ def test_mistake_causes_a_warning_or_a_rejection_depending_on_the_mode(raw: Json
             raw_stateful_set(pod=WRONG, ownerReferences=[made_by("LeaderWorkerSet")]),
             id="a StatefulSet of a LeaderWorkerSet",
         ),
-        pytest.param(plain_job(pod=pod_spec(topology="2x2x1"), spec={"completions": 9}), id="a Job that takes turns"),
-        pytest.param(bare_pod(labels={constants.INJECT: "x"}, annotations={constants.MULTISLICE: "x"}), id="our keys"),
-        pytest.param({"kind": "Deployment", "spec": {"template": {"spec": WRONG}}}, id="a kind that is not judged"),
+        pytest.param(
+            plain_job(pod=pod_spec(topology="2x2x1"), spec={"completions": 9}),
+            id="a Job with more completions than parallelism",
+        ),
+        pytest.param(
+            bare_pod(labels={constants.INJECT: "x"}, annotations={constants.MULTISLICE: "x"}),
+            id="keys of the provisioner",
+        ),
+        pytest.param({"kind": "Deployment", "spec": {"template": {"spec": WRONG}}}, id="a kind that is not validated"),
         pytest.param(bare_pod(WRONG, ownerReferences=[made_by("RayCluster")]), id="a pod of a RayCluster"),
-        pytest.param(raw_jobset(spec={"replicatedJobs": "none"}), id="what the API server rejects itself"),
+        pytest.param(raw_jobset(spec={"replicatedJobs": "none"}), id="an object that the API server rejects"),
     ],
 )
 def test_valid_or_exempt_object_gets_no_warning(raw: Json) -> None:
@@ -232,7 +245,7 @@ def test_each_template_of_a_leaderworkerset_is_validated(part: str) -> None:
         pytest.param({constants.QUEUED: "true"}, id="queued nodes"),
         pytest.param({constants.COMPUTE_CLASS: "tpu"}, id="a compute class"),
         pytest.param({constants.SPOT: "true", constants.RESERVATION_NAME: "r1"}, id="a contradiction"),
-        pytest.param({constants.TPU_TOPOLOGY: "2x2x3"}, id="a topology that nobody sells"),
+        pytest.param({constants.TPU_TOPOLOGY: "2x2x3"}, id="an invalid topology"),
     ],
 )
 @pytest.mark.parametrize("incomplete", [pod_spec(), NO_ACCELERATOR, NO_TOPOLOGY], ids=["", "accelerator", "topology"])
@@ -267,7 +280,7 @@ def test_resumed_jobset_gets_warnings_on_selectors_that_kueue_added() -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        pytest.param(raw_jobset(pod=NO_TOPOLOGY), id="a JobSet without a topology, which somebody else may serve"),
+        pytest.param(raw_jobset(pod=NO_TOPOLOGY), id="a JobSet without a topology"),
         pytest.param(
             raw_jobset(metadata={"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}}),
             id="a JobSet for a controller of Slice resources",
@@ -285,13 +298,13 @@ def test_resumed_jobset_gets_warnings_on_selectors_that_kueue_added() -> None:
         pytest.param(raw_jobset(parallelism=1), id="a JobSet of fewer pods than hosts"),
         pytest.param(
             raw_jobset(pod=pod_spec(nodeSelector={**pod_spec()["nodeSelector"], constants.MAX_RUN_SECONDS: "60"})),
-            id="nodes that end sooner than ours can",
+            id="nodes with a maximum duration of 60 s",
         ),
-        pytest.param(raw_jobset(replicas=2, parallelism=1), id="one whose child Jobs may share a slice"),
+        pytest.param(raw_jobset(replicas=2, parallelism=1), id="a JobSet whose child Jobs may share a slice"),
         pytest.param(plain_job(parallelism=1), id="a Job of fewer pods"),
         pytest.param(raw_stateful_set(1), id="a StatefulSet of fewer pods"),
         pytest.param(raw_stateful_set(5, pod=BY_AFFINITY), id="a StatefulSet that selects its topology by affinity"),
-        pytest.param(raw_stateful_set(5), id="one of several slices, which an autoscaler takes step by step"),
+        pytest.param(raw_stateful_set(5), id="a StatefulSet of several slices"),
         *(
             pytest.param(build(pod=pod), id=f"{what} of {of}")
             for of, build in (("a JobSet", raw_jobset), ("a Job", plain_job), ("a StatefulSet", raw_stateful_set))
@@ -302,9 +315,9 @@ def test_resumed_jobset_gets_warnings_on_selectors_that_kueue_added() -> None:
             )
         ),
         pytest.param(plain_job(spec={"completionMode": "NonIndexed"}), id="a Job of a slice without indexes"),
-        pytest.param(raw_job(spec={"completionMode": "NonIndexed"}), id="such a Job that is served"),
+        pytest.param(raw_job(spec={"completionMode": "NonIndexed"}), id="a served Job of a slice without indexes"),
         pytest.param(plain_job(spec={"completions": 4}), id="a Job that fills its slice twice"),
-        pytest.param(jobset_of({"completions": 4}), id="a child Job that does"),
+        pytest.param(jobset_of({"completions": 4}), id="a child Job that fills its slice twice"),
         pytest.param(
             raw_jobset(metadata={"annotations": {"tpu-provisioner.cloud.google.com/capcity": "spot"}}),
             id="a misspelled key",
@@ -313,9 +326,9 @@ def test_resumed_jobset_gets_warnings_on_selectors_that_kueue_added() -> None:
             raw_jobset(pod_metadata={"labels": {constants.ZONES: "us-central2-b"}}), id="a label that is an annotation"
         ),
         pytest.param(
-            raw_stateful_set(annotations={f"{constants.INJECT}ed": "enabled"}), id="such a key of a StatefulSet"
+            raw_stateful_set(annotations={f"{constants.INJECT}ed": "enabled"}), id="a misspelled key of a StatefulSet"
         ),
-        pytest.param(bare_pod(labels={f"{constants.INJECT}s": "enabled"}), id="such a key of a pod"),
+        pytest.param(bare_pod(labels={f"{constants.INJECT}s": "enabled"}), id="a misspelled key of a pod"),
     ],
 )
 def test_doubtful_object_gets_a_warning_and_is_not_rejected(raw: Json) -> None:
@@ -338,8 +351,13 @@ def test_doubtful_object_gets_a_warning_and_is_not_rejected(raw: Json) -> None:
         pytest.param({"max_creates_per_hour": 1}, raw_jobset(replicas=3), "", id="a limit that time lifts"),
         pytest.param({"pause_creation": True}, raw_jobset(), "", id="a pause"),
         pytest.param({"namespaces": ("prod",)}, raw_jobset(), "", id="a namespace that is not served"),
-        pytest.param({"namespaces": ("prod",)}, raw_jobset(pod=WRONG), "2x2x3", id="the shape counts there, too"),
-        pytest.param({"max_chips": 4}, raw_stateful_set(), "", id="limits do not count what is not served"),
+        pytest.param(
+            {"namespaces": ("prod",)},
+            raw_jobset(pod=WRONG),
+            "2x2x3",
+            id="a wrong shape in a namespace that is not served",
+        ),
+        pytest.param({"max_chips": 4}, raw_stateful_set(), "", id="a limit and a kind that is not served"),
     ],
 )
 def test_only_permanent_limits_and_allow_lists_cause_warnings(changes: dict[str, Any], raw: Json, words: str) -> None:

@@ -189,13 +189,13 @@ def _nowhere() -> Json:
         pytest.param(
             [raw_job("w0"), raw_jobset("w1")],
             {"max_chips": 8},
-            id="a Job that is not served takes nothing of a limit",
+            id="an unserved Job and a limit",
         ),
-        pytest.param([raw_jobset("w0", parallelism=0)], {}, id="child Jobs without pods get no node pool"),
+        pytest.param([raw_jobset("w0", parallelism=0)], {}, id="child Jobs without pods"),
         pytest.param(
             [_jobs(raw_jobset(pod=_nowhere()), _without_index(raw_jobset(pod_metadata=TOGETHER)), raw_jobset())],
             {},
-            id="pods without an index start together with the others",
+            id="pods without an index in a JobSet that starts together",
         ),
     ],
 )

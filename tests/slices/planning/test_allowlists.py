@@ -54,13 +54,13 @@ CHECKS: dict[str, Any] = {
     [
         pytest.param(None, True, id="unset allows all"),
         pytest.param("none", False, id="none allows nothing"),
-        pytest.param("{}", True, id="its name allows it"),
+        pytest.param("{}", True, id="its name"),
         pytest.param("other, {}", True, id="its name among others"),
         pytest.param("other", False, id="another name"),
         pytest.param("{start}*", True, id="its beginning and a star"),
-        pytest.param("{start}", False, id="its beginning alone"),
+        pytest.param("{start}", False, id="its beginning without a star"),
         pytest.param("x{start}*", False, id="another beginning"),
-        pytest.param("*", True, id="a star alone allows all"),
+        pytest.param("*", True, id="only a star"),
     ],
 )
 def test_rejected_name_is_reported_with_the_name_of_the_setting(
@@ -176,7 +176,7 @@ def test_request_with_a_forbidden_name_raises_an_error(
             {"node_service_account": "nodes@p.iam"},
             id="the service account of the settings",
         ),
-        pytest.param({}, {"node_service_account": "nodes@p.iam"}, id="a pod that names none"),
+        pytest.param({}, {"node_service_account": "nodes@p.iam"}, id="a pod without a service account"),
         pytest.param(
             {}, {"node_additional_networks": (Network(network="v", subnetwork="s"),)}, id="networks of the settings"
         ),
@@ -186,7 +186,9 @@ def test_request_with_a_forbidden_name_raises_an_error(
             id="a label that the settings copy",
         ),
         pytest.param(
-            {"selector": {"cost": "7"}, "labels": {"cost": "7"}}, {"pod_to_node_labels": ("cost",)}, id="also"
+            {"selector": {"cost": "7"}, "labels": {"cost": "7"}},
+            {"pod_to_node_labels": ("cost",)},
+            id="a selected label that the settings copy",
         ),
         pytest.param({"annotations": {constants.COPY_LABELS: "missing"}}, {}, id="a label that the pod does not have"),
         pytest.param(

@@ -99,19 +99,19 @@ def bought(world: World) -> list[str]:
 @pytest.mark.parametrize(
     ("asked", "changes", "want"),
     [
-        pytest.param({}, {}, ["on-demand in us-central2-b"], id="nothing asked is on-demand in GCP_ZONE"),
+        pytest.param({}, {}, ["on-demand in us-central2-b"], id="neither annotation nor setting"),
         pytest.param({}, {"capacity": "spot"}, ["spot in us-central2-b"], id="the setting"),
         pytest.param(
             {"annotations": {constants.CAPACITY: "flex-start"}},
             {"capacity": "spot"},
             ["flex-start in us-central2-b"],
-            id="the JobSet goes before the setting",
+            id="JobSet overrides setting",
         ),
         pytest.param(
             {"annotations": {constants.CAPACITY: "spot"}, "pod_annotations": {constants.CAPACITY: "on-demand"}},
             {"capacity": "flex-start"},
             ["on-demand in us-central2-b"],
-            id="the pod template goes before the JobSet",
+            id="pod template overrides JobSet",
         ),
         pytest.param(
             {},
@@ -122,25 +122,25 @@ def bought(world: World) -> list[str]:
                 "spot in us-central2-a",
                 "spot in us-central2-b",
             ],
-            id="every zone of a choice goes before the next choice",
+            id="all zones of a choice precede the next choice",
         ),
         pytest.param(
             {},
             {"capacity": "reservation/r1@us-central2-c, spot", "zones": "us-central2-a, us-central2-b"},
             ["reservation r1 in us-central2-c", "spot in us-central2-a", "spot in us-central2-b"],
-            id="a choice with a zone is tried in no other",
+            id="choice with a zone",
         ),
         pytest.param(
             {},
             {"capacity": "spot@us-central2-b, spot", "zones": "us-central2-b, us-central2-a"},
             ["spot in us-central2-b", "spot in us-central2-a"],
-            id="what two choices come to is tried once",
+            id="two choices with the same result",
         ),
         pytest.param(
             {"annotations": {constants.ZONES: "us-central2-c"}},
             {"zones": "us-central2-a"},
             ["on-demand in us-central2-c"],
-            id="zones of the JobSet go before the setting",
+            id="zones of the JobSet override setting",
         ),
         pytest.param(
             {
@@ -149,13 +149,13 @@ def bought(world: World) -> list[str]:
             },
             {"zones": "us-central2-a"},
             ["on-demand in us-central2-d"],
-            id="a zone that the pod selects is the only one",
+            id="zone that the pod selects",
         ),
         pytest.param(
             {"annotations": {constants.CAPACITY: "spot, reservation/r1, on-demand"}},
             {"force_on_demand": True},
             ["on-demand in us-central2-b"],
-            id="GCP_FORCE_ON_DEMAND leaves on-demand alone",
+            id="GCP_FORCE_ON_DEMAND",
         ),
     ],
 )
@@ -258,13 +258,13 @@ def test_capacity_that_the_pod_selects_overrides_annotations_and_settings(select
             {"annotations": {constants.ZONES: "here"}, "selector": {constants.ZONE: "us-central2-b"}},
             {},
             [f"annotation {constants.ZONES}='here'"],
-            id="an annotation that cannot be read, also where a selector decides",
+            id="an invalid annotation that a selector overrides",
         ),
         pytest.param(
             {"selector": {constants.QUEUED: "true"}},
             {"force_on_demand": True},
             [f"the pod selects {constants.QUEUED}=true", *_QUEUED],
-            id="queued capacity where all is on-demand: to unset that would not help",
+            id="queued capacity with GCP_FORCE_ON_DEMAND",
         ),
         pytest.param(
             {
@@ -275,7 +275,7 @@ def test_capacity_that_the_pod_selects_overrides_annotations_and_settings(select
             },
             {},
             [constants.CAPACITY, constants.ZONES, "make 80 pairs of choice and zone, and at most 64 are read"],
-            id="more choices times zones than are read",
+            id="too many pairs of choice and zone",
         ),
     ],
 )
@@ -382,7 +382,7 @@ def test_invalid_annotation_is_reported_and_does_not_delay_other_jobsets(key: st
             {"annotations": {constants.MAX_RUN_DURATION: "2h"}},
             {"max_run_seconds": 3600.0},
             7200,
-            id="the annotation goes before the setting",
+            id="annotation overrides setting",
         ),
         pytest.param(
             {
@@ -391,7 +391,7 @@ def test_invalid_annotation_is_reported_and_does_not_delay_other_jobsets(key: st
             },
             {},
             600,
-            id="the selector goes before the annotation",
+            id="selector overrides annotation",
         ),
         pytest.param({"annotations": {constants.MAX_RUN_DURATION: "168h"}}, {}, 604800, id="the longest"),
     ],

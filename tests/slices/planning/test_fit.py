@@ -89,20 +89,22 @@ def test_field_expression_is_compared_with_the_node_name() -> None:
 @pytest.mark.parametrize(
     ("taint", "toleration", "fits"),
     [
-        pytest.param(Taint(key="k", value="v"), None, False, id="a taint without toleration keeps pods off"),
-        pytest.param(Taint(key="k", effect="PreferNoSchedule"), None, True, id="a soft taint keeps nobody off"),
-        pytest.param(Taint(key="k", effect="NoExecute"), None, False, id="NoExecute keeps pods off too"),
-        pytest.param(Taint(key="k", value="v"), Toleration(key="k", value="v"), True, id="Equal needs the value"),
-        pytest.param(Taint(key="k", value="v"), Toleration(key="k", value="w"), False, id="Equal minds the value"),
-        pytest.param(Taint(key="k", value="v"), Toleration(key="k", operator="Exists"), True, id="Exists does not"),
-        pytest.param(Taint(key="k"), Toleration(key="j", operator="Exists"), False, id="another key is another key"),
-        pytest.param(Taint(key="k"), Toleration(operator="Exists"), True, id="Exists without key tolerates all"),
-        pytest.param(Taint(key="k"), Toleration(), False, id="Equal without key tolerates nothing"),
+        pytest.param(Taint(key="k", value="v"), None, False, id="NoSchedule without toleration"),
+        pytest.param(Taint(key="k", effect="PreferNoSchedule"), None, True, id="PreferNoSchedule without toleration"),
+        pytest.param(Taint(key="k", effect="NoExecute"), None, False, id="NoExecute without toleration"),
+        pytest.param(Taint(key="k", value="v"), Toleration(key="k", value="v"), True, id="Equal with the same value"),
+        pytest.param(Taint(key="k", value="v"), Toleration(key="k", value="w"), False, id="Equal with another value"),
+        pytest.param(
+            Taint(key="k", value="v"), Toleration(key="k", operator="Exists"), True, id="Exists without a value"
+        ),
+        pytest.param(Taint(key="k"), Toleration(key="j", operator="Exists"), False, id="another key"),
+        pytest.param(Taint(key="k"), Toleration(operator="Exists"), True, id="Exists without a key"),
+        pytest.param(Taint(key="k"), Toleration(), False, id="Equal without a key"),
         pytest.param(
             Taint(key="k", effect="NoExecute"),
             Toleration(key="k", operator="Exists", effect="NoSchedule"),
             False,
-            id="a toleration of one effect is none of the other",
+            id="toleration of another effect",
         ),
     ],
 )

@@ -92,11 +92,11 @@ def test_held_slice_is_reported_under_one_key_during_the_whole_hold() -> None:
 @pytest.mark.parametrize(
     ("setting", "annotation", "replicas", "together"),
     [
-        pytest.param(False, None, 2, False, id="nobody asks for it"),
-        pytest.param(True, None, 2, True, id="the setting does"),
-        pytest.param(True, "false", 2, False, id="the annotation goes before the setting"),
-        pytest.param(False, "true", 2, True, id="the annotation does"),
-        pytest.param(True, "true", 1, False, id="a JobSet of one slice has none to wait for"),
+        pytest.param(False, None, 2, False, id="neither setting nor annotation"),
+        pytest.param(True, None, 2, True, id="setting"),
+        pytest.param(True, "false", 2, False, id="annotation overrides setting"),
+        pytest.param(False, "true", 2, True, id="annotation"),
+        pytest.param(True, "true", 1, False, id="JobSet of one slice"),
     ],
 )
 def test_pool_is_held_only_if_setting_or_annotation_requests_all_or_nothing(
@@ -547,9 +547,9 @@ def test_decision_that_releases_pools_creates_none(hold: float) -> None:
 @pytest.mark.parametrize(
     ("impossible", "limits"),
     [
-        pytest.param(FailureKind.INVALID, {}, id="GKE refuses one of its slices"),
-        pytest.param(None, {"max_chips": 16}, id="its slices are more than MAX_CHIPS"),
-        pytest.param(None, {"max_pools_per_jobset": 2}, id="its slices are more than MAX_POOLS_PER_JOBSET"),
+        pytest.param(FailureKind.INVALID, {}, id="GKE rejects a slice"),
+        pytest.param(None, {"max_chips": 16}, id="more chips than MAX_CHIPS"),
+        pytest.param(None, {"max_pools_per_jobset": 2}, id="more pools than MAX_POOLS_PER_JOBSET"),
     ],
 )
 def test_workload_that_can_never_be_served_holds_no_pools(

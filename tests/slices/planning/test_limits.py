@@ -43,7 +43,7 @@ def limited(**changes: Any) -> Any:
             {"max_chips": 16}, ["a", "d"], "MAX_CHIPS", "allows all pools together 16 chips, 16 exist", id="chips"
         ),
         pytest.param(
-            {"max_chips": 23}, ["a", "d"], "MAX_CHIPS", "8 more are requested", id="chips that fill no third slice"
+            {"max_chips": 23}, ["a", "d"], "MAX_CHIPS", "8 more are requested", id="chips for less than three slices"
         ),
         pytest.param(
             {"max_chips": 0}, [], "MAX_CHIPS", "8 are requested, so waiting will not help", id="no chips at all"
@@ -67,7 +67,7 @@ def limited(**changes: Any) -> Any:
             ["a", "d", "b"],
             "MAX_CHIPS_PER_NAMESPACE",
             "allows namespace team 16 chips",
-            id="a namespace that nothing limits",
+            id="no limit for other namespaces",
         ),
         pytest.param(
             {"max_chips_per_accelerator": ((V4, 16),)},
@@ -316,9 +316,9 @@ def test_no_second_idle_pool_is_deleted_while_the_first_is_being_deleted() -> No
         pytest.param({"max_chips": 16, "max_pools_per_jobset": 0}, "2x2x2", "default", id="no pool for the JobSet"),
         pytest.param({"max_chips": 16, "max_creates_per_hour": 0}, "2x2x2", "default", id="no create within the hour"),
         pytest.param(
-            {"max_chips": 16, "allowed_namespaces": ("default",)}, "2x2x2", "team", id="a namespace that may not ask"
+            {"max_chips": 16, "allowed_namespaces": ("default",)}, "2x2x2", "team", id="a forbidden namespace"
         ),
-        pytest.param({"max_chips": 16}, "2x4x4", "default", id="what is in use leaves too little"),
+        pytest.param({"max_chips": 16}, "2x4x4", "default", id="more chips than the used pool leaves"),
     ],
 )
 def test_idle_pools_are_kept_if_the_slice_could_still_not_be_created(

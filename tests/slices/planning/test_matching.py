@@ -32,10 +32,10 @@ def test_slice_has_the_pool_of_its_bound_pods_regardless_of_labels() -> None:
 @pytest.mark.parametrize(
     ("statuses", "taken"),
     [
-        pytest.param([PoolStatus.RUNNING, PoolStatus.PROVISIONING], 0, id="one that is ready before a later attempt"),
-        pytest.param([PoolStatus.PROVISIONING, PoolStatus.RUNNING], 1, id="a later attempt that is ready"),
-        pytest.param([PoolStatus.RUNNING, PoolStatus.RUNNING], 1, id="of those that are ready the latest attempt"),
-        pytest.param([PoolStatus.PROVISIONING] * 2, 1, id="of those in the making the latest attempt"),
+        pytest.param([PoolStatus.RUNNING, PoolStatus.PROVISIONING], 0, id="ready attempt and later unready attempt"),
+        pytest.param([PoolStatus.PROVISIONING, PoolStatus.RUNNING], 1, id="unready attempt and later ready attempt"),
+        pytest.param([PoolStatus.RUNNING, PoolStatus.RUNNING], 1, id="two ready attempts"),
+        pytest.param([PoolStatus.PROVISIONING] * 2, 1, id="two attempts in creation"),
     ],
 )
 def test_waiting_slice_counts_on_its_latest_pool_but_prefers_ready_ones(
@@ -54,32 +54,35 @@ def test_waiting_slice_counts_on_its_latest_pool_but_prefers_ready_ones(
 @pytest.mark.parametrize(
     ("pool", "nodes", "taken"),
     [
-        pytest.param({}, {}, True, id="a ready pool that fits is taken"),
-        pytest.param({"status": PoolStatus.PROVISIONING}, None, True, id="one in the making is taken"),
-        pytest.param({"status": PoolStatus.RECONCILING}, {}, True, id="one that reconciles is taken"),
-        pytest.param({"status": PoolStatus.RUNNING_WITH_ERROR}, {}, True, id="one with error and all hosts is taken"),
-        pytest.param({"status": PoolStatus.RUNNING_WITH_ERROR}, {"ready": False}, False, id="with error and fewer: no"),
-        pytest.param({"status": PoolStatus.ERROR}, {}, False, id="one in ERROR is not"),
-        pytest.param({"status": PoolStatus.STOPPING}, {}, False, id="one that stops is not"),
-        pytest.param({"status": PoolStatus.UNKNOWN}, {}, False, id="one in an unknown state is not"),
-        pytest.param({}, {"allocatable_chips": 0, "ready": False}, True, id="nodes that have not reported yet may"),
+        pytest.param({}, {}, True, id="ready pool"),
+        pytest.param({"status": PoolStatus.PROVISIONING}, None, True, id="pool in creation"),
+        pytest.param({"status": PoolStatus.RECONCILING}, {}, True, id="RECONCILING pool"),
+        pytest.param({"status": PoolStatus.RUNNING_WITH_ERROR}, {}, True, id="RUNNING_WITH_ERROR with all hosts"),
+        pytest.param(
+            {"status": PoolStatus.RUNNING_WITH_ERROR},
+            {"ready": False},
+            False,
+            id="RUNNING_WITH_ERROR without all hosts",
+        ),
+        pytest.param({"status": PoolStatus.ERROR}, {}, False, id="ERROR pool"),
+        pytest.param({"status": PoolStatus.STOPPING}, {}, False, id="STOPPING pool"),
+        pytest.param({"status": PoolStatus.UNKNOWN}, {}, False, id="UNKNOWN pool"),
+        pytest.param({}, {"allocatable_chips": 0, "ready": False}, True, id="nodes that have not reported yet"),
         pytest.param(
             {},
             {"taints": (Taint(key="node.kubernetes.io/not-ready"), Taint(key=constants.TPU_RESOURCE, value="present"))},
             True,
-            id="taints of a node's first minutes pass",
+            id="taints of new nodes",
         ),
-        pytest.param({}, {"taints": (strange_taint(),)}, False, id="a strange taint keeps it free"),
-        pytest.param({}, {"cordoned": True}, False, id="nodes that somebody cordoned keep it free"),
-        pytest.param({}, {"cordoned": True, "cordoned_by_us": True}, True, id="nodes that we cordoned do not"),
-        pytest.param({}, {"labels": {}}, False, id="nodes without the selected labels keep it free"),
-        pytest.param({}, {"allocatable_memory_bytes": 1}, False, id="nodes with too little memory keep it free"),
-        pytest.param({"topology": "2x2x4", "hosts": 4}, {}, False, id="another topology does not fit"),
-        pytest.param({"hosts": 3}, {}, False, id="another number of hosts does not fit"),
-        pytest.param(
-            {"capacity": CapacityKind.SPOT}, {}, False, id="spot is tainted, and the pod does not tolerate it"
-        ),
-        pytest.param({"zones": ("us-east5-a",)}, {}, True, id="another zone is fine where no pod minds"),
+        pytest.param({}, {"taints": (strange_taint(),)}, False, id="unknown taint"),
+        pytest.param({}, {"cordoned": True}, False, id="nodes cordoned by a user"),
+        pytest.param({}, {"cordoned": True, "cordoned_by_us": True}, True, id="nodes cordoned by the provisioner"),
+        pytest.param({}, {"labels": {}}, False, id="nodes without the selected labels"),
+        pytest.param({}, {"allocatable_memory_bytes": 1}, False, id="nodes with too little memory"),
+        pytest.param({"topology": "2x2x4", "hosts": 4}, {}, False, id="another topology"),
+        pytest.param({"hosts": 3}, {}, False, id="another number of hosts"),
+        pytest.param({"capacity": CapacityKind.SPOT}, {}, False, id="spot without toleration"),
+        pytest.param({"zones": ("us-east5-a",)}, {}, True, id="another zone"),
     ],
 )
 def test_waiting_slice_uses_a_free_pool_only_if_its_pods_fit(

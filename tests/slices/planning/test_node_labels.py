@@ -108,8 +108,8 @@ _SURE = Expression(key=constants.OS, operator="In", values=("linux",))
         pytest.param(((_expression("Gt", "1"),),), True, True, (_STRANGE,), id="Gt may hold"),
         pytest.param(((_expression("NotIn", "a"),),), True, True, (), id="NotIn holds without it"),
         pytest.param(((_expression("DoesNotExist"),),), True, True, (), id="DoesNotExist holds without it"),
-        pytest.param(((_expression("In", "a"),), (_SURE,)), True, True, (), id="another term holds for sure"),
-        pytest.param(((_expression("In", "a"),),), False, False, (), id="of a node that is there its labels count"),
+        pytest.param(((_expression("In", "a"),), (_SURE,)), True, True, (), id="another term certainly holds"),
+        pytest.param(((_expression("In", "a"),),), False, False, (), id="existing node without the label"),
     ],
 )
 def test_affinity_on_an_unknown_label_fits_only_a_predicted_node(

@@ -21,15 +21,15 @@ REJECTED = failure(FailureKind.TOO_MANY_OPERATIONS)
 @pytest.mark.parametrize(
     ("free", "deletes_last", "deletes", "want_creates", "want_deletes"),
     [
-        pytest.param(None, False, 50, 32, 20, id="as many as the threads take while no limit is known"),
-        pytest.param(6, False, 0, 6, 0, id="creates alone take all"),
-        pytest.param(50, True, 50, 25, 20, id="and at most what the threads take"),
-        pytest.param(6, False, 2, 4, 2, id="and what few deletes leave"),
-        pytest.param(6, False, 50, 3, 3, id="half where both wait"),
-        pytest.param(5, False, 50, 2, 3, id="the odd one is a delete after a create"),
-        pytest.param(5, True, 50, 3, 2, id="and a create after a delete"),
-        pytest.param(1, True, 50, 1, 0, id="also where only one is free"),
-        pytest.param(0, True, 50, 0, 0, id="none where none is free"),
+        pytest.param(None, False, 50, 32, 20, id="no limit"),
+        pytest.param(6, False, 0, 6, 0, id="only creates"),
+        pytest.param(50, True, 50, 25, 20, id="more free operations than threads"),
+        pytest.param(6, False, 2, 4, 2, id="few deletes"),
+        pytest.param(6, False, 50, 3, 3, id="many creates and deletes"),
+        pytest.param(5, False, 50, 2, 3, id="odd number after creates"),
+        pytest.param(5, True, 50, 3, 2, id="odd number after deletes"),
+        pytest.param(1, True, 50, 1, 0, id="one free operation"),
+        pytest.param(0, True, 50, 0, 0, id="no free operation"),
     ],
 )
 def test_creates_and_deletes_share_the_free_operations(
@@ -56,17 +56,19 @@ def rejected(limit: int, seconds_ago: float = 0.0) -> OperationLimit:
 @pytest.mark.parametrize(
     ("limit", "making", "want_limit", "want_creates"),
     [
-        pytest.param(OperationLimit(), 3, None, 128, id="without a rejection there is no limit"),
-        pytest.param(OperationLimit(rejected=True), 3, 3, 0, id="after a rejection no more run than then"),
-        pytest.param(OperationLimit(rejected=True, running=5), 3, 5, 2, id="those included that ended meanwhile"),
-        pytest.param(rejected(5), 3, 5, 2, id="what ends makes room"),
-        pytest.param(rejected(5), 7, 7, 0, id="what GKE took since raises it"),
-        pytest.param(rejected(5, 10), 5, 5, 1, id="one more is tried after ten seconds"),
-        pytest.param(rejected(5, 20), 5, 5, 3, id="then three more"),
-        pytest.param(rejected(5, 59), 5, 5, 31, id="and twice as many every ten seconds"),
-        pytest.param(rejected(5, 60), 5, None, 128, id="a minute without a rejection ends it"),
-        pytest.param(rejected(0), 0, 0, 0, id="others may have all of them"),
-        pytest.param(rejected(0, 10), 0, 0, 1, id="and one is tried all the same"),
+        pytest.param(OperationLimit(), 3, None, 128, id="no rejection"),
+        pytest.param(OperationLimit(rejected=True), 3, 3, 0, id="new rejection"),
+        pytest.param(
+            OperationLimit(rejected=True, running=5), 3, 5, 2, id="new rejection with more operations at its time"
+        ),
+        pytest.param(rejected(5), 3, 5, 2, id="operations ended"),
+        pytest.param(rejected(5), 7, 7, 0, id="GKE accepted more operations"),
+        pytest.param(rejected(5, 10), 5, 5, 1, id="after 10 s"),
+        pytest.param(rejected(5, 20), 5, 5, 3, id="after 20 s"),
+        pytest.param(rejected(5, 59), 5, 5, 31, id="after 59 s"),
+        pytest.param(rejected(5, 60), 5, None, 128, id="after 60 s"),
+        pytest.param(rejected(0), 0, 0, 0, id="limit of 0"),
+        pytest.param(rejected(0, 10), 0, 0, 1, id="limit of 0 after 10 s"),
     ],
 )
 def test_a_rejection_limits_operations_for_a_minute(

@@ -139,12 +139,14 @@ def test_pool_of_a_job_is_kept_while_the_job_has_pods_or_completions_left() -> N
 @pytest.mark.parametrize(
     ("pods", "want"),
     [
-        pytest.param([{"index": 1}, {"index": 0}], 0, id="index 0 where it is there"),
-        pytest.param([{"index": 2, "node": "n"}, {"index": 3}], 2, id="the lowest, bound or not"),
-        pytest.param([{"index": 0, "deletion_deadline": after(30)}, {"index": 1}], 1, id="none that is on its way out"),
-        pytest.param([{"index": 0, "phase": "Failed"}, {"index": 1}], 1, id="none that has ended"),
-        pytest.param([{"index": 0, "completion_index": None}], None, id="none without an index"),
-        pytest.param([{"index": 0, "completion_index": None}, {"index": 7}], 7, id="an index before none"),
+        pytest.param([{"index": 1}, {"index": 0}], 0, id="index 0 exists"),
+        pytest.param([{"index": 2, "node": "n"}, {"index": 3}], 2, id="lowest index is bound"),
+        pytest.param(
+            [{"index": 0, "deletion_deadline": after(30)}, {"index": 1}], 1, id="lowest index is being deleted"
+        ),
+        pytest.param([{"index": 0, "phase": "Failed"}, {"index": 1}], 1, id="lowest index has failed"),
+        pytest.param([{"index": 0, "completion_index": None}], None, id="only pods without an index"),
+        pytest.param([{"index": 0, "completion_index": None}, {"index": 7}], 7, id="pods with and without an index"),
     ],
 )
 def test_leader_is_the_unfinished_pod_of_the_lowest_index(pods: list[dict[str, Any]], want: int | None) -> None:

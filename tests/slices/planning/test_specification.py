@@ -98,12 +98,12 @@ def test_annotations_of_the_pod_override_settings() -> None:
 @pytest.mark.parametrize(
     ("accelerator", "topology", "chips", "placement", "want_topology", "want_policy"),
     [
-        pytest.param(V4, "2x2x2", 4, False, "2x2x2", "", id="multi-host is placed compactly with its topology"),
-        pytest.param(V4, "2x2x1", 4, False, "", "", id="single-host has no placement"),
-        pytest.param(V4, "2x2x1", 4, True, "2x2x1", "", id="single-host has one where the setting says so"),
-        pytest.param("tpu7x", "4x4x4", 4, False, "", "tpu-provisioner-4x4x4", id="tpu7x goes by workload policy"),
-        pytest.param("tpu7", "2x2x2", 4, True, "", "tpu-provisioner-2x2x2", id="tpu7 does too"),
-        pytest.param("tpu7x", "2x2x1", 4, False, "", "", id="single-host tpu7x has neither"),
+        pytest.param(V4, "2x2x2", 4, False, "2x2x2", "", id="multi-host"),
+        pytest.param(V4, "2x2x1", 4, False, "", "", id="single-host"),
+        pytest.param(V4, "2x2x1", 4, True, "2x2x1", "", id="single-host with the setting"),
+        pytest.param("tpu7x", "4x4x4", 4, False, "", "tpu-provisioner-4x4x4", id="multi-host tpu7x"),
+        pytest.param("tpu7", "2x2x2", 4, True, "", "tpu-provisioner-2x2x2", id="multi-host tpu7"),
+        pytest.param("tpu7x", "2x2x1", 4, False, "", "", id="single-host tpu7x"),
     ],
 )
 def test_request_has_the_placement_that_gke_accepts_for_the_shape(
@@ -127,10 +127,10 @@ def test_nodes_may_pull_private_images_unless_the_setting_limits_scopes() -> Non
 @pytest.mark.parametrize(
     ("setting", "channel", "want"),
     [
-        pytest.param(None, "", False, id="auto: off on no channel"),
-        pytest.param(None, "REGULAR", True, id="auto: on on a channel"),
-        pytest.param(False, "REGULAR", False, id="off is off"),
-        pytest.param(True, "", True, id="on is on"),
+        pytest.param(None, "", False, id="auto without a channel"),
+        pytest.param(None, "REGULAR", True, id="auto on a channel"),
+        pytest.param(False, "REGULAR", False, id="off"),
+        pytest.param(True, "", True, id="on"),
     ],
 )
 def test_auto_upgrade_follows_the_setting_and_the_channel(*, setting: bool | None, channel: str, want: bool) -> None:
@@ -169,7 +169,7 @@ def test_workload_policy_that_the_pod_selects_is_used() -> None:
         pytest.param({"tolerations": ()}, {}, "google.com/tpu=present:NoSchedule", id="a pod that tolerates no TPU"),
         pytest.param({"selector": {constants.NODE_POOL: "static"}}, {}, "static", id="a pool that the pod names"),
         pytest.param({"memory_bytes": 2**50}, {}, "bytes of memory", id="more memory than the machine has"),
-        pytest.param({}, {"node_disk_type": "pd-extreme"}, "pd-standard, pd-balanced", id="a disk GKE does not take"),
+        pytest.param({}, {"node_disk_type": "pd-extreme"}, "pd-standard, pd-balanced", id="a disk that GKE rejects"),
         pytest.param(
             {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "vpc"}}, {}, "has 'vpc'", id="a network without subnet"
         ),
@@ -216,7 +216,7 @@ def test_workload_policy_that_the_pod_selects_is_used() -> None:
             {"labels": {f"k{index}": "v" * 60 for index in range(20)}},
             {"pod_to_node_labels": tuple(f"k{index}" for index in range(20))},
             "GKE allows 1024",
-            id="more labels than GKE takes",
+            id="more labels than GKE accepts",
         ),
     ],
 )
@@ -266,10 +266,12 @@ def test_labels_that_pods_select_or_copy_are_in_the_request() -> None:
         pytest.param("cloud.google.com/machine-family", {}, False, id="a label of Google"),
         pytest.param("kueue.x-k8s.io/queue-name", {}, True, id="a label of a domain that only ends alike"),
         pytest.param(constants.LOCATION_HINT, {}, True, id="a label of Google that is for users"),
-        pytest.param(constants.AUTO_RESTART, {}, True, id="another one"),
-        pytest.param("a.k8s.io/b", {"pod_to_node_labels": ("a.k8s.io/b",)}, True, id="one that the settings copy"),
-        pytest.param("a.k8s.io/b", {"allowed_label_keys": ("a.k8s.io/b",)}, True, id="one that the settings allow"),
-        pytest.param("a.k8s.io/b", {"allowed_label_keys": ("*",)}, False, id="one that they allow by a pattern"),
+        pytest.param(constants.AUTO_RESTART, {}, True, id="another label of Google that is for users"),
+        pytest.param("a.k8s.io/b", {"pod_to_node_labels": ("a.k8s.io/b",)}, True, id="a label that the settings copy"),
+        pytest.param("a.k8s.io/b", {"allowed_label_keys": ("a.k8s.io/b",)}, True, id="a label that the settings allow"),
+        pytest.param(
+            "a.k8s.io/b", {"allowed_label_keys": ("*",)}, False, id="a label that a pattern of the settings allows"
+        ),
     ],
 )
 def test_labels_of_google_and_kubernetes_are_not_copied_to_nodes(

@@ -133,10 +133,10 @@ def _on_nodes_of_no_pool() -> World:
 @pytest.mark.parametrize(
     "world",
     [
-        pytest.param(_of_one_host, id="hosts of one host each"),
-        pytest.param(_restarting, id="pods of before a restart"),
-        pytest.param(_not_served, id="workloads that are not served"),
-        pytest.param(_on_nodes_of_no_pool, id="a node of no node pool"),
+        pytest.param(_of_one_host, id="slices of one host"),
+        pytest.param(_restarting, id="old pods of a restart"),
+        pytest.param(_not_served, id="unserved workloads"),
+        pytest.param(_on_nodes_of_no_pool, id="a node without a node pool"),
     ],
 )
 def test_justified_use_of_several_pools_is_not_reported_as_split(world: object) -> None:

@@ -42,7 +42,7 @@ def owner_of(world: World, pool: NodePool) -> str:
         pytest.param("tpu-v5p-slice", "2x2x1", 4, 1, id="v5p on one host with COMPACT placement"),
         pytest.param("tpu-v5-lite-podslice", "2x2", 4, 1, id="v5e on one host with COMPACT placement"),
         pytest.param("tpu-v6e-slice", "1x1", 1, 1, id="v6e with one chip"),
-        pytest.param("tpu-v6e-slice", "2x4", 8, 1, id="v6e on one eight-chip host, of which it made two"),
+        pytest.param("tpu-v6e-slice", "2x4", 8, 1, id="v6e on one eight-chip host, with two nodes"),
         pytest.param("tpu-v6e-slice", "4x4", 4, 4, id="v6e on four hosts"),
         pytest.param("tpu7x", "2x2x2", 4, 2, id="tpu7x on two hosts"),
     ],

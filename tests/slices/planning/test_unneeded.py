@@ -84,12 +84,12 @@ def put_leader(world: World, *, requirements: Any = None, **pod: Any) -> None:
 @pytest.mark.parametrize(
     ("leader", "settles"),
     [
-        pytest.param({}, True, id="that selects the same"),
-        pytest.param({"requirements": make_requirements(memory_bytes=2**50)}, True, id="that does not fit its nodes"),
-        pytest.param({"requirements": make_requirements(topology="2x2x4")}, False, id="of another topology"),
-        pytest.param({"requirements": make_requirements(accelerator="tpu-v5p-slice")}, False, id="of other chips"),
-        pytest.param({"node": "elsewhere"}, False, id="that is bound"),
-        pytest.param({"phase": "Succeeded"}, False, id="that has finished"),
+        pytest.param({}, True, id="same selectors"),
+        pytest.param({"requirements": make_requirements(memory_bytes=2**50)}, True, id="does not fit the nodes"),
+        pytest.param({"requirements": make_requirements(topology="2x2x4")}, False, id="another topology"),
+        pytest.param({"requirements": make_requirements(accelerator="tpu-v5p-slice")}, False, id="another accelerator"),
+        pytest.param({"node": "elsewhere"}, False, id="bound"),
+        pytest.param({"phase": "Succeeded"}, False, id="finished"),
     ],
 )
 def test_pool_settles_before_its_delete_while_a_matching_leader_is_pending(
@@ -218,11 +218,11 @@ def vanished(count: int, *, pools: int, seen: bool = False) -> World:
 @pytest.mark.parametrize(
     ("count", "pools", "seen", "want"),
     [
-        pytest.param(3, 3, False, 3, id="three are too few to tell"),
-        pytest.param(4, 8, False, 4, id="half of the pools is not more than half"),
+        pytest.param(3, 3, False, 3, id="all of three pools"),
+        pytest.param(4, 8, False, 4, id="half of the pools"),
         pytest.param(5, 8, False, 1, id="more than half of the pools"),
         pytest.param(8, 8, False, 1, id="all of the pools"),
-        pytest.param(8, 8, True, 8, id="all, whose JobSets were seen to be deleted: a user gets what a user asks for"),
+        pytest.param(8, 8, True, 8, id="all of the pools, with observed deletes"),
     ],
 )
 def test_pools_are_deleted_one_at_a_time_if_most_jobsets_vanish(
