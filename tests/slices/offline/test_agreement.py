@@ -109,7 +109,7 @@ class AppliedWorld(World):
         assert all(pool.status is PoolStatus.RUNNING for pool in self.pools.values())
 
     def told_first(self) -> Counter[Told]:
-        """Return the notices of the first decision, with their numbers."""
+        """Return the notices of the first decision, and the number of each."""
         return Counter((each.reason, self._words(each)) for each in self.plans[0].notices)
 
     def _words(self, notice: Notice) -> str:
@@ -161,7 +161,7 @@ def check(raws: list[Json], settings_: Settings, namespace_labels: dict[str, dic
 
 
 def _asks(raw: Json) -> bool:
-    """Whether any pods of a workload request chips."""
+    """Return whether any pods of a workload request chips."""
     return any(parse_pod(pod) is not None for pod in pods_of(raw))
 
 

@@ -75,7 +75,7 @@ class Asking(World):
         return jobset
 
     def conditions(self, name: str = "req") -> dict[str, str]:
-        """Return the messages of the conditions that are true."""
+        """Return the messages of the conditions that are true, by type."""
         found = self.raw[name].get("status", {}).get("conditions", [])
         return {each["type"]: each["message"] for each in found if each["status"] == "True"}
 
@@ -155,7 +155,7 @@ def test_pools_of_a_request_are_not_used_by_other_workloads() -> None:
 
 
 def test_a_booking_ends_with_the_workload_that_used_it() -> None:
-    """No pod was seen on the pools: the workload ran elsewhere, or ended too quickly."""
+    """The booking ends even if no pod was seen on its pools: the workload ran elsewhere, or ended too quickly."""
     world = served(4)
     jobset = world.consume("req", 2)
     world.run(2)

@@ -38,7 +38,7 @@ def world_of(*workloads: Workload, pools: float = float("inf"), **changes: Any) 
 
 
 def room_for(world: World, pools: float) -> Callable[[Create], Failure | None]:
-    """Return a `refuse_create`: GKE is out of stock while `pools` pools exist, including those being deleted."""
+    """Return a `refuse_create`: GKE is out of stock while at least `pools` pools exist, with those being deleted."""
     return lambda _: STOCKOUT if len(world.pools) >= pools else None
 
 
@@ -75,7 +75,7 @@ def test_ready_slice_is_held_until_the_other_slice_is_ready() -> None:
 
 
 def test_held_slice_is_reported_under_one_key_during_the_whole_hold() -> None:
-    """The key does not change when further slices become ready. It is no warning, and no pod is reported as stuck."""
+    """The key is the same when further slices become ready. The notice is no warning, and no pod counts as stuck."""
     workload = gang(replicas=3)
     world = world_of(workload, pools=1, partial_hold_seconds=7200.0)
     world.live(100)
@@ -334,7 +334,7 @@ def test_flex_start_pools_without_nodes_are_kept_without_a_time_limit() -> None:
 
 
 def test_hold_for_a_flex_start_pool_starts_when_gke_has_created_it() -> None:
-    """The first slice is ready for more than PARTIAL_HOLD when the second pool runs; its nodes come even later."""
+    """The first slice has been ready for longer than PARTIAL_HOLD when the second pool runs, still without nodes."""
     template = make_requirements(accelerator="tpu-v5p-slice", tolerations=())
     workload = gang(template=template)
     world = world_of(workload, capacity=parse_choices("flex-start"))

@@ -75,7 +75,7 @@ def test_older_zone_label_selects_the_zone(key: str) -> None:
     ],
 )
 def test_selector_on_a_label_that_is_certainly_missing_is_rejected(key: str) -> None:
-    """No pool of the provisioner would have the label, so none is created."""
+    """No pool of the provisioner would have the label, so no pool is created."""
     plan = World(_jobset(**{key: "x"})).step()
     assert not plan.creates
     (message,) = _told(plan, constants.INVALID_REQUEST)

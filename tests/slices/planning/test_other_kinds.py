@@ -32,7 +32,7 @@ def pod_on(world: World, job: Workload, index: int) -> None:
 def test_pool_of_another_kind_has_no_labels_of_jobsets(
     workload: Workload, pools: int, api_version: str, group: str
 ) -> None:
-    """A release that only knows JobSets would take it for the pool of a deleted JobSet, and would delete it."""
+    """A release that only knows JobSets would delete such a pool as the pool of a deleted JobSet."""
     creates = World(workload).look().creates
     assert [(each.request.hosts, each.request.topology) for each in creates] == [(2, "2x2x2")] * pools
     assert (creates[0].workload.kind, creates[0].workload.api_version) == (workload.kind, api_version)
@@ -60,7 +60,7 @@ def test_leader_of_a_pool_is_the_lowest_unfinished_pod() -> None:
 
 
 def test_workloads_of_one_name_and_different_kinds_share_no_pools() -> None:
-    """The LeaderWorkerSet `same` has a group `same-0`, and there is a Job of that name."""
+    """The names of groups may be equal as well: `same-0` is a group of the LeaderWorkerSet and also a Job."""
     job, jobset, lws = make_job("same"), make_jobset("same"), make_lws("same")
     namesake = make_job("same-0")
     world = World(job, jobset, lws, namesake)

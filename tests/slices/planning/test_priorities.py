@@ -18,7 +18,7 @@ HIGH = 1000
 
 
 def add(world: World, workload: Workload, priority: int) -> None:
-    """Add a JobSet whose leader pods have a priority."""
+    """Add a JobSet whose leader pods have this priority."""
     world.workloads[workload.uid] = workload
     for job in range(workload.groups[0].replicas):
         since = world.now

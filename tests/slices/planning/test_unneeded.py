@@ -250,7 +250,7 @@ def test_delete_that_fails_for_ten_minutes_raises_an_alert() -> None:
 
 @pytest.mark.parametrize("status", [PoolStatus.STOPPING, PoolStatus.UNKNOWN])
 def test_stopping_and_unknown_pools_are_not_deleted(status: PoolStatus) -> None:
-    """GKE is already deleting the first pool, and the state of the second is unknown."""
+    """GKE is already deleting a STOPPING pool, and the state of an UNKNOWN pool is not known."""
     world = World()
     world.put_pool(make_pool(make_jobset(), status=status))
     assert reasons(world, 10_000) == []
