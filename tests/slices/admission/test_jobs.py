@@ -1,4 +1,4 @@
-"""Selectors of Jobs: what the Go provisioner's admission_controller did, without what it broke."""
+"""Tests of the node selectors that the webhook changes in Jobs, as the Go provisioner's webhook did."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jo
 from tests.support.patches import apply_patch
 from tests.support.settings import settings
 
-#: The machine may be busy.
+#: Time-out in seconds that even a busy machine does not exceed.
 pytestmark = pytest.mark.timeout(60)
 
 KEY = hashlib.sha1(b"ml/train-slice-0").hexdigest()
@@ -31,7 +31,7 @@ ALL = JobChanges(job_key=True, location_hint="rack-7", on_demand=True)
 def job(
     selector: Any = OWN, *, owner: str = "JobSet", chips: int = 4, pod_marks: Json | None = None, **marks: Any
 ) -> Json:
-    """Return a Job as its controller creates it, without an annotation that asks to be served."""
+    """Return a Job as its controller creates it, without the annotation with which plain Jobs are served."""
     references = [job_reference("train", kind=owner)] if owner else []
     tolerations = [{"key": constants.SPOT, "operator": "Exists"}]
     pod = pod_spec(chips=chips, nodeSelector=selector, tolerations=tolerations)
@@ -51,7 +51,7 @@ JOBSET = raw_jobset(namespace="ml")
 
 
 def reviewed(raw: Json, changes: JobChanges, jobset: Json | None = JOBSET, by: Judge = USUAL, **request: Any) -> Answer:
-    """Answer a review; a Job of no JobSet is told of none."""
+    """Return the answer to a review of a Job; `jobset` is passed only if the review reads it."""
     asked = Request(**{"operation": "CREATE", "kind": "Job", "namespace": "ml", "object": raw, **request})
     return review_job(asked, changes, by, jobset if jobset_to_read(asked, changes) else None)
 
@@ -69,31 +69,31 @@ HINT = {constants.LOCATION_HINT: "rack-7"}
 @pytest.mark.parametrize(
     ("raw", "changes", "want"),
     [
-        pytest.param(job(), JobChanges(job_key=True), {**OWN, "job-key": KEY}, id="a child Job gets its key"),
-        pytest.param(job(owner=""), JobChanges(job_key=True), OWN, id="a Job of nobody gets no key"),
-        pytest.param(job(owner="CronJob"), JobChanges(job_key=True), OWN, id="nor does one of a CronJob"),
-        pytest.param(job(None), ALL, None, id="no pool is made without a topology"),
+        pytest.param(job(), JobChanges(job_key=True), {**OWN, "job-key": KEY}, id="child Job"),
+        pytest.param(job(owner=""), JobChanges(job_key=True), OWN, id="Job without an owner"),
+        pytest.param(job(owner="CronJob"), JobChanges(job_key=True), OWN, id="Job of a CronJob"),
+        pytest.param(job(None), ALL, None, id="no topology"),
         pytest.param(
             job({**OWN, "job-key": "mine"}),
             JobChanges(job_key=True),
             {**OWN, "job-key": "mine"},
-            id="what the Job selects itself stays",
+            id="key that the Job selects",
         ),
-        pytest.param(job(), JobChanges(location_hint="rack-7"), {**OWN, **HINT}, id="the hint"),
-        pytest.param(job(RESERVED, owner=""), ALL, RESERVED, id="nothing for a Job that is not served"),
+        pytest.param(job(), JobChanges(location_hint="rack-7"), {**OWN, **HINT}, id="location hint"),
+        pytest.param(job(RESERVED, owner=""), ALL, RESERVED, id="Job that is not served"),
         pytest.param(job(RESERVED, owner="", annotations={constants.SERVE: "true"}), ALL, {**OWN, **HINT}, id="served"),
         pytest.param(
             job(RESERVED, owner="", annotations={constants.SERVE: "true"}, labels=OPTS_OUT),
             ALL,
             RESERVED,
-            id="nor for one that opts out",
+            id="Job that opts out",
         ),
-        pytest.param(job(RESERVED, pod_marks={"annotations": OPTS_OUT}), ALL, RESERVED, id="nor for one whose pods do"),
+        pytest.param(job(RESERVED, pod_marks={"annotations": OPTS_OUT}), ALL, RESERVED, id="Job whose pods opt out"),
         pytest.param(
             job(RESERVED, pod_marks={"annotations": {constants.SLICE_TOPOLOGY: "2x2x2"}}),
             ALL,
             RESERVED,
-            id="nor for dynamic slicing",
+            id="dynamic slicing",
         ),
         pytest.param(job(RESERVED), JobChanges(on_demand=True), OWN, id="reservation and spot are removed"),
         *(
@@ -107,14 +107,14 @@ HINT = {constants.LOCATION_HINT: "rack-7"}
                 ({constants.SPOT: "true", constants.PROVISIONING: "standard"}, {constants.PROVISIONING: "standard"}),
             )
         ),
-        pytest.param(job({}), JobChanges(on_demand=True), {}, id="nothing is removed of no selectors"),
-        pytest.param(job(RESERVED), ALL, {**OWN, **HINT, "job-key": KEY}, id="all at once"),
-        pytest.param(job(RESERVED), JobChanges(), RESERVED, id="nothing without settings"),
-        pytest.param(job(RESERVED, chips=0), ALL, RESERVED, id="nothing without chips"),
+        pytest.param(job({}), JobChanges(on_demand=True), {}, id="no selectors"),
+        pytest.param(job(RESERVED), ALL, {**OWN, **HINT, "job-key": KEY}, id="all settings"),
+        pytest.param(job(RESERVED), JobChanges(), RESERVED, id="no settings"),
+        pytest.param(job(RESERVED, chips=0), ALL, RESERVED, id="no chips"),
     ],
 )
-def test_single_selectors_change(raw: Json, changes: JobChanges, want: Any) -> None:
-    """And a second review, of a webhook that is invoked again, changes nothing more."""
+def test_review_changes_only_the_selectors_of_the_settings(raw: Json, changes: JobChanges, want: Any) -> None:
+    """The API server may invoke the webhook again; the second review changes nothing."""
     assert selector_after(raw, changes) == want
     after = apply_patch(raw, reviewed(raw, changes).patch)
     assert reviewed(after, changes) == Answer()
@@ -123,33 +123,33 @@ def test_single_selectors_change(raw: Json, changes: JobChanges, want: Any) -> N
 @pytest.mark.parametrize(
     "jobset",
     [
-        pytest.param(raw_jobset(metadata={"labels": OPTS_OUT}), id="opts out by a label"),
-        pytest.param(raw_jobset(metadata={"annotations": OPTS_OUT}), id="opts out by an annotation"),
-        pytest.param(raw_jobset(metadata={"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}}), id="wants slices"),
-        pytest.param(raw_jobset(spec={"managedBy": "kueue.x-k8s.io/multikueue"}), id="runs elsewhere"),
-        pytest.param(None, id="is gone"),
+        pytest.param(raw_jobset(metadata={"labels": OPTS_OUT}), id="opt-out by a label"),
+        pytest.param(raw_jobset(metadata={"annotations": OPTS_OUT}), id="opt-out by an annotation"),
+        pytest.param(raw_jobset(metadata={"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}}), id="slice resources"),
+        pytest.param(raw_jobset(spec={"managedBy": "kueue.x-k8s.io/multikueue"}), id="another cluster"),
+        pytest.param(None, id="deleted JobSet"),
     ],
 )
-def test_a_child_job_stays_as_it_is_where_its_jobset(jobset: Json | None) -> None:
+def test_child_job_of_an_unserved_jobset_is_not_changed(jobset: Json | None) -> None:
     assert reviewed(job(RESERVED), ALL, jobset) == Answer()
 
 
 @pytest.mark.parametrize(
     ("selector", "by"),
     [
-        pytest.param({constants.NODE_POOL: "mine"}, {}, id="its own node pool"),
+        pytest.param({constants.NODE_POOL: "mine"}, {}, id="a node pool"),
         pytest.param({constants.COMPUTE_CLASS: "mine"}, {}, id="a ComputeClass"),
         pytest.param({constants.HOSTNAME: "mine"}, {}, id="a host"),
         pytest.param({constants.QUEUED: "true"}, {}, id="queued nodes"),
-        pytest.param({constants.TPU_TOPOLOGY: "2x2x3"}, {}, id="a topology that nobody sells"),
-        pytest.param({}, {"opt_in_label": ("team", "tpu")}, id="without the label that opts in"),
-        pytest.param({}, {"namespaces": ("prod",)}, id="in a namespace that is not served"),
-        pytest.param({}, {"allowed_namespaces": ("prod",)}, id="in one that is not allowed"),
-        pytest.param({}, {"max_chips": 4}, id="more chips than all may have"),
+        pytest.param({constants.TPU_TOPOLOGY: "2x2x3"}, {}, id="an invalid topology"),
+        pytest.param({}, {"opt_in_label": ("team", "tpu")}, id="no opt-in label"),
+        pytest.param({}, {"namespaces": ("prod",)}, id="a namespace that is not served"),
+        pytest.param({}, {"allowed_namespaces": ("prod",)}, id="a namespace that is not allowed"),
+        pytest.param({}, {"max_chips": 4}, id="more chips than MAX_CHIPS"),
     ],
 )
-def test_a_job_that_gets_no_pool_gets_no_key(selector: dict[str, str], by: dict[str, Any]) -> None:
-    """It would wait for ever for nodes with it."""
+def test_job_that_gets_no_pool_gets_no_key(selector: dict[str, str], by: dict[str, Any]) -> None:
+    """With the key, the pods would wait indefinitely for nodes that have it."""
     for one in (job({**OWN, **selector}), job({**OWN, **selector}, owner="", annotations={constants.SERVE: "true"})):
         assert reviewed(one, ALL, by=judge_by(**by)) == Answer()
 
@@ -165,22 +165,22 @@ def test_a_job_that_gets_no_pool_gets_no_key(selector: dict[str, str], by: dict[
     ],
     ids="".join,
 )
-def test_a_job_that_gets_a_pool_gets_its_key(by: dict[str, Any]) -> None:
-    """Whatever its siblings take, and although it may have to wait."""
+def test_job_that_gets_a_pool_gets_its_key(by: dict[str, Any]) -> None:
+    """The Job gets the key even if other child Jobs use up a limit, or if it has to wait for its pool."""
     raw = job(pod_marks={"labels": {"team": "tpu"}})
     assert reviewed(raw, JobChanges(job_key=True), raw_jobset(namespace="ml", replicas=3), judge_by(**by)).patch
 
 
-def test_a_job_whose_nodes_may_not_have_the_key_stays() -> None:
+def test_job_is_not_changed_if_its_nodes_may_not_have_the_key() -> None:
     assert reviewed(job(), JobChanges(job_key=True), by=judge_by(allowed_label_keys=("team",))) == Answer()
 
 
-def test_a_job_that_asks_where_no_jobs_are_served_stays() -> None:
+def test_annotated_job_is_not_changed_if_no_jobs_are_served() -> None:
     raw = job(RESERVED, owner="", annotations={constants.SERVE: "true"})
     assert reviewed(raw, ALL, by=judge_by(serve_jobs=False)) == Answer()
 
 
-def test_a_jobset_is_read_where_it_decides() -> None:
+def test_jobset_is_read_only_if_the_review_depends_on_it() -> None:
     def read(raw: Json, changes: JobChanges = ALL, **request: Any) -> str:
         asked = {"operation": "CREATE", "kind": "Job", "namespace": "ml", "object": raw, **request}
         return jobset_to_read(Request(**asked), changes)
@@ -190,7 +190,7 @@ def test_a_jobset_is_read_where_it_decides() -> None:
     assert read(job(), operation="UPDATE") == ""
 
 
-def test_the_patch_names_single_keys() -> None:
+def test_patch_adds_and_removes_single_keys() -> None:
     assert reviewed(job(RESERVED), JobChanges(job_key=True, on_demand=True)).patch == (
         Operation(op="add", path="/spec/template/spec/nodeSelector/job-key", value=KEY),
         *(
@@ -205,7 +205,7 @@ def test_the_patch_names_single_keys() -> None:
     [{"operation": "UPDATE"}, {"operation": "DELETE", "object": {}}, {"kind": "Pod"}, {"subresource": "status"}],
     ids=["an update", "a deletion", "another kind", "a status"],
 )
-def test_nothing_changes_but_jobs_that_are_created(request_: dict[str, Any]) -> None:
+def test_only_created_jobs_are_changed(request_: dict[str, Any]) -> None:
     assert reviewed(job(RESERVED), ALL, **request_) == Answer()
 
 
@@ -214,7 +214,7 @@ def test_nothing_changes_but_jobs_that_are_created(request_: dict[str, Any]) -> 
     [{}, {"spec": []}, job("text"), job([1]), job(chips=-1), raw_job(spec={"template": {"spec": {"containers": 7}}})],
     ids=["empty", "no spec", "a text as selectors", "a list", "fewer chips than none", "no containers"],
 )
-def test_what_cannot_be_read_stays(raw: Json) -> None:
+def test_invalid_job_is_not_changed(raw: Json) -> None:
     assert reviewed(raw, ALL) == Answer()
 
 
@@ -226,7 +226,7 @@ def test_what_cannot_be_read_stays(raw: Json) -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_all_other_selectors_stay(selector: dict[str, str], job_key: bool, on_demand: bool) -> None:
+def test_other_selectors_are_not_changed(selector: dict[str, str], job_key: bool, on_demand: bool) -> None:
     selector |= OWN
     after = selector_after(job(selector), JobChanges(job_key=job_key, location_hint="rack-7", on_demand=on_demand))
     ours = {"job-key", *HINT, *RESERVED} - set(OWN)
@@ -235,8 +235,8 @@ def test_all_other_selectors_stay(selector: dict[str, str], job_key: bool, on_de
     }
 
 
-def test_the_provisioner_gives_the_key_to_the_nodes() -> None:
-    """So that the pods land there, and no other job's pods do."""
+def test_nodes_get_the_key_that_the_pods_select() -> None:
+    """Only the pods of this Job select the key, so only they are bound to its nodes."""
     raw = raw_jobset(uid="", pod=pod_spec(nodeSelector={**OWN, "job-key": KEY}))
     (pool,) = forecast([Document(raw)], settings(), GKE_RULES).pools
     assert pool.request.labels["job-key"] == KEY

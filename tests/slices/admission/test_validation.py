@@ -1,4 +1,4 @@
-"""What is said of workloads when they are created or changed, and what is rejected."""
+"""Tests of the validation of created and updated workloads: warnings and rejections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.objects import Json, job_reference, pod_spec, raw_job, raw_jo
 from tests.support.patches import apply_patch
 from tests.support.settings import settings
 
-#: The machine may be busy.
+#: Time-out in seconds that even a busy machine does not exceed.
 pytestmark = pytest.mark.timeout(60)
 
 #: Affinity that keeps all pods of a Job on one node pool.
@@ -76,14 +76,14 @@ def made_by(kind: str) -> Json:
 
 
 def jobset_of(job: Json) -> Json:
-    """Return a JobSet whose child Jobs have more fields."""
+    """Return a JobSet whose child Jobs have these additional fields in their spec."""
     raw = raw_jobset()
     raw["spec"]["replicatedJobs"][0]["template"]["spec"] |= job
     return raw
 
 
 def plain_job(**parts: Any) -> Json:
-    """Return a Job that nobody is asked to serve."""
+    """Return a Job without the annotation with which Jobs are served."""
     return raw_job(metadata={"annotations": {}}, **parts)
 
 
@@ -112,7 +112,7 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
             raw_jobset(pod=WRONG),
             "spec.replicatedJobs[0].template.spec.template.spec.nodeSelector[cloud.google.com/gke-tpu-topology]",
             "nearest valid: 2x2x2, 2x2x4",
-            id="a JobSet of a topology that nobody sells, with the nearest ones",
+            id="a JobSet of an invalid topology, with the nearest ones",
         ),
         pytest.param(
             raw_jobset(parallelism=3),
@@ -126,7 +126,9 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
             "topology 2x2x3 is not valid",
             id="a Job whose nodes somebody else makes",
         ),
-        pytest.param(plain_job(parallelism=3), "spec.parallelism", "there are 3; make it 2", id="such a Job of 3 pods"),
+        pytest.param(
+            plain_job(parallelism=3), "spec.parallelism", "there are 3; make it 2", id="an unserved Job of 3 pods"
+        ),
         pytest.param(
             raw_stateful_set(pod=CHIPS),
             "spec.template.spec.containers[0].resources.requests[google.com/tpu]",
@@ -134,13 +136,16 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
             id="a StatefulSet of pods whose chips fit no host",
         ),
         pytest.param(
-            bare_pod(WRONG), "spec.nodeSelector[cloud.google.com/gke-tpu-topology]", "not valid", id="a pod of nobody"
+            bare_pod(WRONG),
+            "spec.nodeSelector[cloud.google.com/gke-tpu-topology]",
+            "not valid",
+            id="a pod without an owner",
         ),
         pytest.param(
             bare_pod(WRONG, ownerReferences=[job_reference("web", kind="ReplicaSet")]),
             "spec.nodeSelector[cloud.google.com/gke-tpu-topology]",
             "not valid",
-            id="a pod of an owner that is not judged",
+            id="a pod of an owner that is not validated",
         ),
         pytest.param(
             raw_jobset(pod=WRONG, metadata={"ownerReferences": [job_reference("t", kind="TrainJob")]}),
@@ -150,7 +155,7 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
         ),
     ],
 )
-def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -> None:
+def test_mistake_causes_a_warning_or_a_rejection_depending_on_the_mode(raw: Json, field: str, words: str) -> None:
     warned, denied = created(raw, Mode.WARN), created(raw, Mode.DENY)
     assert (warned.denied, denied.warnings) == ("", ())
     assert [each for each in warned.warnings if each.startswith(field) and words in each], warned.warnings
@@ -174,7 +179,9 @@ def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -
         pytest.param(bare_pod(pod_spec(nodeSelector={})), id="a pod that selects no topology"),
         pytest.param(bare_pod(WRONG, annotations={constants.SLICE_TOPOLOGY: "2x2x3"}), id="a pod of dynamic slicing"),
         pytest.param(raw_stateful_set(pod=WRONG, labels={constants.DISABLE: "true"}), id="a StatefulSet that opts out"),
-        pytest.param(raw_jobset(pod=WRONG, metadata={"labels": {constants.DISABLE: "true"}}), id="a JobSet that does"),
+        pytest.param(
+            raw_jobset(pod=WRONG, metadata={"labels": {constants.DISABLE: "true"}}), id="a JobSet that opts out"
+        ),
         pytest.param(raw_jobset(pod=NO_ACCELERATOR, spec={"suspend": True}), id="a JobSet that Kueue completes"),
         pytest.param(raw_pod(spec=WRONG), id="a pod of a Job"),
         pytest.param(raw_job(pod=WRONG, metadata={"ownerReferences": [made_by("JobSet")]}), id="a child Job"),
@@ -182,26 +189,32 @@ def test_mistakes_are_warned_of_or_rejected(raw: Json, field: str, words: str) -
             raw_stateful_set(pod=WRONG, ownerReferences=[made_by("LeaderWorkerSet")]),
             id="a StatefulSet of a LeaderWorkerSet",
         ),
-        pytest.param(plain_job(pod=pod_spec(topology="2x2x1"), spec={"completions": 9}), id="a Job that takes turns"),
-        pytest.param(bare_pod(labels={constants.INJECT: "x"}, annotations={constants.MULTISLICE: "x"}), id="our keys"),
-        pytest.param({"kind": "Deployment", "spec": {"template": {"spec": WRONG}}}, id="a kind that is not judged"),
+        pytest.param(
+            plain_job(pod=pod_spec(topology="2x2x1"), spec={"completions": 9}),
+            id="a Job with more completions than parallelism",
+        ),
+        pytest.param(
+            bare_pod(labels={constants.INJECT: "x"}, annotations={constants.MULTISLICE: "x"}),
+            id="keys of the provisioner",
+        ),
+        pytest.param({"kind": "Deployment", "spec": {"template": {"spec": WRONG}}}, id="a kind that is not validated"),
         pytest.param(bare_pod(WRONG, ownerReferences=[made_by("RayCluster")]), id="a pod of a RayCluster"),
-        pytest.param(raw_jobset(spec={"replicatedJobs": "none"}), id="what the API server rejects itself"),
+        pytest.param(raw_jobset(spec={"replicatedJobs": "none"}), id="an object that the API server rejects"),
     ],
 )
-def test_nothing_is_said_of(raw: Json) -> None:
+def test_valid_or_exempt_object_gets_no_warning(raw: Json) -> None:
     assert created(raw) == Answer()
 
 
-def test_slices_without_placement_are_warned_of_and_admitted() -> None:
-    """Their pods may mix with the pods of other slices; only the cluster shows whether the placement policy applies."""
+def test_slices_without_placement_get_a_warning_and_are_admitted() -> None:
+    """The pods may mix with pods of other slices. The webhook does not know whether the placement policy applies."""
     jobset = raw_jobset(metadata={"annotations": None})
     doubts = Judge(settings_of=USUAL.settings_of, rules=GKE_RULES, doubts=lambda _raw, _namespace: ("No variables.",))
     for answer in (created(jobset, Mode.WARN), created(jobset, Mode.DENY), created(jobset, Mode.DENY, doubts)):
         assert answer.denied == ""
         assert "nothing keeps the 2 pods of each slice on one node pool" in answer.warnings[0]
     assert "No variables." in created(jobset, by=doubts).warnings[1]
-    # What was so before is not said of each update.
+    # An update does not repeat the warning.
     assert updated(jobset, {**jobset, "spec": {**jobset["spec"], "suspend": False}}) == Answer()
 
 
@@ -210,12 +223,12 @@ VALID = list(yaml.safe_load_all(Path("tests/data/manifests/valid.yaml").read_tex
 
 @pytest.mark.parametrize("raw", VALID, ids=lambda raw: f"{raw['kind']} {raw['metadata']['name']}")
 @pytest.mark.parametrize("by", [USUAL, UNSET], ids=["set", "unset"])
-def test_what_other_nodes_can_serve_is_not_rejected(raw: Json, by: Judge) -> None:
+def test_object_that_other_nodes_can_serve_is_not_rejected(raw: Json, by: Judge) -> None:
     assert created(raw, by=by).denied == ""
 
 
 @pytest.mark.parametrize("part", ["leaderTemplate", "workerTemplate"])
-def test_each_template_of_a_leaderworkerset_is_judged(part: str) -> None:
+def test_each_template_of_a_leaderworkerset_is_validated(part: str) -> None:
     raw = raw_lws()
     raw["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = {"spec": pod_spec(chips=0)}
     raw["spec"]["leaderWorkerTemplate"][part] = {"spec": WRONG}
@@ -232,12 +245,12 @@ def test_each_template_of_a_leaderworkerset_is_judged(part: str) -> None:
         pytest.param({constants.QUEUED: "true"}, id="queued nodes"),
         pytest.param({constants.COMPUTE_CLASS: "tpu"}, id="a compute class"),
         pytest.param({constants.SPOT: "true", constants.RESERVATION_NAME: "r1"}, id="a contradiction"),
-        pytest.param({constants.TPU_TOPOLOGY: "2x2x3"}, id="a topology that nobody sells"),
+        pytest.param({constants.TPU_TOPOLOGY: "2x2x3"}, id="an invalid topology"),
     ],
 )
 @pytest.mark.parametrize("incomplete", [pod_spec(), NO_ACCELERATOR, NO_TOPOLOGY], ids=["", "accelerator", "topology"])
 @pytest.mark.parametrize("build", [raw_jobset, plain_job], ids=["JobSet", "Job"])
-def test_kueue_may_resume_with_and_suspend_without(
+def test_kueue_may_add_selectors_at_resume_and_remove_them_at_suspend(
     build: Callable[..., Json], incomplete: Json, selector: dict[str, str]
 ) -> None:
     pod = pod_spec()
@@ -250,7 +263,7 @@ def test_kueue_may_resume_with_and_suspend_without(
 
 
 @pytest.mark.parametrize("build", [raw_jobset, plain_job], ids=["JobSet", "Job"])
-def test_the_label_by_which_pods_opt_in_may_have_any_key(build: Callable[..., Json]) -> None:
+def test_opt_in_label_with_a_key_of_the_provisioner_causes_no_warning(build: Callable[..., Json]) -> None:
     key = "tpu-provisioner.cloud.google.com/mine"
     raw = build(pod_metadata={"labels": {key: "yes"}})
     (warning,) = created(raw).warnings
@@ -258,7 +271,7 @@ def test_the_label_by_which_pods_opt_in_may_have_any_key(build: Callable[..., Js
     assert created(raw, by=judge_by(opt_in_label=(key, "yes"))) == Answer()
 
 
-def test_a_resumed_jobset_is_told_what_is_wrong_with_what_kueue_added() -> None:
+def test_resumed_jobset_gets_warnings_on_selectors_that_kueue_added() -> None:
     suspended = raw_jobset(pod=NO_ACCELERATOR, spec={"suspend": True})
     assert updated(suspended, raw_jobset()) == Answer()
     assert "2x2x3" in "".join(updated(suspended, raw_jobset(pod=WRONG)).warnings)
@@ -267,7 +280,7 @@ def test_a_resumed_jobset_is_told_what_is_wrong_with_what_kueue_added() -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        pytest.param(raw_jobset(pod=NO_TOPOLOGY), id="a JobSet without a topology, which somebody else may serve"),
+        pytest.param(raw_jobset(pod=NO_TOPOLOGY), id="a JobSet without a topology"),
         pytest.param(
             raw_jobset(metadata={"labels": {constants.SLICE_AUTOPROVISIONING: "sync"}}),
             id="a JobSet for a controller of Slice resources",
@@ -285,13 +298,13 @@ def test_a_resumed_jobset_is_told_what_is_wrong_with_what_kueue_added() -> None:
         pytest.param(raw_jobset(parallelism=1), id="a JobSet of fewer pods than hosts"),
         pytest.param(
             raw_jobset(pod=pod_spec(nodeSelector={**pod_spec()["nodeSelector"], constants.MAX_RUN_SECONDS: "60"})),
-            id="nodes that end sooner than ours can",
+            id="nodes with a maximum duration of 60 s",
         ),
-        pytest.param(raw_jobset(replicas=2, parallelism=1), id="one whose child Jobs may share a slice"),
+        pytest.param(raw_jobset(replicas=2, parallelism=1), id="a JobSet whose child Jobs may share a slice"),
         pytest.param(plain_job(parallelism=1), id="a Job of fewer pods"),
         pytest.param(raw_stateful_set(1), id="a StatefulSet of fewer pods"),
         pytest.param(raw_stateful_set(5, pod=BY_AFFINITY), id="a StatefulSet that selects its topology by affinity"),
-        pytest.param(raw_stateful_set(5), id="one of several slices, which an autoscaler takes step by step"),
+        pytest.param(raw_stateful_set(5), id="a StatefulSet of several slices"),
         *(
             pytest.param(build(pod=pod), id=f"{what} of {of}")
             for of, build in (("a JobSet", raw_jobset), ("a Job", plain_job), ("a StatefulSet", raw_stateful_set))
@@ -302,9 +315,9 @@ def test_a_resumed_jobset_is_told_what_is_wrong_with_what_kueue_added() -> None:
             )
         ),
         pytest.param(plain_job(spec={"completionMode": "NonIndexed"}), id="a Job of a slice without indexes"),
-        pytest.param(raw_job(spec={"completionMode": "NonIndexed"}), id="such a Job that is served"),
+        pytest.param(raw_job(spec={"completionMode": "NonIndexed"}), id="a served Job of a slice without indexes"),
         pytest.param(plain_job(spec={"completions": 4}), id="a Job that fills its slice twice"),
-        pytest.param(jobset_of({"completions": 4}), id="a child Job that does"),
+        pytest.param(jobset_of({"completions": 4}), id="a child Job that fills its slice twice"),
         pytest.param(
             raw_jobset(metadata={"annotations": {"tpu-provisioner.cloud.google.com/capcity": "spot"}}),
             id="a misspelled key",
@@ -313,12 +326,12 @@ def test_a_resumed_jobset_is_told_what_is_wrong_with_what_kueue_added() -> None:
             raw_jobset(pod_metadata={"labels": {constants.ZONES: "us-central2-b"}}), id="a label that is an annotation"
         ),
         pytest.param(
-            raw_stateful_set(annotations={f"{constants.INJECT}ed": "enabled"}), id="such a key of a StatefulSet"
+            raw_stateful_set(annotations={f"{constants.INJECT}ed": "enabled"}), id="a misspelled key of a StatefulSet"
         ),
-        pytest.param(bare_pod(labels={f"{constants.INJECT}s": "enabled"}), id="such a key of a pod"),
+        pytest.param(bare_pod(labels={f"{constants.INJECT}s": "enabled"}), id="a misspelled key of a pod"),
     ],
 )
-def test_what_is_only_doubtful_is_not_rejected(raw: Json) -> None:
+def test_doubtful_object_gets_a_warning_and_is_not_rejected(raw: Json) -> None:
     for mode in (Mode.WARN, Mode.DENY):
         found = created(raw, mode)
         assert (found.denied, len(found.warnings)) == ("", 1)
@@ -338,19 +351,24 @@ def test_what_is_only_doubtful_is_not_rejected(raw: Json) -> None:
         pytest.param({"max_creates_per_hour": 1}, raw_jobset(replicas=3), "", id="a limit that time lifts"),
         pytest.param({"pause_creation": True}, raw_jobset(), "", id="a pause"),
         pytest.param({"namespaces": ("prod",)}, raw_jobset(), "", id="a namespace that is not served"),
-        pytest.param({"namespaces": ("prod",)}, raw_jobset(pod=WRONG), "2x2x3", id="the shape counts there, too"),
-        pytest.param({"max_chips": 4}, raw_stateful_set(), "", id="limits do not count what is not served"),
+        pytest.param(
+            {"namespaces": ("prod",)},
+            raw_jobset(pod=WRONG),
+            "2x2x3",
+            id="a wrong shape in a namespace that is not served",
+        ),
+        pytest.param({"max_chips": 4}, raw_stateful_set(), "", id="a limit and a kind that is not served"),
     ],
 )
-def test_limits_and_lists_count_as_far_as_they_last(changes: dict[str, Any], raw: Json, words: str) -> None:
+def test_only_permanent_limits_and_allow_lists_cause_warnings(changes: dict[str, Any], raw: Json, words: str) -> None:
     found = created(raw, by=judge_by(**changes))
     assert words in "".join((found.denied, *found.warnings))
     assert bool(found.denied or found.warnings) == bool(words)
-    # The provisioner may not make these node pools; somebody else's may be there.
+    # Objects beyond a limit or list are not rejected, because existing node pools may serve them.
     assert bool(found.denied) == ("2x2x3" in words)
 
 
-def test_jobs_that_run_one_after_the_other_do_not_count_together() -> None:
+def test_jobs_that_run_one_after_the_other_count_separately_in_limits() -> None:
     raw = raw_jobset(spec={})
     first = raw["spec"]["replicatedJobs"][0]
     raw["spec"]["replicatedJobs"] = [first, {**first, "name": "second"}]
@@ -379,11 +397,11 @@ OLD = raw_jobset(pod=WRONG, metadata={"annotations": {"kubectl.kubernetes.io/las
         pytest.param({**OLD, "status": {"conditions": []}}, id="with another status"),
     ],
 )
-def test_what_was_wrong_before_keeps_no_object_from_being(new: Json) -> None:
+def test_update_that_adds_no_mistake_is_accepted_without_warnings(new: Json) -> None:
     assert updated(OLD, new) == Answer()
 
 
-def test_a_new_mistake_is_told_and_an_old_one_is_not() -> None:
+def test_update_reports_new_mistakes_but_no_old_ones() -> None:
     new = raw_jobset(pod=WRONG, metadata={"annotations": {constants.CAPACITY: "sopt"}})
     found = updated(OLD, new)
     assert "'sopt'" in found.denied
@@ -391,7 +409,7 @@ def test_a_new_mistake_is_told_and_an_old_one_is_not() -> None:
     assert updated(new, OLD) == Answer()
 
 
-def test_a_mistake_in_an_annotation_alone_is_rejected() -> None:
+def test_update_that_only_adds_an_invalid_annotation_is_rejected() -> None:
     assert "'sopt'" in updated(raw_jobset(), raw_jobset(metadata={"annotations": {constants.CAPACITY: "sopt"}})).denied
 
 
@@ -410,7 +428,7 @@ def test_an_object_that_is_being_deleted_can_lose_its_finalizers() -> None:
         pytest.param({"operation": "CREATE", "subresource": "binding"}, id="a binding"),
     ],
 )
-def test_only_objects_themselves_are_judged_and_not(request_: dict[str, Any]) -> None:
+def test_other_operations_and_subresources_are_not_validated(request_: dict[str, Any]) -> None:
     assert created(raw_jobset(pod=WRONG), **request_) == Answer()
 
 
@@ -440,7 +458,7 @@ def test_only_objects_themselves_are_judged_and_not(request_: dict[str, Any]) ->
         ),
     ],
 )
-def test_a_scale_to_less_is_warned_of_and_never_rejected(old: Json, new: Json, *, denied: bool) -> None:
+def test_scaling_down_a_wrong_job_causes_a_warning_and_no_rejection(old: Json, new: Json, *, denied: bool) -> None:
     found = updated(old, new)
     assert bool(found.denied) == denied
     assert bool(found.warnings) != denied
@@ -449,8 +467,8 @@ def test_a_scale_to_less_is_warned_of_and_never_rejected(old: Json, new: Json, *
 # --- Settings
 
 
-def test_without_settings_the_region_is_that_of_the_object() -> None:
-    """The provisioner infers its cluster from the metadata server; the webhook server need not."""
+def test_region_is_taken_from_the_object_without_settings() -> None:
+    """The webhook may run without a metadata server, and then takes the region from the zones of the object."""
     by = Judge(settings_of=settings_by_object({"MAX_CHIPS": "16"}), rules=GKE_RULES)
     zones = {"annotations": {constants.ZONES: "europe-west4-a, europe-west4-b"}}
     assert created(raw_jobset(metadata=zones), by=by) == Answer()
@@ -460,7 +478,7 @@ def test_without_settings_the_region_is_that_of_the_object() -> None:
 
 
 def required(key: str, operator: str, *values: str) -> Json:
-    """Return required node affinity of one expression."""
+    """Return required node affinity with one expression."""
     term = {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
 
@@ -474,29 +492,29 @@ def required(key: str, operator: str, *values: str) -> Json:
         pytest.param(pod_spec(affinity=required(constants.REGION, "In", "us-east5")), id="region by affinity"),
     ],
 )
-def test_without_settings_no_place_is_wrong(pod: Json) -> None:
+def test_any_region_or_zone_is_accepted_without_settings(pod: Json) -> None:
     assert created(raw_jobset(pod=pod), by=UNSET) == Answer()
 
 
-def test_no_placeholder_is_shown() -> None:
+def test_warning_without_settings_contains_no_placeholder() -> None:
     pod = pod_spec(nodeSelector={**pod_spec()["nodeSelector"], constants.NODE_POOL: "tpu-a"})
     (warning,) = created(raw_jobset(pod=pod), by=UNSET).warnings
     assert "tpu-a" in warning
     assert "your-" not in warning
 
 
-def test_with_settings_the_region_is_the_clusters() -> None:
+def test_region_is_taken_from_the_settings_if_they_have_one() -> None:
     variables = {"GCP_CLUSTER_LOCATION": "us-east5", "GCP_ZONE": "us-east5-a"}
     by = Judge(settings_of=settings_by_object(variables), rules=GKE_RULES)
     zones = {"annotations": {constants.ZONES: "europe-west4-a"}}
     assert "europe-west4-a is not in us-east5" in created(raw_jobset(metadata=zones), by=by).denied
 
 
-# --- Words
+# --- Messages
 
 
-def test_a_stateful_set_is_told_what_its_pods_would_be_told() -> None:
-    """By the other webhook, of the same server."""
+def test_statefulset_gets_the_warning_that_its_pod_would_get() -> None:
+    """The pods are reviewed by another webhook of the same server."""
     owner = raw_stateful_set(replicas=5, uid="u")
     reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "serve", "uid": "u", "controller": True}
     pod = read_pod(bare_pod(name="serve-4", ownerReferences=[reference]), "ml")
@@ -516,7 +534,7 @@ def test_a_stateful_set_is_told_what_its_pods_would_be_told() -> None:
         ("apps/v1", "ReplicaSet", True),
     ],
 )
-def test_pod_is_judged_unless_its_controller_was_judged(api_version: str, kind: str, *, is_judged: bool) -> None:
+def test_pod_is_validated_unless_its_controller_was_validated(api_version: str, kind: str, *, is_judged: bool) -> None:
     """A kind of another API group, such as a Job of Volcano, is not sent to the webhook."""
     reference = {"apiVersion": api_version, "kind": kind, "name": "train", "uid": "u", "controller": True}
     assert bool(created(bare_pod(CHIPS, ownerReferences=[reference])).denied) == is_judged
@@ -526,7 +544,7 @@ def test_pod_is_judged_unless_its_controller_was_judged(api_version: str, kind: 
 
 
 def many_jobs(count: int) -> Json:
-    """Return a JobSet of as many replicated jobs, each with the same mistake."""
+    """Return a JobSet of `count` replicated jobs, each with the same mistake."""
     job = raw_jobset(pod=WRONG)["spec"]["replicatedJobs"][0]
     return raw_jobset(spec={"replicatedJobs": [{**job, "name": f"job-{number}"} for number in range(count)]})
 
@@ -551,8 +569,8 @@ WHOLE = (raw_jobset(uid=""), raw_lws(), raw_job(), plain_job(pod=WRONG), raw_sta
 
 @hypothesis_settings(max_examples=80)
 @given(st.data())
-def test_any_json_gets_an_answer(data: st.DataObject) -> None:
-    """And an update to the same object none that rejects it."""
+def test_any_json_gets_an_answer_without_a_patch(data: st.DataObject) -> None:
+    """An update that changes nothing is not rejected."""
     old, new = (spoilt(data, data.draw(st.sampled_from(WHOLE))) for _ in range(2))
     asked = {"kind": data.draw(st.sampled_from([each["kind"] for each in WHOLE])), "namespace": "ml"}
     request = Request(operation="UPDATE", object=new, old_object=old, **asked)

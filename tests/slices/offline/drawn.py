@@ -1,6 +1,6 @@
-"""Workloads of all kinds, and settings, drawn by bytes: right ones, and ones with mistakes.
+"""Draws workloads of all kinds, and settings, from random bytes, with and without mistakes.
 
-What the plan says of them, and the webhook of them and of their pods, is recorded as histories are.
+The findings of the plan and of the webhook on the workloads and their pods are recorded as histories.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ _T = TypeVar("_T")
 
 
 class Dice:
-    """Decides by bytes that hypothesis draws, one each: cheaper than its own strategies, and it shrinks as well.
+    """Makes choices from bytes that hypothesis draws, which is faster than its strategies and shrinks as well.
 
-    A 0, or no byte at all, stands for what is usual.
+    Each choice uses one byte. A byte of 0, or a missing byte, selects the usual value.
     """
 
     def __init__(self, drawn: bytes) -> None:
         self._drawn = iter(drawn)
 
     def seldom(self, once_in: int = 10) -> bool:
-        """Say yes now and then."""
+        """Return True once in `once_in` cases on average."""
         return self._byte() >= 256 - 256 // once_in
 
     def one(self, usual: _T, *others: _T) -> _T:
-        """Choose one of several."""
+        """Return one of the values, all with the same probability."""
         return (usual, *others)[self._byte() % (1 + len(others))]
 
     def usually(self, usual: _T, *others: _T) -> _T:
-        """Choose the first of several, but for now and then."""
+        """Return the first value, or one of the others once in 10 cases on average."""
         return self.one(*others) if self.seldom() else usual
 
     def some(self, usual: Mapping[str, Sequence[str]], wrong: Mapping[str, Sequence[str]]) -> dict[str, str]:
-        """Choose a few entries, each with one of its values; now and then a wrong one is among them."""
+        """Return up to two usual entries, and once in 10 cases a wrong one, each with one of its values."""
         found = {}
         for _ in range(self.one(0, 0, 1, 2)):
             key = self.one(*usual)
@@ -69,7 +69,7 @@ class Dice:
 
 
 _ZONES = ("us-central2-a", "us-central2-b", "us-central2-c")
-#: Accelerator, topology, chips a pod, pods of a slice.
+#: Accelerator, topology, chips per pod, and pods per slice.
 _SHAPES = (
     ("tpu-v4-podslice", "2x2x2", 4, 2),
     ("tpu-v4-podslice", "2x2x1", 4, 1),
@@ -167,7 +167,7 @@ def _metadata(dice: Dice) -> Json:
 
 
 def _pods(dice: Dice) -> tuple[Json, Json, int]:
-    """Return the spec and the metadata of a pod template, and how many pods its slice has."""
+    """Return the spec and the metadata of a pod template, and the number of pods of its slice."""
     accelerator, topology, chips, pods = dice.one(*_SHAPES)
     accelerator = dice.usually(accelerator, "tpu-v9", "tpu-v5p-slice")
     topology = dice.usually(topology, "2x2x3", "16x16", "12x12x12", "x", "8x8", "4x4x12")
@@ -194,7 +194,7 @@ def _pods(dice: Dice) -> tuple[Json, Json, int]:
 
 
 def object_of(dice: Dice, number: int) -> Json:
-    """Return a workload of any kind."""
+    """Draw a workload of any kind, named after its number."""
     name, metadata = f"w{number}", _metadata(dice)
     namespace, uid = dice.one("default", "team-a"), f"0b1e7f8a-6f3c-4f0e-9a52-0c8f6a7e1d{number:02d}"
     kind = dice.one("JobSet", "JobSet", "LeaderWorkerSet", "Job")
@@ -274,16 +274,16 @@ def settings_of(dice: Dice) -> dict[str, Any]:
     return changes
 
 
-# --- what is recorded ---
+# --- Recorded histories ---
 
 _DRAWS_OF_A_SEED = 8
-#: What people and templates write where something else is meant.
+#: Values of wrong types or formats, as users and templates write them.
 _JUNK = (None, 0, 1, -1, 3, 4.5, 10**20, True, "", "4", "x", "2x4", "true", "us-central2-b", [], ["x"], {}, {"x": "y"})
 _INJECT_ALL = WebhookSettings(injection="all", topology=True)
 
 
 def run_seed(seed: int, *, recording: bool = False) -> Outcome:
-    """Return as history what is said of some drawn objects; `recording` is what all histories are asked for."""
+    """Return the findings on some drawn objects as a history, which is empty unless `recording`."""
     rng = random.Random(seed)
     history = tuple(line for _ in range(_DRAWS_OF_A_SEED) for line in _told(rng) if recording)
     return Outcome(seed=seed, faults=Counter(), history=history)
@@ -292,14 +292,14 @@ def run_seed(seed: int, *, recording: bool = False) -> Outcome:
 def _told(rng: random.Random) -> Iterator[str]:
     dice = Dice(rng.randbytes(300))
     own = settings(**settings_of(dice))
-    # What is damaged must be nobody else's.
+    # Objects are copied before they are damaged, because they may share parts.
     raws = copy.deepcopy([object_of(dice, number) for number in range(dice.one(1, 2, 3))])
     pods = copy.deepcopy([list(islice(pods_of(raw), 3)) for raw in raws])
     for raw in (*raws, *chain(*pods)):
         for _ in range(rng.choice((0, 0, 1, 2))):
             _damage(rng, raw)
     found = forecast([Document(raw, "file") for raw in raws], own, GKE_RULES)
-    # A document's own text has an address.
+    # The text of a document is left out, because it contains a memory address.
     yield from (f"{each.request} {each.slice_} {each.options} {each.shown_name}" for each in found.pools)
     yield from (f"{each.severity.name} {each.field} {each} {each.impossible}" for each in found.remarks)
     yield from (f"{kind} {number}" for kind, number, _ in found.ignored)
@@ -316,7 +316,7 @@ def _owner(raw: Json, _key: OwnerKey) -> Json:
 
 
 def _damage(rng: random.Random, raw: Json) -> None:
-    """Forget a field, misspell its name, or give it another value."""
+    """Remove a field, misspell its name, or give it another value."""
     _, found = rng.choice([(path, each) for path, each in mappings_in(raw) if each and path])
     key = rng.choice(list(found))
     value = found.pop(key)

@@ -1,4 +1,4 @@
-"""What `plan` says of objects is what is decided when they are applied: node pools, and notices in the same words."""
+"""Tests that the plan for objects has the node pools and the messages of the decision after they are applied."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from tests.support.settings import settings
 from tests.support.simulations.contract import HistoriesContract
 from tests.support.world import World
 
-#: The machine may be busy.
+#: Time-out in seconds that even a busy machine does not exceed.
 pytestmark = pytest.mark.timeout(120)
 
-#: It waits for nothing then: all that is created is there, and all that is there is used.
+#: Maximum number of rounds until nothing changes: after each round, new pools are ready and leaders are bound.
 _MOST_ROUNDS = 6
-#: Reason, and the message without the name of the slice.
+#: Reason and message of a notice, without the name of the slice.
 Told = tuple[str, str]
 
 
 class AppliedWorld(World):
-    """A world in which objects are applied, and controllers and scheduler do their part."""
+    """A world to which objects are applied. It creates their pods and binds the leaders."""
 
     def __init__(self, raws: list[Json], settings_: Settings, namespace_labels: dict[str, dict[str, str]]) -> None:
         super().__init__(settings_=settings_)
@@ -60,13 +60,13 @@ class AppliedWorld(World):
             workload = workloads.KINDS[kind].parse({**raw, "metadata": created})
             if workload is not None:
                 self.workloads[workload.uid] = workload
-            # Another controller of `managedBy` makes its pods in another cluster.
+            # With `managedBy`, another controller creates the pods in another cluster.
             if "managedBy" not in raw["spec"]:
                 pods = filter(None, map(parse_pod, pods_of(raw)))
                 self.put(*(self._admitted(pod, workload) for pod in pods))
 
     def _admitted(self, pod: Pod, workload: Workload | None) -> Pod:
-        """Mark a pod whose workload starts together, which the plan expects of admission."""
+        """Return the pod with marks if its workload starts together, as the plan assumes that admission does."""
         asked, key = pod.requirements, slice_key(pod.requirements.labels)
         wish = read_wishes(asked.annotations, workload.annotations if workload is not None else {}).all_or_nothing
         if not key or not (self.settings.all_or_nothing if wish is None else wish):
@@ -75,24 +75,24 @@ class AppliedWorld(World):
         return replace(pod, requirements=replace(asked, node_selector=selector))
 
     def look(self, **changes: Any) -> Any:
-        """Decide, with the labels of namespaces."""
+        """Run a decision with the namespace labels."""
         return super().look(namespace_labels=self.namespace_labels, **changes)
 
     def finish_creates(self) -> None:
-        """Bring up every pool with its nodes, those that come late too."""
+        """Finish all creates, and add the nodes of every pool, including flex-start pools."""
         super().finish_creates()
         for name in self.pools:
             self.bring_nodes(name)
 
     def schedule(self, **_: Any) -> None:
-        """Bind each leader to the pool that was made for it: nothing is free for long enough to be taken by another."""
+        """Bind each leader to the pool that was created for it: no pool is free long enough to serve another slice."""
         for create in self.creates:
             leader, node = self.pods[create.pod.uid], self.nodes.get(f"gke-{create.request.name}-0")
             if not leader.node_name and node is not None and not misfit(leader.requirements, view_of_node(node)):
                 self.put(replace(leader, node_name=node.name, phase="Running", unschedulable_since=None))
 
     def settle(self) -> None:
-        """Decide until nothing changes."""
+        """Run rounds until nothing changes."""
         told: set[tuple[str, str, str]] = set()
         for _ in range(_MOST_ROUNDS):
             plan = self.step()
@@ -109,7 +109,7 @@ class AppliedWorld(World):
         assert all(pool.status is PoolStatus.RUNNING for pool in self.pools.values())
 
     def told_first(self) -> Counter[Told]:
-        """Count what was told by the first decision."""
+        """Return the notices of the first decision, and the number of each."""
         return Counter((each.reason, self._words(each)) for each in self.plans[0].notices)
 
     def _words(self, notice: Notice) -> str:
@@ -118,7 +118,7 @@ class AppliedWorld(World):
 
 
 def told_by(found: Forecast, settings_: Settings) -> Counter[Told]:
-    """Return what the plan says that Events would say; of Jobs that the settings do not serve none would."""
+    """Return the remarks of the plan that would be Events. Jobs that the settings do not serve get no Events."""
     told: Counter[Told] = Counter()
     for each in found.remarks:
         if each.reason and (settings_.serve_jobs or not each.subject.startswith("Job ")):
@@ -143,16 +143,16 @@ def check(raws: list[Json], settings_: Settings, namespace_labels: dict[str, dic
     assert {each.request.name: each.request for each in found.pools} == created
     told, said = world.told_first(), told_by(found, settings_)
     assert not told - said, f"not said by the plan: {told - said}; said: {said - told}"
-    # The plan tells all mistakes of a slice at once, the decision one after the other.
+    # The plan reports all mistakes of a slice, the decision only the first.
     wrong = constants.INVALID_REQUEST in {reason for reason, _ in told}
     assert all(wrong and reason == constants.INVALID_REQUEST for reason, _ in said - told), said - told
-    # What is there then may change why others get none, and nothing else.
+    # After pools were created, only notices of workloads that get no pool may change.
     refused = {each.subject for each in found.remarks if each.severity.refused}
     first = world.plans[0].notices
     for notice in (each for plan in world.plans[1:] for each in plan.notices if each not in first):
         workload = notice.objects[-1]
         assert f"{workload.kind} {workload.namespace}/{workload.name}" in refused, notice
-    # Whoever gets no node pool and no Event is told by the plan.
+    # Each workload that requests chips has a node pool or a remark in the plan.
     heard = {each.subject for each in found.remarks} | {each.document.raw["metadata"]["name"] for each in found.pools}
     for raw in filter(_asks, raws):
         name = raw["metadata"]["name"]
@@ -161,7 +161,7 @@ def check(raws: list[Json], settings_: Settings, namespace_labels: dict[str, dic
 
 
 def _asks(raw: Json) -> bool:
-    """Whether any pods of a workload request chips."""
+    """Return whether any pods of a workload request chips."""
     return any(parse_pod(pod) is not None for pod in pods_of(raw))
 
 
@@ -189,24 +189,24 @@ def _nowhere() -> Json:
         pytest.param(
             [raw_job("w0"), raw_jobset("w1")],
             {"max_chips": 8},
-            id="a Job that is not served takes nothing of a limit",
+            id="an unserved Job and a limit",
         ),
-        pytest.param([raw_jobset("w0", parallelism=0)], {}, id="child Jobs without pods get no node pool"),
+        pytest.param([raw_jobset("w0", parallelism=0)], {}, id="child Jobs without pods"),
         pytest.param(
             [_jobs(raw_jobset(pod=_nowhere()), _without_index(raw_jobset(pod_metadata=TOGETHER)), raw_jobset())],
             {},
-            id="pods without an index start together with the others",
+            id="pods without an index in a JobSet that starts together",
         ),
     ],
 )
-def test_what_was_told_wrong_once(raws: list[Json], changes: dict[str, Any]) -> None:
+def test_plan_agrees_with_the_decision_in_past_cases(raws: list[Json], changes: dict[str, Any]) -> None:
     check(raws, settings(**changes))
 
 
 @hypothesis_settings(max_examples=400)
 @given(st.binary(max_size=300))
-def test_the_plan_is_what_happens(drawn: bytes) -> None:
-    """Of all kinds, right and wrong, alone and together, under any settings."""
+def test_plan_agrees_with_the_decision_on_drawn_workloads(drawn: bytes) -> None:
+    """One to three workloads of any kinds are drawn, with and without mistakes, and with any settings."""
     dice = Dice(drawn)
     changes = settings_of(dice)
     spaces = dice.one({}, {"team-a": {"tpu": "yes"}})
@@ -215,7 +215,7 @@ def test_the_plan_is_what_happens(drawn: bytes) -> None:
 
 
 def _without_names(findings: Iterable[Finding]) -> set[tuple[Severity, str, Path, str]]:
-    """Return what is said, apart from the names of slices and node pools."""
+    """Return the findings without the names of slices and node pools."""
     found = set()
     for each in findings:
         words = each.message.replace(each.group_name, "") if each.group_name else each.message
@@ -226,8 +226,8 @@ def _without_names(findings: Iterable[Finding]) -> set[tuple[Severity, str, Path
 
 @hypothesis_settings(max_examples=100)
 @given(st.binary(max_size=150), st.sampled_from([1, 4, 15]))
-def test_one_object_is_judged_as_it_is_planned(drawn: bytes, times: int) -> None:
-    """Although only a few of its slices are looked at, where limits allow them all."""
+def test_findings_of_the_webhook_on_one_object_are_those_of_the_plan(drawn: bytes, times: int) -> None:
+    """If limits allow all slices of the object, the webhook examines only a few of them."""
     dice = Dice(drawn)
     field, values = dice.one(*SETTINGS)
     serving = settings(serve_jobs=dice.usually(True, False), **{field: dice.one(*values)})
@@ -240,7 +240,7 @@ def test_one_object_is_judged_as_it_is_planned(drawn: bytes, times: int) -> None
 
 
 class TestHistories(HistoriesContract):
-    """Nothing that is said of a drawn workload or pod changes unnoticed."""
+    """Compares the findings on drawn workloads and pods with the recorded ones."""
 
     name = "manifests"
     seeds = 200

@@ -1,4 +1,4 @@
-"""The pods that controllers make, as far as anything reads them."""
+"""Tests of the predicted pods of workloads: they have the fields of the real pods that the provisioner reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.objects import pod_spec, raw_job, raw_jobset, raw_lws
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RECORDED = Path(__file__).parents[2] / "data" / "leaderworkerset" / "objects.json"
-#: What depends on the texts of templates and says nothing of whose the pod is.
+#: Labels that depend on the text of templates and do not identify the owner of the pod.
 HASHES = ("controller-revision-hash", "leaderworkerset.sigs.k8s.io/template-revision-hash")
 
 
@@ -29,8 +29,8 @@ def leaders(kind: WorkloadKind, raw: dict[str, Any], *, place: int = 0) -> list[
     return list(leaders_of(workload, raw, templates_of(kind, raw)[place], NOW))
 
 
-def test_leaders_of_a_set_are_those_that_the_real_controller_made() -> None:
-    """Recorded on a cluster: names, labels, annotations and whose they are."""
+def test_leaders_of_a_leaderworkerset_equal_the_recorded_pods() -> None:
+    """The pods were recorded on a cluster. Names, labels, annotations and owners are compared."""
     objects = json.loads(RECORDED.read_text(encoding="utf-8"))
     recorded = [
         each for each in objects if each["kind"] == "Pod" and each["metadata"]["name"] in ("serve-0", "serve-1")
@@ -61,15 +61,15 @@ def test_leaders_of_a_set_are_those_that_the_real_controller_made() -> None:
 
 
 def two_jobs(**annotations: str) -> dict[str, Any]:
-    """Return a JobSet of two replicated jobs."""
+    """Return a JobSet of two replicated jobs with 2 and 3 replicas."""
     raw = raw_jobset("train", namespace="team", uid="u1", job="a", replicas=2, metadata={"annotations": annotations})
     (first,) = raw["spec"]["replicatedJobs"]
     raw["spec"]["replicatedJobs"] = [first, {**first, "name": "b", "replicas": 3}]
     return raw
 
 
-def test_the_leader_of_a_child_job_says_whose_it_is() -> None:
-    """As JobSet 0.11 labels it: the last of five child Jobs."""
+def test_leader_of_a_child_job_has_the_labels_of_jobset() -> None:
+    """These are the labels of JobSet 0.11 for the last of five child Jobs."""
     pod = leaders(WorkloadKind.JOBSET, two_jobs(), place=1)[2]
     labels = pod.requirements.labels
     prefix = "jobset.sigs.k8s.io/"
@@ -109,8 +109,10 @@ def test_the_leader_of_a_child_job_says_whose_it_is() -> None:
         ),
     ],
 )
-def test_exclusive_placement(annotations: dict[str, str], want: str | None) -> None:
-    """Affinity between pods says nothing of nodes; the other strategy selects nodes that somebody labelled."""
+def test_exclusive_placement_adds_a_selector_only_with_that_strategy(
+    annotations: dict[str, str], want: str | None
+) -> None:
+    """Affinity between pods does not restrict the nodes. The other strategy selects nodes that a user labelled."""
     of_job = two_jobs()
     of_job["spec"]["replicatedJobs"][0]["template"]["metadata"] = {"annotations": annotations}
     for raw in (two_jobs(**annotations), of_job):
@@ -121,7 +123,7 @@ def test_exclusive_placement(annotations: dict[str, str], want: str | None) -> N
 
 
 def test_pods_without_an_index_have_no_leader() -> None:
-    """JobSet's default is Indexed, that of Jobs is not."""
+    """The default completion mode is Indexed for JobSets, and NonIndexed for Jobs."""
     plain = raw_jobset()
     plain["spec"]["replicatedJobs"][0]["template"]["spec"]["completionMode"] = "NonIndexed"
     without = [*leaders(WorkloadKind.JOBSET, plain), *leaders(WorkloadKind.JOB, raw_job(spec={"completionMode": None}))]
@@ -132,7 +134,7 @@ def test_pods_without_an_index_have_no_leader() -> None:
 
 
 def test_pods_tolerate_the_taint_of_tpu_nodes() -> None:
-    """Kubernetes' admission adds the toleration, but not to pods with claims alone."""
+    """Kubernetes adds the toleration at admission, but not to pods that only have resource claims."""
     own = [{"key": "own", "operator": "Exists"}]
     specs = pod_spec(tolerations=own), pod_spec(tolerations=own, chips=0, resourceClaims=[{"name": "tpu"}])
     pods = [pod for spec in specs for pod in leaders(WorkloadKind.JOBSET, raw_jobset(pod=spec))]
@@ -142,8 +144,8 @@ def test_pods_tolerate_the_taint_of_tpu_nodes() -> None:
     ]
 
 
-def test_a_group_without_a_size_has_a_leader_and_so_has_a_job_without_parallelism() -> None:
-    """The API server sets 1."""
+def test_missing_size_replicas_and_parallelism_count_as_1() -> None:
+    """The API server sets missing values to 1."""
     (template,) = templates_of(WorkloadKind.JOB, raw_job(parallelism=None))
     assert template.pods == 1
     raw = raw_lws()

@@ -1,4 +1,4 @@
-"""What is planned for manifests: the same as in a cluster, and every mistake with its line."""
+"""Tests of the plan for manifests: it has the pools of a decision, and every mistake with its line."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from tests.support.objects import (
 from tests.support.settings import settings
 from tests.support.world import World
 
-#: The machine may be busy.
+#: Time-out in seconds that even a busy machine does not exceed.
 pytestmark = pytest.mark.timeout(60)
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-#: Those of workloads with pods; the node groups are for clusters without node pools.
+#: Examples of workloads that have pods and run on node pools.
 FILES = sorted(
     file
     for file in EXAMPLES.rglob("*.yaml")
@@ -52,12 +52,12 @@ FILES = sorted(
     and file.name != "queue.yaml"
 )
 SERVING = settings(serve_jobs=True)
-#: Labels that follow from the UID of an object.
+#: Labels that depend on the UID of an object.
 UNKNOWN = (constants.POOL_JOBSET_UID, constants.POOL_WORKLOAD_UID, constants.NODEPOOL_HASH)
 
 
 def plan_text(text: str, settings_: Settings = SERVING) -> Forecast:
-    """Plan the documents of a text; it is YAML."""
+    """Plan the documents of a YAML text."""
     documents, problems = read_documents("f", text)
     assert problems == []
     return forecast([each for document in documents for each in objects_of(document)], settings_, GKE_RULES)
@@ -68,7 +68,7 @@ def plan(*raws: dict[str, Any], settings_: Settings = SERVING) -> Forecast:
 
 
 def bodies(requests: list[Any]) -> list[dict[str, Any]]:
-    """Return what is sent to GKE, without what follows from UIDs."""
+    """Return the request bodies for GKE without the parts that depend on UIDs."""
     found = []
     for request in requests:
         body = create_request_json("projects/p/locations/l/clusters/c", request)
@@ -80,8 +80,8 @@ def bodies(requests: list[Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=[str(each.relative_to(EXAMPLES)) for each in FILES])
-def test_the_pools_of_every_example_are_those_of_the_decision_in_a_world(file: Path) -> None:
-    """Equal requests, apart from what follows from UIDs."""
+def test_pools_of_every_example_are_those_of_a_decision(file: Path) -> None:
+    """The requests are equal, except for the parts that depend on UIDs."""
     documents = yaml.safe_load_all(file.read_text(encoding="utf-8"))
     (raw,) = (each for each in map(cluster_of, documents) if each["kind"] in set(WorkloadKind))
     raw["metadata"] |= {"namespace": "default", "uid": "0b1e7f8a-6f3c-4f0e-9a52-0c8f6a7e1d20"}
@@ -95,7 +95,7 @@ def test_the_pools_of_every_example_are_those_of_the_decision_in_a_world(file: P
         together = constants.ALL_OR_NOTHING in {**workload.annotations, **workload.groups[0].template.annotations}
         pod = make_pod(workload, job=number, group_name=group, group_key=group_key("default", group))
         if together:
-            # The plan expects of admission that it marks pods that start together.
+            # The plan assumes that admission marks pods that start together.
             marks = labels_of(f"j-{pod.group_key}", "default")
             selector = {**pod.requirements.node_selector, **marks}
             pod = replace(pod, requirements=replace(pod.requirements, node_selector=selector))
@@ -107,14 +107,14 @@ def test_the_pools_of_every_example_are_those_of_the_decision_in_a_world(file: P
     assert decided
 
 
-def test_the_example_of_a_buffer_has_a_pool_for_each_slice() -> None:
+def test_example_of_a_buffer_has_a_pool_for_each_slice() -> None:
     found = forecast(read_manifests([str(EXAMPLES / "capacity-buffer")]).documents, SERVING, GKE_RULES)
     assert found.all_served
     assert [(each.request.topology, each.request.hosts) for each in found.pools] == [("4x4", 4)] * 2
 
 
-def test_the_jobset_of_the_example_of_a_training_runtime_has_a_pool() -> None:
-    """Trainer makes it of the runtime's template: a JobSet of the TrainJob's name, with as many pods as nodes."""
+def test_jobset_of_the_training_runtime_example_has_a_pool() -> None:
+    """Trainer creates the JobSet from the template of the runtime, with the TrainJob's name and a pod per node."""
     text = (EXAMPLES / "kubeflow-trainer" / "training-runtime.yaml").read_text(encoding="utf-8")
     runtime, train_job = yaml.safe_load_all(text)
     template, (job,) = runtime["spec"]["template"], runtime["spec"]["template"]["spec"]["replicatedJobs"]
@@ -125,8 +125,8 @@ def test_the_jobset_of_the_example_of_a_training_runtime_has_a_pool() -> None:
     assert [(each.request.topology, each.request.hosts) for each in found.pools] == [("4x4", 4)]
 
 
-def test_with_the_uid_of_the_object_the_names_are_exact() -> None:
-    """As in what `kubectl get -o yaml` prints; a status there says nothing of a new object."""
+def test_pool_names_are_exact_if_the_object_has_a_uid() -> None:
+    """`kubectl get -o yaml` prints the UID, and a status, which does not apply to a new object."""
     raw = raw_jobset(uid="0b1e7f8a-6f3c-4f0e-9a52-0c8f6a7e1d20", replicas=2, status={"terminalState": "Completed"})
     workload = workloads.JOBSET.parse({**raw, "status": {}})
     assert workload is not None
@@ -153,7 +153,7 @@ def _jobs_of(**options: Any) -> list[dict[str, Any]]:
 
 TEMPLATE = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "template", "namespace": "default"}}
 FOUR = {"containers": [{"resources": {"limits": {constants.TPU_RESOURCE: "four"}}}]}
-#: Object, the text that stands in the line of the mistake, and words of what is said of it.
+#: Object, text of the line with the mistake, and part of the message.
 MISTAKES = [
     pytest.param(
         raw_job("my-sweep", pod=pod_spec(topology="2x2x3")), "2x2x3", "topology 2x2x3 is not valid", id="a topology"
@@ -248,8 +248,8 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("raw", "marked", "words"), MISTAKES)
-def test_a_mistake_is_told_with_its_line(raw: dict[str, Any], marked: str, words: str) -> None:
-    """The line of the field that is wrong, beside an object that is served all the same."""
+def test_mistake_is_reported_with_its_line(raw: dict[str, Any], marked: str, words: str) -> None:
+    """The line contains the wrong field. A valid object in the same file is still planned."""
     text = yaml.safe_dump_all([raw_jobset("good"), raw])
     found = plan_text(text)
     told = [(each.line, each.message) for each in found.remarks if each.severity.refused]
@@ -257,11 +257,11 @@ def test_a_mistake_is_told_with_its_line(raw: dict[str, Any], marked: str, words
     assert [pool.slice_.workload.name for pool in found.pools] == ["good"]
     lines = [text.splitlines()[line - 1] for line, message in told if words in message]
     assert any(marked in line for line in lines), (told, lines)
-    # The object is named once.
+    # Each message names its object once.
     assert [each for each in map(str, found.remarks) if each.count("default/") > 1] == []
 
 
-def test_a_key_that_nobody_reads_is_told_but_for_those_of_namespaces() -> None:
+def test_unknown_key_is_reported_except_on_a_namespace() -> None:
     namespace = {
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -277,8 +277,8 @@ def test_a_key_that_nobody_reads_is_told_but_for_those_of_namespaces() -> None:
     assert len(told) == MOST_KEYS == 100
 
 
-def test_all_wishes_that_cannot_be_read_are_found_in_one_run_and_the_first_mistake_in_the_rest() -> None:
-    """Where the Events tell one after the other."""
+def test_plan_reports_all_invalid_annotations_and_the_first_other_mistake() -> None:
+    """Events report such mistakes one after the other."""
     raw = raw_lws(
         size=5,
         uid="",
@@ -300,13 +300,13 @@ def test_all_wishes_that_cannot_be_read_are_found_in_one_run_and_the_first_mista
     assert len({message for _, message in told}) == len(told)
 
 
-def test_what_is_missing_of_a_selector_is_told_of_the_selector() -> None:
+def test_missing_key_of_a_node_selector_is_reported_at_the_selector() -> None:
     raw = raw_lws()
     del raw["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["nodeSelector"][constants.TPU_TOPOLOGY]
     assert [each.path[-1] for each in plan(raw).remarks] == ["nodeSelector"]
 
 
-def test_a_namespace_in_the_files_may_have_the_opt_in_label() -> None:
+def test_opt_in_label_of_a_namespace_in_the_files_counts() -> None:
     opted = settings(opt_in_label=("tpu", "yes"))
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": {"tpu": "yes"}}}
     assert plan(space, raw_jobset(), settings_=opted).all_served
@@ -331,7 +331,7 @@ def test_a_namespace_in_the_files_may_have_the_opt_in_label() -> None:
         ),
     ],
 )
-def test_what_is_no_mistake_is_a_note(raw: dict[str, Any], words: str, pools: int) -> None:
+def test_remark_without_a_mistake_leaves_the_object_served(raw: dict[str, Any], words: str, pools: int) -> None:
     found = plan(raw)
     assert found.all_served
     assert len(found.pools) == pools
@@ -347,8 +347,8 @@ def test_what_is_no_mistake_is_a_note(raw: dict[str, Any], words: str, pools: in
         ),
     ],
 )
-def test_what_is_not_accepted_takes_nothing_from_the_others(refused: dict[str, Any], serving: Settings) -> None:
-    """The limit is for eight chips, and the other object has them."""
+def test_rejected_object_does_not_count_in_a_limit(refused: dict[str, Any], serving: Settings) -> None:
+    """The limit allows 8 chips, which the other object gets."""
     found = plan(refused, raw_jobset("good"), settings_=serving)
     assert [pool.slice_.workload.name for pool in found.pools] == ["good"]
     assert not any("MAX_CHIPS" in str(each) for each in found.remarks)
@@ -363,14 +363,14 @@ def test_what_is_not_accepted_takes_nothing_from_the_others(refused: dict[str, A
         (raw_lws(replicas=0), "spec.replicas is 0"),
     ],
 )
-def test_what_has_no_pods_gets_nothing(raw: dict[str, Any], words: str) -> None:
+def test_workload_without_pods_gets_a_remark_and_no_pool(raw: dict[str, Any], words: str) -> None:
     found = plan(raw)
     assert (found.pools, found.all_served) == ((), True)
     assert any(words in each.message for each in found.remarks)
 
 
-def test_a_group_that_is_wrong_and_not_served_is_told_both() -> None:
-    """No Event tells either, for whoever is not served gets none."""
+def test_group_that_is_wrong_and_unserved_gets_both_remarks() -> None:
+    """Events report neither of them, because unserved workloads get no Events."""
     raw = raw_lws(pod={**pod_spec(), "nodeSelector": {}})
     raw["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = {"spec": pod_spec(chips=0)}
     found = plan(raw)
@@ -391,21 +391,21 @@ def test_requests_and_buffers_are_planned_with_the_templates_of_the_files() -> N
 
 
 @pytest.mark.parametrize("two", [(raw_jobset(uid=""), raw_jobset(uid="", replicas=4)), (raw_request(), raw_request())])
-def test_what_is_there_twice_is_planned_once(two: tuple[Any, Any]) -> None:
-    """`kubectl apply` would change the first into the second."""
+def test_object_that_occurs_twice_is_planned_once(two: tuple[Any, Any]) -> None:
+    """`kubectl apply` would update the first object to the second."""
     found = plan(*two, {**TEMPLATE, "template": {"spec": pod_spec()}})
     assert len({each.slice_.workload.uid for each in found.pools}) == 1
     assert "occurs twice, first in f:1" in found.remarks[0].message
 
 
-def test_lists_are_read() -> None:
-    """As `kubectl get -o yaml` prints several objects."""
+def test_items_of_a_list_are_planned() -> None:
+    """`kubectl get -o yaml` prints several objects as a List."""
     raw = {"apiVersion": "v1", "kind": "List", "items": [raw_jobset("a"), raw_jobset("b")]}
     assert {each.slice_.workload.name for each in plan(raw).pools} == {"a", "b"}
 
 
-def test_choices_are_listed_in_order_with_those_that_are_not_possible() -> None:
-    """On-demand first; spot is not possible without the toleration."""
+def test_choices_are_listed_in_order_including_impossible_ones() -> None:
+    """Spot is impossible, because the pod lacks the toleration."""
     raw = raw_jobset(metadata={"annotations": {constants.CAPACITY: "on-demand, spot"}})
     (pool,) = plan(raw).pools
     assert [(str(each.choice), bool(each.problem)) for each in pool.options] == [
@@ -415,14 +415,14 @@ def test_choices_are_listed_in_order_with_those_that_are_not_possible() -> None:
 
 
 @pytest.mark.parametrize(("missing", "name", "what"), [("apiVersion", "train", "train"), ("kind", "", "it")])
-def test_what_is_no_object_says_what_it_has_not(missing: str, name: str, what: str) -> None:
+def test_remark_on_an_incomplete_object_names_the_missing_field(missing: str, name: str, what: str) -> None:
     raw = raw_jobset(name)
     del raw[missing]
     words = f"{what} is not a Kubernetes object: it has no {missing}; add what is missing"
     assert [each.message for each in plan(raw).remarks] == [words]
 
 
-def test_no_more_is_planned_than_a_cluster_could_have() -> None:
+def test_number_of_planned_slices_is_limited() -> None:
     counts = (2500, MOST_SLICES - 2500, 1)
     found = plan(*(raw_jobset(f"a{number}", uid="", replicas=count) for number, count in enumerate(counts)))
     assert ["a2" in str(each) for each in found.remarks if "slices are planned at once" in each.message] == [True]
@@ -431,8 +431,8 @@ def test_no_more_is_planned_than_a_cluster_could_have() -> None:
 
 @hypothesis_settings(max_examples=250, deadline=None)
 @given(st.data())
-def test_wrong_types_anywhere_never_crash(data: st.DataObject) -> None:
-    """Nor do they cost the other objects their pools."""
+def test_field_of_a_wrong_type_causes_no_error(data: st.DataObject) -> None:
+    """The pool of the valid object is still planned."""
     asks, workloads = (
         (raw_request(), raw_buffer(), {**TEMPLATE, "template": {}}),
         (raw_jobset(uid=""), raw_job(uid=""), raw_lws(uid="")),
@@ -445,8 +445,8 @@ def test_wrong_types_anywhere_never_crash(data: st.DataObject) -> None:
     assert all(str(each) for each in found.remarks)
 
 
-def test_what_pods_share_is_read_once() -> None:
-    """Thousands of pods of thousands of containers take no longer than one of them."""
+def test_template_that_pods_share_is_read_once() -> None:
+    """Planning 4,096 pods of 2,000 containers takes no longer than planning one of them."""
     container = {"resources": {"limits": {constants.TPU_RESOURCE: "4"}}}
     raw = raw_jobset(uid="", replicas=4096, pod={**pod_spec(), "containers": [container] * 2000})
     (remark,) = plan(raw).remarks

@@ -1,4 +1,4 @@
-"""What is said of one object before it is there: for an admission webhook, from decoded JSON alone."""
+"""Tests of the findings on one object before its creation, from decoded JSON only, as in an admission webhook."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.counting import counted
 from tests.support.objects import Json, pod_spec, raw_job, raw_jobset, raw_lws, raw_pod, raw_stateful_set
 from tests.support.settings import settings
 
-#: The machine may be busy.
+#: Time-out in seconds that even a busy machine does not exceed.
 pytestmark = pytest.mark.timeout(60)
 
 SERVING = settings(serve_jobs=True)
@@ -34,8 +34,8 @@ def judged(raw: object, settings_: Settings = SERVING, **options: Any) -> tuple[
     return judge(raw, settings_, GKE_RULES, **options)
 
 
-def test_errors_come_first() -> None:
-    """Whoever shows only some of them shows those."""
+def test_findings_are_ordered_by_severity() -> None:
+    """A client that shows only the first findings then shows the errors."""
     raw = raw_jobset(
         parallelism=1,
         spec={"suspend": True},
@@ -60,24 +60,24 @@ def test_errors_come_first() -> None:
     ],
 )
 def test_limits_count_all_slices(changes: dict[str, Any], replicas: int, words: str) -> None:
-    """Although only a few of them are looked at."""
+    """The slices are counted, although only a few of them are examined."""
     found = [each.message for each in judged(raw_jobset(uid="", replicas=replicas), settings(**changes))]
     assert bool(found) == bool(words), found
     assert not words or any(words in each for each in found), found
 
 
-def test_labels_of_the_namespace_are_not_judged() -> None:
+def test_missing_opt_in_label_causes_no_finding() -> None:
     assert judged(raw_jobset(), settings(opt_in_label=("tpu", "yes"))) == ()
 
 
-def test_the_namespace_of_the_request_counts() -> None:
+def test_namespace_of_the_request_is_used_if_the_object_has_none() -> None:
     only = settings(namespaces=("team-a",))
     assert judged(raw_jobset(namespace=""), only, namespace="team-a") == ()
     (found,) = judged(raw_jobset(namespace=""), only, namespace="team-b")
     assert "namespace team-b is not among SERVED_NAMESPACES" in found.message
 
 
-def test_a_name_may_be_generated() -> None:
+def test_finding_on_an_object_with_a_generated_name_has_a_subject() -> None:
     raw = raw_jobset(pod=pod_spec(topology="2x2x3"))
     raw["metadata"] = {"generateName": "train-", "namespace": "default"}
     assert ["train-xxxxx" in each.subject for each in judged(raw)] == [True]
@@ -110,7 +110,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("raw", HOSTILE)
 def test_work_is_bounded_by_the_size_of_the_object(raw: Json) -> None:
-    """And not by what it asks for: counted in calls, which no busy machine changes."""
+    """Numbers in the object do not matter. Calls are counted, because times depend on the load of the machine."""
     _, calls = counted(lambda: judged(raw))
     assert calls < 110_000 + 2 * len(json.dumps(raw))
 
@@ -124,7 +124,7 @@ def nested(depth: int) -> Any:
 
 @pytest.mark.parametrize("where", ["metadata", "spec", "kind", "replicatedJobs", "labels", "chips"])
 @pytest.mark.parametrize("value", [nested(5_000), 10**5000], ids=["nested deeper than Python calls", "many digits"])
-def test_what_python_cannot_print_is_no_error(where: str, value: Any) -> None:
+def test_value_that_python_cannot_print_causes_no_error(where: str, value: Any) -> None:
     raw = raw_jobset(metadata={"labels": {}})
     (job,) = raw["spec"]["replicatedJobs"]
     holder = {
@@ -136,7 +136,7 @@ def test_what_python_cannot_print_is_no_error(where: str, value: Any) -> None:
     assert isinstance(judged(raw), tuple)
 
 
-def test_it_needs_no_yaml_and_no_command_line() -> None:
+def test_admission_does_not_import_yaml_or_the_command_line() -> None:
     script = (
         "import sys; import provisioner.slices.admission, provisioner.slices.suppliers.gke.rules; "
         "sys.exit(', '.join({'yaml', 'click', 'google', 'kubernetes', 'structlog'} & set(sys.modules)) or 0)"
@@ -150,8 +150,8 @@ WHOLE = (raw_jobset(uid="", replicas=2), raw_lws(uid=""), raw_job(uid=""), raw_p
 
 @hypothesis_settings(max_examples=200)
 @given(st.data())
-def test_any_json_is_judged(data: st.DataObject) -> None:
-    """Nothing is raised, all that is said can be shown, and it is the same as `plan` says of the object alone."""
+def test_any_json_gets_the_findings_of_the_plan(data: st.DataObject) -> None:
+    """No JSON raises an error, every finding can be printed, and `plan` has the same findings on the object."""
     found = judged(raw := spoilt(data, data.draw(st.sampled_from(WHOLE) | ANY_JSON)))
     for each in found:
         assert each.message

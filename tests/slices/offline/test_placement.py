@@ -1,4 +1,4 @@
-"""Whether a manifest keeps the pods of each slice on one node pool."""
+"""Tests of the warning for manifests that do not keep the pods of each slice on one node pool."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _selecting(**selector: str) -> Json:
     ],
     ids=["JobSet", "LeaderWorkerSet", "Job", "RayCluster"],
 )
-def test_slices_without_placement_are_warned_of_once_and_get_their_pools(raw: Json, words: str) -> None:
+def test_slices_without_placement_get_one_warning_and_their_pools(raw: Json, words: str) -> None:
     found = _plan(raw)
     assert found.pools
     assert found.all_served
@@ -82,7 +82,7 @@ def _with_namespace(value: str) -> list[Json]:
         pytest.param([_jobset(pod_spec(topology="9x9x9"))], id="slices that get no pool"),
     ],
 )
-def test_manifest_is_not_warned_of_if_each_slice_is_kept_on_one_pool(raws: list[Any]) -> None:
+def test_manifest_gets_no_warning_if_each_slice_is_kept_on_one_pool(raws: list[Any]) -> None:
     assert _warnings(*raws) == []
 
 
@@ -97,9 +97,9 @@ def test_manifest_is_not_warned_of_if_each_slice_is_kept_on_one_pool(raws: list[
         pytest.param([_with_strategy()], id="JobSet's selectors without exclusive placement"),
     ],
 )
-def test_manifest_is_warned_of_if_slices_may_mix(raws: list[Any]) -> None:
+def test_manifest_gets_a_warning_if_slices_may_mix(raws: list[Any]) -> None:
     assert len(_warnings(*raws)) == 1
 
 
-def test_buffer_is_not_warned_of_because_it_has_no_pods() -> None:
+def test_buffer_gets_no_warning_because_it_has_no_pods() -> None:
     assert _warnings(raw_buffer()) == []

@@ -1,4 +1,4 @@
-"""What pods and JobSets may name, where whoever runs the provisioner has said so."""
+"""Tests of the allow-lists of the administrator: names that pods and JobSets may use."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from tests.support.world import World
 
 
 def written(environment: Mapping[str, str]) -> Settings:
-    """Return settings as the environment has them."""
+    """Return the settings that are read from environment variables."""
     return read_settings(REQUIRED | environment)
 
 
 def reservation(path: str, settings_: Settings) -> str:
-    """Ask for a reservation."""
+    """Return the problem with a reservation, empty if it is allowed."""
     return allowlists.reservation_problem(path, settings_)
 
 
 def network(text: str, settings_: Settings) -> str:
-    """Ask for one network."""
+    """Return the problem with a network and subnetwork, empty if they are allowed."""
     vpc, _, subnet = text.partition(":")
     return allowlists.network_problem([Network(network=vpc, subnetwork=subnet)], settings_)
 
 
 def label(key: str, settings_: Settings) -> str:
-    """Ask for one label key."""
+    """Return the problem with a label key, empty if it is allowed."""
     return allowlists.label_problem([key], settings_)
 
 
@@ -54,19 +54,19 @@ CHECKS: dict[str, Any] = {
     [
         pytest.param(None, True, id="unset allows all"),
         pytest.param("none", False, id="none allows nothing"),
-        pytest.param("{}", True, id="its name allows it"),
+        pytest.param("{}", True, id="its name"),
         pytest.param("other, {}", True, id="its name among others"),
         pytest.param("other", False, id="another name"),
         pytest.param("{start}*", True, id="its beginning and a star"),
-        pytest.param("{start}", False, id="its beginning alone"),
+        pytest.param("{start}", False, id="its beginning without a star"),
         pytest.param("x{start}*", False, id="another beginning"),
-        pytest.param("*", True, id="a star alone allows all"),
+        pytest.param("*", True, id="only a star"),
     ],
 )
-def test_a_name_is_allowed_or_refused_with_the_name_of_the_setting(
+def test_rejected_name_is_reported_with_the_name_of_the_setting(
     *, variable: str, pattern: str | None, allowed: bool
 ) -> None:
-    """As the setting is written, for all five of them."""
+    """Patterns are read from the environment variables of all five settings."""
     check, name = CHECKS[variable]
     environment = {} if pattern is None else {variable: pattern.format(name, start=name[:2])}
     problem = check(name, written(environment))
@@ -103,7 +103,7 @@ def test_a_name_is_allowed_or_refused_with_the_name_of_the_setting(
         "the beginning of a name does not mean the project",
     ],
 )
-def test_reservations_are_told_apart_by_project(*, path: str, pattern: str, allowed: bool) -> None:
+def test_reservations_of_one_name_are_distinguished_by_project(*, path: str, pattern: str, allowed: bool) -> None:
     assert (reservation(path, settings(allowed_reservations=(pattern,))) == "") is allowed
 
 
@@ -122,7 +122,7 @@ def test_each_of_several_networks_has_to_be_allowed() -> None:
     assert "good" not in problem
 
 
-# --- What is bought ---
+# --- Requests ---
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_each_of_several_networks_has_to_be_allowed() -> None:
         ),
     ],
 )
-def test_what_a_pod_may_not_name_is_told_and_not_bought(
+def test_request_with_a_forbidden_name_raises_an_error(
     asked: dict[str, Any], changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UnmeetableError, match="ask the administrator to add it") as caught:
@@ -176,7 +176,7 @@ def test_what_a_pod_may_not_name_is_told_and_not_bought(
             {"node_service_account": "nodes@p.iam"},
             id="the service account of the settings",
         ),
-        pytest.param({}, {"node_service_account": "nodes@p.iam"}, id="a pod that names none"),
+        pytest.param({}, {"node_service_account": "nodes@p.iam"}, id="a pod without a service account"),
         pytest.param(
             {}, {"node_additional_networks": (Network(network="v", subnetwork="s"),)}, id="networks of the settings"
         ),
@@ -186,7 +186,9 @@ def test_what_a_pod_may_not_name_is_told_and_not_bought(
             id="a label that the settings copy",
         ),
         pytest.param(
-            {"selector": {"cost": "7"}, "labels": {"cost": "7"}}, {"pod_to_node_labels": ("cost",)}, id="also"
+            {"selector": {"cost": "7"}, "labels": {"cost": "7"}},
+            {"pod_to_node_labels": ("cost",)},
+            id="a selected label that the settings copy",
         ),
         pytest.param({"annotations": {constants.COPY_LABELS: "missing"}}, {}, id="a label that the pod does not have"),
         pytest.param(
@@ -208,15 +210,15 @@ def test_what_a_pod_may_not_name_is_told_and_not_bought(
         ),
     ],
 )
-def test_what_the_settings_use_is_always_allowed(asked: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_names_that_the_settings_use_are_always_allowed(asked: dict[str, Any], changes: dict[str, Any]) -> None:
     nothing: dict[str, Any] = dict.fromkeys(
         ("allowed_reservations", "allowed_service_accounts", "allowed_networks", "allowed_label_keys"), ()
     )
     assert pool_request(slice_of(**asked), settings(**nothing | changes), 0).hosts == 2
 
 
-def test_a_namespace_that_may_not_ask_is_told_and_the_others_are_served() -> None:
-    """Unlike SERVED_NAMESPACES, which leaves namespaces to somebody else without a word."""
+def test_forbidden_namespace_is_reported_and_others_are_served() -> None:
+    """SERVED_NAMESPACES, in contrast, silently ignores namespaces, which another provisioner may serve."""
     world = World(
         make_jobset(namespace="team-a"),
         make_jobset(namespace="other"),

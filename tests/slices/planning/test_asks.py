@@ -1,4 +1,4 @@
-"""ProvisioningRequests and CapacityBuffers: what they get, what their status says, and what becomes of their pools."""
+"""Tests of ProvisioningRequests and CapacityBuffers: their pools, and the conditions in their status."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.support.objects import raw_buffer, raw_request
 from tests.support.settings import settings
 from tests.support.world import World, failure
 
-#: Of two hosts.
+#: Pod template of a slice of two hosts.
 TEMPLATE = make_requirements(tolerations=())
 
 
 class Asking(World):
-    """A world with objects of the autoscaling API, whose statuses are written."""
+    """A world with ProvisioningRequests and CapacityBuffers; each step writes their statuses."""
 
     def __init__(self, *asks: dict[str, Any], marked: bool = False, **changes: Any) -> None:
         super().__init__(settings_=settings(**changes), marked=marked)
@@ -51,13 +51,13 @@ class Asking(World):
         self.deleted_workloads.add(WorkloadUid(f"uid-of-{name}"))
 
     def snapshot(self, **changes: Any) -> Snapshot:
-        """Return what the provisioner sees."""
+        """Return the snapshot with the virtual leader pods of the objects."""
         workloads, leaders = with_slices(self.workloads, self.templates)
         seen = super().snapshot(**changes)
         return replace(seen, workloads=workloads, pods=(*seen.pods, *leaders))
 
     def step(self, *, seconds: float = 1.0) -> Plan:
-        """Write the statuses, too."""
+        """Run one round and write the statuses of its plan."""
         plan = super().step(seconds=seconds)
         for each in plan.statuses:
             raw = self.raw[each.name]
@@ -68,14 +68,14 @@ class Asking(World):
         return plan
 
     def consume(self, name: str, replicas: int) -> Workload:
-        """Resume a JobSet whose pods use a request."""
+        """Add a JobSet whose pods use a request."""
         annotations = {constants.CONSUMES_REQUEST: name}
         jobset = make_jobset(f"of-{name}", replicas=replicas, template=replace(TEMPLATE, annotations=annotations))
         self.add(jobset)
         return jobset
 
     def conditions(self, name: str = "req") -> dict[str, str]:
-        """Return the messages of the conditions that are true."""
+        """Return the messages of the conditions that are true, by type."""
         found = self.raw[name].get("status", {}).get("conditions", [])
         return {each["type"]: each["message"] for each in found if each["status"] == "True"}
 
@@ -102,7 +102,7 @@ def test_a_request_is_served_as_a_whole_and_its_pods_use_its_pools() -> None:
 
 
 def served(*counts: int, **changes: Any) -> Asking:
-    """Return a world with a request that has been served."""
+    """Return a world with a provisioned request."""
     world = Asking(raw_request("req", *counts), **changes)
     world.run(2)
     world.finish_creates()
@@ -113,7 +113,7 @@ def served(*counts: int, **changes: Any) -> Asking:
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["in the order of names", "in the other order"])
 def test_pods_that_use_a_request_get_the_pools_whose_nodes_they_select(reverse: bool) -> None:
-    """Kueue's topology-aware scheduling chooses the nodes: other pools are equal, and useless to the pods."""
+    """Kueue's topology-aware scheduling chooses the nodes, so pods cannot use equal pools with other nodes."""
     world = served(4, marked=True)
     jobset = world.consume("req", 2)
     pools = dict(enumerate(sorted(world.pools, reverse=reverse)))
@@ -129,8 +129,8 @@ def test_pods_that_use_a_request_get_the_pools_whose_nodes_they_select(reverse: 
     } == {job: [make_marks(jobset, job=job)[constants.SLICE]] * 2 for job in pools}
 
 
-def test_people_are_told_what_a_slice_of_a_request_waits_for() -> None:
-    """Before it is served, while its pods come, and while they run."""
+def test_status_reason_of_a_request_slice_follows_its_pods() -> None:
+    """The reason changes when the pods are created and when they are bound."""
     world = Asking(raw_request("req", 2))
     reasons = []
     world.live(4)
@@ -146,7 +146,7 @@ def test_people_are_told_what_a_slice_of_a_request_waits_for() -> None:
     ]
 
 
-def test_nobody_else_takes_the_pools_of_a_request() -> None:
+def test_pools_of_a_request_are_not_used_by_other_workloads() -> None:
     world = served(4)
     stranger = make_jobset("stranger", replicas=2)
     world.add(stranger)
@@ -155,7 +155,7 @@ def test_nobody_else_takes_the_pools_of_a_request() -> None:
 
 
 def test_a_booking_ends_with_the_workload_that_used_it() -> None:
-    """Whose pods the scheduler put elsewhere, or that was too quick to be seen."""
+    """The booking ends even if no pod was seen on its pools: the workload ran elsewhere, or ended too quickly."""
     world = served(4)
     jobset = world.consume("req", 2)
     world.run(2)
@@ -166,7 +166,7 @@ def test_a_booking_ends_with_the_workload_that_used_it() -> None:
     assert len(world.deleted) == 2
 
 
-def test_a_booking_that_nobody_uses_expires_and_its_pools_go() -> None:
+def test_unused_booking_expires_and_its_pools_are_deleted() -> None:
     world = served(4)
     world.run(19, seconds=30.0)
     assert "BookingExpired" not in world.conditions()
@@ -174,14 +174,14 @@ def test_a_booking_that_nobody_uses_expires_and_its_pools_go() -> None:
     assert "on 0 of 2 node pools of the request after 10 minutes" in world.conditions()["BookingExpired"]
     world.run(3, seconds=30.0)
     assert len(world.deleted) == 2
-    # Pods that come later ask for themselves.
+    # Pods that are created later get new pools.
     world.consume("req", 2)
     world.run(2)
     assert len(world.created) == 2 + 2
 
 
 def test_a_booking_ends_when_some_pods_of_the_request_run_elsewhere() -> None:
-    """The scheduler puts them on any pool that fits."""
+    """The scheduler may bind the pods to any pool that fits."""
     first = make_jobset("first")
     world = Asking()
     world.add(first)
@@ -200,7 +200,7 @@ def test_a_booking_ends_when_some_pods_of_the_request_run_elsewhere() -> None:
     assert len(world.deleted) == 1
 
 
-def test_a_pool_that_is_lost_before_its_use_revokes_the_request() -> None:
+def test_request_is_revoked_if_a_pool_is_lost_before_its_use() -> None:
     world = served(4)
     lost = min(world.pools)
     world.remove_pool(lost)
@@ -210,7 +210,7 @@ def test_a_pool_that_is_lost_before_its_use_revokes_the_request() -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_stockout_fails_a_request_in_the_words_of_gke_and_gives_back_what_is_there(restart: bool) -> None:
+def test_request_fails_with_the_message_of_a_stockout_and_its_pools_are_deleted(restart: bool) -> None:
     world = Asking(raw_request("req", 4))
     world.run(2)
     first, second = sorted(world.pools)
@@ -225,8 +225,8 @@ def test_a_stockout_fails_a_request_in_the_words_of_gke_and_gives_back_what_is_t
     assert {first, second} == set(world.deleted)
 
 
-def test_a_request_waits_while_one_of_its_pools_tries_after_a_stockout() -> None:
-    """Retried by Kueue, it would fail each time, and the pool that tried would go unused."""
+def test_request_waits_while_a_pool_is_created_as_a_probe_after_a_stockout() -> None:
+    """If it failed, each retry by Kueue would fail as well, and the pool of the next try would not be used."""
     world = Asking(raw_request("req", 4))
     world.run(2)
     for name in sorted(world.pools):
@@ -268,7 +268,7 @@ def test_a_request_waits_while_one_of_its_pools_tries_after_a_stockout() -> None
         "opted in",
     ],
 )
-def test_what_can_never_be_had_fails_at_once(
+def test_impossible_request_fails_immediately(
     counts: tuple[int, ...], template: Requirements, limits: dict[str, Any], words: str
 ) -> None:
     world = Asking(**limits)
@@ -279,14 +279,14 @@ def test_what_can_never_be_had_fails_at_once(
     assert world.created == []
 
 
-def test_a_request_for_others_is_not_answered() -> None:
+def test_unserved_request_gets_no_status() -> None:
     world = Asking(raw_request("req", 3), opt_in_label=("team", "a"))
     world.run(2)
     assert "status" not in world.raw["req"]
 
 
-def test_a_request_that_is_served_in_part_fails() -> None:
-    """Its pools would be held for good."""
+def test_request_fails_if_a_slice_of_it_is_not_served() -> None:
+    """Otherwise the pools of its served slices would be held permanently."""
     raw = raw_request("req", 4, 2)
     raw["spec"]["podSets"][1]["podTemplateRef"] = {"name": "other"}
     world = Asking(raw)
@@ -296,8 +296,8 @@ def test_a_request_that_is_served_in_part_fails() -> None:
     assert world.pools == {}
 
 
-def test_what_a_namespace_asks_for_is_bounded() -> None:
-    """One small object would cost as much work as thousands of pods, and others wait meanwhile."""
+def test_slices_that_buffers_of_a_namespace_request_are_bounded() -> None:
+    """Otherwise one small object could cost as much work as thousands of pods, and delay other namespaces."""
     world = Asking(*(raw_buffer(f"b{number}", replicas=768) for number in range(7)), max_chips=8)
     world.run(1)
     read = [bool(world.conditions(f"b{number}")) for number in range(7)]
@@ -307,8 +307,8 @@ def test_what_a_namespace_asks_for_is_bounded() -> None:
     assert world.conditions("b5")
 
 
-def test_a_time_at_the_end_of_all_times_stops_nothing() -> None:
-    """Whoever may write the status of a request writes it."""
+def test_condition_time_in_the_year_9999_does_not_stop_decisions() -> None:
+    """A user who may write the status of a request can set any time in a condition."""
     world = served(2)
     for each in world.raw["req"]["status"]["conditions"]:
         each["lastTransitionTime"] = "9999-12-31T23:59:59Z"
@@ -338,10 +338,10 @@ def test_a_request_waits_for_its_templates_and_for_limits() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda name: raw_request(name, 2), lambda name: raw_buffer(name, replicas=1)])
-def test_limit_with_room_for_one_request_leaves_the_statuses_of_all_others(
+def test_limit_with_room_for_one_request_does_not_change_other_statuses(
     make: Callable[[str], dict[str, Any]],
 ) -> None:
-    """1,000 requests of one tenant had 1,000 writes each time that a pool of another tenant came or went."""
+    """In the past, 1,000 requests caused 1,000 writes whenever another tenant's pool was created or deleted."""
     first = make_jobset("first")
     world = Asking(max_chips=16)
     world.add(first, make_jobset("second"))
@@ -357,7 +357,7 @@ def test_limit_with_room_for_one_request_leaves_the_statuses_of_all_others(
 
 
 def test_place_at_a_capacity_that_was_out_of_stock_is_not_in_a_status() -> None:
-    """Each pool that comes up moves the places of all requests that wait for the capacity."""
+    """Each new pool changes the places of all requests that wait for the capacity, and would cause as many writes."""
     world = Asking(*(raw_request(f"r{number}", 2) for number in range(4)))
     world.run(2)
     for name in sorted(world.pools):
@@ -377,7 +377,7 @@ def test_place_at_a_capacity_that_was_out_of_stock_is_not_in_a_status() -> None:
     "raw", [raw_buffer(replicas=200), raw_request("warm", *(256,) * 3)], ids=["buffer", "requests"]
 )
 def test_chips_of_requests_and_buffers_of_a_namespace_are_limited_by_default(raw: dict[str, Any]) -> None:
-    """Requests and buffers have no pods, so that a ResourceQuota on chips does not count them."""
+    """A ResourceQuota on chips does not count requests and buffers, because they have no pods."""
     world = Asking(raw_request("a", 64), raw_request("b", 64), raw, max_creates_per_hour=None, concurrency=200)
     world.add(make_jobset("train", replicas=2))
     world.live(8)
@@ -388,7 +388,7 @@ def test_chips_of_requests_and_buffers_of_a_namespace_are_limited_by_default(raw
 
 
 def test_chips_of_a_request_count_for_its_pods_once_they_run() -> None:
-    """The namespace may hold the next slices: pods count in its ResourceQuota."""
+    """The namespace may then get further slices, because running pods count in its ResourceQuota."""
     world = Asking(raw_request("req", 4), raw_buffer(replicas=4), max_requested_chips_per_namespace=(("*", 32),))
     world.live(6)
     assert len(world.pools) == 4
@@ -400,7 +400,7 @@ def test_chips_of_a_request_count_for_its_pods_once_they_run() -> None:
     assert world.plans[-1].limits[0].used == 32
 
 
-def test_request_beside_a_stream_of_younger_marked_jobs_gets_the_pools_that_become_free() -> None:
+def test_request_gets_freed_pools_before_a_stream_of_younger_marked_jobs() -> None:
     world = Asking(max_chips=16, marked=True)
     jobs = [make_jobset(f"job{number:02}", created_at=after(10 * number)) for number in range(16)]
     world.add(*jobs[:2])
@@ -431,7 +431,7 @@ def test_idle_pools_serve_a_request_and_are_kept_over_a_restart() -> None:
     assert (world.deleted, "CapacityRevoked" in world.conditions()) == ([], False)
 
 
-def test_a_buffer_is_used_and_full_again() -> None:
+def test_buffer_is_refilled_after_a_job_uses_a_slice() -> None:
     world = Asking(raw_buffer(replicas=2))
     world.live(4)
     assert (len(world.created), world.raw["warm"]["status"]["replicas"]) == (2, 2)
@@ -450,7 +450,7 @@ def test_a_buffer_is_used_and_full_again() -> None:
     assert world.pools == {}
 
 
-def test_a_slice_that_waits_takes_a_pool_that_a_buffer_waits_for() -> None:
+def test_waiting_slice_gets_the_pool_that_was_created_for_a_buffer() -> None:
     world = Asking(raw_buffer(replicas=1))
     world.run(2)
     job = make_jobset("train")
@@ -473,7 +473,7 @@ def test_a_slice_that_waits_takes_a_pool_that_a_buffer_waits_for() -> None:
         ({"replicas": 1, "limits": {"cpu": 4}}, 0),
     ],
 )
-def test_how_many_slices_a_buffer_has(spec: dict[str, Any], slices: int) -> None:
+def test_slices_of_a_buffer_follow_replicas_limits_and_percentage(spec: dict[str, Any], slices: int) -> None:
     world = Asking()
     world.add(make_jobset("train", replicas=3))
     world.live(4)
@@ -484,7 +484,9 @@ def test_how_many_slices_a_buffer_has(spec: dict[str, Any], slices: int) -> None
 
 
 @pytest.mark.parametrize(("changes", "ends"), [({"suspended": True}, False), ({"terminal_state": "Completed"}, True)])
-def test_a_booking_ends_with_its_workload_and_not_before_that_has_begun(changes: dict[str, Any], *, ends: bool) -> None:
+def test_booking_ends_if_its_workload_completed_but_not_if_it_is_suspended(
+    changes: dict[str, Any], *, ends: bool
+) -> None:
     world = served(4)
     jobset = world.consume("req", 2)
     world.end_pods(jobset)

@@ -1,4 +1,4 @@
-"""Node pools are open, free or assigned to one slice; running pods decide, and the labels need no memory."""
+"""Tests of open, free and assigned pools: running pods decide, and the labels survive a restart."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from tests.support.world import World, failure
 
 OPEN: Mapping[str, None] = dict.fromkeys(MARKS)
 TRAIN, RIVAL = make_jobset("train"), make_jobset("rival", namespace="other")
-#: Labels of the nodes of their pools.
+#: Node labels of pools that are assigned to TRAIN and to RIVAL.
 KEY, RIVALS = make_marks(TRAIN), make_marks(RIVAL)
 FORGED = {**KEY, constants.SLICE_NAMESPACE: RIVAL.namespace}
 
 
 def labels(world: World) -> list[dict[str, str]]:
-    """Return the labels of assignment of all nodes, by the names of the nodes."""
+    """Return the assignment labels of each node, in the order of the node names."""
     nodes = sorted(world.nodes.values(), key=lambda node: node.name)
     return [{key: node.labels[key] for key in MARKS if key in node.labels} for node in nodes]
 
 
 def put_pool(world: World, workload: Workload, **marks: str) -> NodePool:
-    """Add the pool that was created for a workload, with labels of assignment on its nodes."""
+    """Add the pool of a workload, with assignment labels on its nodes."""
     pool = world.put_pool(make_pool(workload))
     label(world, **marks)
     return pool
 
 
 def label(world: World, **marks: str) -> None:
-    """Replace the labels of assignment of all nodes, as a user does with kubectl."""
+    """Replace the assignment labels of all nodes, as a user can do with kubectl."""
     for node in list(world.nodes.values()):
         kept = {key: value for key, value in node.labels.items() if key not in MARKS}
         world.put(replace(node, labels={**kept, **marks}))
@@ -97,7 +97,7 @@ def test_pool_that_nothing_needs_is_free_unless_it_is_open(before: dict[str, str
 
 @pytest.mark.parametrize("before", [KEY, {}, FREE, FORGED], ids=["own", "open", "free", "of another namespace"])
 def test_pool_with_pods_of_one_marked_slice_is_assigned_to_it(before: dict[str, str]) -> None:
-    """Labels that contradict the pods are corrected in one step: pods that run decide."""
+    """Running pods decide: labels that contradict them are corrected in one step."""
     world = marked_world()
     put_pool(world, TRAIN, **before)
     put_pods(world, TRAIN)
@@ -106,7 +106,7 @@ def test_pool_with_pods_of_one_marked_slice_is_assigned_to_it(before: dict[str, 
     assert labels(world) == [KEY, KEY]
 
 
-def test_node_without_pods_of_its_slice_is_assigned_after_a_live_look() -> None:
+def test_node_without_pods_of_its_slice_is_assigned_after_a_live_read() -> None:
     """The cache may not show a pod of another slice that was bound before the first pod of this slice."""
     world = marked_world(TRAIN)
     put_pool(world, TRAIN, **FREE)
@@ -120,7 +120,7 @@ def test_node_without_pods_of_its_slice_is_assigned_after_a_live_look() -> None:
     [
         pytest.param({}, {}, id="open"),
         pytest.param(FREE, {}, id="free"),
-        # Marked pods of the same slice may have used it, while the policy was being installed.
+        # The pool may have been assigned to marked pods of this slice while the admission policy was being installed.
         pytest.param(KEY, KEY, id="assigned to their slice"),
         pytest.param(RIVALS, {}, id="assigned to another slice"),
     ],
@@ -128,7 +128,7 @@ def test_node_without_pods_of_its_slice_is_assigned_after_a_live_look() -> None:
 def test_pool_with_unmarked_pods_is_open_unless_it_is_assigned_to_them(
     before: dict[str, str], after: dict[str, str]
 ) -> None:
-    """Unmarked pods that follow find a place only on nodes without labels."""
+    """Further unmarked pods of the slice can be bound only to nodes without assignment labels."""
     world = World()
     put_pool(world, RIVAL, **before)
     put_pods(world, TRAIN)
@@ -161,7 +161,7 @@ def freed_world() -> World:
     return world
 
 
-def test_pool_goes_from_one_slice_to_another_by_way_of_free() -> None:
+def test_pool_is_free_between_its_assignments_to_two_slices() -> None:
     """Before the first node is assigned, all nodes are verified."""
     world = freed_world()
     names = sorted(world.nodes)
@@ -173,8 +173,8 @@ def test_pool_goes_from_one_slice_to_another_by_way_of_free() -> None:
     assert (world.bound(RIVAL), len(world.created)) == (1, 1)
 
 
-def test_pool_with_a_late_pod_is_assigned_after_the_pod_is_gone() -> None:
-    """The cache did not show a pod of the first slice that was bound before its node became free."""
+def test_pool_with_an_uncached_pod_is_assigned_after_the_pod_is_deleted() -> None:
+    """The cache does not contain a pod of the first slice that was bound before the node became free."""
     world = freed_world()
     world.step()
     late = make_pod(TRAIN, node=max(world.nodes), marked=True)
@@ -203,7 +203,7 @@ def test_unmarked_slice_opens_a_free_pool_that_it_counts_on() -> None:
 
 
 def test_recreated_node_is_assigned_again() -> None:
-    """GKE recreates it with the labels from the creation of the pool."""
+    """GKE recreates the node with the labels that the pool had at its creation."""
     world = marked_world()
     pool = put_pool(world, RIVAL, **KEY)
     put_pods(world, TRAIN)
@@ -219,7 +219,7 @@ def test_recreated_node_is_assigned_again() -> None:
 @pytest.mark.parametrize("between", [False, True], ids=["pods bound", "between two attempts"])
 @pytest.mark.parametrize("first", [TRAIN, make_jobset("first")], ids=["its own pool", "the pool of another JobSet"])
 def test_restarted_provisioner_reads_the_assignment_back_from_the_nodes(first: Workload, *, between: bool) -> None:
-    """The JobSet restarts while a rival waits; the hints are lost. The rival got the pool of another JobSet."""
+    """The hints are lost, and a rival waits. In the past, the rival got a pool that was created for another JobSet."""
     world = marked_world(first, deletion_delay_seconds=3600.0, max_chips=8)
     world.live(4)
     if first is not TRAIN:
@@ -242,7 +242,7 @@ def test_restarted_provisioner_reads_the_assignment_back_from_the_nodes(first: W
 
 @pytest.mark.parametrize("by", ["restart", "recreation"])
 def test_workload_keeps_its_pool_while_a_rival_waits(by: str) -> None:
-    """Without assignment the rival took the pool at the first try. Key and name survive a recreation, not the UID."""
+    """Without assignment, the rival takes the pool. A recreated JobSet has the same key and name, but another UID."""
     world = marked_world(TRAIN, max_chips=8)
     world.live(4)
     world.add(RIVAL)
@@ -277,13 +277,13 @@ def test_edited_labels_of_a_pool_that_a_slice_waits_for_are_written_again() -> N
 
 
 def forged(workload: Workload, marks: Mapping[str, str], **changes: Any) -> Pod:
-    """Return a leader pod with marks of another slice."""
+    """Return a leader pod that selects the marks of another slice."""
     asked = make_requirements(selector=marks)
     return make_pod(workload, requirements=asked, **changes)
 
 
 @pytest.mark.parametrize("marks", [KEY, FORGED], ids=["another namespace", "the key of another"])
-def test_pod_with_a_forged_mark_gains_no_pool_of_another_slice(marks: dict[str, str]) -> None:
+def test_pod_with_a_forged_mark_gets_no_pool_of_another_slice(marks: dict[str, str]) -> None:
     world = marked_world(TRAIN, max_chips=8)
     world.live(4)
     without_rival(world)
@@ -298,7 +298,7 @@ def test_pod_with_a_forged_mark_gains_no_pool_of_another_slice(marks: dict[str, 
 
 
 def test_pool_is_not_kept_for_a_forged_mark() -> None:
-    """A pool that was once assigned to the key still has it among the labels of its configuration."""
+    """A pool that was created for the slice still has its key in the labels of its configuration."""
     world = marked_world(TRAIN)
     world.live(4)
     without_rival(world)
@@ -311,7 +311,7 @@ def test_pool_is_not_kept_for_a_forged_mark() -> None:
 
 
 def without_rival(world: World) -> None:
-    """Let no pod of the rival be bound: the API server rejects pods with forged marks."""
+    """Bind no pod of the rival: in a real cluster, the API server rejects pods with forged marks."""
     place = world._free_pool
     world._free_pool = lambda leader: [] if leader.namespace == RIVAL.namespace else place(leader)  # type: ignore[method-assign]
 
@@ -320,7 +320,7 @@ def without_rival(world: World) -> None:
 
 
 def test_pool_of_a_claimant_without_leader_keeps_its_labels() -> None:
-    """Between two attempts the pods to come have the same key."""
+    """The pods of the next attempt will have the same key."""
     world = marked_world(TRAIN)
     world.live(4)
     world.end_pods(TRAIN)
@@ -329,7 +329,7 @@ def test_pool_of_a_claimant_without_leader_keeps_its_labels() -> None:
 
 
 @pytest.mark.parametrize("raw", [raw_request("req", 2), raw_buffer(replicas=1)], ids=["request", "buffer"])
-def test_pool_of_a_request_or_buffer_is_free_until_a_marked_slice_takes_it(raw: dict[str, Any]) -> None:
+def test_pool_of_a_request_or_buffer_is_free_until_a_marked_slice_uses_it(raw: dict[str, Any]) -> None:
     world = Asking(raw, marked=True)
     (create,) = world.step().creates
     assert FREE.items() <= create.request.labels.items()

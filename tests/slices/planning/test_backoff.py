@@ -1,4 +1,4 @@
-"""How long to wait after which failure, and how many operations GKE takes at once."""
+"""Tests of the waits after each kind of failure, and of the bound on concurrent operations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SLICE = make_slice(make_jobset()).id
     ],
 )
 def test_waits_double_up_to_a_cap(kind: FailureKind, first: float, cap: float) -> None:
-    """Spread by a fifth at most, never longer than the cap, of the capacity or of the slice alone."""
+    """Each wait is shortened by up to a fifth. It applies to the capacity or, for other failures, only to the slice."""
 
     def failed(backoffs: Mapping[Any, Backoff], now: datetime) -> Mapping[Any, Backoff]:
         if backoff.concerns_capacity(failure(kind)):
@@ -59,28 +59,28 @@ def test_waits_double_up_to_a_cap(kind: FailureKind, first: float, cap: float) -
 @pytest.mark.parametrize(
     "kind", [FailureKind.INVALID, FailureKind.ALREADY_EXISTS, FailureKind.UNKNOWN_OUTCOME], ids=lambda kind: kind.value
 )
-def test_what_is_looked_up_adopted_or_refused_delays_nothing(kind: FailureKind) -> None:
+def test_rejected_existing_or_unknown_create_causes_no_slice_back_off(kind: FailureKind) -> None:
     assert not backoff.concerns_capacity(failure(kind))
     assert backoff.slice_failed({}, failure(kind), SLICE, NOW) == {}
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_a_pool_that_failed_delays_its_capacity_or_its_request(kind: FailureKind) -> None:
-    """Or it would be bought again and again; what says nothing of the capacity may be wrong with one request alone."""
+    """Otherwise the pool would be recreated repeatedly. Failures without a stockout may concern only this request."""
     key = KEY if kind in (FailureKind.STOCKOUT, FailureKind.QUOTA) else DIGEST
     assert set(backoff.pool_failed({}, failure(kind), KEY, DIGEST, NOW)) == {key}
-    # Pools of the Go provisioner tell no request.
+    # Pools of the Go provisioner do not contain the digest of their request.
     assert set(backoff.pool_failed({}, failure(kind), KEY, "", NOW)) == {KEY}
 
 
-def test_failures_that_were_under_way_together_count_once() -> None:
+def test_failures_of_concurrent_creates_count_once() -> None:
     once = backoff.pool_failed({}, failure(FailureKind.STOCKOUT), KEY, DIGEST, NOW)
     twice = backoff.pool_failed(once, failure(FailureKind.STOCKOUT, "newer words"), KEY, DIGEST, after(5))
     assert twice[KEY] == replace(once[KEY], failure=failure(FailureKind.STOCKOUT, "newer words"))
 
 
-def test_others_that_are_out_of_stock_read_no_names_of_the_tenant_that_tried() -> None:
-    """GKE's message names the instance, and in it the workload."""
+def test_names_of_a_tenant_are_removed_from_stockout_messages() -> None:
+    """GKE names the instance, whose name contains the name of the workload. Other tenants see the message."""
     message = (
         "Not all instances running. [GCE_STOCKOUT]: Instance 'gke-c-secret-plan-0a1b2c3d4e-3c60-0000' creation failed"
     )
@@ -89,7 +89,7 @@ def test_others_that_are_out_of_stock_read_no_names_of_the_tenant_that_tried() -
     assert "[GCE_STOCKOUT]: Instance '…' creation failed" in backoffs[KEY].failure.message
 
 
-def test_a_reason_is_worth_more_than_none() -> None:
+def test_known_reason_is_preferred_to_an_unknown_one() -> None:
     known, unknown = failure(FailureKind.STOCKOUT), failure(FailureKind.UNAVAILABLE, "GKE gives no reason.")
     for reasons in ((known, unknown), (unknown, known)):
         backoffs: Mapping[str, Backoff] = {}
@@ -98,7 +98,7 @@ def test_a_reason_is_worth_more_than_none() -> None:
         assert (backoffs[KEY].failure, backoffs[KEY].failures) == (known, 1)
 
 
-def test_what_has_no_reason_at_first_may_turn_out_to_be_a_stockout() -> None:
+def test_failure_without_a_reason_is_replaced_by_a_later_stockout() -> None:
     unknown = backoff.pool_failed({}, failure(FailureKind.UNAVAILABLE), KEY, DIGEST, NOW)
     assert set(backoff.pool_failed(unknown, failure(FailureKind.STOCKOUT), KEY, DIGEST, after(1))) == {KEY}
 
@@ -108,8 +108,8 @@ def test_another_failure_of_the_same_capacity_lengthens_the_wait() -> None:
     assert backoff.pool_failed(backoffs, failure(FailureKind.QUOTA), KEY, DIGEST, after(1))[KEY].failures == 2
 
 
-def test_what_lasts_longest_is_what_blocks() -> None:
-    """Of the capacity's wait and the slice's own; and nothing blocks once it is over."""
+def test_longest_wait_of_capacity_and_slice_blocks() -> None:
+    """After its end, a wait no longer blocks."""
     backoffs = backoff.create_failed({}, failure(FailureKind.STOCKOUT), KEY, NOW)
     own = backoff.slice_failed({}, failure(FailureKind.UNAVAILABLE), SLICE, NOW)[SLICE]
     blocking = backoff.blocking(backoffs, KEY, own, NOW)
@@ -122,15 +122,15 @@ def test_what_lasts_longest_is_what_blocks() -> None:
     assert backoff.blocking(backoffs, KEY, own, after(60)) is None
 
 
-def test_success_forgets() -> None:
+def test_forget_removes_only_the_back_off_of_the_key() -> None:
     backoffs = backoff.create_failed({}, failure(FailureKind.STOCKOUT), KEY, NOW)
     assert backoff.forget(backoffs, "other") == backoffs
     assert backoff.forget(backoffs, KEY) == {}
 
 
 @pytest.mark.parametrize(("quota", "slices", "poll"), [(5, 24, 1.0), (1, 6, 1.0), (9, 60, 1.0), (5, 24, 0.25)], ids=str)
-def test_an_unknown_quota_is_used_up_with_few_rejected_calls(quota: int, slices: int, poll: float) -> None:
-    """The true quota is never told; at least 95 % of it is used until the last create."""
+def test_unknown_quota_is_used_with_few_rejected_calls(quota: int, slices: int, poll: float) -> None:
+    """GKE does not report the quota. On average, at least 95 % of it is used until the last create."""
     world = World(*(make_jobset(f"job{index}") for index in range(slices)))
     market, rejected = Market(world, seconds=20), 0
 
@@ -151,12 +151,12 @@ def test_an_unknown_quota_is_used_up_with_few_rejected_calls(quota: int, slices:
         used.append(min(quota, making()))
         assert len(used) < 5000, "the creates never end"
     assert sum(used) / (quota * len(used)) >= 0.95
-    # The first burst is rejected once; after that only probes are.
+    # Each create of the first burst is rejected at most once. After that, only probes are rejected.
     assert rejected <= slices + len(used) * poll / 5
 
 
-def test_a_request_that_is_refused_after_its_pool_has_failed_waits_as_at_first() -> None:
-    """And the other way round: neither says anything of the other."""
+def test_rejection_after_a_pool_failure_starts_with_the_shortest_wait() -> None:
+    """A pool failure after a rejection starts with the shortest wait as well: the causes are independent."""
     failed = backoff.pool_failed({}, failure(FailureKind.UNAVAILABLE), KEY, DIGEST, NOW)
     refused = backoff.pool_failed(failed, failure(FailureKind.INVALID), KEY, DIGEST, after(5), SLICE)[DIGEST]
     assert (refused.failures, refused.slice_id) == (1, SLICE)

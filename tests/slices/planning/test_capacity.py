@@ -1,4 +1,4 @@
-"""Where and on which terms a slice is bought: its choices, and what becomes of them when they are out of stock."""
+"""Tests of the capacity choices of a slice: order, zones, terms, and the fallback when a choice is out of stock."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.world import World, failure
 ALL_TOLERATIONS = (CHIP_TOLERATION, SPOT_TOLERATION)
 V5P = "tpu-v5p-slice"
 STOCKOUT = failure(FailureKind.STOCKOUT, "The zone is out of TPUs.")
-#: Why queued capacity is not served, and both ways out.
+#: Parts of the message on queued capacity: the reason, and both alternatives.
 _QUEUED = (
     "queued capacity is not supported; use flex-start, or let Kueue request slices",
     constants.PROVISIONING_CLASS,
@@ -44,7 +44,7 @@ _QUEUED = (
 
 
 def settings(**changes: Any) -> Any:
-    """Return settings; choices and zones are given as they are written."""
+    """Return settings; `capacity` and `zones` are given as text, as in the environment."""
     changes["capacity"] = parse_choices(changes.get("capacity", ""))
     changes["zones"] = parse_zones(changes.get("zones", ""))
     return base_settings(**changes)
@@ -73,23 +73,23 @@ def jobset_of(
 
 
 def slice_of(**changes: Any) -> Slice:
-    """Return one slice of such a JobSet."""
+    """Return one slice of a JobSet of `jobset_of`."""
     return make_slice(jobset_of(**changes))
 
 
 def request_of(slice_: Slice, **changes: Any) -> NodePoolRequest:
-    """Return the request of its best choice."""
+    """Return the node pool request for the first choice of a slice."""
     return pool_request(slice_, settings(**changes), 0)
 
 
 def refuse(**by_choice: Failure) -> Callable[[Create], Failure | None]:
-    """Let GKE refuse choices, by kind or by zone, both with underscores."""
+    """Return a `refuse_create` that fails creates by kind of capacity or by zone, both written with underscores."""
     table = {key.replace("_", "-"): each for key, each in by_choice.items()}
     return lambda create: table.get(create.request.capacity.value) or table.get(create.request.zone)
 
 
 def bought(world: World) -> list[str]:
-    """Return the choices that pools were made of, in words."""
+    """Return the choices of the created pools that still exist, as text."""
     return [str(choice_of(world.pools[name])) for name in world.created if name in world.pools]
 
 
@@ -99,19 +99,19 @@ def bought(world: World) -> list[str]:
 @pytest.mark.parametrize(
     ("asked", "changes", "want"),
     [
-        pytest.param({}, {}, ["on-demand in us-central2-b"], id="nothing asked is on-demand in GCP_ZONE"),
+        pytest.param({}, {}, ["on-demand in us-central2-b"], id="neither annotation nor setting"),
         pytest.param({}, {"capacity": "spot"}, ["spot in us-central2-b"], id="the setting"),
         pytest.param(
             {"annotations": {constants.CAPACITY: "flex-start"}},
             {"capacity": "spot"},
             ["flex-start in us-central2-b"],
-            id="the JobSet goes before the setting",
+            id="JobSet overrides setting",
         ),
         pytest.param(
             {"annotations": {constants.CAPACITY: "spot"}, "pod_annotations": {constants.CAPACITY: "on-demand"}},
             {"capacity": "flex-start"},
             ["on-demand in us-central2-b"],
-            id="the pod template goes before the JobSet",
+            id="pod template overrides JobSet",
         ),
         pytest.param(
             {},
@@ -122,25 +122,25 @@ def bought(world: World) -> list[str]:
                 "spot in us-central2-a",
                 "spot in us-central2-b",
             ],
-            id="every zone of a choice goes before the next choice",
+            id="all zones of a choice precede the next choice",
         ),
         pytest.param(
             {},
             {"capacity": "reservation/r1@us-central2-c, spot", "zones": "us-central2-a, us-central2-b"},
             ["reservation r1 in us-central2-c", "spot in us-central2-a", "spot in us-central2-b"],
-            id="a choice with a zone is tried in no other",
+            id="choice with a zone",
         ),
         pytest.param(
             {},
             {"capacity": "spot@us-central2-b, spot", "zones": "us-central2-b, us-central2-a"},
             ["spot in us-central2-b", "spot in us-central2-a"],
-            id="what two choices come to is tried once",
+            id="two choices with the same result",
         ),
         pytest.param(
             {"annotations": {constants.ZONES: "us-central2-c"}},
             {"zones": "us-central2-a"},
             ["on-demand in us-central2-c"],
-            id="zones of the JobSet go before the setting",
+            id="zones of the JobSet override setting",
         ),
         pytest.param(
             {
@@ -149,17 +149,19 @@ def bought(world: World) -> list[str]:
             },
             {"zones": "us-central2-a"},
             ["on-demand in us-central2-d"],
-            id="a zone that the pod selects is the only one",
+            id="zone that the pod selects",
         ),
         pytest.param(
             {"annotations": {constants.CAPACITY: "spot, reservation/r1, on-demand"}},
             {"force_on_demand": True},
             ["on-demand in us-central2-b"],
-            id="GCP_FORCE_ON_DEMAND leaves on-demand alone",
+            id="GCP_FORCE_ON_DEMAND",
         ),
     ],
 )
-def test_the_choices_of_a_slice(asked: dict[str, Any], changes: dict[str, Any], want: list[str]) -> None:
+def test_choices_of_a_slice_follow_pod_then_jobset_then_settings(
+    asked: dict[str, Any], changes: dict[str, Any], want: list[str]
+) -> None:
     assert [str(each) for each in choices_of(slice_of(**asked), settings(**changes)).open] == want
 
 
@@ -184,8 +186,8 @@ def test_the_choices_of_a_slice(asked: dict[str, Any], changes: dict[str, Any], 
         ),
     ],
 )
-def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str], want: str) -> None:
-    """Whatever annotations and settings say; and the pod fits the pool that is made."""
+def test_capacity_that_the_pod_selects_overrides_annotations_and_settings(selector: dict[str, str], want: str) -> None:
+    """The pod also fits the pool that is created."""
     slice_ = slice_of(selector=selector, annotations={constants.CAPACITY: "on-demand"})
     choices = choices_of(slice_, settings(capacity="spot, on-demand, reservation/r9"))
     assert [str(each) for each in choices.open] == [f"{want} in us-central2-b"]
@@ -246,7 +248,7 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
             id="v4 on flex-start",
         ),
         pytest.param(
-            # Nobody asked to pay for the other choice first.
+            # on-demand is not tried instead: the user did not ask to pay for it first.
             {"annotations": {constants.CAPACITY: "queued, on-demand"}},
             {},
             [f"annotation {constants.CAPACITY}='queued, on-demand' has 'queued'", *_QUEUED],
@@ -256,13 +258,13 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
             {"annotations": {constants.ZONES: "here"}, "selector": {constants.ZONE: "us-central2-b"}},
             {},
             [f"annotation {constants.ZONES}='here'"],
-            id="an annotation that cannot be read, also where a selector decides",
+            id="an invalid annotation that a selector overrides",
         ),
         pytest.param(
             {"selector": {constants.QUEUED: "true"}},
             {"force_on_demand": True},
             [f"the pod selects {constants.QUEUED}=true", *_QUEUED],
-            id="queued capacity where all is on-demand: to unset that would not help",
+            id="queued capacity with GCP_FORCE_ON_DEMAND",
         ),
         pytest.param(
             {
@@ -273,12 +275,14 @@ def test_what_the_pod_selects_is_kept_and_never_widened(selector: dict[str, str]
             },
             {},
             [constants.CAPACITY, constants.ZONES, "make 80 pairs of choice and zone, and at most 64 are read"],
-            id="more choices times zones than are read",
+            id="too many pairs of choice and zone",
         ),
     ],
 )
-def test_a_slice_without_any_choice_is_told(asked: dict[str, Any], changes: dict[str, Any], words: list[str]) -> None:
-    """The message says why and names what to change."""
+def test_slice_without_a_valid_choice_raises_an_error_with_the_reason(
+    asked: dict[str, Any], changes: dict[str, Any], words: list[str]
+) -> None:
+    """The message contains the reason and says what to change."""
     with pytest.raises(UnmeetableError) as caught:
         choices_of(slice_of(**asked), settings(**changes))
     for word in words:
@@ -307,10 +311,10 @@ def test_a_slice_without_any_choice_is_told(asked: dict[str, Any], changes: dict
         ),
     ],
 )
-def test_a_choice_that_cannot_be_is_left_out_and_told(
+def test_impossible_choice_is_skipped_and_reported(
     capacity: str, changes: dict[str, Any], want: list[str], words: str
 ) -> None:
-    """The others are tried, and the owner learns of it with the pool that is bought."""
+    """A pool of the next choice is created, and an Event names the skipped choice."""
     accelerator = changes.pop("accelerator", V5P)
     workload = jobset_of(annotations={constants.CAPACITY: capacity}, accelerator=accelerator)
     choices = choices_of(make_slice(workload), settings(**changes))
@@ -322,7 +326,7 @@ def test_a_choice_that_cannot_be_is_left_out_and_told(
     assert words in notice.message
 
 
-def test_a_label_that_is_not_copied_is_told_with_the_pool_that_is_bought() -> None:
+def test_label_that_is_not_copied_is_reported_although_a_pool_is_created() -> None:
     key = "node-restriction.kubernetes.io/team"
     plan = World(jobset_of(labels={key: "root"}, pod_annotations={constants.COPY_LABELS: key})).look()
     assert key not in plan.creates[0].request.labels
@@ -336,7 +340,7 @@ def test_a_choice_that_the_pod_does_not_tolerate_is_skipped() -> None:
     assert bought(world) == ["on-demand in us-central2-b"]
 
 
-def test_where_no_choice_fits_all_reasons_are_told() -> None:
+def test_notice_has_the_reasons_of_all_choices_if_none_fits() -> None:
     workload = jobset_of(tolerations=(CHIP_TOLERATION,), selector={constants.PROVISIONING: "standard"})
     (notice,) = World(workload, settings_=settings(capacity="spot, flex-start")).look().notices
     assert notice.reason == constants.INVALID_REQUEST
@@ -354,8 +358,8 @@ def test_where_no_choice_fits_all_reasons_are_told() -> None:
         (constants.MAX_RUN_DURATION, "1d"),
     ],
 )
-def test_an_annotation_that_cannot_be_read_is_told_and_costs_no_other_its_turn(key: str, text: str) -> None:
-    """With its key and value, on the pod and the JobSet."""
+def test_invalid_annotation_is_reported_and_does_not_delay_other_jobsets(key: str, text: str) -> None:
+    """The Event names the key and the value, and is recorded on the pod and the JobSet."""
     world = World(jobset_of("bad", annotations={key: text}, replicas=2), jobset_of("good"), settings_=settings())
     plan = world.look()
     assert [create.workload.name for create in plan.creates] == ["good"]
@@ -366,7 +370,7 @@ def test_an_annotation_that_cannot_be_read_is_told_and_costs_no_other_its_turn(k
         assert [each.kind for each in notice.objects] == ["Pod", "JobSet"]
 
 
-# --- What is asked of GKE ---
+# --- Requests to GKE ---
 
 
 @pytest.mark.parametrize(
@@ -378,7 +382,7 @@ def test_an_annotation_that_cannot_be_read_is_told_and_costs_no_other_its_turn(k
             {"annotations": {constants.MAX_RUN_DURATION: "2h"}},
             {"max_run_seconds": 3600.0},
             7200,
-            id="the annotation goes before the setting",
+            id="annotation overrides setting",
         ),
         pytest.param(
             {
@@ -387,12 +391,14 @@ def test_an_annotation_that_cannot_be_read_is_told_and_costs_no_other_its_turn(k
             },
             {},
             600,
-            id="the selector goes before the annotation",
+            id="selector overrides annotation",
         ),
         pytest.param({"annotations": {constants.MAX_RUN_DURATION: "168h"}}, {}, 604800, id="the longest"),
     ],
 )
-def test_the_max_run_duration_of_flex_start_nodes(asked: dict[str, Any], changes: dict[str, Any], want: int) -> None:
+def test_max_run_duration_follows_selector_then_annotation_then_setting(
+    asked: dict[str, Any], changes: dict[str, Any], want: int
+) -> None:
     slice_ = slice_of(**asked)
     assert request_of(slice_, capacity="flex-start", **changes).max_run_seconds == want
     if "selector" not in asked:
@@ -413,16 +419,14 @@ def test_the_max_run_duration_of_flex_start_nodes(asked: dict[str, Any], changes
     ],
     ids=["too short", "too long", "a selector too short", "a selector with a unit", "digits of another script"],
 )
-def test_a_max_run_duration_out_of_bounds_is_told(asked: dict[str, Any], words: str) -> None:
+def test_invalid_max_run_duration_is_reported(asked: dict[str, Any], words: str) -> None:
     (notice,) = World(jobset_of(**asked), settings_=settings(capacity="flex-start")).look().notices
     assert words in notice.message
 
 
 @pytest.mark.parametrize(("text", "taints"), [("on-demand", ()), ("flex-start", (HELD_LATE_TAINT,))])
-def test_pool_of_a_marked_slice_that_starts_together_is_free_or_tainted_if_nodes_come_late(
-    text: str, taints: tuple[Taint, ...]
-) -> None:
-    """The cluster autoscaler judges by the labels of the pool: it brings no nodes of a free pool for a marked pod."""
+def test_pool_of_a_marked_all_or_nothing_slice_is_free_or_tainted_if_late(text: str, taints: tuple[Taint, ...]) -> None:
+    """The cluster autoscaler compares labels of pool and pod: it adds no nodes to a free pool for a marked pod."""
     template = make_requirements(accelerator="tpu-v6e-slice", topology="2x4", tolerations=())
     workload = make_jobset(replicas=2, template=template, annotations={constants.ALL_OR_NOTHING: "true"})
     request = request_of(make_slice(workload, marked=True), capacity=text)
@@ -431,11 +435,11 @@ def test_pool_of_a_marked_slice_that_starts_together_is_free_or_tainted_if_nodes
     assert constants.HELD_LATE not in {taint.key for taint in GKE_RULES.expected_node(expected_pool(request)).taints}
 
 
-# --- Falling back ---
+# --- Fallback to the next choice ---
 
 
-def test_when_all_choices_are_out_of_stock_one_event_names_them_all() -> None:
-    """With GKE's words and the next tries; the loop wakes for the earliest."""
+def test_one_event_names_all_choices_if_all_are_out_of_stock() -> None:
+    """The Event has the messages of GKE and the times of the next tries. The loop wakes up for the earliest try."""
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = refuse(
         on_demand=failure(FailureKind.QUOTA, "Quota TPU_V5P."), spot=failure(FailureKind.STOCKOUT, "No v5p left.")
@@ -452,8 +456,8 @@ def test_when_all_choices_are_out_of_stock_one_event_names_them_all() -> None:
     assert plan.wake_at == min(each.until for each in world.memory.backoffs.values())
 
 
-def test_a_refused_choice_gives_way_to_the_next_and_is_not_held_against_it() -> None:
-    """A refusal concerns one request; out of stock for a moment, the second is tried again."""
+def test_next_choice_is_used_after_the_first_was_rejected() -> None:
+    """A rejection concerns only one choice: the second choice is tried again after its stockout."""
     world = World(jobset_of("one"), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = refuse(on_demand=failure(FailureKind.INVALID, "No such disk."), spot=STOCKOUT)
     world.run(3)
@@ -466,7 +470,7 @@ def test_a_refused_choice_gives_way_to_the_next_and_is_not_held_against_it() -> 
     assert bought(world) == ["spot in us-central2-b"]
 
 
-def test_all_choices_refused_are_told_as_a_failure() -> None:
+def test_slice_is_reported_as_failed_if_all_choices_are_rejected() -> None:
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot"))
     world.refuse_create = lambda create: failure(FailureKind.INVALID, f"Not {create.request.capacity.value}.")
     world.run(3)
@@ -476,8 +480,8 @@ def test_all_choices_refused_are_told_as_a_failure() -> None:
     assert "Not spot" in notice.message
 
 
-def test_what_concerns_every_call_blocks_all_choices_with_one_message() -> None:
-    """The permission to make pools is missing, whatever they are made of."""
+def test_missing_permission_blocks_all_choices_with_one_message() -> None:
+    """The permission to create pools is the same for every kind of capacity."""
     world = World(jobset_of(), settings_=settings(capacity="on-demand, spot, flex-start"))
     calls: list[str] = []
 
@@ -496,7 +500,7 @@ def test_what_concerns_every_call_blocks_all_choices_with_one_message() -> None:
 
 
 def one_in_each_zone(workload: Workload, **changes: Any) -> World:
-    """Return a world of two zones, of which each has one pool to give."""
+    """Return a world of two zones with capacity for one pool each."""
     world = World(workload, settings_=settings(zones="us-central2-a, us-central2-b", **changes))
     world.refuse_create = lambda create: (
         STOCKOUT if create.request.zone in {pool.zones[0] for pool in world.pools.values()} else None
@@ -505,13 +509,13 @@ def one_in_each_zone(workload: Workload, **changes: Any) -> World:
 
 
 def zones_bought(world: World) -> list[str]:
-    """Return the zones of the pools that were made."""
+    """Return the zones of the created pools."""
     return [world.pools[name].zones[0] for name in world.created]
 
 
 @pytest.mark.parametrize("by_annotation", [True, False])
 def test_all_pools_of_a_jobset_are_in_the_zone_of_the_first(*, by_annotation: bool) -> None:
-    """Also when that zone is out of stock for the rest: they wait, and are told."""
+    """If that zone is out of stock for the other slices, they wait and get an Event."""
     workload = jobset_of(replicas=3, annotations={constants.SAME_ZONE: "true"} if by_annotation else {})
     world = one_in_each_zone(workload, same_zone=not by_annotation)
     world.run(20)
@@ -525,13 +529,13 @@ def test_all_pools_of_a_jobset_are_in_the_zone_of_the_first(*, by_annotation: bo
     assert world.bound(workload) == 3
 
 
-def test_without_same_zone_the_slices_spread() -> None:
+def test_slices_are_created_in_several_zones_without_same_zone() -> None:
     world = one_in_each_zone(jobset_of(replicas=2))
     world.run(3)
     assert zones_bought(world) == ["us-central2-a", "us-central2-b"]
 
 
-def test_a_free_pool_of_another_zone_is_not_taken() -> None:
+def test_free_pool_of_another_zone_is_not_used_with_same_zone() -> None:
     workload, gone = jobset_of(replicas=2), jobset_of("gone", replicas=2)
     world = World(workload, settings_=settings(zones="us-central2-a, us-central2-b", same_zone=True))
     slow = {"deletion_delay_seconds": 3600.0}
@@ -545,7 +549,7 @@ def test_a_free_pool_of_another_zone_is_not_taken() -> None:
     assert far.name in world.pools
 
 
-def test_a_pod_that_selects_another_zone_than_its_siblings_is_told() -> None:
+def test_pod_that_selects_another_zone_than_its_jobset_is_reported() -> None:
     workload = jobset_of(replicas=2)
     world = World(settings_=settings(zones="us-central2-a, us-central2-b", same_zone=True))
     world.add(workload)
@@ -557,11 +561,11 @@ def test_a_pod_that_selects_another_zone_than_its_siblings_is_told() -> None:
     assert "must be in one zone, us-central2-a, but this slice may only be in us-central2-b" in notice.message
 
 
-# --- Capacity that comes late ---
+# --- Flex-start pools without nodes ---
 
 
 def flex_world(**changes: Any) -> tuple[World, Workload, Any]:
-    """Return a world with one flex-start pool that GKE calls up, without nodes."""
+    """Return a world with one flex-start pool that is RUNNING and has no nodes."""
     workload = jobset_of()
     world = World(workload, settings_=settings(capacity="flex-start", **changes))
     world.run(2)
@@ -572,8 +576,8 @@ def flex_world(**changes: Any) -> tuple[World, Workload, Any]:
     return world, workload, name
 
 
-def test_a_flex_start_pool_without_nodes_waits_for_hours_and_has_not_failed() -> None:
-    """It is neither replaced nor told of, and used when its nodes come."""
+def test_flex_start_pool_without_nodes_is_kept_for_hours_and_does_not_fail() -> None:
+    """The pool is neither replaced nor reported, and serves its slice when its nodes come after 12 hours."""
     world, workload, name = flex_world()
     world.run(12 * 60, seconds=60)
     assert (world.created, world.deleted) == ([name], [])
@@ -596,8 +600,8 @@ def test_a_flex_start_pool_without_nodes_serves_the_next_slice_of_its_shape() ->
 
 
 @pytest.mark.parametrize("made", [False, True], ids=["one node came", "the machines came, and no node is left"])
-def test_a_flex_start_pool_that_came_and_is_not_ready_is_replaced_as_others_are(*, made: bool) -> None:
-    """That is no capacity that is yet to come."""
+def test_flex_start_pool_that_lost_its_machines_is_replaced_like_other_pools(*, made: bool) -> None:
+    """A pool whose machines were provided once no longer counts as queued."""
     world, _, name = flex_world(ready_timeout_seconds=600.0)
     world.put(replace(world.pools[name], made=made))
     if not made:
@@ -609,8 +613,7 @@ def test_a_flex_start_pool_that_came_and_is_not_ready_is_replaced_as_others_are(
     assert len(world.created) == 2
 
 
-def test_a_choice_that_another_project_does_not_grant_costs_the_next_one_no_try() -> None:
-    """Not even where the wait is over again and again."""
+def test_next_choice_is_tried_before_forbidden_reservations_are_retried() -> None:
     workload = make_jobset(annotations={constants.CAPACITY: "reservation/r1, reservation/r2, on-demand"})
     world = World(workload)
     tried: list[str] = []
@@ -624,7 +627,7 @@ def test_a_choice_that_another_project_does_not_grant_costs_the_next_one_no_try(
     assert tried == ["r1", "r2", ""]
 
 
-def test_every_choice_refused_for_want_of_permission_is_tried_once_in_each_wait() -> None:
+def test_forbidden_choices_are_each_tried_once_per_wait() -> None:
     world = World(make_jobset(annotations={constants.CAPACITY: "reservation/r1, reservation/r2"}))
     tried: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The decision as a whole, over the life of worlds."""
+"""Tests of whole decisions over many rounds of a simulated cluster."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.world import World, failure
 
 
 def stocked_out(world: World, name: str) -> None:
-    """Let a pool in the making end in a stockout."""
+    """Let the creation of a pool end in a stockout."""
     pool = next(pool for pool in world.pools.values() if pool.name == name)
     world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.STOCKOUT, "No v4 left.")))
 
 
-def test_a_gang_has_its_slices_before_its_pods_are_there_and_one_that_never_starts_is_reported() -> None:
-    """Exclusive placement and the gang wait for each other."""
+def test_gated_gang_gets_its_pools_and_gated_exclusive_jobset_is_reported() -> None:
+    """With exclusive placement, the other pods are created after the leader is bound; a gang waits for all pods."""
     world = World()
     gang = make_jobset("gang", replicas=4)
     apart = make_jobset("apart", annotations={constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL})
@@ -36,7 +36,7 @@ def test_a_gang_has_its_slices_before_its_pods_are_there_and_one_that_never_star
     assert [each.objects[0].name for each in world.told(constants.NEVER_STARTS)] == ["apart"]
 
 
-def test_one_jobset_lives_and_leaves_nothing_behind() -> None:
+def test_jobset_passes_all_phases_and_leaves_the_memory_empty() -> None:
     workload = make_jobset()
     world = World(workload)
     world.run(2)
@@ -54,7 +54,7 @@ def test_one_jobset_lives_and_leaves_nothing_behind() -> None:
     assert replace(world.memory, operations=Memory().operations, usual_creation=None) == Memory()
 
 
-def test_nothing_is_decided_on_what_is_not_to_be_trusted() -> None:
+def test_decision_with_a_stale_watch_changes_nothing() -> None:
     world = World(make_jobset())
     world.put_pool(make_pool(make_jobset("gone")))
     world.memory = replace(world.memory, unneeded_since={make_pool(make_jobset("gone")).name: after(-1000)})
@@ -64,8 +64,8 @@ def test_nothing_is_decided_on_what_is_not_to_be_trusted() -> None:
     assert plan.memory is before
 
 
-def test_a_jobset_that_asks_for_slice_resources_is_told_and_nothing_is_bought() -> None:
-    """The newest Go release serves it by other means, and so must nobody's pools."""
+def test_jobset_that_requests_slice_resources_is_reported_and_gets_no_pool() -> None:
+    """The newest release of the Go provisioner serves such JobSets with Slice resources, without node pools."""
     workload = make_jobset(labels={constants.SLICE_AUTOPROVISIONING: "sync"})
     plan = World(workload).step()
     assert (plan.creates, plan.deletes) == ((), ())
@@ -75,8 +75,8 @@ def test_a_jobset_that_asks_for_slice_resources_is_told_and_nothing_is_bought() 
     assert "slice-autoprovisioning=sync requests Slice resources" in said.message
 
 
-def test_an_old_pool_that_loses_a_node_does_not_end_the_back_off() -> None:
-    """Only a pool that was just made proves that there is capacity."""
+def test_old_pool_that_is_ready_again_does_not_end_the_back_off() -> None:
+    """Only a newly created pool proves that capacity is available."""
     running, waiting = make_jobset("running"), make_jobset("waiting")
     world = World(running)
     pool = world.put_pool(make_pool(running))
@@ -93,7 +93,7 @@ def test_an_old_pool_that_loses_a_node_does_not_end_the_back_off() -> None:
 
 
 def test_a_pool_with_errors_and_without_all_its_hosts_is_replaced_with_back_off() -> None:
-    """Not before NODEPOOL_READY_TIMEOUT, for GKE may be repairing it; and not over and over."""
+    """GKE may repair the pool within NODEPOOL_READY_TIMEOUT. Later replacements wait for the back-off."""
     workload = make_jobset()
     world = World(workload)
     world.run(2)
@@ -111,8 +111,8 @@ def test_a_pool_with_errors_and_without_all_its_hosts_is_replaced_with_back_off(
     assert world.deleted == [name]
 
 
-def test_a_pool_whose_delete_failed_half_way_is_replaced_at_once() -> None:
-    """Nothing brings back the nodes that the delete took."""
+def test_pool_whose_delete_failed_halfway_counts_as_failed_immediately() -> None:
+    """GKE does not recreate the nodes that the failed delete removed."""
     workload = make_jobset()
     world = World(workload)
     world.run(2)
@@ -127,8 +127,8 @@ def test_a_pool_whose_delete_failed_half_way_is_replaced_at_once() -> None:
     assert world.states()[name] == "failed"
 
 
-def test_a_pool_with_a_strange_taint_is_not_bought_twice_but_told() -> None:
-    """Something taints every new node: a runaway would buy the zone empty."""
+def test_unknown_taint_on_new_nodes_is_reported_and_creates_no_second_pool() -> None:
+    """If another controller taints every new node, replacing the pool would use up the capacity of the zone."""
     workload = make_jobset()
     world = World(workload)
     world.run(2)
@@ -146,7 +146,7 @@ def test_a_pool_with_a_strange_taint_is_not_bought_twice_but_told() -> None:
 
 
 def stuck_world(**changes: Any) -> World:
-    """Return a world in which a leader runs and its follower has been unschedulable for long."""
+    """Return a world in which a leader runs and its follower has been unschedulable for 601 s."""
     workload = make_jobset()
     world = World(workload, settings_=base_settings(**changes))
     pool = world.put_pool(make_pool(workload))
@@ -157,16 +157,16 @@ def stuck_world(**changes: Any) -> World:
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_stuck_slice_is_replaced_where_the_settings_say_so(*, replaced: bool) -> None:
-    """A pod runs there; elsewhere its owner judges that its job is stuck."""
+def test_stuck_slice_is_replaced_only_if_the_setting_allows_it(*, replaced: bool) -> None:
+    """A pod runs on the pool. Without the setting, the owner decides whether the job is stuck."""
     deletes = stuck_world(replace_stuck_slices=replaced).look().deletes
     want = [(DeleteReason.SLICE_STUCK, group_key("default", "train-slice-0"))] if replaced else []
     assert [(each.reason, each.spared_group) for each in deletes] == want
 
 
 @pytest.mark.parametrize("changes", [{"labels": {constants.DISABLE: "true"}}, {}], ids=["unserved", "provisioning"])
-def test_nobody_is_told_of_what_is_not_ours_or_not_late(changes: dict[str, Any]) -> None:
-    """Unserved pods get no Event; pools in the making take their time, and nobody is stuck as soon as one is made."""
+def test_unserved_or_newly_served_slice_is_not_reported_as_stuck(changes: dict[str, Any]) -> None:
+    """Unserved pods get no Event. A slice whose pool is in creation or has just become ready is not stuck."""
     world = World(make_jobset(**changes), settings_=base_settings(replace_stuck_slices=True))
     status = PoolStatus.RUNNING if changes else PoolStatus.PROVISIONING
     world.put_pool(make_pool(make_jobset(), status=status), ready=bool(changes))
@@ -178,7 +178,7 @@ def test_nobody_is_told_of_what_is_not_ours_or_not_late(changes: dict[str, Any])
     assert world.told(constants.STUCK) == []
 
 
-def test_the_list_is_polled_as_often_as_something_may_change() -> None:
+def test_pools_are_polled_more_often_while_changes_are_expected() -> None:
     assert World(make_jobset()).look().poll_seconds == 2
     assert World().look().poll_seconds == 60
     full = World(make_jobset(replicas=4))
@@ -189,8 +189,8 @@ def test_the_list_is_polled_as_often_as_something_may_change() -> None:
     assert "waits for other node pool operations" in plan.pools[-1].note
 
 
-def test_the_next_decision_is_due_when_the_first_thing_is() -> None:
-    """Not when the last is: two pools that nothing needs, one of them for ten seconds longer."""
+def test_next_decision_is_due_when_the_first_of_two_deletes_is() -> None:
+    """Two pools are unneeded, one of them for 10 s longer: that pool determines the time of the decision."""
     workloads = make_jobset("first"), make_jobset("second")
     world = World(*workloads)
     for workload in workloads:
@@ -208,7 +208,7 @@ def test_the_next_decision_is_due_when_the_first_thing_is() -> None:
 
 @pytest.mark.parametrize("state", [CallState.UNDER_WAY, CallState.ACCEPTED])
 def test_a_name_is_not_used_again_while_a_delete_of_it_is_open(state: CallState) -> None:
-    """The delete would count as the new pool's, whose slice would then buy another, and might even hit it."""
+    """The delete would be attributed to the new pool, so its slice would get yet another; it might even remove it."""
     workload = make_jobset()
     world = World(workload)
     world.memory = replace(world.memory, deletes={make_pool(workload).name: DeleteCall(state=state, since=after(1))})
@@ -217,7 +217,7 @@ def test_a_name_is_not_used_again_while_a_delete_of_it_is_open(state: CallState)
 
 
 def test_a_name_is_not_used_again_while_nodes_of_an_earlier_pool_are_seen() -> None:
-    """Another slice's pods on them would count as on the new pool, whose own slice would then buy another."""
+    """Pods of another slice on these nodes would count as bound to the new pool, whose slice would get yet another."""
     workload, other = make_jobset(), make_jobset("other")
     world = World(workload)
     world.workloads[other.uid] = other
@@ -227,8 +227,8 @@ def test_a_name_is_not_used_again_while_nodes_of_an_earlier_pool_are_seen() -> N
     assert world.created == [make_pool(workload, attempt=1).name]
 
 
-def test_nobody_counts_on_a_new_pool_because_it_had_an_earlier_one_of_that_name() -> None:
-    """Where a slice last ran is forgotten with the pool, so that the slice whose name it is keeps the next one."""
+def test_last_user_of_a_pool_is_forgotten_when_the_pool_is_deleted() -> None:
+    """Otherwise the last user would count on the next pool of that name, which is created for another slice."""
     workload, other = make_jobset(), make_jobset("other")
     world = World(workload)
     world.workloads[other.uid] = other
@@ -246,8 +246,8 @@ def test_nobody_counts_on_a_new_pool_because_it_had_an_earlier_one_of_that_name(
     assert world.created == [lent.name]
 
 
-def test_a_given_up_pool_that_is_used_again_keeps_no_other_from_being_replaced() -> None:
-    """One share of replacements must not be taken up for ever by what nobody replaces any more."""
+def test_given_up_pool_in_use_does_not_prevent_the_replacement_of_another() -> None:
+    """A given-up pool in use is no longer replaced, so it must not count in the share of concurrent replacements."""
     used, other = make_jobset("used"), make_jobset("other")
     world = World(used, other)
     for workload in (used, other):

@@ -1,4 +1,4 @@
-"""What a decision derives from what is seen: of pools, and of the labels of namespaces."""
+"""Tests of the data that a round derives from a snapshot: slices, pools, and which namespaces are served."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPT_IN = settings(opt_in_label=("tpu", "yes"))
 
 
 class CountedLabels(dict[str, dict[str, str]]):
-    """Labels of namespaces that count how often they are compared."""
+    """Namespace labels that count how often they are compared."""
 
     compared = 0
 
@@ -33,20 +33,20 @@ class CountedLabels(dict[str, dict[str, str]]):
 
 
 def round_after(last: Round | None, world: World, labels: dict[str, dict[str, str]]) -> Round:
-    """Begin a round in which namespaces have these labels."""
+    """Begin a round with these namespace labels, after the round `last`."""
     snapshot = replace(world.snapshot(), namespace_labels=labels)
     derived = last.derived if last is not None else NOT_DERIVED
     return begin_round(snapshot, world.memory, OPT_IN, GKE_RULES, world.now, derived)
 
 
 def waiting(count: int) -> tuple[list[Workload], World]:
-    """Return JobSets whose leaders wait."""
+    """Return JobSets whose leaders wait, and their world."""
     workloads = [make_jobset(f"train-{index}", replicas=1) for index in range(count)]
     return workloads, World(*workloads)
 
 
-def test_the_labels_of_namespaces_are_compared_once_a_round_and_not_for_each_workload() -> None:
-    """Whoever may create namespaces must not slow each decision for all workloads."""
+def test_namespace_labels_are_compared_once_per_round() -> None:
+    """Otherwise a user who may create namespaces could slow down every decision."""
     _, world = waiting(20)
     last = round_after(None, world, CountedLabels(default={"tpu": "yes"}))
     CountedLabels.compared = 0
@@ -55,8 +55,8 @@ def test_the_labels_of_namespaces_are_compared_once_a_round_and_not_for_each_wor
     assert CountedLabels.compared == 1
 
 
-def test_a_namespace_that_is_served_no_more_takes_its_slices_along() -> None:
-    """Nothing of the last round is believed where the labels have changed."""
+def test_slices_of_a_namespace_that_is_no_longer_served_are_unserved() -> None:
+    """Slices of the last round are not reused if the labels have changed."""
     _, world = waiting(2)
     before = round_after(None, world, {"default": {"tpu": "yes"}})
     after = round_after(before, world, {"default": {}})
@@ -64,8 +64,8 @@ def test_a_namespace_that_is_served_no_more_takes_its_slices_along() -> None:
     assert [each.served for each in after.slices.values()] == [False, False]
 
 
-def test_one_pod_that_changes_costs_its_own_workload_only() -> None:
-    """The slices of the others are the same objects."""
+def test_changed_pod_changes_only_the_slices_of_its_workload() -> None:
+    """The slices of the other workloads are the objects of the last round."""
     workloads, world = waiting(3)
     labels = {"default": {"tpu": "yes"}}
     before = round_after(None, world, labels)
@@ -86,7 +86,7 @@ ONE_CHIP = make_pool(
 
 
 def supply_of(pool: NodePool, *, memory: Memory | None = None, **node_changes: object) -> Supply:
-    """Return what a pool is worth with all its nodes there."""
+    """Return the supply of a pool whose nodes all exist."""
     nodes = make_nodes(pool, **node_changes)
     return find_supply(
         Snapshot(pools=(pool,), nodes=tuple(nodes), pools_listed_at=NOW), memory or Memory(), settings(), GKE_RULES, NOW
@@ -105,18 +105,18 @@ def supply_of(pool: NodePool, *, memory: Memory | None = None, **node_changes: o
     ],
 )
 def test_a_host_is_ready_with_all_its_chips(pool: NodePool, chips: int, *, ready: bool) -> None:
-    """A node is Ready before the chips are there, and pods that ask for them do not fit until then."""
+    """A node is Ready before its device plugin reports the chips, and pods that request chips do not fit yet."""
     assert supply_of(pool, allocatable_chips=chips).ready is ready
 
 
-def test_chips_of_a_pool() -> None:
-    """Of all its hosts; none where the machine type is unknown."""
+def test_chips_of_a_pool_are_the_chips_of_all_its_hosts() -> None:
+    """A pool of an unknown machine type counts as 0 chips."""
     found = [supply_of(pool).chips for pool in (ONE_CHIP, FOUR_CHIPS, replace(FOUR_CHIPS, machine_type="ct99-new"))]
     assert found == [1, 8, 0]
 
 
-def test_since_when_a_pool_that_is_up_lacks_hosts() -> None:
-    """Since it was first seen, however often it is looked at; not while all are there, nor while it is made."""
+def test_unready_time_of_a_running_pool_is_the_first_round_without_all_hosts() -> None:
+    """Later rounds keep the time. No time is set if all hosts are ready, or while the pool is being created."""
     partly = replace(FOUR_CHIPS, hosts=3)
     nodes = make_nodes(FOUR_CHIPS)
     known = Memory(unready_since={PoolName(FOUR_CHIPS.name): after(-60)})

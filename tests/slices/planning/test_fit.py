@@ -1,4 +1,4 @@
-"""Whether a pod can run on a node, as the scheduler sees it; of many nodes at a cost that does not grow with them."""
+"""Tests of whether a pod fits a node, as the scheduler decides, and of the cost of checking many nodes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def view(**changes: Any) -> NodeView:
 
 
 def asks(**changes: Any) -> Any:
-    """Return requirements that any node of four chips meets."""
+    """Return requirements that any node with four chips satisfies."""
     return make_requirements(**{"node_selector": {}, "tolerations": ()} | changes)
 
 
@@ -66,19 +66,21 @@ def asks(**changes: Any) -> Any:
         ("zone", "Near", ("a",), False),
     ],
 )
-def test_operators_of_node_affinity(*, key: str, operator: str, values: tuple[str, ...], holds: bool) -> None:
+def test_operator_of_node_affinity_holds_as_in_the_scheduler(
+    *, key: str, operator: str, values: tuple[str, ...], holds: bool
+) -> None:
     term = (Expression(key=key, operator=operator, values=values),)
     assert (misfit(asks(affinity_terms=(term,)), view()) == "") is holds
 
 
 def test_any_term_suffices_and_all_expressions_of_it_must_hold() -> None:
-    """Terms are alternatives, expressions are not."""
+    """Terms are joined with OR, and the expressions of a term with AND."""
     yes, no = Expression(key="zone", operator="Exists"), Expression(key="none", operator="Exists")
     assert misfit(asks(affinity_terms=((yes, no), (yes,))), view()) == ""
     assert "affinity" in misfit(asks(affinity_terms=((yes, no), (no,))), view())
 
 
-def test_a_field_expression_looks_at_the_name() -> None:
+def test_field_expression_is_compared_with_the_node_name() -> None:
     term = (Expression(key="metadata.name", operator="In", values=("node-1",), on_field=True),)
     assert misfit(asks(affinity_terms=(term,)), view()) == ""
     assert misfit(asks(affinity_terms=(term,)), view(name="node-2")) != ""
@@ -87,24 +89,28 @@ def test_a_field_expression_looks_at_the_name() -> None:
 @pytest.mark.parametrize(
     ("taint", "toleration", "fits"),
     [
-        pytest.param(Taint(key="k", value="v"), None, False, id="a taint without toleration keeps pods off"),
-        pytest.param(Taint(key="k", effect="PreferNoSchedule"), None, True, id="a soft taint keeps nobody off"),
-        pytest.param(Taint(key="k", effect="NoExecute"), None, False, id="NoExecute keeps pods off too"),
-        pytest.param(Taint(key="k", value="v"), Toleration(key="k", value="v"), True, id="Equal needs the value"),
-        pytest.param(Taint(key="k", value="v"), Toleration(key="k", value="w"), False, id="Equal minds the value"),
-        pytest.param(Taint(key="k", value="v"), Toleration(key="k", operator="Exists"), True, id="Exists does not"),
-        pytest.param(Taint(key="k"), Toleration(key="j", operator="Exists"), False, id="another key is another key"),
-        pytest.param(Taint(key="k"), Toleration(operator="Exists"), True, id="Exists without key tolerates all"),
-        pytest.param(Taint(key="k"), Toleration(), False, id="Equal without key tolerates nothing"),
+        pytest.param(Taint(key="k", value="v"), None, False, id="NoSchedule without toleration"),
+        pytest.param(Taint(key="k", effect="PreferNoSchedule"), None, True, id="PreferNoSchedule without toleration"),
+        pytest.param(Taint(key="k", effect="NoExecute"), None, False, id="NoExecute without toleration"),
+        pytest.param(Taint(key="k", value="v"), Toleration(key="k", value="v"), True, id="Equal with the same value"),
+        pytest.param(Taint(key="k", value="v"), Toleration(key="k", value="w"), False, id="Equal with another value"),
+        pytest.param(
+            Taint(key="k", value="v"), Toleration(key="k", operator="Exists"), True, id="Exists without a value"
+        ),
+        pytest.param(Taint(key="k"), Toleration(key="j", operator="Exists"), False, id="another key"),
+        pytest.param(Taint(key="k"), Toleration(operator="Exists"), True, id="Exists without a key"),
+        pytest.param(Taint(key="k"), Toleration(), False, id="Equal without a key"),
         pytest.param(
             Taint(key="k", effect="NoExecute"),
             Toleration(key="k", operator="Exists", effect="NoSchedule"),
             False,
-            id="a toleration of one effect is none of the other",
+            id="toleration of another effect",
         ),
     ],
 )
-def test_taints_and_tolerations(*, taint: Taint, toleration: Toleration | None, fits: bool) -> None:
+def test_pod_fits_a_tainted_node_only_with_a_matching_toleration(
+    *, taint: Taint, toleration: Toleration | None, fits: bool
+) -> None:
     found = misfit(asks(tolerations=(toleration,) if toleration else ()), view(taints=(taint,)))
     assert (found == "") is fits
     assert fits or f"{taint.key}={taint.value}:{taint.effect}" in found
@@ -120,14 +126,14 @@ def test_taints_and_tolerations(*, taint: Taint, toleration: Toleration | None, 
         ({"node_selector": {"rack": "1"}}, "selects rack=1, the node has no label rack"),
     ],
 )
-def test_the_reason_names_what_is_asked_and_what_is_there(changes: dict[str, Any], words: str) -> None:
+def test_reason_names_the_request_and_the_value_of_the_node(changes: dict[str, Any], words: str) -> None:
     assert words in misfit(asks(**changes), view())
 
 
 @pytest.mark.parametrize("selected", [{}, {constants.TPU_DRA_DRIVER: "true"}])
 @pytest.mark.parametrize("labels", [{}, {constants.TPU_DRA_DRIVER: "true"}])
-def test_only_pods_of_the_driver_fit_its_nodes(selected: dict[str, str], labels: dict[str, str]) -> None:
-    """Such nodes have no google.com/tpu, and others nothing for claims."""
+def test_only_pods_of_the_dra_driver_fit_its_nodes(selected: dict[str, str], labels: dict[str, str]) -> None:
+    """Nodes of the driver have no google.com/tpu, and other nodes have no devices for resource claims."""
     assert (misfit(asks(node_selector=selected), view(labels=labels)) == "") is (selected == labels)
 
 
@@ -178,8 +184,10 @@ _REQUIREMENTS = st.builds(
 
 @hypothesis_settings(max_examples=500)
 @given(st.lists(_VIEWS, max_size=6), st.lists(_REQUIREMENTS, min_size=1, max_size=3))
-def test_the_answers_are_those_for_each_node_alone(views: list[NodeView], asked: list[Requirements]) -> None:
-    """Whatever pods ask for, one after the other."""
+def test_fits_returns_the_results_of_checking_each_node_separately(
+    views: list[NodeView], asked: list[Requirements]
+) -> None:
+    """One `Fits` checks all requirements, one after the other."""
     fits = Fits(views)
     for each in asked:
         assert _listed(fits.fitting(each), len(views)) == [not misfit(each, view) for view in views]
@@ -192,7 +200,7 @@ def _listed(found: int, count: int) -> list[bool]:
 
 
 class _Term(tuple[Expression, ...]):
-    """A term that counts how often somebody goes through it."""
+    """A term that counts how often it is iterated."""
 
     __slots__ = ()
     looks = 0
@@ -203,8 +211,8 @@ class _Term(tuple[Expression, ...]):
 
 
 @pytest.mark.parametrize("idle_pools", [1, 8])
-def test_matching_looks_at_each_pods_affinity_once_beside_any_number_of_idle_pools(idle_pools: int) -> None:
-    """Each pod avoids a node of every pool, so that none fits, and no two pods have a term in common."""
+def test_matching_evaluates_the_affinity_of_a_pod_once_for_all_idle_pools(idle_pools: int) -> None:
+    """No pod fits, because each avoids one node of every pool, and no two pods have a term in common."""
     asked = make_requirements(topology="2x2x2")
     gone = make_jobset("gone", replicas=idle_pools, parallelism=2, template=asked)
     world = World(gone)

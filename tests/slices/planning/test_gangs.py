@@ -1,4 +1,4 @@
-"""All or nothing: the slices of one JobSet start together, and half-served JobSets do not wait for each other."""
+"""Tests of all-or-nothing: the slices of a JobSet start together, and partly served JobSets do not deadlock."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ V4, V5P = "tpu-v4-podslice", "tpu-v5p-slice"
 
 
 def world_of(*workloads: Workload, pools: float = float("inf"), **changes: Any) -> World:
-    """Return a world whose zone has room for so many pools."""
+    """Return a world whose zone has capacity for `pools` pools."""
     world = World(*workloads, settings_=settings(**{"partial_hold_seconds": HOLD} | changes), marked=True)
     world.refuse_create = room_for(world, pools)
     return world
 
 
 def room_for(world: World, pools: float) -> Callable[[Create], Failure | None]:
-    """Let GKE run out of stock with so many pools there, those that stop included."""
+    """Return a `refuse_create`: GKE is out of stock while at least `pools` pools exist, with those being deleted."""
     return lambda _: STOCKOUT if len(world.pools) >= pools else None
 
 
 def held(world: World) -> set[PoolName]:
-    """Return the pools that are kept free."""
+    """Return the names of the pools whose nodes are labelled as free."""
     return {node.pool_name for node in world.nodes.values() if node.labels.get(constants.SLICE) == constants.SLICE_FREE}
 
 
@@ -53,15 +53,15 @@ def assigned(plan: Plan) -> list[str]:
 
 
 def reasons(world: World) -> list[DeleteReason]:
-    """Return why pools were deleted."""
+    """Return the reasons of all deletes so far."""
     return [delete.reason for plan in world.plans for delete in plan.deletes]
 
 
 # --- Start together ---
 
 
-def test_a_slice_that_is_there_is_held_until_the_other_is() -> None:
-    """Its leader is not bound; then both nodes of both pools are assigned in one round."""
+def test_ready_slice_is_held_until_the_other_slice_is_ready() -> None:
+    """The leader of a held slice is not bound. Then both nodes of both pools are assigned in one round."""
     workload = gang()
     world = world_of(workload, pools=1)
     world.live(100)
@@ -74,8 +74,8 @@ def test_a_slice_that_is_there_is_held_until_the_other_is() -> None:
     assert (held(world), world.deleted, world.memory.gangs) == (set(), [], {})
 
 
-def test_that_a_slice_is_held_is_told_under_one_key() -> None:
-    """However long it lasts and however many others come; it is no warning, and nobody is called stuck."""
+def test_held_slice_is_reported_under_one_key_during_the_whole_hold() -> None:
+    """The key is the same when further slices become ready. The notice is no warning, and no pod counts as stuck."""
     workload = gang(replicas=3)
     world = world_of(workload, pools=1, partial_hold_seconds=7200.0)
     world.live(100)
@@ -92,15 +92,17 @@ def test_that_a_slice_is_held_is_told_under_one_key() -> None:
 @pytest.mark.parametrize(
     ("setting", "annotation", "replicas", "together"),
     [
-        pytest.param(False, None, 2, False, id="nobody asks for it"),
-        pytest.param(True, None, 2, True, id="the setting does"),
-        pytest.param(True, "false", 2, False, id="the annotation goes before the setting"),
-        pytest.param(False, "true", 2, True, id="the annotation does"),
-        pytest.param(True, "true", 1, False, id="a JobSet of one slice has none to wait for"),
+        pytest.param(False, None, 2, False, id="neither setting nor annotation"),
+        pytest.param(True, None, 2, True, id="setting"),
+        pytest.param(True, "false", 2, False, id="annotation overrides setting"),
+        pytest.param(False, "true", 2, True, id="annotation"),
+        pytest.param(True, "true", 1, False, id="JobSet of one slice"),
     ],
 )
-def test_only_who_asks_for_it_is_held(*, setting: bool, annotation: str | None, replicas: int, together: bool) -> None:
-    """Pools of all others are assigned from their creation."""
+def test_pool_is_held_only_if_setting_or_annotation_requests_all_or_nothing(
+    *, setting: bool, annotation: str | None, replicas: int, together: bool
+) -> None:
+    """Pools of other workloads are assigned to their slices from their creation."""
     annotations = {constants.ALL_OR_NOTHING: annotation} if annotation else {}
     workload = make_jobset(replicas=replicas, annotations=annotations)
     world = world_of(workload, pools=1, all_or_nothing=setting)
@@ -109,8 +111,8 @@ def test_only_who_asks_for_it_is_held(*, setting: bool, annotation: str | None, 
     assert world.bound(workload) == (0 if together else 1)
 
 
-def test_slices_that_come_later_do_not_hold_the_others() -> None:
-    """Under dependsOn the JobSet controller makes their pods when the first ones run."""
+def test_slices_without_pods_do_not_delay_the_slices_with_pods() -> None:
+    """With dependsOn, the JobSet controller creates the pods of the second group when the pods of the first run."""
     workload = gang()
     (first,) = workload.groups
     later = PodGroup(name="later", replicas=1, parallelism=2, template=first.template)
@@ -125,11 +127,11 @@ def test_slices_that_come_later_do_not_hold_the_others() -> None:
     assert (len(world.created), world.deleted) == (3, [])
 
 
-# --- Give back ---
+# --- Release ---
 
 
-def test_what_is_there_is_given_back_when_no_further_slice_comes() -> None:
-    """At once when its time is over, not before; then the JobSet waits as long again, is told so, and tries anew."""
+def test_ready_slices_are_released_after_the_hold_if_no_further_slice_is_ready() -> None:
+    """PARTIAL_HOLD overrides the deletion delay. The JobSet pauses, the notices name the next try, and it succeeds."""
     workload = gang()
     world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
     world.live(2)
@@ -149,8 +151,8 @@ def test_what_is_there_is_given_back_when_no_further_slice_comes() -> None:
     assert world.bound(workload) == 2
 
 
-def test_a_slice_in_the_making_is_waited_for_however_long_gke_takes() -> None:
-    """It may be there in a moment; when it fails instead, the time is over."""
+def test_ready_slices_are_held_while_the_pool_of_another_is_in_creation() -> None:
+    """The pool in creation may be ready soon. If its create fails instead, the slices that are ready are released."""
     workload = gang(replicas=3)
     world = world_of(workload)
     world.run(2)
@@ -167,7 +169,7 @@ def test_a_slice_in_the_making_is_waited_for_however_long_gke_takes() -> None:
     assert sorted(world.deleted) == sorted([first, second, third])
 
 
-def test_a_node_that_comes_and_goes_does_not_begin_the_time_anew() -> None:
+def test_hold_is_not_restarted_by_a_node_that_is_repeatedly_unready() -> None:
     workload = gang()
     world = world_of(workload, pools=1)
     world.live(2)
@@ -180,8 +182,8 @@ def test_a_node_that_comes_and_goes_does_not_begin_the_time_anew() -> None:
     assert reasons(world) == [DeleteReason.GIVEN_BACK]
 
 
-def test_no_pod_that_is_bound_is_ever_touched() -> None:
-    """A slice of a complete JobSet loses its pool and gets no other: those that run go on."""
+def test_bound_pods_keep_running_when_another_slice_loses_its_pool() -> None:
+    """One slice of a running JobSet gets no new pool for 200 minutes; the other slices keep running."""
     workload = gang(replicas=3)
     world = world_of(workload)
     world.live(5)
@@ -199,8 +201,8 @@ def test_no_pod_that_is_bound_is_ever_touched() -> None:
     assert held(world) == set()
 
 
-def test_a_held_pool_that_nobody_needs_serves_a_jobset_that_does_not_wait() -> None:
-    """Its taint comes off as soon as the other counts on it."""
+def test_unneeded_held_pool_serves_a_jobset_without_all_or_nothing() -> None:
+    """The nodes are no longer held as soon as a slice of the other JobSet counts on the pool."""
     workload, other = gang(), make_jobset("other")
     world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
     world.live(20)
@@ -211,8 +213,8 @@ def test_a_held_pool_that_nobody_needs_serves_a_jobset_that_does_not_wait() -> N
     assert (world.bound(other), len(world.created), held(world)) == (1, 1, set())
 
 
-def test_a_held_pool_that_nobody_needs_is_held_for_the_next_that_waits() -> None:
-    """It counts as one of its slices, where nothing keeps the two apart."""
+def test_unneeded_held_pool_is_held_for_the_next_all_or_nothing_jobset() -> None:
+    """The pool counts as one slice of the next JobSet, because both JobSets select the same nodes."""
     workload, other = gang("first"), gang("second")
     world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
     world.live(20)
@@ -226,16 +228,16 @@ def test_a_held_pool_that_nobody_needs_is_held_for_the_next_that_waits() -> None
     assert (world.bound(other), len(world.created)) == (2, 2)
 
 
-# --- Buy all or none ---
+# --- Create all pools or none ---
 
 
 def with_pod(world: World, workload: Workload, job: int, **requirements: Any) -> None:
-    """Let the leader of one slice ask for something else."""
+    """Replace the leader of slice `job` by a leader with other requirements."""
     world.put(make_pod(workload, job=job, requirements=make_requirements(**requirements), marked=True))
 
 
-def test_a_jobset_with_one_impossible_slice_buys_nothing_and_says_why() -> None:
-    """Each slice is told in its own terms; JobSets that do not start together buy what they can."""
+def test_jobset_with_one_impossible_slice_gets_no_pool_and_reports_the_reason() -> None:
+    """Each slice has its own reason. A JobSet without all-or-nothing gets the pools of its possible slices."""
     together, apart = gang("together"), make_jobset("apart", replicas=2)
     world = world_of(together, apart)
     for workload in (together, apart):
@@ -254,8 +256,8 @@ def test_a_jobset_with_one_impossible_slice_buys_nothing_and_says_why() -> None:
     assert "3x3x3" in waits.message
 
 
-def test_a_slice_that_gke_refuses_for_good_ends_the_buying_of_the_others() -> None:
-    """The other slices were created and released up to four times in five hours."""
+def test_slice_that_gke_always_rejects_ends_the_creates_for_the_other_slices() -> None:
+    """In the past, the pools of the other slices were created and released up to four times in five hours."""
     workload = gang(replicas=3)
     world = world_of(workload)
     refused = group_key("default", "train-slice-1")
@@ -274,7 +276,7 @@ def test_a_slice_that_gke_refuses_for_good_ends_the_buying_of_the_others() -> No
 
 
 def test_other_slices_are_created_once_the_pool_of_the_rejected_slice_is_up() -> None:
-    """An operation may also end with the rejection, long after GKE accepted the create."""
+    """GKE may report the rejection only at the end of the operation, long after it accepted the create."""
     workload = gang(replicas=3)
     world = world_of(workload)
     refused = group_key("default", "train-slice-1")
@@ -305,19 +307,19 @@ def test_other_slices_are_created_once_the_pool_of_the_rejected_slice_is_up() ->
         ({"max_creates_per_hour": 2}, "MAX_CREATES_PER_HOUR"),
     ],
 )
-def test_limits_that_cannot_hold_all_slices_let_none_be_bought(changes: dict[str, Any], limit: str) -> None:
-    """The limit is named, and another JobSet that fits is served."""
+def test_limit_too_low_for_all_slices_prevents_every_create_of_the_jobset(changes: dict[str, Any], limit: str) -> None:
+    """The notice names the limit, and another JobSet that fits is served."""
     world = world_of(gang("a", replicas=3), gang("b"), **changes)
     plan = world.look()
     assert [create.workload.name for create in plan.creates] == ["b", "b"]
     assert all(f"start together: {limit} allows" in notice.message for notice in plan.notices[:3])
 
 
-# --- Late capacity ---
+# --- Flex-start ---
 
 
-def test_flex_start_pools_without_nodes_are_waited_for_however_long() -> None:
-    """Nothing is there that could be given back; once one is there, the other has its time to come."""
+def test_flex_start_pools_without_nodes_are_kept_without_a_time_limit() -> None:
+    """No hold starts before a slice is ready. Then the other pool has PARTIAL_HOLD (20 minutes) to get its nodes."""
     template = make_requirements(accelerator="tpu-v5p-slice", tolerations=())
     workload = gang(template=template)
     world = world_of(workload, capacity=parse_choices("flex-start"))
@@ -331,8 +333,8 @@ def test_flex_start_pools_without_nodes_are_waited_for_however_long() -> None:
     assert (world.bound(workload), world.deleted) == (2, [])
 
 
-def test_a_flex_start_pool_has_its_time_however_long_gke_took_to_create_it() -> None:
-    """The first slice has been ready for longer than that when the other's pool is up: its nodes come after that."""
+def test_hold_for_a_flex_start_pool_starts_when_gke_has_created_it() -> None:
+    """The first slice has been ready for longer than PARTIAL_HOLD when the second pool runs, still without nodes."""
     template = make_requirements(accelerator="tpu-v5p-slice", tolerations=())
     workload = gang(template=template)
     world = world_of(workload, capacity=parse_choices("flex-start"))
@@ -352,7 +354,7 @@ def test_a_flex_start_pool_has_its_time_however_long_gke_took_to_create_it() -> 
 
 
 def half_served(*workloads: Workload, pools: int, **changes: Any) -> World:
-    """Return a world in which each JobSet has got one slice, and no more are to be had."""
+    """Return a world in which each JobSet has one slice, and whose zone has capacity for `pools` pools in total."""
     world = world_of(*workloads, **changes)
     world.refuse_create = lambda create: (
         None if create.slice_id.group_key == group_key("default", f"{create.workload.name}-slice-0") else STOCKOUT
@@ -372,7 +374,7 @@ def holder(world: World, accelerator: str = V4) -> str:
 
 
 def test_workload_that_released_its_pools_holds_next_while_all_others_wait() -> None:
-    """Pools that the second released serve the first; newcomers are told that another workload holds slices."""
+    """The first JobSet gets the pools that the second released. Notices of other JobSets report the hold."""
     first, second, other = gang("first", replicas=3), gang("second"), gang("other")
     world = half_served(first, second, pools=2)
     while holder(world) != "first":
@@ -389,8 +391,8 @@ def test_workload_that_released_its_pools_holds_next_while_all_others_wait() -> 
     assert [world.bound(workload) for workload in (first, second, other)] == [3, 0, 0]
 
 
-def test_hold_passes_on_when_its_workload_finds_no_stock_and_no_other_tries_in_the_pause() -> None:
-    """The first selects spot, which is out of stock for days; the second waits for one hold and one pause."""
+def test_hold_passes_on_after_a_pause_without_creates_if_there_is_no_stock() -> None:
+    """The first JobSet selects spot, which is out of stock for days. The second waits for one hold and one pause."""
     spot = make_requirements(selector={constants.SPOT: "true"}, tolerations=(SPOT_TOLERATION,))
     first, second = gang("first", template=spot), gang("second")
     world = half_served(first, second, pools=2)
@@ -408,7 +410,7 @@ def test_hold_passes_on_when_its_workload_finds_no_stock_and_no_other_tries_in_t
 
 @pytest.mark.parametrize("namespaces", [2, 3])
 def test_each_namespace_is_served_within_its_number_of_holds_and_pauses(namespaces: int) -> None:
-    """All but one ask for more than there is, for ever."""
+    """All namespaces except one permanently request more pools than the zone has."""
     world = world_of(pools=2)
     world.add(*(gang(f"greedy{number}", f"n{number}", 4) for number in range(1, namespaces)))
     world.live(10, seconds=30)
@@ -424,7 +426,7 @@ def test_each_namespace_is_served_within_its_number_of_holds_and_pauses(namespac
 
 @pytest.mark.parametrize("apart_minutes", [1, 20])
 def test_workload_of_two_accelerators_is_served_between_workloads_of_one(apart_minutes: int) -> None:
-    """A JobSet of mallory kept the pools of one accelerator for 66 h while it waited for the other."""
+    """In the past, a JobSet held the pools of one accelerator for 66 h while it waited for the other."""
     world = world_of()
     stock = {"ct4p": 1, "ct5p": 1}
 
@@ -443,13 +445,13 @@ def test_workload_of_two_accelerators_is_served_between_workloads_of_one(apart_m
         world.live(1, seconds=60)
         held_by = {hold.workload for hold in world.memory.holds.values() if not hold.released}
         if mixed.uid in held_by:
-            # It holds both, or it waits for one with the other in hand.
+            # The JobSet holds both accelerators, or one of them while it waits for the other.
             assert held_by == {mixed.uid}
     assert world.bound(mixed) == 2
 
 
 def test_accelerator_is_not_held_by_a_workload_that_waits_for_another() -> None:
-    """v5p is out of stock for ever, and a JobSet of both kept v4 from all others: they waited for up to 66 h."""
+    """In the past, a JobSet of both accelerators blocked v4 for up to 66 h while v5p was out of stock."""
     world = world_of()
     world.refuse_create = lambda create: STOCKOUT if create.request.machine_type.startswith("ct5p") else None
     world.add(*(gang(f"greedy{n}", "mallory", 2, template=make_requirements(accelerator=V5P)) for n in range(3)))
@@ -461,8 +463,8 @@ def test_accelerator_is_not_held_by_a_workload_that_waits_for_another() -> None:
     assert world.bound(honest) == 2
 
 
-def test_a_slice_that_has_ended_is_not_told_that_it_is_held() -> None:
-    """Its JobSet keeps the pool for a restart, and another slice of it waits for a pool."""
+def test_ended_slice_is_not_reported_as_held() -> None:
+    """The JobSet keeps the pool of the ended slice for a restart, while another of its slices waits for a pool."""
     workload = gang()
     world = world_of(workload)
     world.live(5)
@@ -476,7 +478,7 @@ def test_a_slice_that_has_ended_is_not_told_that_it_is_held() -> None:
     assert constants.HELD_FOR_OTHERS not in {each.reason for each in plan.notices}
 
 
-def test_unmarked_workload_that_should_start_together_is_told_how_to_get_its_pods_marked() -> None:
+def test_unmarked_all_or_nothing_workload_gets_a_notice_how_to_mark_its_pods() -> None:
     for marked, told in ((False, 1), (True, 0)):
         world = World(gang("train"), marked=marked)
         plan = world.step()
@@ -486,7 +488,7 @@ def test_unmarked_workload_that_should_start_together_is_told_how_to_get_its_pod
         assert len(plan.creates) == 2
 
 
-# --- Whatever happens ---
+# --- Arbitrary workloads and holds ---
 
 
 @pytest.mark.timeout(60)  # 40 worlds, each of up to 1,500 rounds
@@ -499,7 +501,7 @@ def test_unmarked_workload_that_should_start_together_is_told_how_to_get_its_pod
 def test_every_workload_that_starts_together_is_served_and_never_in_part(
     sizes: list[tuple[int, int]], spare: int, slow: int
 ) -> None:
-    """The zone has room for each of them alone."""
+    """The zone has capacity for the largest JobSet and up to two more slices."""
     world = world_of(pools=max(size for size, _ in sizes) + spare)
     market = Market(world, seconds=60.0 * slow)
     for number in range(1500):
@@ -516,17 +518,17 @@ def test_every_workload_that_starts_together_is_served_and_never_in_part(
 
 
 @pytest.mark.parametrize("hold", [0.0, 1.0, 30.0])
-def test_a_hold_of_nothing_is_no_loop(hold: float) -> None:
-    """What is only partly there goes at once, and the next try waits."""
+def test_hold_of_at_most_30_seconds_does_not_cause_rapid_creates(hold: float) -> None:
+    """An incomplete set of slices is released immediately, and the next try waits."""
     world = world_of(gang(), pools=1, partial_hold_seconds=hold)
     world.live(300)
-    # A hold takes a few seconds; each pause between them is a minute at least.
+    # A hold takes a few seconds, and each pause between holds at least 60 s.
     assert 2 <= len(world.created) <= 10
 
 
 @pytest.mark.parametrize("hold", [0.0, 1.0, 30.0])
 def test_decision_that_releases_pools_creates_none(hold: float) -> None:
-    """A pool that was created with the release was deleted at once."""
+    """In the past, a decision that released pools also created one, which was deleted immediately."""
     world = world_of(gang(), pools=1, partial_hold_seconds=hold)
     releases = 0
     for _ in range(300):
@@ -545,15 +547,15 @@ def test_decision_that_releases_pools_creates_none(hold: float) -> None:
 @pytest.mark.parametrize(
     ("impossible", "limits"),
     [
-        pytest.param(FailureKind.INVALID, {}, id="GKE refuses one of its slices"),
-        pytest.param(None, {"max_chips": 16}, id="its slices are more than MAX_CHIPS"),
-        pytest.param(None, {"max_pools_per_jobset": 2}, id="its slices are more than MAX_POOLS_PER_JOBSET"),
+        pytest.param(FailureKind.INVALID, {}, id="GKE rejects a slice"),
+        pytest.param(None, {"max_chips": 16}, id="more chips than MAX_CHIPS"),
+        pytest.param(None, {"max_pools_per_jobset": 2}, id="more pools than MAX_POOLS_PER_JOBSET"),
     ],
 )
-def test_workload_that_can_never_be_served_holds_nothing(
+def test_workload_that_can_never_be_served_holds_no_pools(
     impossible: FailureKind | None, limits: dict[str, int]
 ) -> None:
-    """A new JobSet does not wait an hour for one that will never start; what that one had is given back."""
+    """A new JobSet does not wait an hour for a JobSet that can never start; the pools of that JobSet are deleted."""
     first, second = gang("first", replicas=3), gang("second", replicas=2)
     world = world_of(first, **limits)
 

@@ -1,4 +1,4 @@
-"""Pools of workloads that nobody watches: nothing tells whether they are needed, and they keep no others waiting."""
+"""Tests of pools of unwatched workloads: whether they are needed is unknown, and they must not block other pools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.world import World
 _WATCHED_KINDS = frozenset[WorkloadKind]()
 _NO_SETS = frozenset({WorkloadKind.LEADER_WORKER_SET})
 
-#: Who is hidden, and how: a kind that may not be read, or a namespace that is not served.
+#: Hidden workload, unknown kinds and settings: a kind that may not be read, or a namespace that is not served.
 _HIDDEN = [
     pytest.param(make_lws("hidden"), _NO_SETS, {}, id="a kind"),
     pytest.param(
@@ -27,33 +27,33 @@ _HIDDEN = [
 
 
 class HalfSeen(World):
-    """A world of which the provisioner does not see some kinds."""
+    """A world in which the provisioner cannot read some kinds of workloads."""
 
     unknown_kinds = _WATCHED_KINDS
 
     def snapshot(self, **changes: Any) -> Snapshot:
-        """Return what the provisioner sees."""
+        """Return a snapshot in which `unknown_kinds` are unknown."""
         return super().snapshot(**{"unknown_kinds": self.unknown_kinds} | changes)
 
     def _delete(self, delete: Delete) -> DeleteAnswer:
-        """Find that what is hidden lives."""
+        """Return NEEDED for a pool of the hidden workload, as a live read does."""
         if delete.workload_name == "hidden":
             return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.NEEDED, reason="it lives")
         return super()._delete(delete)
 
 
 def half_seen(kinds: frozenset[WorkloadKind], **changes: Any) -> HalfSeen:
-    """Return an empty world."""
+    """Return an empty world in which these kinds are unknown."""
     world = HalfSeen(settings_=settings(**changes))
     world.unknown_kinds = kinds
     return world
 
 
 @pytest.mark.parametrize(("hidden", "kinds", "changes"), _HIDDEN)
-def test_a_hidden_pool_that_is_unready_keeps_no_other_from_being_replaced(
+def test_unready_pool_of_a_hidden_workload_does_not_block_other_replacements(
     hidden: Workload, kinds: frozenset[WorkloadKind], changes: dict[str, Any]
 ) -> None:
-    """It cannot be replaced while nobody knows whom it serves, and one of a few may be replaced at a time."""
+    """The slice of such a pool is unknown, so the pool cannot be replaced, and must not use up the share for others."""
     world = half_seen(kinds, ready_timeout_seconds=100.0, **changes)
     world.put(make_pool(hidden))
     world.step(seconds=1)
@@ -66,8 +66,8 @@ def test_a_hidden_pool_that_is_unready_keeps_no_other_from_being_replaced(
     assert len(world.created) == 1
 
 
-def test_a_hidden_pool_that_another_counts_on_is_replaced_for_it() -> None:
-    """A JobSet's pods ran there last, so it is known whom it serves."""
+def test_unready_pool_of_a_hidden_workload_is_replaced_for_a_visible_slice() -> None:
+    """The pods of a JobSet ran on the pool last, so the slice that it serves is known."""
     workload = make_jobset("seen")
     pool = make_pool(make_lws("hidden"))
     world = half_seen(_NO_SETS, ready_timeout_seconds=100.0)
@@ -84,10 +84,10 @@ def test_a_hidden_pool_that_another_counts_on_is_replaced_for_it() -> None:
 
 
 @pytest.mark.parametrize(("hidden", "kinds", "changes"), _HIDDEN)
-def test_room_is_made_by_pools_that_can_go(
+def test_pool_of_a_hidden_workload_is_not_deleted_to_free_chips(
     hidden: Workload, kinds: frozenset[WorkloadKind], changes: dict[str, Any]
 ) -> None:
-    """The pool that is idle for longest is one of which nobody knows whether it is: the next one goes."""
+    """Whether the pool that seems idle for longest is needed is unknown; the next idle pool is deleted."""
     world = half_seen(kinds, max_chips=16, deletion_delay_seconds=3600.0, **changes)
     world.put_pool(make_pool(hidden))
     world.step(seconds=60)
@@ -99,8 +99,8 @@ def test_room_is_made_by_pools_that_can_go(
     assert [each.name for each in plan.deletes] == [idle.name]
 
 
-def test_room_is_made_by_pools_that_could_not_be_deleted_last() -> None:
-    """Somebody's pod is on the pool that is idle for longest: the next one goes."""
+def test_pool_whose_delete_failed_is_tried_last_to_free_chips() -> None:
+    """A live read found a pod on the pool that is idle for longest; the next idle pool is deleted."""
     world = World(settings_=settings(max_chips=16, deletion_delay_seconds=3600.0))
     kept, idle = (make_pool(make_jobset(name)) for name in ("kept", "over"))
     world.put_pool(kept)

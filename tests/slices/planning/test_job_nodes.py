@@ -1,4 +1,4 @@
-"""Pools for the pods that JobSet places by a label of nodes: annotation alpha.jobset.sigs.k8s.io/node-selector."""
+"""Tests of pools for Jobs that JobSet places by node labels (annotation alpha.jobset.sigs.k8s.io/node-selector)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _EVERYTHING = Toleration(operator="Exists")
 
 
 def _jobset(name: str = "train", **changes: object) -> Workload:
-    """Return a JobSet whose child Jobs select nodes of their own."""
+    """Return a JobSet whose child Jobs select nodes with the label of the Job."""
     workload = make_jobset(name, **changes)  # type: ignore[arg-type]
     (group,) = workload.groups
     return replace(workload, groups=(replace(group, selects_job_nodes=True),))
 
 
 def _asked(workload: Workload, job: str = "") -> Requirements:
-    """Return what JobSet lets the pods of a child Job ask for."""
+    """Return the requirements that JobSet gives to the pods of a child Job."""
     job = job or f"{workload.name}-slice-0"
     return with_job_nodes(make_requirements(), workload.namespace, job)
 
@@ -115,7 +115,7 @@ def test_forged_job_gets_no_pool_and_is_an_invalid_request(workload: Workload, v
 
 
 def test_restarting_job_keeps_its_pool() -> None:
-    """Between two attempts a slice has no pods, and only the template of its JobSet."""
+    """Between two attempts a slice has no pods; its requirements come from the template of the JobSet."""
     jobset = _jobset()
     world = _world(jobset)
     world.live(4)
@@ -138,7 +138,7 @@ def test_idle_pool_of_a_job_is_not_lent_to_pods_that_tolerate_everything() -> No
     world.workloads[rival.uid] = rival
     world.put(make_pod(rival, requirements=asked))
     assert len(world.step().creates) == 1
-    # A pool without the label is nothing for a Job that selects it.
+    # A pool without the label cannot serve a Job that selects the label.
     late = _jobset("late")
     world.workloads[late.uid] = late
     world.put(make_pod(late, requirements=_asked(late)))
@@ -156,7 +156,7 @@ def test_jobset_that_is_created_again_gets_the_idle_pool_of_its_job() -> None:
     assert (len(world.created), world.bound(second)) == (1, 1)
 
 
-def test_flex_start_of_gke_is_refused_because_the_autoscaler_sees_no_label() -> None:
+def test_flex_start_of_gke_is_rejected_because_the_pool_lacks_the_label() -> None:
     jobset = _jobset()
     slice_ = make_slice(jobset, requirements=_asked(jobset))
     choice = CapacityChoice(kind=CapacityKind.FLEX_START, zone=choices_of(slice_, settings()).open[0].zone)
@@ -164,7 +164,7 @@ def test_flex_start_of_gke_is_refused_because_the_autoscaler_sees_no_label() -> 
         pool_request(slice_, settings(), 0, choice)
 
 
-def test_name_that_exceeds_a_label_is_refused() -> None:
+def test_job_name_that_is_too_long_for_a_label_is_rejected() -> None:
     jobset = _jobset("t" * 40, namespace="n" * 30)
     slice_ = make_slice(jobset, requirements=_asked(jobset))
     with pytest.raises(ImpossibleError, match="has 79 characters, a label at most 63"):

@@ -1,4 +1,4 @@
-"""Limits on chips, pools and creates: they hold whatever happens, and say so."""
+"""Tests of the limits on chips, pools and creates, their notices, and the idle pools that are deleted for them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, m
 from tests.support.settings import settings
 from tests.support.world import World, failure
 
-#: Chips of the slice that the builders make: v4, 2x2x2.
+#: Chips of a slice of `make_jobset`: v4, topology 2x2x2.
 CHIPS = 8
 V4, V5P = "tpu-v4-podslice", "tpu-v5p-slice"
 
 
 def creates(plan: Plan) -> list[str]:
-    """Return the JobSets for which pools are made."""
+    """Return the names of the JobSets for which pools are created."""
     return [create.workload.name for create in plan.creates]
 
 
 def limited(**changes: Any) -> Any:
-    """Return settings with limits, under which idle pools stay for an hour."""
+    """Return settings with limits and a deletion delay of one hour."""
     return settings(**{"deletion_delay_seconds": 3600.0} | changes)
 
 
@@ -43,7 +43,7 @@ def limited(**changes: Any) -> Any:
             {"max_chips": 16}, ["a", "d"], "MAX_CHIPS", "allows all pools together 16 chips, 16 exist", id="chips"
         ),
         pytest.param(
-            {"max_chips": 23}, ["a", "d"], "MAX_CHIPS", "8 more are requested", id="chips that fill no third slice"
+            {"max_chips": 23}, ["a", "d"], "MAX_CHIPS", "8 more are requested", id="chips for less than three slices"
         ),
         pytest.param(
             {"max_chips": 0}, [], "MAX_CHIPS", "8 are requested, so waiting will not help", id="no chips at all"
@@ -67,7 +67,7 @@ def limited(**changes: Any) -> Any:
             ["a", "d", "b"],
             "MAX_CHIPS_PER_NAMESPACE",
             "allows namespace team 16 chips",
-            id="a namespace that nothing limits",
+            id="no limit for other namespaces",
         ),
         pytest.param(
             {"max_chips_per_accelerator": ((V4, 16),)},
@@ -99,8 +99,10 @@ def limited(**changes: Any) -> Any:
         ),
     ],
 )
-def test_a_limit_stops_what_goes_beyond_it(changes: dict[str, Any], want: list[str], limit: str, words: str) -> None:
-    """Namespaces in turn, the longest waiting first; the others are told the limit's name on the pod and the JobSet."""
+def test_creates_beyond_a_limit_are_reported_and_not_sent(
+    changes: dict[str, Any], want: list[str], limit: str, words: str
+) -> None:
+    """Namespaces take turns, the oldest slice first. Events on the other pods and JobSets name the limit."""
     workloads = [jobset_of(name, namespace="team") for name in "abc"]
     world = World(*workloads, jobset_of("d", namespace="zoo", accelerator=V5P), settings_=settings(**changes))
     plan = world.look()
@@ -116,8 +118,8 @@ def test_a_limit_stops_what_goes_beyond_it(changes: dict[str, Any], want: list[s
     assert creates(world.look()) == [], "what is under way counts"
 
 
-def test_a_pause_lasts_until_it_is_ended() -> None:
-    """Whoever waits learns since when; what waits is created when the pause ends."""
+def test_pause_is_reported_and_lasts_until_its_end() -> None:
+    """The notice contains the start of the pause. The waiting pool is created when the pause ends."""
     world = World(jobset_of("a"))
     since = world.now - timedelta(days=8)
     plan = world.look(paused_since=since)
@@ -127,7 +129,7 @@ def test_a_pause_lasts_until_it_is_ended() -> None:
     assert creates(world.look()) == ["a"]
 
 
-def test_limit_on_pools_of_a_jobset_counts_them_one_by_one() -> None:
+def test_max_pools_per_jobset_creates_pools_up_to_the_limit() -> None:
     world = World(make_jobset("a", replicas=5), make_jobset("b"), settings_=settings(max_pools_per_jobset=3))
     plan = world.look()
     assert creates(plan) == ["a", "a", "a", "b"]
@@ -144,8 +146,8 @@ def test_limit_on_pools_of_a_jobset_counts_them_one_by_one() -> None:
         pytest.param("owner", 0, id="its own JobSet's pods came first"),
     ],
 )
-def test_a_pool_that_others_took_is_not_counted_against_its_jobset(user: str, want: int) -> None:
-    """It could never have a pool again as long as the other runs."""
+def test_pool_used_by_another_jobset_does_not_count_against_its_owner(user: str, want: int) -> None:
+    """Otherwise the JobSet would get no pool as long as the other JobSet runs on its pool."""
     owner, thief = make_jobset("owner", replicas=2), make_jobset("thief")
     world = World(owner, thief, settings_=settings(max_pools_per_jobset=1))
     world.put_pool(make_pool(owner))
@@ -156,14 +158,14 @@ def test_a_pool_that_others_took_is_not_counted_against_its_jobset(user: str, wa
     assert creates(world.look()).count("owner") == want
 
 
-def test_a_namesake_in_another_namespace_has_a_limit_of_its_own() -> None:
+def test_jobsets_of_one_name_in_two_namespaces_have_separate_limits() -> None:
     both = [make_jobset("a", namespace=namespace, replicas=2) for namespace in ("x", "y")]
     assert len(World(*both, settings_=settings(max_pools_per_jobset=1)).look().creates) == 2
 
 
 @pytest.mark.parametrize("status", list(PoolStatus))
-def test_a_pool_counts_in_whatever_state(status: PoolStatus) -> None:
-    """Its chips may be paid for; a slice that fits in beside it is served, the next is not."""
+def test_pool_counts_in_a_limit_in_every_status(status: PoolStatus) -> None:
+    """The chips of the pool may be paid for. Next to them, only one of the two slices fits within the limit."""
     world = World(make_jobset(replicas=2), settings_=limited(max_chips=2 * CHIPS))
     world.put(make_pool(jobset_of("gone", accelerator=V5P), status=status))
     plan = world.look()
@@ -171,15 +173,15 @@ def test_a_pool_counts_in_whatever_state(status: PoolStatus) -> None:
     assert plan.notices[-1].reason == constants.LIMIT_REACHED
 
 
-def test_a_flex_start_pool_counts_with_the_nodes_that_are_yet_to_come() -> None:
+def test_flex_start_pool_without_nodes_counts_with_all_its_chips() -> None:
     template = make_requirements(accelerator=V5P, selector={constants.FLEX_START: "true"}, tolerations=())
     world = World(make_jobset(template=template, replicas=3), settings_=settings(max_chips=2 * CHIPS))
     world.live(5)
     assert [make_nodes(pool) for pool in world.pools.values()] == [(), ()]
 
 
-def test_a_pause_stops_creates_and_nothing_else() -> None:
-    """Pools are used, idle pools go; when it ends, all that waits is bought."""
+def test_pause_prevents_only_creates() -> None:
+    """Existing pools are still used, and idle ones are deleted. The waiting pools are created after the pause."""
     used, done, late = make_jobset("used"), make_jobset("done"), make_jobset("late")
     world = World(used, done)
     world.live(4)
@@ -199,11 +201,11 @@ def test_a_pause_stops_creates_and_nothing_else() -> None:
     assert len(world.created) == 4
 
 
-# --- Creates within an hour ---
+# --- MAX_CREATES_PER_HOUR ---
 
 
-def test_creates_are_counted_over_a_window_that_slides() -> None:
-    """The next one goes when the oldest is an hour old; the loop wakes for it."""
+def test_creates_are_counted_in_a_sliding_window_of_an_hour() -> None:
+    """The next create is sent when the oldest one is an hour old, and the loop wakes up at that time."""
     world = World(make_jobset("a"), settings_=settings(max_creates_per_hour=2))
     world.step(seconds=600)
     world.add(make_jobset("b"), make_jobset("c"))
@@ -215,7 +217,7 @@ def test_creates_are_counted_over_a_window_that_slides() -> None:
     world.now = after(3600)
     assert creates(world.step(seconds=0)) == ["c"]
     world.add(make_jobset("d"))
-    # Its turn begins.
+    # In this round, the turn of d begins.
     world.step(seconds=1)
     plan = world.step(seconds=0)
     assert (creates(plan), plan.wake_at) == ([], after(4200))
@@ -224,7 +226,7 @@ def test_creates_are_counted_over_a_window_that_slides() -> None:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.INVALID, FailureKind.UNAVAILABLE])
-def test_a_create_that_gke_refuses_does_not_count(kind: FailureKind) -> None:
+def test_rejected_create_does_not_count_in_the_hourly_limit(kind: FailureKind) -> None:
     world = World(make_jobset("a"), settings_=settings(max_creates_per_hour=1))
     world.refuse_create = lambda _: failure(kind)
     world.run(2)
@@ -235,8 +237,8 @@ def test_a_create_that_gke_refuses_does_not_count(kind: FailureKind) -> None:
     assert len(world.step().creates) == 1
 
 
-def test_a_name_that_is_used_again_counts_again() -> None:
-    """A JobSet that is suspended and resumed over and over gets the same names."""
+def test_repeated_create_of_a_name_counts_again() -> None:
+    """A JobSet that is suspended and resumed repeatedly gets pools of the same names."""
     workload = make_jobset()
     quick = {"deletion_delay_seconds": 0.0, "node_min_lifespan_seconds": 0.0}
     world = World(workload, settings_=settings(max_creates_per_hour=3, **quick))
@@ -249,21 +251,21 @@ def test_a_name_that_is_used_again_counts_again() -> None:
     assert len(world.created) == 3
 
 
-def test_creates_from_a_wrong_clock_block_nothing_for_ever() -> None:
-    """A moment more than an hour ahead is none of the last hour's."""
+def test_create_times_in_the_future_do_not_count() -> None:
+    """A time in the future does not count as within the last hour."""
     world = World(make_jobset(), settings_=settings(max_creates_per_hour=1))
     world.memory = Memory(created_at=(after(10**7),))
     world.look()
     assert len(world.step().creates) + len(world.plans[0].creates) == 1
 
 
-# --- Idle pools in the way ---
+# --- Idle pools that use up a limit ---
 
 
 def idle_world(
     *shapes: str, idle_seconds: float = 60.0, marked: bool = False, **changes: Any
 ) -> tuple[World, list[PoolName]]:
-    """Return a world with idle pools, the first idle the longest."""
+    """Return a world with idle pools and their names, the pool that has been idle for longest first."""
     world = World(settings_=limited(**changes), marked=marked)
     names = []
     for index, shape in enumerate(shapes):
@@ -275,8 +277,8 @@ def idle_world(
     return world, names
 
 
-def test_idle_pools_in_the_way_of_a_limited_slice_go_before_their_delay() -> None:
-    """The longest idle first, and only as many as needed."""
+def test_idle_pools_that_block_a_limited_slice_are_deleted_before_their_delay() -> None:
+    """The pools that have been idle for longest are deleted first, and only as many as needed."""
     world, names = idle_world("2x2x1", "2x2x1", "2x2x1", "2x2x1", max_chips=16)
     world.add(make_jobset("a"))
     plan = world.step()
@@ -287,8 +289,8 @@ def test_idle_pools_in_the_way_of_a_limited_slice_go_before_their_delay() -> Non
     assert set(names[2:]) <= set(world.pools)
 
 
-def test_an_idle_pool_of_ones_own_of_another_shape_is_in_the_way() -> None:
-    """The JobSet was updated, and may have no more pools."""
+def test_idle_pool_of_the_same_jobset_with_another_shape_is_deleted() -> None:
+    """The JobSet was updated, and MAX_POOLS_PER_JOBSET allows it no second pool."""
     world = World(settings_=limited(max_pools_per_jobset=1))
     pool = world.put_pool(make_pool(jobset_of("a", topology="2x2x1")))
     world.add(jobset_of("a"))
@@ -296,7 +298,7 @@ def test_an_idle_pool_of_ones_own_of_another_shape_is_in_the_way() -> None:
     assert world.deleted == [pool.name]
 
 
-def test_what_is_on_its_way_out_makes_room_first() -> None:
+def test_no_second_idle_pool_is_deleted_while_the_first_is_being_deleted() -> None:
     world, names = idle_world("2x2x2", "2x2x2", max_chips=16)
     world.add(jobset_of("a", topology="2x2x1"))
     world.run(10)
@@ -314,12 +316,12 @@ def test_what_is_on_its_way_out_makes_room_first() -> None:
         pytest.param({"max_chips": 16, "max_pools_per_jobset": 0}, "2x2x2", "default", id="no pool for the JobSet"),
         pytest.param({"max_chips": 16, "max_creates_per_hour": 0}, "2x2x2", "default", id="no create within the hour"),
         pytest.param(
-            {"max_chips": 16, "allowed_namespaces": ("default",)}, "2x2x2", "team", id="a namespace that may not ask"
+            {"max_chips": 16, "allowed_namespaces": ("default",)}, "2x2x2", "team", id="a forbidden namespace"
         ),
-        pytest.param({"max_chips": 16}, "2x4x4", "default", id="what is in use leaves too little"),
+        pytest.param({"max_chips": 16}, "2x4x4", "default", id="more chips than the used pool leaves"),
     ],
 )
-def test_no_idle_pool_goes_for_a_slice_that_would_not_be_bought_then(
+def test_idle_pools_are_kept_if_the_slice_could_still_not_be_created(
     changes: dict[str, Any], name: str, namespace: str
 ) -> None:
     used = jobset_of("used", topology="2x2x1")
@@ -333,8 +335,8 @@ def test_no_idle_pool_goes_for_a_slice_that_would_not_be_bought_then(
     assert set(names) <= set(world.pools)
 
 
-def test_no_idle_pool_goes_for_a_slice_that_gke_refuses() -> None:
-    """Its request is not sent again, whatever room there is."""
+def test_idle_pools_are_kept_if_gke_rejects_the_slice() -> None:
+    """The request is not repeated when a limit allows more chips, so a deleted pool would not help."""
     world, names = idle_world("2x2x1", "2x2x1", "2x2x1", "2x2x1", max_chips=24)
     world.refuse_create = lambda _: failure(FailureKind.INVALID)
     world.add(jobset_of("a"))
@@ -345,8 +347,8 @@ def test_no_idle_pool_goes_for_a_slice_that_gke_refuses() -> None:
     assert (world.deleted, set(world.pools)) == ([], set(names))
 
 
-def test_an_idle_pool_of_another_scope_is_not_in_the_way() -> None:
-    """Its chips are not those that are missing."""
+def test_idle_pool_of_another_accelerator_is_kept() -> None:
+    """Deleting a pool of another accelerator would not free chips under this limit."""
     world, names = idle_world(f"2x2x2 {V5P}", "2x2x1", max_chips_per_accelerator=((V4, 8),))
     world.add(make_jobset("a"))
     world.step()
@@ -354,14 +356,14 @@ def test_an_idle_pool_of_another_scope_is_not_in_the_way() -> None:
 
 
 def test_idle_pools_too_small_for_all_slices_that_start_together_are_kept() -> None:
-    """With all idle pools deleted, one of the two slices would still be missing."""
+    """Even if all idle pools were deleted, one of the two slices would still exceed the limit."""
     world, _ = idle_world("2x2x1", "2x2x1", marked=True, max_chips=12)
     world.add(make_jobset("a", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"}))
     world.live(20)
     assert (world.created, world.deleted) == ([], [])
 
 
-def test_idle_pool_is_kept_for_an_hour_after_the_capacity_that_needs_its_chips_failed() -> None:
+def test_idle_pool_is_kept_for_an_hour_after_a_stockout_of_the_waiting_slice() -> None:
     workload = make_jobset("a", replicas=2, annotations={constants.ALL_OR_NOTHING: "true"})
     limits = limited(max_chips=2 * CHIPS, partial_hold_seconds=600.0, deletion_delay_seconds=1e6)
     world = World(workload, settings_=limits, marked=True)

@@ -1,4 +1,4 @@
-"""The order in which scarce things are granted: priority, namespaces in turn, then the longest without a grant."""
+"""Tests of the line: by priority, then namespaces in turn, then by the time since the last grant."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def unit(path: str, *, priority: int = 0, since: float = 0, created: float = 0) 
 
 
 def shown(units: list[Unit]) -> str:
-    """Return the paths of units."""
+    """Return the paths of units, separated by spaces."""
     return " ".join(f"{each.namespace}/{each.id.workload_uid.partition('-')[2]}/{each.group_name}" for each in units)
 
 
@@ -84,7 +84,9 @@ def shown(units: list[Unit]) -> str:
         ),
     ],
 )
-def test_line_orders_units(units: list[Unit], grants: list[tuple[str, float]], want: str) -> None:
+def test_line_orders_units_by_priority_namespace_and_last_grant(
+    units: list[Unit], grants: list[tuple[str, float]], want: str
+) -> None:
     stamps: Stamps = {}
     for path, seconds in grants:
         stamps = granted(stamps, RESOURCE, [unit(path)], after(seconds))
@@ -93,7 +95,7 @@ def test_line_orders_units(units: list[Unit], grants: list[tuple[str, float]], w
 
 
 def test_grant_of_one_resource_leaves_the_order_of_another_unchanged() -> None:
-    """A tenant that also probed another capacity got none of 143 probes while grants counted for all resources."""
+    """When grants counted for all resources, a tenant that also probed another capacity got none of 143 probes."""
     units = [unit("a/w/1", since=0), unit("b/w/1", since=9)]
     stamps = granted({}, "another", units[:1], after(60))
     assert in_line(RESOURCE, units, stamps) == in_line(RESOURCE, units, {})
@@ -113,7 +115,7 @@ _GRANTS = st.lists(st.tuples(_UNITS, st.integers(0, 100)), max_size=8)
 
 @given(_LINES, _GRANTS)
 def test_line_interleaves_namespaces_of_each_priority(units: list[Unit], grants: list[tuple[Unit, int]]) -> None:
-    """No unit comes before a unit of higher priority, nor the third of a namespace before the second of another."""
+    """Higher priorities come first. Within a priority, the n-th unit of every namespace precedes any (n+1)-th unit."""
     stamps: Stamps = {}
     for each, seconds in grants:
         stamps = granted(stamps, RESOURCE, [each], after(seconds))
@@ -133,7 +135,7 @@ def test_line_interleaves_namespaces_of_each_priority(units: list[Unit], grants:
 def test_each_unit_is_first_within_a_bound_that_later_arrivals_do_not_change(
     at_first: list[Unit], later: list[tuple[int, Unit]]
 ) -> None:
-    """One grant a minute, to units that stay: at most namespaces x units of its own namespace come before it."""
+    """Granted units remain in the line. At most (namespaces x units of its namespace) grants precede a unit."""
     waiting = {each.id: each._replace(priority=0, since=NOW, created_at=NOW) for each in at_first}
     chosen = min(waiting)
     stamps: Stamps = {}
@@ -159,17 +161,17 @@ def test_each_unit_is_first_within_a_bound_that_later_arrivals_do_not_change(
     [(None, "the earliest"), (after(-60), "as written"), (NOW, "as written"), (after(3600), "the earliest")],
 )
 def test_arrival_in_the_future_or_unknown_counts_as_the_earliest(since: datetime | None, want: str) -> None:
-    """A clock that is ahead would put the slice behind all others permanently."""
+    """Otherwise the time of a clock that is ahead would put the slice behind all others permanently."""
     found = unit_of(make_slice(make_jobset("train"), unschedulable_since=since), NOW)
     assert (found.since == since) is (want == "as written")
     assert found.since <= NOW
 
 
-def test_priority_of_the_leader_pod_is_that_of_its_unit() -> None:
+def test_unit_has_the_priority_of_its_leader_pod() -> None:
     assert unit_of(make_slice(make_jobset("train"), priority=1000), NOW).priority == 1000
 
 
-def test_stamps_are_kept_only_for_contended_resources_and_present_namespaces_and_workloads() -> None:
+def test_stamps_are_kept_only_for_contended_resources_and_present_workloads() -> None:
     here, gone = make_slice(make_jobset("here", namespace="a")), make_slice(make_jobset("gone", namespace="b"))
     stamps = granted({}, CREATES, [unit_of(here, NOW), unit_of(gone, NOW)], NOW)
     stamps = granted(stamps, RESOURCE, [unit_of(here, NOW)], NOW)

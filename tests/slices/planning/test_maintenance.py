@@ -1,4 +1,4 @@
-"""Maintenance of hosts: who is told, and what is not used any more."""
+"""Tests of host maintenance: Events for the owners of slices, and pools that are no longer used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OLD = {"created_at": NOW - timedelta(days=2)}
 
 
 def announce(world: World, pool: PoolName, labels: dict[str, str] = SOON, **changes: Any) -> None:
-    """Put a label on the first node of a pool."""
+    """Add labels to the first node of a pool."""
     node = next(each for each in world.nodes.values() if each.pool_name == pool)
     world.put(replace(node, labels={**node.labels, **labels}, **changes))
 
@@ -39,12 +39,14 @@ def announce(world: World, pool: PoolName, labels: dict[str, str] = SOON, **chan
         ({constants.SCHEDULED_MAINTENANCE: "soon"}, (), ""),
     ],
 )
-def test_the_owner_of_a_slice_is_told(labels: dict[str, str], taints: tuple[Taint, ...], words: str) -> None:
+def test_owner_of_a_slice_gets_an_event_on_host_maintenance(
+    labels: dict[str, str], taints: tuple[Taint, ...], words: str
+) -> None:
     world = running(make_jobset("train"))
     (name,) = world.pools
     announce(world, name, labels, taints=taints)
     if labels and words:
-        # A later one of another host.
+        # Maintenance of another host begins later.
         other = next(each for each in reversed(world.nodes.values()) if each.pool_name == name)
         world.put(replace(other, labels={**other.labels, constants.SCHEDULED_MAINTENANCE: "1896134400"}))
     world.run(2)
@@ -55,8 +57,8 @@ def test_the_owner_of_a_slice_is_told(labels: dict[str, str], taints: tuple[Tain
 
 
 @pytest.mark.parametrize(("bound", "who"), [(True, "pod {}"), (False, "a pod")])
-def test_after_maintenance_a_node_without_chips_is_the_reason(*, bound: bool, who: str) -> None:
-    """The kubelet rejects the pods that were there, and those that replace them wait."""
+def test_node_without_chips_after_maintenance_is_shown_as_the_reason(*, bound: bool, who: str) -> None:
+    """The kubelet rejects the pods that were on the node, and the pods that replace them wait."""
     workload = make_jobset("train")
     world = running(workload)
     pod = next(iter(world.pods.values()))
@@ -78,7 +80,7 @@ def test_after_maintenance_a_node_without_chips_is_the_reason(*, bound: bool, wh
     assert [each.reason for each in explain(view_of(world), world.now, (), (), "train")[0].notices] == []
 
 
-def test_a_new_node_has_not_lost_its_chips_for_ten_minutes() -> None:
+def test_new_node_counts_as_without_chips_only_after_ten_minutes() -> None:
     world = World(make_jobset("train"))
     world.run(2)
     (name,) = world.pools
@@ -90,7 +92,7 @@ def test_a_new_node_has_not_lost_its_chips_for_ten_minutes() -> None:
     assert "without its chips" in view_of(world).slices[0].reason
 
 
-def test_an_idle_pool_whose_host_is_about_to_go_is_not_used_again() -> None:
+def test_idle_pool_with_announced_maintenance_is_not_used_again() -> None:
     first = make_jobset("first")
     world = running(first)
     (name,) = world.pools
@@ -101,7 +103,7 @@ def test_an_idle_pool_whose_host_is_about_to_go_is_not_used_again() -> None:
     assert len(world.created) == 2
 
 
-def test_a_pool_whose_host_is_about_to_go_does_not_count_as_warm() -> None:
+def test_pool_with_announced_maintenance_does_not_count_as_warm() -> None:
     world = Asking(raw_buffer(replicas=1))
     world.live(4)
     (name,) = world.pools
@@ -111,8 +113,8 @@ def test_a_pool_whose_host_is_about_to_go_does_not_count_as_warm() -> None:
 
 
 @pytest.mark.parametrize("raw", [raw_buffer(replicas=1), raw_request()], ids=["buffer", "request"])
-def test_where_maintenance_is_announced_for_all_hosts_no_pool_replaces_the_next(raw: dict[str, Any]) -> None:
-    """A request would never be served, and each pool cost money in vain."""
+def test_pools_are_not_replaced_if_maintenance_is_announced_for_all_hosts(raw: dict[str, Any]) -> None:
+    """Otherwise a request would never be provisioned, and each pool would cost money without being used."""
     world = Asking(raw)
     for _ in range(60):
         world.step(seconds=2.0)

@@ -1,4 +1,4 @@
-"""Which slice has which pool: by use, not by name."""
+"""Tests of the matching of slices and pools, which follows the bound pods, not the names."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.support.world import World
 
 
 def pool_of_another(**changes: Any) -> NodePool:
-    """Return a pool that was made for a JobSet that is gone."""
+    """Return a pool that was created for a deleted JobSet."""
     return make_pool(make_jobset("gone"), **changes)
 
 
-def test_a_slice_holds_the_pool_that_its_pods_are_bound_to_whatever_the_labels_say() -> None:
+def test_slice_has_the_pool_of_its_bound_pods_regardless_of_labels() -> None:
     world = World(make_jobset("a"), make_jobset("b"))
     a, b = world.workloads.values()
     pool_a, pool_b = world.put_pool(make_pool(a)), world.put_pool(make_pool(b))
@@ -32,13 +32,15 @@ def test_a_slice_holds_the_pool_that_its_pods_are_bound_to_whatever_the_labels_s
 @pytest.mark.parametrize(
     ("statuses", "taken"),
     [
-        pytest.param([PoolStatus.RUNNING, PoolStatus.PROVISIONING], 0, id="one that is ready before a later attempt"),
-        pytest.param([PoolStatus.PROVISIONING, PoolStatus.RUNNING], 1, id="a later attempt that is ready"),
-        pytest.param([PoolStatus.RUNNING, PoolStatus.RUNNING], 1, id="of those that are ready the latest attempt"),
-        pytest.param([PoolStatus.PROVISIONING] * 2, 1, id="of those in the making the latest attempt"),
+        pytest.param([PoolStatus.RUNNING, PoolStatus.PROVISIONING], 0, id="ready attempt and later unready attempt"),
+        pytest.param([PoolStatus.PROVISIONING, PoolStatus.RUNNING], 1, id="unready attempt and later ready attempt"),
+        pytest.param([PoolStatus.RUNNING, PoolStatus.RUNNING], 1, id="two ready attempts"),
+        pytest.param([PoolStatus.PROVISIONING] * 2, 1, id="two attempts in creation"),
     ],
 )
-def test_which_of_its_own_pools_a_waiting_slice_counts_on(*, statuses: list[PoolStatus], taken: int) -> None:
+def test_waiting_slice_counts_on_its_latest_pool_but_prefers_ready_ones(
+    *, statuses: list[PoolStatus], taken: int
+) -> None:
     workload = make_jobset()
     world = World(workload)
     pools = [make_pool(workload, attempt=attempt, status=status) for attempt, status in enumerate(statuses)]
@@ -52,38 +54,41 @@ def test_which_of_its_own_pools_a_waiting_slice_counts_on(*, statuses: list[Pool
 @pytest.mark.parametrize(
     ("pool", "nodes", "taken"),
     [
-        pytest.param({}, {}, True, id="a ready pool that fits is taken"),
-        pytest.param({"status": PoolStatus.PROVISIONING}, None, True, id="one in the making is taken"),
-        pytest.param({"status": PoolStatus.RECONCILING}, {}, True, id="one that reconciles is taken"),
-        pytest.param({"status": PoolStatus.RUNNING_WITH_ERROR}, {}, True, id="one with error and all hosts is taken"),
-        pytest.param({"status": PoolStatus.RUNNING_WITH_ERROR}, {"ready": False}, False, id="with error and fewer: no"),
-        pytest.param({"status": PoolStatus.ERROR}, {}, False, id="one in ERROR is not"),
-        pytest.param({"status": PoolStatus.STOPPING}, {}, False, id="one that stops is not"),
-        pytest.param({"status": PoolStatus.UNKNOWN}, {}, False, id="one in an unknown state is not"),
-        pytest.param({}, {"allocatable_chips": 0, "ready": False}, True, id="nodes that have not reported yet may"),
+        pytest.param({}, {}, True, id="ready pool"),
+        pytest.param({"status": PoolStatus.PROVISIONING}, None, True, id="pool in creation"),
+        pytest.param({"status": PoolStatus.RECONCILING}, {}, True, id="RECONCILING pool"),
+        pytest.param({"status": PoolStatus.RUNNING_WITH_ERROR}, {}, True, id="RUNNING_WITH_ERROR with all hosts"),
+        pytest.param(
+            {"status": PoolStatus.RUNNING_WITH_ERROR},
+            {"ready": False},
+            False,
+            id="RUNNING_WITH_ERROR without all hosts",
+        ),
+        pytest.param({"status": PoolStatus.ERROR}, {}, False, id="ERROR pool"),
+        pytest.param({"status": PoolStatus.STOPPING}, {}, False, id="STOPPING pool"),
+        pytest.param({"status": PoolStatus.UNKNOWN}, {}, False, id="UNKNOWN pool"),
+        pytest.param({}, {"allocatable_chips": 0, "ready": False}, True, id="nodes that have not reported yet"),
         pytest.param(
             {},
             {"taints": (Taint(key="node.kubernetes.io/not-ready"), Taint(key=constants.TPU_RESOURCE, value="present"))},
             True,
-            id="taints of a node's first minutes pass",
+            id="taints of new nodes",
         ),
-        pytest.param({}, {"taints": (strange_taint(),)}, False, id="a strange taint keeps it free"),
-        pytest.param({}, {"cordoned": True}, False, id="nodes that somebody cordoned keep it free"),
-        pytest.param({}, {"cordoned": True, "cordoned_by_us": True}, True, id="nodes that we cordoned do not"),
-        pytest.param({}, {"labels": {}}, False, id="nodes without the selected labels keep it free"),
-        pytest.param({}, {"allocatable_memory_bytes": 1}, False, id="nodes with too little memory keep it free"),
-        pytest.param({"topology": "2x2x4", "hosts": 4}, {}, False, id="another topology does not fit"),
-        pytest.param({"hosts": 3}, {}, False, id="another number of hosts does not fit"),
-        pytest.param(
-            {"capacity": CapacityKind.SPOT}, {}, False, id="spot is tainted, and the pod does not tolerate it"
-        ),
-        pytest.param({"zones": ("us-east5-a",)}, {}, True, id="another zone is fine where no pod minds"),
+        pytest.param({}, {"taints": (strange_taint(),)}, False, id="unknown taint"),
+        pytest.param({}, {"cordoned": True}, False, id="nodes cordoned by a user"),
+        pytest.param({}, {"cordoned": True, "cordoned_by_us": True}, True, id="nodes cordoned by the provisioner"),
+        pytest.param({}, {"labels": {}}, False, id="nodes without the selected labels"),
+        pytest.param({}, {"allocatable_memory_bytes": 1}, False, id="nodes with too little memory"),
+        pytest.param({"topology": "2x2x4", "hosts": 4}, {}, False, id="another topology"),
+        pytest.param({"hosts": 3}, {}, False, id="another number of hosts"),
+        pytest.param({"capacity": CapacityKind.SPOT}, {}, False, id="spot without toleration"),
+        pytest.param({"zones": ("us-east5-a",)}, {}, True, id="another zone"),
     ],
 )
-def test_which_free_pools_a_waiting_slice_takes(
+def test_waiting_slice_uses_a_free_pool_only_if_its_pods_fit(
     *, pool: dict[str, Any], nodes: dict[str, Any] | None, taken: bool
 ) -> None:
-    """What the scheduler would take; everything else is bought anew."""
+    """The scheduler would bind the pods to such a pool. Otherwise a new pool is created."""
     workload = make_jobset()
     world = World(workload)
     other = pool_of_another(**pool)
@@ -96,8 +101,8 @@ def test_which_free_pools_a_waiting_slice_takes(
     assert owner == ("train" if taken else "gone")
 
 
-def test_a_pool_of_others_without_nodes_is_waited_for_not_for_long() -> None:
-    """GKE calls a pool up a moment before its nodes are seen; a zombie stays without."""
+def test_slice_waits_two_minutes_for_the_nodes_of_a_free_pool() -> None:
+    """GKE reports a pool as RUNNING shortly before its nodes appear; a broken pool remains without nodes."""
     world = World(make_jobset())
     world.put(pool_of_another())
     assert world.look().creates == ()
@@ -105,8 +110,8 @@ def test_a_pool_of_others_without_nodes_is_waited_for_not_for_long() -> None:
     assert len(world.look().creates) == 1
 
 
-def test_a_pool_with_pods_of_an_unknown_slice_is_taken_by_nobody() -> None:
-    """Whose they are cannot be told; that they run can."""
+def test_pool_with_pods_of_an_unknown_slice_is_not_used_and_is_kept() -> None:
+    """The owner of the pods is unknown, but they run."""
     world = World(make_jobset())
     pool = world.put_pool(pool_of_another())
     world.put(make_pod(make_jobset("nobody"), workload_uid="", node=make_node(pool).name))
@@ -115,8 +120,8 @@ def test_a_pool_with_pods_of_an_unknown_slice_is_taken_by_nobody() -> None:
     assert pool.name not in world.deleted
 
 
-def test_the_smallest_ready_pool_is_taken_first() -> None:
-    """Single-host pools may be larger than asked."""
+def test_smallest_ready_pool_is_used_first() -> None:
+    """A pool of single hosts may have more hosts than the slice needs."""
     asked = make_requirements(topology="2x2x1")
     workload = make_jobset(parallelism=1, template=asked)
     gone = make_jobset("gone", replicas=4, parallelism=1, template=asked)
@@ -129,7 +134,7 @@ def test_the_smallest_ready_pool_is_taken_first() -> None:
     assert [state.name for state in plan.pools if state.named.name == "train"] == [small.name]
 
 
-def test_a_single_host_pool_too_small_is_not_taken() -> None:
+def test_single_host_pool_with_too_few_hosts_is_not_used() -> None:
     asked = make_requirements(topology="2x2x1")
     world = World(make_jobset(parallelism=5, template=asked))
     world.put_pool(make_pool(make_jobset("gone", parallelism=4, template=asked)))
@@ -137,8 +142,8 @@ def test_a_single_host_pool_too_small_is_not_taken() -> None:
     assert create.request.hosts == 5
 
 
-def test_pods_past_their_grace_hold_no_pool_for_ever() -> None:
-    """Their node does not answer; without this an idle pool would be paid for until somebody looks."""
+def test_pods_past_their_grace_period_do_not_keep_a_pool() -> None:
+    """The kubelet of their node does not respond. Otherwise the pool would be paid for until a user notices."""
     workload = make_jobset()
     world = World()
     pool = world.put_pool(make_pool(workload))

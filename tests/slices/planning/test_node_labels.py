@@ -1,4 +1,4 @@
-"""Selectors on labels that GKE sets itself: predicted, missing for sure, or perhaps there."""
+"""Tests of selectors on labels that GKE sets: labels that are predicted, certainly missing, or unknown."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def _told(plan: Plan, reason: str) -> list[str]:
         ("beta.kubernetes.io/arch", "amd64"),
     ],
 )
-def test_what_gke_is_known_to_set_is_predicted(key: str, value: str) -> None:
-    """The pool is made without a warning; for another value none is made."""
+def test_labels_that_gke_is_known_to_set_are_predicted(key: str, value: str) -> None:
+    """A pool for the predicted value is created without a warning, and no pool for another value."""
     plan = World(_jobset(**{key: value})).step()
     assert (len(plan.creates), _told(plan, constants.UNKNOWN_SELECTOR)) == (1, [])
     plan = World(_jobset(**{key: "other"})).step()
     assert (len(plan.creates), len(_told(plan, constants.INVALID_REQUEST))) == (0, 1)
 
 
-def test_the_boot_disk_is_predicted_where_it_is_set() -> None:
-    """Where GKE chooses it, nobody knows; the list of pools says it later."""
+def test_boot_disk_label_is_predicted_only_if_the_setting_is_set() -> None:
+    """If GKE chooses the disk type, it is unknown until the pool is listed."""
     workload = _jobset(**{constants.BOOT_DISK: "pd-ssd"})
     for setting, creates, warnings in (("pd-ssd", 1, 0), ("pd-balanced", 0, 0), ("", 1, 1)):
         plan = World(workload, settings_=settings(node_disk_type=setting)).step()
@@ -59,7 +59,7 @@ def test_the_boot_disk_is_predicted_where_it_is_set() -> None:
 
 
 @pytest.mark.parametrize("key", ["topology.gke.io/zone", "failure-domain.beta.kubernetes.io/zone"])
-def test_an_older_name_of_the_zone_chooses_the_zone(key: str) -> None:
+def test_older_zone_label_selects_the_zone(key: str) -> None:
     (create,) = World(_jobset(**{key: "us-central2-c"})).step().creates
     assert create.request.zone == "us-central2-c"
 
@@ -74,8 +74,8 @@ def test_an_older_name_of_the_zone_chooses_the_zone(key: str) -> None:
         constants.POOL_TOPOLOGY,
     ],
 )
-def test_what_is_missing_for_sure_is_refused(key: str) -> None:
-    """No pool of ours would have it, so none is bought."""
+def test_selector_on_a_label_that_is_certainly_missing_is_rejected(key: str) -> None:
+    """No pool of the provisioner would have the label, so no pool is created."""
     plan = World(_jobset(**{key: "x"})).step()
     assert not plan.creates
     (message,) = _told(plan, constants.INVALID_REQUEST)
@@ -83,8 +83,8 @@ def test_what_is_missing_for_sure_is_refused(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", [_STRANGE, "node.kubernetes.io/exotic", "x.gke.io/y", "scheduling.k8s.io/z"])
-def test_an_unknown_label_of_google_or_kubernetes_may_hold(key: str) -> None:
-    """The pool is made, with a warning, and the label is not put on it."""
+def test_selector_on_an_unknown_google_label_gets_a_pool_with_a_warning(key: str) -> None:
+    """The label is not set on the pool."""
     plan = World(_jobset(**{key: "x"})).step()
     (create,) = plan.creates
     assert key not in create.request.labels
@@ -108,14 +108,14 @@ _SURE = Expression(key=constants.OS, operator="In", values=("linux",))
         pytest.param(((_expression("Gt", "1"),),), True, True, (_STRANGE,), id="Gt may hold"),
         pytest.param(((_expression("NotIn", "a"),),), True, True, (), id="NotIn holds without it"),
         pytest.param(((_expression("DoesNotExist"),),), True, True, (), id="DoesNotExist holds without it"),
-        pytest.param(((_expression("In", "a"),), (_SURE,)), True, True, (), id="another term holds for sure"),
-        pytest.param(((_expression("In", "a"),),), False, False, (), id="of a node that is there its labels count"),
+        pytest.param(((_expression("In", "a"),), (_SURE,)), True, True, (), id="another term certainly holds"),
+        pytest.param(((_expression("In", "a"),),), False, False, (), id="existing node without the label"),
     ],
 )
-def test_affinity_on_a_label_that_nobody_knows(
+def test_affinity_on_an_unknown_label_fits_only_a_predicted_node(
     *, terms: Any, predicted: bool, fits: bool, relies_on: tuple[str, ...]
 ) -> None:
-    """It may hold as a selector may, and only that is told which the fit rests on."""
+    """`trusted` returns only the unknown labels on which the fit depends."""
     view = NodeView(
         labels={constants.OS: "linux"}, taints=(), chips=4, cpu_millicores=2000, memory_bytes=2**31, predicted=predicted
     )
@@ -125,7 +125,7 @@ def test_affinity_on_a_label_that_nobody_knows(
 
 
 def _bare(world: World) -> None:
-    """Let all pools come up, with nodes that lack the label."""
+    """Create all pools, with nodes that lack the label _STRANGE."""
     world.step()
     world.finish_creates()
     world.step()
@@ -133,8 +133,8 @@ def _bare(world: World) -> None:
 
 
 @pytest.mark.parametrize("replace_stuck", [False, True])
-def test_no_second_pool_is_made_for_a_label_that_never_comes(*, replace_stuck: bool) -> None:
-    """The slice keeps its pool, is told after ten minutes what is missing, and not even the setting buys another."""
+def test_no_second_pool_is_created_for_a_label_that_is_never_set(*, replace_stuck: bool) -> None:
+    """The slice keeps its pool, also with REPLACE_STUCK_SLICES. After ten minutes, an Event names the label."""
     world = World(_jobset(**{_STRANGE: "x"}), settings_=settings(replace_stuck_slices=replace_stuck))
     _bare(world)
     for _ in range(60):
@@ -145,8 +145,8 @@ def test_no_second_pool_is_made_for_a_label_that_never_comes(*, replace_stuck: b
     assert f"its nodes do not have {_STRANGE}=x: remove that selector" in message
 
 
-def test_of_nodes_that_are_there_the_real_labels_count() -> None:
-    """An idle pool is taken by who selects such a label only where its nodes carry it."""
+def test_existing_nodes_are_matched_by_their_real_labels() -> None:
+    """An idle pool serves a slice that selects such a label only if its nodes have the label."""
     for labelled in (True, False):
         first, second = _jobset("first"), _jobset("second", **{_STRANGE: "x"})
         world = World(first, settings_=settings(deletion_delay_seconds=3600.0))

@@ -1,4 +1,4 @@
-"""How many operations may be started now, and how creates and deletes share them."""
+"""Tests of the bound on concurrent operations, and of its shares for creates and deletes."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ REJECTED = failure(FailureKind.TOO_MANY_OPERATIONS)
 @pytest.mark.parametrize(
     ("free", "deletes_last", "deletes", "want_creates", "want_deletes"),
     [
-        pytest.param(None, False, 50, 32, 20, id="as many as the threads take while no limit is known"),
-        pytest.param(6, False, 0, 6, 0, id="creates alone take all"),
-        pytest.param(50, True, 50, 25, 20, id="and at most what the threads take"),
-        pytest.param(6, False, 2, 4, 2, id="and what few deletes leave"),
-        pytest.param(6, False, 50, 3, 3, id="half where both wait"),
-        pytest.param(5, False, 50, 2, 3, id="the odd one is a delete after a create"),
-        pytest.param(5, True, 50, 3, 2, id="and a create after a delete"),
-        pytest.param(1, True, 50, 1, 0, id="also where only one is free"),
-        pytest.param(0, True, 50, 0, 0, id="none where none is free"),
+        pytest.param(None, False, 50, 32, 20, id="no limit"),
+        pytest.param(6, False, 0, 6, 0, id="only creates"),
+        pytest.param(50, True, 50, 25, 20, id="more free operations than threads"),
+        pytest.param(6, False, 2, 4, 2, id="few deletes"),
+        pytest.param(6, False, 50, 3, 3, id="many creates and deletes"),
+        pytest.param(5, False, 50, 2, 3, id="odd number after creates"),
+        pytest.param(5, True, 50, 3, 2, id="odd number after deletes"),
+        pytest.param(1, True, 50, 1, 0, id="one free operation"),
+        pytest.param(0, True, 50, 0, 0, id="no free operation"),
     ],
 )
-def test_creates_and_deletes_share_what_is_free(
+def test_creates_and_deletes_share_the_free_operations(
     *, free: int | None, deletes_last: bool, deletes: int, want_creates: int, want_deletes: int
 ) -> None:
     slots = Slots(operations=free, calls=32, delete_calls=20, deletes_last=deletes_last, more_at=None)
@@ -41,7 +41,7 @@ def test_creates_and_deletes_share_what_is_free(
 
 
 def world_with(limit: OperationLimit, *, making: int = 0) -> World:
-    """Return a world in which slices wait for pools and some pools are in the making."""
+    """Return a world in which 200 slices wait for pools, and `making` other pools are being created."""
     world = World(make_jobset(replicas=200), settings_=settings(concurrency=64))
     world.put(*(make_pool(make_jobset(f"other-{index}"), status=PoolStatus.PROVISIONING) for index in range(making)))
     world.memory = replace(world.memory, operations=limit)
@@ -49,24 +49,26 @@ def world_with(limit: OperationLimit, *, making: int = 0) -> World:
 
 
 def rejected(limit: int, seconds_ago: float = 0.0) -> OperationLimit:
-    """Return what is known after a rejection."""
+    """Return a limit on operations, some seconds after the last rejection."""
     return OperationLimit(limit=limit, rejected_at=after(-seconds_ago))
 
 
 @pytest.mark.parametrize(
     ("limit", "making", "want_limit", "want_creates"),
     [
-        pytest.param(OperationLimit(), 3, None, 128, id="without a rejection there is no limit"),
-        pytest.param(OperationLimit(rejected=True), 3, 3, 0, id="after a rejection no more run than then"),
-        pytest.param(OperationLimit(rejected=True, running=5), 3, 5, 2, id="those included that ended meanwhile"),
-        pytest.param(rejected(5), 3, 5, 2, id="what ends makes room"),
-        pytest.param(rejected(5), 7, 7, 0, id="what GKE took since raises it"),
-        pytest.param(rejected(5, 10), 5, 5, 1, id="one more is tried after ten seconds"),
-        pytest.param(rejected(5, 20), 5, 5, 3, id="then three more"),
-        pytest.param(rejected(5, 59), 5, 5, 31, id="and twice as many every ten seconds"),
-        pytest.param(rejected(5, 60), 5, None, 128, id="a minute without a rejection ends it"),
-        pytest.param(rejected(0), 0, 0, 0, id="others may have all of them"),
-        pytest.param(rejected(0, 10), 0, 0, 1, id="and one is tried all the same"),
+        pytest.param(OperationLimit(), 3, None, 128, id="no rejection"),
+        pytest.param(OperationLimit(rejected=True), 3, 3, 0, id="new rejection"),
+        pytest.param(
+            OperationLimit(rejected=True, running=5), 3, 5, 2, id="new rejection with more operations at its time"
+        ),
+        pytest.param(rejected(5), 3, 5, 2, id="operations ended"),
+        pytest.param(rejected(5), 7, 7, 0, id="GKE accepted more operations"),
+        pytest.param(rejected(5, 10), 5, 5, 1, id="after 10 s"),
+        pytest.param(rejected(5, 20), 5, 5, 3, id="after 20 s"),
+        pytest.param(rejected(5, 59), 5, 5, 31, id="after 59 s"),
+        pytest.param(rejected(5, 60), 5, None, 128, id="after 60 s"),
+        pytest.param(rejected(0), 0, 0, 0, id="limit of 0"),
+        pytest.param(rejected(0, 10), 0, 0, 1, id="limit of 0 after 10 s"),
     ],
 )
 def test_a_rejection_limits_operations_for_a_minute(
@@ -76,15 +78,15 @@ def test_a_rejection_limits_operations_for_a_minute(
     assert (plan.memory.operations.limit, len(plan.creates)) == (want_limit, want_creates)
 
 
-def test_operations_of_others_do_not_count() -> None:
-    """They may hang for days: what GKE rejects is all that counts."""
+def test_operations_on_foreign_pools_do_not_count() -> None:
+    """Operations on foreign pools may hang for days. Only rejections by GKE count."""
     world = world_with(rejected(1))
     world.put(foreign_pool("a", status=PoolStatus.PROVISIONING), foreign_pool("b", status=PoolStatus.STOPPING))
     assert len(world.look().creates) == 1
 
 
-def test_calls_that_are_not_answered_take_their_place() -> None:
-    """A delete that is being proven, too: it is no operation yet, and will be one."""
+def test_calls_in_flight_count_as_operations() -> None:
+    """A delete that is still being checked counts as well, because it will be an operation."""
     world = world_with(OperationLimit(rejected=True, running=2))
     pool = world.put_pool(make_pool(make_jobset("gone")))
     call = DeleteCall(state=CallState.UNDER_WAY, since=after(-1))
@@ -93,8 +95,8 @@ def test_calls_that_are_not_answered_take_their_place() -> None:
     assert (plan.memory.operations.limit, len(plan.creates)) == (2, 1)
 
 
-def test_a_pool_that_is_created_and_about_to_go_counts_once() -> None:
-    """Its create runs, and its delete is being proven: one operation ends before the other begins."""
+def test_pool_in_creation_with_a_delete_in_flight_counts_once() -> None:
+    """The create is running and the delete is still being checked: they are never operations at the same time."""
     world = world_with(rejected(2), making=1)
     (name,) = world.pools
     call = DeleteCall(state=CallState.UNDER_WAY, since=after(-1))
@@ -103,8 +105,8 @@ def test_a_pool_that_is_created_and_about_to_go_counts_once() -> None:
     assert (plan.memory.operations.limit, len(plan.creates)) == (2, 1)
 
 
-def test_deletes_leave_threads_to_others_too() -> None:
-    """Many pools that nobody needs do not keep a change of nodes, or a delete that others wait for, waiting."""
+def test_deletes_leave_threads_to_other_calls() -> None:
+    """Deletes of many unneeded pools must not delay changes of nodes, or deletes that slices wait for."""
     ended = [make_jobset(f"ended-{index}") for index in range(40)]
     world = World(*ended, settings_=settings(deletion_delay_seconds=0.0))
     for each in ended:
@@ -113,8 +115,8 @@ def test_deletes_leave_threads_to_others_too() -> None:
     assert len(world.look().deletes) == 32
 
 
-def test_the_threads_take_twice_their_number_before_the_first_answer() -> None:
-    """So whoever comes next does not wait for thousands of calls; each answer lets the next go."""
+def test_creates_in_flight_are_at_most_twice_the_number_of_threads() -> None:
+    """Otherwise later slices would wait for thousands of calls. Each response allows the next call."""
     world = World(make_jobset("many", namespace="a", replicas=4096))
     creates = world.look().creates
     assert len(creates) == 32
@@ -125,8 +127,8 @@ def test_the_threads_take_twice_their_number_before_the_first_answer() -> None:
     assert create.workload.name == "newcomer"
 
 
-def test_who_waits_for_operations_for_long_learns_it() -> None:
-    """No warning, and no name of another tenant."""
+def test_slice_that_waits_long_for_operations_gets_a_notice() -> None:
+    """The notice is not a warning and contains no name of another tenant."""
     world = World(make_jobset(replicas=3))
     world.refuse_create = lambda _: REJECTED
     world.run(200)

@@ -1,4 +1,4 @@
-"""Plain Jobs and the groups of LeaderWorkerSets have pools as the slices of JobSets have."""
+"""Tests of pools for plain Jobs and for the groups of LeaderWorkerSets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.world import World, running
 
 
 def pod_on(world: World, job: Workload, index: int) -> None:
-    """Put a pod of a Job on a node of the one pool."""
+    """Put a pod of a Job on a node of the only pool."""
     world.put(make_pod(job, index=index, node=sorted(world.nodes)[index % len(world.nodes)]))
 
 
@@ -29,10 +29,10 @@ def pod_on(world: World, job: Workload, index: int) -> None:
         pytest.param(make_lws(namespace="team", replicas=2), 2, "leaderworkerset.x-k8s.io/v1", "serve-0", id="a set"),
     ],
 )
-def test_each_group_gets_a_pool_whose_labels_say_nothing_of_jobsets(
+def test_pool_of_another_kind_has_no_labels_of_jobsets(
     workload: Workload, pools: int, api_version: str, group: str
 ) -> None:
-    """Of the template's shape; a release that knows JobSets alone must not take it for one of a JobSet that is gone."""
+    """A release that only knows JobSets would delete such a pool as the pool of a deleted JobSet."""
     creates = World(workload).look().creates
     assert [(each.request.hosts, each.request.topology) for each in creates] == [(2, "2x2x2")] * pools
     assert (creates[0].workload.kind, creates[0].workload.api_version) == (workload.kind, api_version)
@@ -44,8 +44,8 @@ def test_each_group_gets_a_pool_whose_labels_say_nothing_of_jobsets(
     assert not labels.keys() & {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_UID, constants.PARENT_NAMESPACE}
 
 
-def test_the_owner_of_a_pool_is_told_on_the_lowest_pod_that_is_left() -> None:
-    """A Job whose first pod has completed waits with the others."""
+def test_leader_of_a_pool_is_the_lowest_unfinished_pod() -> None:
+    """The pod of index 0 has completed, and the other pod of the Job waits."""
     job = make_job()
     world = World(job)
     world.pods.clear()
@@ -59,8 +59,8 @@ def test_the_owner_of_a_pool_is_told_on_the_lowest_pod_that_is_left() -> None:
     assert state.leader == waiting
 
 
-def test_workloads_of_one_name_are_three() -> None:
-    """None counts on another's pools, nor do its pods: not even where groups have the same name."""
+def test_workloads_of_one_name_and_different_kinds_share_no_pools() -> None:
+    """The names of groups may be equal as well: `same-0` is a group of the LeaderWorkerSet and also a Job."""
     job, jobset, lws = make_job("same"), make_jobset("same"), make_lws("same")
     namesake = make_job("same-0")
     world = World(job, jobset, lws, namesake)
@@ -71,7 +71,7 @@ def test_workloads_of_one_name_are_three() -> None:
     world.deleted_workloads.add(job.uid)
     world.look()
     world.pass_time(3600)
-    # The one that the scheduler left free.
+    # Only one pool has no pods after the Job was deleted.
     assert len(world.look().deletes) == 1
     assert len(world.plans[-1].states) == 4
 
@@ -85,8 +85,8 @@ def test_workloads_of_one_name_are_three() -> None:
         pytest.param(make_jobset("sweep"), "sweep", id="the JobSet's own name"),
     ],
 )
-def test_a_group_has_the_name_that_its_kind_gives_it(workload: Workload, name: str) -> None:
-    """Whatever a pod's reference or a pool's label says."""
+def test_group_name_that_its_kind_cannot_have_is_ignored(workload: Workload, name: str) -> None:
+    """The owner reference of a pod or the label of a pool may contain any other name."""
     key = make_pod(make_job(name)).group_key
     pod = make_pod(workload, group_name=name, group_key=key)
     workloads = Workloads.of({workload.uid: workload})
@@ -95,8 +95,8 @@ def test_a_group_has_the_name_that_its_kind_gives_it(workload: Workload, name: s
 
 
 @pytest.mark.parametrize("name", ["sweep", ""])
-def test_a_pool_that_was_made_for_a_job_refers_to_it(name: str) -> None:
-    """With the name that the pool's label has, and without it."""
+def test_pool_of_a_suspended_job_is_attributed_to_the_job(name: str) -> None:
+    """The label of the pool with the name of the group may be missing."""
     job = make_job(suspended=True)
     slice_id = SliceId(job.uid, make_pod(job).group_key)
     workloads = Workloads.of({job.uid: job})
@@ -104,8 +104,8 @@ def test_a_pool_that_was_made_for_a_job_refers_to_it(name: str) -> None:
     assert [(each.id, each.group_name) for each in found.values()] == [(slice_id, "sweep")]
 
 
-def test_the_pool_outlasts_the_annotation_while_pods_run() -> None:
-    """Nobody sees the Job from then on; what its pods are on stays, and buys nothing more."""
+def test_pool_of_a_job_without_the_annotation_is_kept_while_pods_run() -> None:
+    """Without the annotation, the Job is no longer watched. New pods of the Job get no pool."""
     job = make_job()
     world = running(job)
     del world.workloads[job.uid]
@@ -120,8 +120,8 @@ def test_the_pool_outlasts_the_annotation_while_pods_run() -> None:
     assert delete.reason is DeleteReason.WORKLOAD_GONE
 
 
-def test_while_any_pod_of_a_job_is_left_its_pool_stays() -> None:
-    """With more completions than parallelism index 0 ends early, and there is a moment without any pod."""
+def test_pool_of_a_job_is_kept_while_the_job_has_pods_or_completions_left() -> None:
+    """With more completions than parallelism, index 0 ends early, and at times the Job has no pods."""
     job = make_job()
     world = running(job)
     world.end_pods(job)
@@ -139,23 +139,25 @@ def test_while_any_pod_of_a_job_is_left_its_pool_stays() -> None:
 @pytest.mark.parametrize(
     ("pods", "want"),
     [
-        pytest.param([{"index": 1}, {"index": 0}], 0, id="index 0 where it is there"),
-        pytest.param([{"index": 2, "node": "n"}, {"index": 3}], 2, id="the lowest, bound or not"),
-        pytest.param([{"index": 0, "deletion_deadline": after(30)}, {"index": 1}], 1, id="none that is on its way out"),
-        pytest.param([{"index": 0, "phase": "Failed"}, {"index": 1}], 1, id="none that has ended"),
-        pytest.param([{"index": 0, "completion_index": None}], None, id="none without an index"),
-        pytest.param([{"index": 0, "completion_index": None}, {"index": 7}], 7, id="an index before none"),
+        pytest.param([{"index": 1}, {"index": 0}], 0, id="index 0 exists"),
+        pytest.param([{"index": 2, "node": "n"}, {"index": 3}], 2, id="lowest index is bound"),
+        pytest.param(
+            [{"index": 0, "deletion_deadline": after(30)}, {"index": 1}], 1, id="lowest index is being deleted"
+        ),
+        pytest.param([{"index": 0, "phase": "Failed"}, {"index": 1}], 1, id="lowest index has failed"),
+        pytest.param([{"index": 0, "completion_index": None}], None, id="only pods without an index"),
+        pytest.param([{"index": 0, "completion_index": None}, {"index": 7}], 7, id="pods with and without an index"),
     ],
 )
-def test_who_leads(pods: list[dict[str, Any]], want: int | None) -> None:
+def test_leader_is_the_unfinished_pod_of_the_lowest_index(pods: list[dict[str, Any]], want: int | None) -> None:
     job = make_job()
     workloads = Workloads.of({job.uid: job})
     (found,) = find_slices(workloads, [make_pod(job, **each) for each in pods], ServingPolicy()).values()
     assert (found.leader.completion_index if found.leader is not None else None) == want
 
 
-def test_a_group_that_restarts_keeps_its_pool() -> None:
-    """All its pods go, and there is a moment without any; the new leader has the same name."""
+def test_restarting_group_keeps_its_pool() -> None:
+    """All pods of the group are deleted before new ones are created. The new leader has the name of the old one."""
     lws = make_lws(replicas=2)
     world = running(lws)
     world.end_pods(lws, 1)
@@ -166,8 +168,8 @@ def test_a_group_that_restarts_keeps_its_pool() -> None:
     assert (plan.creates, plan.deletes) == ((), ())
 
 
-def test_during_an_update_each_group_has_the_size_of_its_own_pods() -> None:
-    """The set tells the size of new groups; those that are not replaced yet may wait for pools of their own."""
+def test_group_has_the_size_of_its_own_pods_during_an_update() -> None:
+    """The spec has the size of new groups. Groups that are not replaced yet may still wait for smaller pools."""
     small = make_lws(size=2, template=make_requirements(topology="2x2x2", tolerations=()))
     large = make_lws(size=4, template=make_requirements(topology="2x2x4", tolerations=()))
     world = World(large)
@@ -177,8 +179,8 @@ def test_during_an_update_each_group_has_the_size_of_its_own_pods() -> None:
     assert (create.request.topology, create.request.hosts) == ("2x2x2", 2)
 
 
-def test_a_group_beyond_the_replicas_has_a_pool_as_long_as_it_has_pods() -> None:
-    """With maxSurge a rolling update begins with groups that are deleted at its end."""
+def test_extra_group_of_a_rolling_update_has_a_pool_while_it_has_pods() -> None:
+    """With maxSurge, a rolling update first creates extra groups, and deletes them at its end."""
     lws = make_lws(replicas=1)
     world = running(lws)
     surging = replace(lws, groups=(replace(lws.groups[0], surge=1),))
@@ -197,8 +199,7 @@ def test_a_group_beyond_the_replicas_has_a_pool_as_long_as_it_has_pods() -> None
     assert (delete.name, delete.reason) == (create.request.name, DeleteReason.NOT_NEEDED)
 
 
-def test_no_group_is_served_that_the_set_does_not_list() -> None:
-    """Neither beyond the replicas, nor beyond those that an update adds."""
+def test_group_beyond_replicas_and_surge_is_not_served() -> None:
     lws = make_lws(replicas=1)
     lws = replace(lws, groups=(replace(lws.groups[0], surge=1),))
     world = running(lws)
@@ -207,8 +208,8 @@ def test_no_group_is_served_that_the_set_does_not_list() -> None:
 
 
 @pytest.mark.parametrize("workload", [make_lws(), make_job()], ids=["LeaderWorkerSets", "Jobs"])
-def test_while_nothing_is_known_of_a_kind_the_others_are_served(workload: Workload) -> None:
-    """Its pools are not known to be unneeded: their delete asks the API server first, which knows."""
+def test_unreadable_kind_does_not_block_other_kinds_or_raise_an_alert(workload: Workload) -> None:
+    """Whether pools of the kind are needed is unknown; a live read decides before their delete."""
     kinds = frozenset({workload.kind})
     world = running(workload)
     world.end_pods(workload)

@@ -1,4 +1,4 @@
-"""What GKE's answers teach."""
+"""Tests of how responses of GKE to creates, deletes and look-ups change the memory."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ OPERATION = OperationName("operation-1")
 
 
 def asked(world: World) -> PoolName:
-    """Let a world send its first create, unanswered."""
+    """Decide the first create without a response of GKE; return the name of its pool."""
     (create,) = world.look().creates
     world.pass_time(1)
     return create.request.name
 
 
 def create_answer(world: World, name: PoolName, kind: FailureKind | None = None) -> None:
-    """Let GKE answer a create."""
+    """Add the response to a create: a failure of this kind, or a success without a kind."""
     refused = failure(kind) if kind is not None else None
     operation = OPERATION if refused is None else OperationName("")
     world.answer(CreateAnswer(name=name, at=world.now, operation=operation, failure=refused))
@@ -38,13 +38,13 @@ def create_answer(world: World, name: PoolName, kind: FailureKind | None = None)
 
 
 def look_up_answer(world: World, look_up: LookUp, **content: object) -> None:
-    """Let GKE answer a look-up."""
+    """Add the response to a look-up."""
     world.answer(LookUpAnswer(look_up=look_up, at=world.now, **content))  # type: ignore[arg-type]
     world.pass_time(1)
 
 
 def until_look_up(world: World, *, limit: int = 60) -> tuple[LookUp, Plan]:
-    """Look on until something is looked up."""
+    """Run rounds of 1 s until one of them looks something up; return the first look-up and the plan."""
     for _ in range(limit):
         plan = world.look()
         world.pass_time(1)
@@ -54,7 +54,7 @@ def until_look_up(world: World, *, limit: int = 60) -> tuple[LookUp, Plan]:
 
 
 def until_sent(world: World, calls: str) -> tuple[Any, ...]:
-    """Look on until creates or deletes are decided, with a GKE that knows nothing of what is looked up; return them."""
+    """Run rounds until creates or deletes are decided, and return them. Every look-up finds nothing."""
     for _ in range(200):
         plan = world.look()
         sent: tuple[Any, ...] = getattr(plan, calls)
@@ -67,7 +67,7 @@ def until_sent(world: World, calls: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in backoff.DELAYS if kind is not FailureKind.TOO_MANY_OPERATIONS])
-def test_a_refused_create_is_tried_again_under_its_name_after_its_back_off(kind: FailureKind) -> None:
+def test_failed_create_is_repeated_with_its_name_after_its_back_off(kind: FailureKind) -> None:
     world = World(make_jobset())
     name = asked(world)
     world.answer(CreateAnswer(name=name, at=world.now, failure=failure(kind)))
@@ -79,7 +79,7 @@ def test_a_refused_create_is_tried_again_under_its_name_after_its_back_off(kind:
     assert again.request.name == name
 
 
-def test_an_invalid_request_is_sent_again_when_it_changes() -> None:
+def test_invalid_request_is_sent_again_when_it_changes() -> None:
     world = World(make_jobset())
     create_answer(world, asked(world), FailureKind.INVALID)
     world.pass_time(600)
@@ -90,8 +90,8 @@ def test_an_invalid_request_is_sent_again_when_it_changes() -> None:
     assert len(world.look().creates) == 1
 
 
-def test_no_refusal_is_permanent() -> None:
-    """Many tell of what surrounds the request: the same is sent again after 15 minutes, then 30, up to 4 hours."""
+def test_rejected_create_is_repeated_at_growing_intervals_of_at_most_4_hours() -> None:
+    """The cause may be outside the request, which is repeated after 15 minutes, then 30, up to 4 hours."""
     world = World(make_jobset())
     world.refuse_create = lambda _: failure(FailureKind.INVALID)
     tries = [world.now for _ in range(24 * 60) if world.step(seconds=60).creates]
@@ -106,8 +106,8 @@ def test_no_refusal_is_permanent() -> None:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS], ids=lambda kind: kind.value)
-def test_nothing_is_sent_while_the_outcome_of_a_create_is_unknown(kind: FailureKind) -> None:
-    """It may have had its effect; the pool is looked up by its name."""
+def test_no_create_is_sent_while_the_outcome_of_the_last_is_unknown(kind: FailureKind) -> None:
+    """The create may have taken effect, so the pool is looked up by its name."""
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name, kind)
@@ -122,8 +122,8 @@ def test_nothing_is_sent_while_the_outcome_of_a_create_is_unknown(kind: FailureK
     assert not any(each.creates for each in world.plans[1:])
 
 
-def test_a_look_up_that_failed_or_found_it_changes_nothing() -> None:
-    """The list will show it; until then the slice counts on it."""
+def test_look_up_that_failed_or_found_the_pool_causes_no_create() -> None:
+    """The slice counts on the pool until the list of pools contains it."""
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name, FailureKind.UNKNOWN_OUTCOME)
@@ -136,7 +136,7 @@ def test_a_look_up_that_failed_or_found_it_changes_nothing() -> None:
     assert world.memory.creates == {}
 
 
-def test_an_answer_to_an_old_look_up_does_not_undo_a_newer_create() -> None:
+def test_response_to_an_old_look_up_does_not_undo_a_newer_create() -> None:
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name, FailureKind.UNKNOWN_OUTCOME)
@@ -148,7 +148,7 @@ def test_an_answer_to_an_old_look_up_does_not_undo_a_newer_create() -> None:
 
 
 def test_already_exists_adopts_the_pool_once_the_list_shows_it() -> None:
-    """A crash between the call and its record ends here."""
+    """The name exists after a crash between the create and the record of its response."""
     workload = make_jobset()
     world = World(workload)
     name = asked(world)
@@ -158,8 +158,8 @@ def test_already_exists_adopts_the_pool_once_the_list_shows_it() -> None:
     assert world.states() == {name: "ready"}
 
 
-def test_a_name_that_somebody_else_took_is_left_to_them() -> None:
-    """A pool without our labels is nobody's of ours."""
+def test_name_of_a_foreign_pool_is_not_used() -> None:
+    """A pool without the labels of the provisioner belongs to another client, and serves no slice."""
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name, FailureKind.ALREADY_EXISTS)
@@ -169,10 +169,10 @@ def test_a_name_that_somebody_else_took_is_left_to_them() -> None:
 
 
 @pytest.mark.parametrize("kind", [None, FailureKind.UNKNOWN_OUTCOME], ids=["taken", "unknown"])
-def test_a_pool_that_never_shows_is_given_up_when_its_operation_and_its_name_are_unknown(
+def test_create_is_repeated_if_its_operation_and_its_pool_are_unknown_to_gke(
     kind: FailureKind | None,
 ) -> None:
-    """No create is waited for until the end of days."""
+    """Otherwise the slice would wait for the create without limit."""
     world = World(make_jobset())
     create_answer(world, asked(world), kind)
     assert until_sent(world, "creates")
@@ -180,8 +180,8 @@ def test_a_pool_that_never_shows_is_given_up_when_its_operation_and_its_name_are
 
 @pytest.mark.parametrize("listed_first", [True, False], ids=["after it was listed", "before it was listed"])
 @pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.UNAVAILABLE, FailureKind.INVALID])
-def test_a_create_that_vanishes_is_explained_by_its_operation(*, listed_first: bool, kind: FailureKind) -> None:
-    """DONE with an error: the Go original called it a success. Nothing is bought before it is known."""
+def test_operation_explains_a_create_whose_pool_is_not_listed(*, listed_first: bool, kind: FailureKind) -> None:
+    """The Go provisioner took DONE with an error for a success. No pool is created before the outcome is known."""
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name)
@@ -203,8 +203,8 @@ def test_a_create_that_vanishes_is_explained_by_its_operation(*, listed_first: b
     assert any(each.slice_id is not None for each in plan.memory.backoffs.values()) is (kind is FailureKind.INVALID)
 
 
-def test_an_answer_that_comes_after_the_list_still_counts() -> None:
-    """Its operation explains a failure later, and what kept all creates back is over."""
+def test_response_after_the_list_shows_the_pool_still_counts() -> None:
+    """The name of the operation is recorded for a later failure, and the back-off of all creates ends."""
     workload = make_jobset()
     world = World(workload)
     create_answer(world, asked(world), FailureKind.OPERATION_IN_THE_WAY)
@@ -217,8 +217,8 @@ def test_an_answer_that_comes_after_the_list_still_counts() -> None:
     assert world.memory.backoffs == {}
 
 
-def test_a_pool_that_was_made_and_taken_away_is_bought_again() -> None:
-    """Its operation did not fail; somebody deleted the pool."""
+def test_pool_that_was_created_and_deleted_is_created_again() -> None:
+    """The operation succeeded, and another client deleted the pool."""
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name)
@@ -227,7 +227,7 @@ def test_a_pool_that_was_made_and_taken_away_is_bought_again() -> None:
     assert [create.request.name for create in world.look().creates] == [name]
 
 
-def test_a_failed_pool_that_gives_no_reason_is_explained_by_its_operation() -> None:
+def test_operation_explains_a_failed_pool_without_a_message() -> None:
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name)
@@ -244,7 +244,7 @@ def test_a_failed_pool_that_gives_no_reason_is_explained_by_its_operation() -> N
 
 
 def idle_world() -> tuple[World, PoolName]:
-    """Return a world with one pool that nothing needs and whose delete is decided."""
+    """Return a world with one unneeded pool, whose delete was just decided, and the name of the pool."""
     world = World()
     pool = world.put_pool(make_pool(make_jobset()))
     world.look()
@@ -255,8 +255,8 @@ def idle_world() -> tuple[World, PoolName]:
 
 
 @pytest.mark.parametrize("result", [DeleteResult.KEPT, DeleteResult.FAILED])
-def test_a_delete_that_was_not_done_is_tried_again_ever_more_rarely(result: DeleteResult) -> None:
-    """The first wait takes 4 seconds, the last ones a minute; the reason stays readable."""
+def test_failed_delete_is_repeated_at_growing_intervals(result: DeleteResult) -> None:
+    """The first wait takes about 4 s, the last ones 60 s. The view shows the reason during the waits."""
     world, name = idle_world()
     tries: list[datetime] = []
     for _ in range(400):
@@ -273,7 +273,7 @@ def test_a_delete_that_was_not_done_is_tried_again_ever_more_rarely(result: Dele
 
 
 def settling(world: World, name: PoolName, seconds: float = 60.0) -> None:
-    """Answer that the pool is cordoned and settles."""
+    """Add the response to a delete that the pool is cordoned and settles for `seconds`."""
     world.answer(
         DeleteAnswer(
             name=name, at=world.now, result=DeleteResult.SETTLING, reason="it is cordoned", wait_seconds=seconds
@@ -282,7 +282,7 @@ def settling(world: World, name: PoolName, seconds: float = 60.0) -> None:
 
 
 def test_a_delete_waits_exactly_until_its_pool_has_settled() -> None:
-    """That is no failure: nothing is held up, and later failures wait as long as the first."""
+    """Settling does not count as a failure, so the wait after the next failure is the shortest."""
     world, name = idle_world()
     settling(world, name)
     until = after((world.now - NOW).total_seconds() + 60)
@@ -296,8 +296,8 @@ def test_a_delete_waits_exactly_until_its_pool_has_settled() -> None:
     assert len(world.look().deletes) == 1
 
 
-def test_a_pool_that_never_settles_is_an_alert() -> None:
-    """Somebody uncordons its nodes again and again."""
+def test_pool_that_never_settles_raises_an_alert() -> None:
+    """Another client may uncordon the nodes each time."""
     world, name = idle_world()
     for _ in range(11):
         settling(world, name)
@@ -309,7 +309,7 @@ def test_a_pool_that_never_settles_is_an_alert() -> None:
     assert world.memory.deletes[name].failures == 0
 
 
-def test_a_delete_whose_operation_fails_half_way_is_tried_again_not_at_once() -> None:
+def test_delete_whose_operation_failed_is_repeated_after_a_wait() -> None:
     world, name = idle_world()
     pool = world.pools[name]
     world.answer(DeleteAnswer(name=name, at=world.now, result=DeleteResult.ACCEPTED, operation=OPERATION))
@@ -329,23 +329,23 @@ def test_a_delete_whose_operation_fails_half_way_is_tried_again_not_at_once() ->
 
 
 @pytest.mark.parametrize("operation", [OPERATION, OperationName("")], ids=["forgotten operation", "no operation"])
-def test_a_delete_that_gke_took_and_forgot_is_sent_again(operation: OperationName) -> None:
-    """The list shows the pool all the same; it does not leak."""
+def test_delete_is_repeated_if_its_operation_is_unknown_to_gke(operation: OperationName) -> None:
+    """The list of pools still contains the pool, which must not be leaked."""
     world, name = idle_world()
     result = DeleteResult.ACCEPTED if operation else DeleteResult.GONE
     world.answer(DeleteAnswer(name=name, at=world.now, result=result, operation=operation))
     assert until_sent(world, "deletes")
 
 
-def test_a_rejected_delete_limits_operations_too() -> None:
+def test_delete_rejected_for_too_many_operations_limits_operations() -> None:
     world, name = idle_world()
     refused = failure(FailureKind.TOO_MANY_OPERATIONS)
     world.answer(DeleteAnswer(name=name, at=world.now, result=DeleteResult.FAILED, failure=refused))
     assert world.look().memory.operations.limit == 0
 
 
-def test_answers_to_calls_that_nobody_remembers_change_nothing() -> None:
-    """They were closed by the list, or made by a former leader."""
+def test_responses_to_unknown_calls_change_nothing() -> None:
+    """The list of pools ended these calls in the memory, or a former leader sent them."""
     world = World()
     before = world.memory
     name = PoolName("unheard-of")
@@ -356,8 +356,8 @@ def test_answers_to_calls_that_nobody_remembers_change_nothing() -> None:
     assert world.memory == before
 
 
-def test_calls_that_are_being_made_are_waited_for() -> None:
-    """However long they wait for a thread, or GKE takes."""
+def test_calls_in_flight_are_not_repeated() -> None:
+    """The time for which they wait for a thread or for GKE has no limit."""
     world, name = idle_world()
     world.add(make_jobset("new", uid="new"))
     plans = []
@@ -370,8 +370,8 @@ def test_calls_that_are_being_made_are_waited_for() -> None:
 
 
 @pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.QUOTA], ids=lambda kind: kind.value)
-def test_a_back_off_that_a_clock_two_hours_ahead_wrote_delays_nothing(kind: FailureKind) -> None:
-    """It came with the hints, from a process whose clock ran wrong; nor does one that ended long ago count on."""
+def test_back_off_from_a_clock_two_hours_ahead_has_no_effect(kind: FailureKind) -> None:
+    """The hints may come from a process with a wrong clock. A back-off that ended hours ago has no effect either."""
     world = World(make_jobset())
     (create,) = world.look().creates
     capacity = capacity_key(create.request)

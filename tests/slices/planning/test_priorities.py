@@ -1,4 +1,4 @@
-"""A higher priority comes first at limits and for freed pools, and blocks lower priorities for at most 12 hours."""
+"""Tests of priorities at limits and freed pools: a higher one is first, and blocks lower ones for up to 12 hours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HIGH = 1000
 
 
 def add(world: World, workload: Workload, priority: int) -> None:
-    """Add a JobSet whose leader pods have a priority."""
+    """Add a JobSet whose leader pods have this priority."""
     world.workloads[workload.uid] = workload
     for job in range(workload.groups[0].replicas):
         since = world.now
@@ -26,7 +26,7 @@ def add(world: World, workload: Workload, priority: int) -> None:
 
 
 def full_world(*workloads: Workload, chips: int = 8) -> World:
-    """Return a world of marked pods whose limit is used up by some JobSets."""
+    """Return a world of marked pods in which the JobSets use up the limit on chips."""
     world = World(*workloads, settings_=settings(max_chips=chips, deletion_delay_seconds=30.0), marked=True)
     world.live(4)
     assert sum(map(world.bound, workloads)) == len(workloads)
@@ -34,7 +34,7 @@ def full_world(*workloads: Workload, chips: int = 8) -> World:
 
 
 @pytest.mark.parametrize("topology", ["2x2x2", "2x2x1"], ids=["a freed pool", "a limit"])
-def test_slice_of_a_higher_priority_is_served_before_older_slices_of_its_namespace_and_others(topology: str) -> None:
+def test_slice_of_a_higher_priority_is_served_before_older_slices(topology: str) -> None:
     first = jobset_of("first")
     world = full_world(first)
     waiting = [jobset_of(f"batch{number}", topology, namespace=f"n{number % 2}") for number in range(4)]
@@ -51,7 +51,7 @@ def test_slice_of_a_higher_priority_is_served_before_older_slices_of_its_namespa
 
 
 def test_large_slice_of_a_higher_priority_gets_the_chips_that_small_jobs_leave() -> None:
-    """Freed chips are kept from units of lower priority, with the number in their Events."""
+    """Freed chips are reserved for the large slice; Events of units of lower priority contain the number."""
     small = [jobset_of(f"small{number:02}", "2x2x1", namespace="stream") for number in range(24)]
     world = full_world(*small[:8], chips=32)
     large = jobset_of("large", "2x2x4", namespace="honest")
@@ -68,8 +68,8 @@ def test_large_slice_of_a_higher_priority_gets_the_chips_that_small_jobs_leave()
     assert (world.bound(large), sum(map(world.bound, small[8:]))) == (1, 0)
 
 
-def test_slice_of_a_higher_priority_that_is_never_served_keeps_its_chips_for_twelve_hours() -> None:
-    """A PriorityClass whose pods can never be served must not stop all others for longer."""
+def test_never_served_slice_of_a_higher_priority_keeps_its_chips_for_12_hours() -> None:
+    """A PriorityClass whose pods can never be served must not block all other slices for longer."""
     full = jobset_of("full", "2x2x2")
     world = full_world(full, chips=20)
     add(world, jobset_of("never", "2x2x4"), HIGH)
@@ -84,7 +84,7 @@ def test_slice_of_a_higher_priority_that_is_never_served_keeps_its_chips_for_twe
 
 
 def test_restarted_slice_of_a_lower_priority_returns_to_its_pool() -> None:
-    """The line is for slices without a pool: running workloads are not preempted, nor between two attempts."""
+    """Only slices without a pool are in the line, so a workload is not preempted between two attempts either."""
     first = jobset_of("first")
     world = full_world(first)
     add(world, jobset_of("urgent", namespace="other"), HIGH)
@@ -96,7 +96,7 @@ def test_restarted_slice_of_a_lower_priority_returns_to_its_pool() -> None:
     assert world.bound(first) == 1
 
 
-def test_workloads_are_served_by_last_grant_and_their_stamps_are_kept_while_others_wait() -> None:
+def test_workloads_are_served_by_their_last_grant() -> None:
     first = jobset_of("first")
     world = full_world(first)
     for name in ("a", "b"):

@@ -1,4 +1,4 @@
-"""Reservations that end: who is told, what is not used any more, and what goes."""
+"""Tests of reservations that end: Events for the owners, and pools that are no longer used, or are deleted."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.world import World, running
 
 
 def end(world: World, pool: PoolName, at: datetime) -> None:
-    """Put a pool into a reservation that ends."""
+    """Move a pool into a reservation that ends at the time `at`."""
     reserved = replace(world.pools[pool], capacity=CapacityKind.RESERVATION, reservation="r1", ends_at=at)
     world.put(reserved)
 
 
 def with_deadline(seconds: int) -> World:
-    """Return a world with a slice that runs since now, and whose Job has a deadline."""
+    """Return a world with a slice that has been running since NOW, and whose Job has activeDeadlineSeconds."""
     workload = make_jobset("train")
     group = replace(workload.groups[0], deadline_seconds=seconds)
     world = running(replace(workload, groups=(group,)))
@@ -42,7 +42,7 @@ def with_deadline(seconds: int) -> World:
         (0.6, 0, "ends at 2026-06-01 12:36 UTC; the pods on node pool"),
     ],
 )
-def test_the_owner_of_a_slice_is_told_of_the_end(hours: float, deadline: int, words: str) -> None:
+def test_owner_of_a_slice_gets_an_event_on_the_end_of_its_reservation(hours: float, deadline: int, words: str) -> None:
     world = with_deadline(deadline)
     (name,) = world.pools
     end(world, name, NOW + timedelta(hours=hours))
@@ -53,7 +53,7 @@ def test_the_owner_of_a_slice_is_told_of_the_end(hours: float, deadline: int, wo
     assert words in view_of(world).slices[0].reason
 
 
-def test_who_was_told_of_the_deadline_is_told_again_shortly_before_the_end() -> None:
+def test_owner_gets_a_second_event_shortly_before_the_reservation_ends() -> None:
     world = with_deadline(14400)
     (name,) = world.pools
     end(world, name, NOW + timedelta(hours=2))
@@ -83,8 +83,8 @@ def test_a_pool_whose_reservation_ends_soon_does_not_count_as_warm() -> None:
     assert (len(world.created), world.deleted) == (2, [name])
 
 
-def test_a_slice_runs_until_its_machines_are_gone_and_its_pool_goes_at_once_then() -> None:
-    """Its pods wait for another pool, and not for the repair of one that cannot come back."""
+def test_pool_of_an_ended_reservation_is_deleted_once_its_nodes_are_gone() -> None:
+    """The pods then wait for another pool, not for the repair of this one, which is impossible."""
     workload = make_jobset("train")
     world = running(workload)
     (name,) = world.pools

@@ -1,4 +1,4 @@
-"""Idle and warm pools are deleted only for units that would use the room now, and finding them takes linear work."""
+"""Tests of idle and warm pools that are deleted for units that can use their chips, and of the work to find them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOURS = 6
 
 
 def warm_world() -> Asking:
-    """Return a world whose limit has room for the one warm slice of a buffer, which is ready."""
+    """Return a world in which the ready warm slice of a buffer uses up the limit on chips."""
     world = Asking(raw_buffer(replicas=1), max_chips=8)
     world.live(4)
     assert [pool.status for pool in world.pools.values()] == [PoolStatus.RUNNING]
@@ -31,7 +31,7 @@ def warm_world() -> Asking:
 
 
 def live_for_hours(world: World) -> float:
-    """Let hours pass; return the part of them for which the buffer had its slice."""
+    """Run rounds for HOURS; return the share of the time for which the buffer had its slice, from 0 to 1."""
     warm = 0
     for _ in range(HOURS * 60):
         world.live(1, seconds=60)
@@ -49,7 +49,7 @@ def live_for_hours(world: World) -> float:
 def test_warm_pool_is_deleted_at_most_once_an_hour_for_a_slice_whose_creates_fail(
     kind: FailureKind, annotations: dict[str, str]
 ) -> None:
-    """A warm pool was recreated 348 times in 23 h."""
+    """In the past, a warm pool was recreated 348 times in 23 h."""
     world = warm_world()
 
     def refuse(create: Create) -> Failure | None:
@@ -72,8 +72,8 @@ def test_warm_pool_is_deleted_for_a_slice_that_needs_its_chips() -> None:
     assert world.bound(waits) == 1
 
 
-def test_pool_whose_delete_was_refused_makes_room_after_the_others() -> None:
-    """GKE rejects deletes of pools in an operation; the next idle pool is as good."""
+def test_idle_pool_whose_delete_was_rejected_is_tried_after_the_others() -> None:
+    """GKE rejects the delete of a pool with a running operation; the next idle pool frees as many chips."""
     world = World(settings_=settings(max_chips=8, deletion_delay_seconds=3600.0))
     names = []
     for number in range(2):
@@ -93,7 +93,7 @@ def test_pool_whose_delete_was_refused_makes_room_after_the_others() -> None:
 
 
 def crowded(units: int, pools: int) -> World:
-    """Return a world with idle pools, and with units that are larger than all of them together."""
+    """Return a world with idle pools, and with units that need more chips than the limit leaves without these pools."""
     world = World(settings_=settings(max_chips=2048, max_pools_per_jobset=100, deletion_delay_seconds=3600.0))
     over = jobset_of("over", "2x2x1", replicas=pools)
     world.workloads[over.uid] = over
@@ -114,8 +114,8 @@ def crowded(units: int, pools: int) -> World:
     return world
 
 
-def test_work_of_a_decision_grows_linearly_with_refused_units_and_idle_pools() -> None:
-    """A decision took 2.4 s with 1,000 units and 400 pools."""
+def test_work_of_a_decision_grows_linearly_with_waiting_units_and_idle_pools() -> None:
+    """In the past, a decision took 2.4 s with 1,000 units and 400 pools."""
 
     def calls(size: int) -> int:
         world = crowded(size, size)
@@ -129,7 +129,7 @@ def test_work_of_a_decision_grows_linearly_with_refused_units_and_idle_pools() -
     assert calls(80) < 2.2 * calls(40)
 
 
-def test_pools_that_are_being_deleted_make_room_before_further_idle_pools() -> None:
+def test_no_further_idle_pool_is_deleted_while_a_delete_frees_enough_chips() -> None:
     world = World(settings_=settings(max_chips=16, deletion_delay_seconds=3600.0))
     for number in range(2):
         gone = jobset_of(f"gone{number}", "2x2x2")
@@ -146,7 +146,7 @@ def test_pools_that_are_being_deleted_make_room_before_further_idle_pools() -> N
     assert len(world.created) == 2
 
 
-def test_unit_that_waits_behind_a_pause_makes_no_room() -> None:
+def test_warm_pool_is_not_deleted_for_a_unit_while_creation_is_paused() -> None:
     world = warm_world()
     world.settings = replace(world.settings, pause_creation=True)
     world.add(jobset_of("waits", "2x2x1"))

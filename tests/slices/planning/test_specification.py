@@ -1,4 +1,4 @@
-"""What a node pool is asked to be, and what its nodes will look like."""
+"""Tests of the node pool requests for slices, and of the nodes that are expected to result from them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POD_ACCOUNT = "pod@p.iam.gserviceaccount.com"
 
 
 def fingerprint(slice_: Slice, **changes: Any) -> str:
-    """Return the digest of a slice's request, with changes of the supplier's."""
+    """Return the digest of a slice's request, after `changes` to the request that the supplier completes."""
     rules = replace(GKE_RULES, complete=lambda *given: replace(GKE_RULES.complete(*given), **changes))
     choice = choices_of(slice_, settings()).open[0]
     plan = specification.blueprint(slice_, settings(), rules, choice, {})
@@ -40,19 +40,19 @@ def fingerprint(slice_: Slice, **changes: Any) -> str:
 
 
 def request_of(slice_: Slice, attempt: int = 0, **changes: Any) -> NodePoolRequest:
-    """Return its request."""
+    """Return the request for the first choice of a slice."""
     return pool_request(slice_, settings(**changes), attempt)
 
 
 def refusal(slice_: Slice, **changes: Any) -> str:
-    """Return why no pool would serve it."""
+    """Return the reason why no pool can serve a slice."""
     with pytest.raises(UnmeetableError) as caught:
         request_of(slice_, **changes)
     return str(caught.value)
 
 
-def test_a_request_says_whose_pool_it_is() -> None:
-    """The labels of the Go provisioner, and ours."""
+def test_labels_of_a_request_identify_the_owner_of_the_pool() -> None:
+    """The request has the labels of the Go provisioner, and in addition UID, job key and attempt."""
     slice_ = slice_of()
     labels = request_of(slice_, 3).labels
     assert dict(labels) == {
@@ -69,7 +69,7 @@ def test_a_request_says_whose_pool_it_is() -> None:
     }
 
 
-def test_settings_pass_into_the_request() -> None:
+def test_request_contains_the_node_settings() -> None:
     changes: dict[str, Any] = {
         "node_service_account": "n@p.iam.gserviceaccount.com",
         "node_tags": ("a",),
@@ -88,7 +88,7 @@ def test_settings_pass_into_the_request() -> None:
     assert (made.boot_disk_kms_key, made.disk_type, made.zone) == ("key", "pd-ssd", "us-central2-b")
 
 
-def test_annotations_of_the_pod_go_before_settings() -> None:
+def test_annotations_of_the_pod_override_settings() -> None:
     annotations = {constants.NODE_SERVICE_ACCOUNT: POD_ACCOUNT, constants.ADDITIONAL_NODE_NETWORKS: "v1:s1, v2:s2"}
     made = request_of(slice_of(annotations=annotations), node_service_account="settings@p.iam")
     assert made.service_account == POD_ACCOUNT
@@ -98,18 +98,18 @@ def test_annotations_of_the_pod_go_before_settings() -> None:
 @pytest.mark.parametrize(
     ("accelerator", "topology", "chips", "placement", "want_topology", "want_policy"),
     [
-        pytest.param(V4, "2x2x2", 4, False, "2x2x2", "", id="multi-host is placed compactly with its topology"),
-        pytest.param(V4, "2x2x1", 4, False, "", "", id="single-host has no placement"),
-        pytest.param(V4, "2x2x1", 4, True, "2x2x1", "", id="single-host has one where the setting says so"),
-        pytest.param("tpu7x", "4x4x4", 4, False, "", "tpu-provisioner-4x4x4", id="tpu7x goes by workload policy"),
-        pytest.param("tpu7", "2x2x2", 4, True, "", "tpu-provisioner-2x2x2", id="tpu7 does too"),
-        pytest.param("tpu7x", "2x2x1", 4, False, "", "", id="single-host tpu7x has neither"),
+        pytest.param(V4, "2x2x2", 4, False, "2x2x2", "", id="multi-host"),
+        pytest.param(V4, "2x2x1", 4, False, "", "", id="single-host"),
+        pytest.param(V4, "2x2x1", 4, True, "2x2x1", "", id="single-host with the setting"),
+        pytest.param("tpu7x", "4x4x4", 4, False, "", "tpu-provisioner-4x4x4", id="multi-host tpu7x"),
+        pytest.param("tpu7", "2x2x2", 4, True, "", "tpu-provisioner-2x2x2", id="multi-host tpu7"),
+        pytest.param("tpu7x", "2x2x1", 4, False, "", "", id="single-host tpu7x"),
     ],
 )
-def test_placement(
+def test_request_has_the_placement_that_gke_accepts_for_the_shape(
     *, accelerator: str, topology: str, chips: int, placement: bool, want_topology: str, want_policy: str
 ) -> None:
-    """As GKE accepts it; see the table of placement in the facts."""
+    """GKE rejects other combinations of placement topology and policy (docs/reality.md)."""
     slice_ = slice_of(accelerator=accelerator, topology=topology, chips=chips, parallelism=1)
     made = request_of(slice_, single_host_placement=placement)
     assert (made.placement_topology, made.policy_name, made.topology) == (want_topology, want_policy, topology)
@@ -117,8 +117,8 @@ def test_placement(
     assert misfit(slice_.requirements, GKE_RULES.expected_node(expected_pool(made))) == ""
 
 
-def test_nodes_may_pull_private_images_unless_the_settings_say_otherwise() -> None:
-    """GKE gives nodes no scope that allows it by itself."""
+def test_nodes_may_pull_private_images_unless_the_setting_limits_scopes() -> None:
+    """The default OAuth scopes of GKE do not allow pulling private images."""
     assert request_of(slice_of()).oauth_scopes == ("https://www.googleapis.com/auth/cloud-platform",)
     other = ("https://www.googleapis.com/auth/devstorage.read_only",)
     assert request_of(slice_of(), node_oauth_scopes=other).oauth_scopes == other
@@ -127,27 +127,27 @@ def test_nodes_may_pull_private_images_unless_the_settings_say_otherwise() -> No
 @pytest.mark.parametrize(
     ("setting", "channel", "want"),
     [
-        pytest.param(None, "", False, id="auto: off on no channel"),
-        pytest.param(None, "REGULAR", True, id="auto: on on a channel"),
-        pytest.param(False, "REGULAR", False, id="off is off"),
-        pytest.param(True, "", True, id="on is on"),
+        pytest.param(None, "", False, id="auto without a channel"),
+        pytest.param(None, "REGULAR", True, id="auto on a channel"),
+        pytest.param(False, "REGULAR", False, id="off"),
+        pytest.param(True, "", True, id="on"),
     ],
 )
 def test_auto_upgrade_follows_the_setting_and_the_channel(*, setting: bool | None, channel: str, want: bool) -> None:
-    """GKE takes no pool without auto-upgrade on a release channel."""
+    """GKE rejects pools without auto-upgrade if the cluster is on a release channel."""
     on_channel = settings(auto_upgrade=setting).on_channel(channel)
     assert pool_request(slice_of(), on_channel, 0).auto_upgrade is want
 
 
-def test_a_pool_of_a_reservation_says_so_to_pods_that_select_it() -> None:
-    """GKE leaves that label to whoever makes the pool."""
+def test_pool_of_a_reservation_has_the_affinity_label_that_the_pod_selects() -> None:
+    """GKE does not set this label; the client that creates the pool has to."""
     slice_ = slice_of(selector={constants.RESERVATION_NAME: "r1", constants.RESERVATION_AFFINITY: "specific"})
     assert request_of(slice_).labels[constants.RESERVATION_AFFINITY] == "specific"
     assert constants.RESERVATION_AFFINITY not in request_of(slice_of()).labels
 
 
-def test_a_pod_may_name_its_workload_policy() -> None:
-    """Then a label tells the topology, which the policy's name does not."""
+def test_workload_policy_that_the_pod_selects_is_used() -> None:
+    """The name of such a policy does not contain the topology, so a label of the pool does."""
     slice_ = slice_of(
         accelerator="tpu7x", topology="4x4x4", selector={constants.PLACEMENT_POLICY: "mine"}, parallelism=16
     )
@@ -169,7 +169,7 @@ def test_a_pod_may_name_its_workload_policy() -> None:
         pytest.param({"tolerations": ()}, {}, "google.com/tpu=present:NoSchedule", id="a pod that tolerates no TPU"),
         pytest.param({"selector": {constants.NODE_POOL: "static"}}, {}, "static", id="a pool that the pod names"),
         pytest.param({"memory_bytes": 2**50}, {}, "bytes of memory", id="more memory than the machine has"),
-        pytest.param({}, {"node_disk_type": "pd-extreme"}, "pd-standard, pd-balanced", id="a disk GKE does not take"),
+        pytest.param({}, {"node_disk_type": "pd-extreme"}, "pd-standard, pd-balanced", id="a disk that GKE rejects"),
         pytest.param(
             {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "vpc"}}, {}, "has 'vpc'", id="a network without subnet"
         ),
@@ -216,18 +216,18 @@ def test_a_pod_may_name_its_workload_policy() -> None:
             {"labels": {f"k{index}": "v" * 60 for index in range(20)}},
             {"pod_to_node_labels": tuple(f"k{index}" for index in range(20))},
             "GKE allows 1024",
-            id="more labels than GKE takes",
+            id="more labels than GKE accepts",
         ),
     ],
 )
-def test_what_no_pool_would_serve_is_not_bought(
+def test_slice_that_no_pool_can_serve_raises_an_error_with_the_reason(
     requirements: dict[str, Any], changes: dict[str, Any], words: str
 ) -> None:
     assert words in refusal(slice_of(**requirements), **changes)
 
 
-def test_labels_that_pods_select_or_ask_to_copy_come_along() -> None:
-    """Google's own are set by GKE, but for a few."""
+def test_labels_that_pods_select_or_copy_are_in_the_request() -> None:
+    """Labels of Google are set by GKE, except for a few."""
     slice_ = slice_of(
         selector={
             "team": "ml",
@@ -266,14 +266,18 @@ def test_labels_that_pods_select_or_ask_to_copy_come_along() -> None:
         pytest.param("cloud.google.com/machine-family", {}, False, id="a label of Google"),
         pytest.param("kueue.x-k8s.io/queue-name", {}, True, id="a label of a domain that only ends alike"),
         pytest.param(constants.LOCATION_HINT, {}, True, id="a label of Google that is for users"),
-        pytest.param(constants.AUTO_RESTART, {}, True, id="another one"),
-        pytest.param("a.k8s.io/b", {"pod_to_node_labels": ("a.k8s.io/b",)}, True, id="one that the settings copy"),
-        pytest.param("a.k8s.io/b", {"allowed_label_keys": ("a.k8s.io/b",)}, True, id="one that the settings allow"),
-        pytest.param("a.k8s.io/b", {"allowed_label_keys": ("*",)}, False, id="one that they allow by a pattern"),
+        pytest.param(constants.AUTO_RESTART, {}, True, id="another label of Google that is for users"),
+        pytest.param("a.k8s.io/b", {"pod_to_node_labels": ("a.k8s.io/b",)}, True, id="a label that the settings copy"),
+        pytest.param("a.k8s.io/b", {"allowed_label_keys": ("a.k8s.io/b",)}, True, id="a label that the settings allow"),
+        pytest.param(
+            "a.k8s.io/b", {"allowed_label_keys": ("*",)}, False, id="a label that a pattern of the settings allows"
+        ),
     ],
 )
-def test_a_pod_sets_no_labels_on_nodes_that_others_rely_on(key: str, changes: dict[str, Any], *, copied: bool) -> None:
-    """They are left out, and the owner is told; the pool is made all the same."""
+def test_labels_of_google_and_kubernetes_are_not_copied_to_nodes(
+    key: str, changes: dict[str, Any], *, copied: bool
+) -> None:
+    """The labels are left out and reported to the owner, and the pool is created."""
     slice_ = slice_of(labels={key: "forged"}, annotations={constants.COPY_LABELS: f"{key},missing.k8s.io/x"})
     assert (request_of(slice_, **changes).labels.get(key) == "forged") is copied
     told = labels_left_out(slice_, settings(**changes), GKE_RULES)
@@ -281,7 +285,7 @@ def test_a_pod_sets_no_labels_on_nodes_that_others_rely_on(key: str, changes: di
 
 
 def test_long_names_are_cut_to_valid_label_values() -> None:
-    """A label's value has 63 characters at most and ends in a letter or digit."""
+    """A label value has at most 63 characters and ends with a letter or digit."""
     labels = request_of(slice_of(name="a" * 62 + "-" + "b" * 20)).labels
     assert labels[constants.POOL_JOBSET_NAME] == labels[constants.PARENT_NAME] == "a" * 62
 
@@ -295,13 +299,15 @@ def test_long_names_are_cut_to_valid_label_values() -> None:
         ("tpu-v6e-slice", "4x4", "hyperdisk-balanced", "hyperdisk-balanced"),
     ],
 )
-def test_the_boot_disk_is_one_that_the_machine_takes(accelerator: str, topology: str, setting: str, want: str) -> None:
-    """Where GKE's default is accepted, GKE chooses."""
+def test_boot_disk_type_is_accepted_by_the_machine_type(
+    accelerator: str, topology: str, setting: str, want: str
+) -> None:
+    """The type is empty if the machine accepts GKE's default."""
     assert request_of(slice_of(accelerator=accelerator, topology=topology), node_disk_type=setting).disk_type == want
 
 
 def test_equal_requests_have_equal_fingerprints_over_attempts() -> None:
-    """Name and attempt are not part of what GKE is asked for."""
+    """The name and the attempt are not part of the fingerprint."""
     slice_ = slice_of()
     first, second = request_of(slice_), request_of(slice_, 1)
     assert first.name != second.name
@@ -326,12 +332,12 @@ def test_equal_requests_have_equal_fingerprints_over_attempts() -> None:
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_each_part_of_a_request_counts_in_its_fingerprint(changes: dict[str, Any]) -> None:
+def test_each_field_of_a_request_changes_its_fingerprint(changes: dict[str, Any]) -> None:
     """The Go provisioner's hash left out topology, node count and zone."""
     assert fingerprint(slice_of(), **changes) != fingerprint(slice_of())
 
 
-def test_the_view_of_a_pool_of_unknown_machines_offers_nothing() -> None:
+def test_expected_node_of_an_unknown_machine_type_has_no_chips() -> None:
     pool = NodePool(name=PoolName("p"), status=PoolStatus.RUNNING, machine_type="e2-standard-4", labels={"a": "b"})
     view = GKE_RULES.expected_node(pool)
     assert (view.chips, view.labels) == (0, {"a": "b"})

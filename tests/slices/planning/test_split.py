@@ -1,4 +1,4 @@
-"""Slices of several hosts that do not have one node pool to themselves."""
+"""Tests of split slices: slices of several hosts that do not have one node pool to themselves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _pod(workload: Workload, index: int, pool: NodePool, host: int, **changes: o
 
 
 def _mixed(first: Workload, second: Workload) -> World:
-    """Return a world in which the pods of two slices of two hosts are on one host of each pool."""
+    """Return a world with two slices and two pools of two hosts; each slice has one pod on each pool."""
     world = World(first, second)
     pools = [world.put_pool(make_pool(each)) for each in (first, second)]
     for each in (first, second):
@@ -65,7 +65,7 @@ def test_split_slice_is_never_shown_as_running() -> None:
 
 
 def test_slice_on_a_shared_pool_is_reported_and_the_other_slice_is_not_named() -> None:
-    """Two slices of a pod too few each leave hosts to each other: neither has the whole slice."""
+    """Each slice has one pod for its two hosts, so that the pods of both fit on one pool."""
     first, second = make_jobset("a", parallelism=1), make_jobset("secret", parallelism=1)
     world = World(first, second)
     pool = world.put_pool(make_pool(make_jobset("a")))
@@ -102,7 +102,7 @@ def _of_one_host() -> World:
 
 
 def _restarting() -> World:
-    """Old pods are being deleted on one pool, and the new pods run on another."""
+    """Return a world in which old pods are being deleted on one pool, and the new pods run on another."""
     workload = make_jobset("a")
     world = World(workload)
     old, new = (world.put_pool(make_pool(workload, attempt=attempt)) for attempt in (0, 1))
@@ -133,13 +133,13 @@ def _on_nodes_of_no_pool() -> World:
 @pytest.mark.parametrize(
     "world",
     [
-        pytest.param(_of_one_host, id="hosts of one host each"),
-        pytest.param(_restarting, id="pods of before a restart"),
-        pytest.param(_not_served, id="workloads that are not served"),
-        pytest.param(_on_nodes_of_no_pool, id="a node of no node pool"),
+        pytest.param(_of_one_host, id="slices of one host"),
+        pytest.param(_restarting, id="old pods of a restart"),
+        pytest.param(_not_served, id="unserved workloads"),
+        pytest.param(_on_nodes_of_no_pool, id="a node without a node pool"),
     ],
 )
-def test_pods_on_several_pools_are_no_split_slice(world: object) -> None:
+def test_justified_use_of_several_pools_is_not_reported_as_split(world: object) -> None:
     plan = world().look()  # type: ignore[operator]
     assert _splits(plan) == []
     assert not plan.split_slices
@@ -147,7 +147,7 @@ def test_pods_on_several_pools_are_no_split_slice(world: object) -> None:
 
 
 def test_slice_on_foreign_pools_is_reported_as_split() -> None:
-    """The scheduler uses static node pools of the cluster as well."""
+    """The scheduler also binds pods to static node pools of the cluster."""
     workload = make_jobset("a")
     world = World(workload)
     pools = [world.put_pool(foreign_pool(name)) for name in ("left", "right")]
@@ -157,7 +157,7 @@ def test_slice_on_foreign_pools_is_reported_as_split() -> None:
     assert [each.state for each in view_of(world).slices] == [State.SPLIT]
 
 
-def test_many_pools_are_counted_and_three_are_named() -> None:
+def test_message_names_three_of_many_pools_and_counts_the_rest() -> None:
     workload = make_jobset("a", parallelism=16, template=asked_for(topology="4x4x4", tolerations=()))
     world = World(workload)
     pools = [world.put_pool(foreign_pool(f"pool-{number}")) for number in range(5)]

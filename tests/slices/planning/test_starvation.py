@@ -1,4 +1,4 @@
-"""While one slice cannot be had, or waits for room, every other one is served within its usual bound."""
+"""Tests that a slice that cannot be created, or that a limit blocks, delays no other slice beyond a bound."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.world import World, failure
 
 
 def named(create: Create) -> str:
-    """Return whose slice a create is for."""
+    """Return the name of the JobSet for which a pool is created."""
     return create.request.labels[constants.POOL_JOBSET_NAME]
 
 
 @pytest.mark.parametrize("kind", [FailureKind.PERMISSION, FailureKind.UNAVAILABLE, FailureKind.NOT_FOUND])
-def test_whose_pools_fail_for_ever_delays_nobody_of_the_same_shape(kind: FailureKind) -> None:
-    """GKE makes them and they end in ERROR, again and again, for a reason that says nothing of the capacity."""
+def test_permanently_failing_slice_does_not_delay_slices_of_its_shape(kind: FailureKind) -> None:
+    """GKE accepts each create, and each pool ends in ERROR for a reason that does not concern the capacity."""
     world = World(jobset_of("failing", "2x2x2"))
     market = Market(world)
     market.fails = lambda name: failure(kind) if name == "failing" else None
@@ -36,7 +36,7 @@ def test_whose_pools_fail_for_ever_delays_nobody_of_the_same_shape(kind: Failure
 
 @pytest.mark.parametrize("order", list(itertools.permutations(("2x2x1", "2x2x4", "4x4x4"))), ids=" ".join)
 @pytest.mark.parametrize("missing", ["2x2x1", "2x2x4", "4x4x4"])
-def test_a_shape_that_is_out_of_stock_for_ever_delays_no_other(missing: str, order: tuple[str, ...]) -> None:
+def test_shape_that_is_always_out_of_stock_does_not_delay_other_shapes(missing: str, order: tuple[str, ...]) -> None:
     world = World()
     market = Market(world)
     market.fails = lambda name: failure(FailureKind.STOCKOUT) if name == missing else None
@@ -47,8 +47,8 @@ def test_a_shape_that_is_out_of_stock_for_ever_delays_no_other(missing: str, ord
     assert market.ran_at.keys() == {*order} - {missing}
 
 
-def test_slice_beside_twenty_refused_slices_of_another_jobset_tries_after_one_of_them() -> None:
-    """Inside a namespace workloads try in turn, whatever their number of slices."""
+def test_slice_is_tried_after_one_of_twenty_rejected_slices_of_another_jobset() -> None:
+    """Within a namespace, workloads take turns, regardless of their numbers of slices."""
     world = World(jobset_of("refused", "2x2x2", replicas=20))
     market = Market(world)
     world.refuse_create = lambda create: failure(FailureKind.STOCKOUT) if named(create) == "refused" else None
@@ -56,8 +56,8 @@ def test_slice_beside_twenty_refused_slices_of_another_jobset_tries_after_one_of
     assert market.serves(jobset_of("later", "2x2x2"), within_seconds=21 * 60, step_seconds=15)
 
 
-def test_stream_of_newcomers_keeps_an_older_workload_from_no_probe() -> None:
-    """A newcomer comes after workloads of its namespace whose last probe is older than the newcomer."""
+def test_stream_of_new_workloads_does_not_prevent_probes_of_an_older_one() -> None:
+    """A new workload comes after the workloads of its namespace that were last probed before its creation."""
     world = World(jobset_of("old", "2x2x2"), marked=True)
     market = Market(world, seconds=5)
     refused_until = world.now + timedelta(minutes=10)
@@ -75,8 +75,8 @@ def test_stream_of_newcomers_keeps_an_older_workload_from_no_probe() -> None:
     raise AssertionError("it never ran")
 
 
-def test_stockouts_that_block_leave_operations_to_others() -> None:
-    """Six shapes are out of stock for half an hour each, GKE takes five operations: a small slice comes through."""
+def test_slow_stockouts_of_large_shapes_do_not_block_a_small_slice() -> None:
+    """Four creates each end in a stockout after 30 minutes, and GKE accepts two operations at the same time."""
     shapes = ("2x2x2", "2x2x4", "2x4x4", "4x4x4")
     world = World(*(jobset_of(f"big{number}", shape) for number, shape in enumerate(shapes)))
     market = Market(world, seconds=1800)
@@ -95,8 +95,8 @@ def test_stockouts_that_block_leave_operations_to_others() -> None:
     assert market.serves(jobset_of("small", "2x2x1"), within_seconds=120)
 
 
-def test_workload_that_waits_for_operations_keeps_no_other_from_its_capacity() -> None:
-    """GKE takes no create of one JobSet for lack of operations; the other's slices try their capacity anyway."""
+def test_workload_that_waits_for_operations_does_not_block_the_capacity() -> None:
+    """GKE rejects all creates of one JobSet for too many operations. Slices of the other JobSet are tried anyway."""
     world = World(jobset_of("pair", "2x2x1", replicas=2))
     market = Market(world)
     market.fails = lambda _name: failure(FailureKind.STOCKOUT)
@@ -108,7 +108,7 @@ def test_workload_that_waits_for_operations_keeps_no_other_from_its_capacity() -
     assert "pair" in market.ran_at
 
 
-def test_slice_that_its_namespace_limit_refuses_leaves_the_common_limit_to_others() -> None:
+def test_slice_blocked_by_its_namespace_limit_does_not_block_the_common_limit() -> None:
     world = World(
         jobset_of("full", "2x2x2", namespace="team-a"),
         settings_=settings(max_chips=24, max_chips_per_namespace=(("team-a", 8),)),
@@ -122,8 +122,8 @@ def test_slice_that_its_namespace_limit_refuses_leaves_the_common_limit_to_other
     assert market.ran_at.keys() == {"full", "other"}
 
 
-def test_many_slices_that_are_refused_try_no_more_than_their_workload_may() -> None:
-    """Each once and eight more, then one a minute, whatever GKE takes of others in their namespace."""
+def test_rejected_slices_of_a_workload_are_tried_at_a_bounded_rate() -> None:
+    """All 70 slices are tried once, then 8 more tries are made, then one per minute, even if other JobSets succeed."""
     world = World(jobset_of("refused", "2x2x2", replicas=70))
     world.refuse_create = lambda create: failure(FailureKind.PERMISSION) if named(create) == "refused" else None
     tried: Counter[str] = Counter()
@@ -136,8 +136,8 @@ def test_many_slices_that_are_refused_try_no_more_than_their_workload_may() -> N
     assert tried == {f"honest-{minute}": 1 for minute in range(5, 60, 10)}
 
 
-def test_a_namespace_in_which_much_fails_keeps_no_other_from_its_creates() -> None:
-    """Seventy JobSets are refused, and more come: another namespace's is created at once, their own's soon."""
+def test_failing_creates_of_a_namespace_do_not_block_other_creates() -> None:
+    """70 JobSets are rejected. Another namespace gets a pool in the next round, the same namespace in 19 minutes."""
     world = World(*(jobset_of(f"refused{number}", "2x2x2", namespace="many") for number in range(70)))
     world.refuse_create = lambda create: (
         failure(FailureKind.PERMISSION) if named(create).startswith("refused") else None
@@ -147,12 +147,12 @@ def test_a_namespace_in_which_much_fails_keeps_no_other_from_its_creates() -> No
     assert list(map(named, world.step().creates)) == ["other"]
     world.add(jobset_of("own", "2x2x1", namespace="many"))
     created = [named(create) for _ in range(110) for create in world.step(seconds=10).creates]
-    # After those that came before it.
+    # JobSets of the namespace that were created before `own` are tried first.
     assert "own" in created
 
 
-def test_an_outage_under_many_slices_is_soon_over_for_all() -> None:
-    """Each create that GKE takes lets two more try: fifty are served seven rounds after the first."""
+def test_fifty_slices_are_served_within_seven_rounds_after_an_outage() -> None:
+    """The number of creates doubles, because each create that GKE accepts allows two more tries."""
     world = World(jobset_of("many", "2x2x2", replicas=50))
     world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
     world.run(40)
@@ -162,14 +162,14 @@ def test_an_outage_under_many_slices_is_soon_over_for_all() -> None:
     assert len(world.created) == 50
 
 
-def test_an_outage_does_not_become_as_many_calls_as_there_are_slices() -> None:
-    """Whatever GKE took before it, a namespace sends 64 creates that fail and then six a minute."""
+def test_failing_creates_of_a_namespace_in_an_outage_are_bounded() -> None:
+    """Regardless of earlier successes, a namespace sends 64 creates that fail, and then 6 per minute."""
     world = World(jobset_of("well", "2x2x1", replicas=50))
     world.run(3)
     assert len(world.created) == 50
     world.add(*(jobset_of(f"refused{number}", "2x2x2", replicas=20) for number in range(6)))
     world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
     sent = [len(world.step().creates) for _ in range(120)]
-    # What was sent before the first answer came is beyond that.
+    # In addition, up to 32 creates are sent before the first response.
     assert sum(sent[:60]) <= 64 + 32 + 7
     assert sum(sent[60:]) <= 7

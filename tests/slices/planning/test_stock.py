@@ -1,4 +1,4 @@
-"""Capacity that was out of stock: few creates in flight, and more with each pool that comes up."""
+"""Tests of capacity that was out of stock: few creates are in flight, and more after each pool that comes up."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ KEY = "us-central2-b/ct4p-hightpu-4t/2x2x2/on-demand"
 
 
 def failed(**changes: object) -> dict[str, Backoff]:
-    """Return the back-off of a capacity after one stockout."""
+    """Return the back-off of a capacity after one stockout, by its key."""
     (found,) = backoff.create_failed({}, STOCKOUT, KEY, NOW).values()
     return {KEY: replace(found, **changes)}  # type: ignore[arg-type]
 
 
-def test_number_of_creates_in_flight_doubles_with_each_pool_that_came_up_and_is_then_unlimited() -> None:
+def test_bound_on_creates_in_flight_doubles_with_each_pool_and_ends_after_64() -> None:
     backoffs: Mapping[str, Backoff] = failed()
     numbers = []
     while (last := backoff.probing(backoffs, KEY)) is not None:
@@ -61,12 +61,12 @@ def test_vanished_pool_makes_capacity_of_its_zone_and_machine_type_due(
 
 
 def making(world: World) -> int:
-    """Count the pools that are being created."""
+    """Return the number of pools that are being created."""
     return sum(pool.status is PoolStatus.PROVISIONING for pool in world.pools.values())
 
 
-def test_herd_after_a_stockout_is_held_to_twice_the_pools_that_came_up() -> None:
-    """32 creates went out and failed each time that one pool came up, each an operation for up to 35 minutes."""
+def test_creates_after_a_stockout_grow_with_the_pools_that_came_up() -> None:
+    """In the past, each pool that came up was followed by 32 failing creates, which took up to 35 minutes."""
     world = World(*(jobset_of(f"job{number:02}", namespace=f"n{number % 3}") for number in range(24)))
     world.refuse_create = lambda _: STOCKOUT
     world.run(3)
@@ -81,7 +81,7 @@ def test_herd_after_a_stockout_is_held_to_twice_the_pools_that_came_up() -> None
 
 
 def test_pool_that_fails_late_leaves_one_create_in_flight() -> None:
-    """A create that finds no capacity ends in ERROR, and takes up to 35 minutes to."""
+    """A create without capacity may end in ERROR only after 35 minutes."""
     world = World(*(jobset_of(f"job{number}") for number in range(8)))
     world.refuse_create = lambda _: STOCKOUT
     world.run(3)
@@ -96,7 +96,7 @@ def test_pool_that_fails_late_leaves_one_create_in_flight() -> None:
 
 
 def test_probe_is_sent_while_pools_of_the_same_capacity_are_being_deleted() -> None:
-    """The probe waited for up to 61 min while a tenant's pools were deleted one after the other."""
+    """In the past, the probe waited for up to 61 min while pools of a tenant were deleted one after the other."""
     pools, delete_seconds, every_seconds = 8, 300.0, 240.0
     template = make_requirements(tolerations=(), selector={"team": "other"})
     others = [make_jobset(f"other{number}", namespace="other", template=template) for number in range(pools)]
@@ -124,8 +124,8 @@ def test_probe_is_sent_while_pools_of_the_same_capacity_are_being_deleted() -> N
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["rejected at once", "pools that fail"])
-def test_flood_of_one_namespace_lets_another_probe_in_turn(slow: bool) -> None:
-    """Every second probe is that of the other namespace, and nothing but its own capacity counts."""
+def test_flood_of_one_namespace_does_not_prevent_probes_of_another(slow: bool) -> None:
+    """Every second probe is for the other namespace."""
     world = World(*(jobset_of(f"flood{number:02}", namespace="flood") for number in range(30)))
     tried: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Pools that hang and slices that are stuck on theirs: who is told, and which pool is replaced."""
+"""Tests of pools that hang in a status and of stuck slices: alerts, Events, and which pool is replaced."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tests.support.models import make_job, make_jobset, make_pod, make_pool, mak
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
 
-#: A host with all its chips: each pod runs by itself.
+#: Template of a pod that uses all chips of one host: the pods run independently.
 _SINGLE_HOST = make_requirements(topology="2x2x1", tolerations=())
 
 
 def nodes_of(world: World, workload: Workload) -> list[str]:
-    """Name the nodes of the pool that was made for a workload."""
+    """Return the names of the nodes of the pool that was created for a workload."""
     name = make_pool(workload).name
     return sorted(node.name for node in world.nodes.values() if node.pool_name == name)
 
 
 def lose_half(world: World, workload: Workload, status: PoolStatus = PoolStatus.RUNNING) -> None:
-    """Preempt the second node; the workload restarts, and its leader is bound to the first."""
+    """Preempt the second of two nodes. The workload restarts, and its leader is bound to the first node."""
     first, second = nodes_of(world, workload)
     del world.nodes[second]
     world.put(replace(world.pools[make_pool(workload).name], status=status))
@@ -38,8 +38,8 @@ def lose_half(world: World, workload: Workload, status: PoolStatus = PoolStatus.
 
 
 @pytest.mark.parametrize("status", [PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR])
-def test_a_slice_that_has_lost_half_of_its_nodes_gets_another_pool(status: PoolStatus) -> None:
-    """Its leader pod waits for the rest: what is bound of it does not keep the pool, whatever GKE calls it."""
+def test_slice_that_has_lost_half_of_its_nodes_gets_another_pool(status: PoolStatus) -> None:
+    """The bound leader waits for the other pods and does not keep the pool, regardless of the pool's status."""
     workload = make_jobset()
     world = running(workload)
     (name,) = world.created
@@ -64,8 +64,8 @@ def test_a_slice_that_has_lost_half_of_its_nodes_gets_another_pool(status: PoolS
 @pytest.mark.parametrize(
     ("node", "where"), [("foreign", "is on node foreign, of no node pool of it"), ("", "has ended")]
 )
-def test_pods_that_wait_without_their_leader_are_told_why_they_get_no_pool(node: str, where: str) -> None:
-    """A lone follower of an in-place restart, of a leader that runs elsewhere or has ended."""
+def test_event_says_why_pods_without_a_pending_leader_get_no_pool(node: str, where: str) -> None:
+    """After an in-place restart, only a follower waits: its leader runs on a foreign node or has ended."""
     workload = make_jobset()
     world = World()
     world.workloads[workload.uid] = workload
@@ -83,7 +83,7 @@ def test_pods_that_wait_without_their_leader_are_told_why_they_get_no_pool(node:
 
 
 def two_pools() -> tuple[World, Workload, Workload]:
-    """Return a world in which two workloads run."""
+    """Return a world in which two workloads run, each on its own pool."""
     first, second = make_jobset("first"), make_jobset("second")
     world = World(first, second)
     world.live(3)
@@ -91,7 +91,7 @@ def two_pools() -> tuple[World, Workload, Workload]:
     return world, first, second
 
 
-def test_the_pods_of_others_keep_half_a_pool() -> None:
+def test_pool_with_half_of_its_nodes_is_kept_if_other_pods_use_it() -> None:
     world, lost, other = two_pools()
     lose_half(world, lost)
     world.put(make_pod(other, index=1, node=nodes_of(world, lost)[0]))
@@ -99,8 +99,8 @@ def test_the_pods_of_others_keep_half_a_pool() -> None:
     assert world.deleted == []
 
 
-def test_halves_of_pools_are_replaced_one_share_at_a_time() -> None:
-    """When many have lost nodes, the pools are hardly to blame."""
+def test_only_a_share_of_the_pools_that_lost_nodes_is_replaced() -> None:
+    """If many pools have lost nodes, the cause is probably elsewhere, and replacements do not help."""
     world, *workloads = two_pools()
     for workload in workloads:
         lose_half(world, workload)
@@ -108,8 +108,8 @@ def test_halves_of_pools_are_replaced_one_share_at_a_time() -> None:
     assert len(world.deleted) == 1
 
 
-def test_a_slice_whose_pods_are_all_bound_keeps_half_a_pool() -> None:
-    """A node that is not ready for a while ends nothing by itself."""
+def test_slice_whose_pods_are_all_bound_keeps_its_pool_with_an_unready_node() -> None:
+    """A node that is temporarily unready does not end the pods on it."""
     workload = make_jobset()
     world = running(workload)
     first, second = nodes_of(world, workload)
@@ -121,7 +121,7 @@ def test_a_slice_whose_pods_are_all_bound_keeps_half_a_pool() -> None:
 
 
 def single_host_world(parallelism: int = 2, **changes: Any) -> tuple[World, Workload]:
-    """Return a world in which a Job runs with a host for each of two pods."""
+    """Return a world in which a Job runs two pods on two hosts, and then gets `parallelism`; and the Job."""
     job = make_job(template=_SINGLE_HOST)
     world = World(job, settings_=settings(serve_jobs=True, **changes))
     world.run(2)
@@ -135,8 +135,8 @@ def single_host_world(parallelism: int = 2, **changes: Any) -> tuple[World, Work
 
 
 @pytest.mark.parametrize("replace_stuck", [False, True])
-def test_a_job_that_is_scaled_up_keeps_its_pool_and_is_told(*, replace_stuck: bool) -> None:
-    """What runs, runs on; for the rest there is a way that costs nothing by surprise."""
+def test_job_that_is_scaled_up_keeps_its_pool_and_is_reported(*, replace_stuck: bool) -> None:
+    """The bound pods keep running. The Event says how the owner can get a larger pool."""
     world, job = single_host_world(4, replace_stuck_slices=replace_stuck)
     (pool,) = world.pools.values()
     for index in (2, 3):
@@ -149,7 +149,7 @@ def test_a_job_that_is_scaled_up_keeps_its_pool_and_is_told(*, replace_stuck: bo
         "node pool is created or resized: set parallelism back, or suspend the Job and resume it when its pods have "
         "ended, for a node pool of 4 nodes"
     )
-    # As told.
+    # The owner follows the advice in the Event.
     world.workloads[job.uid] = replace(job, suspended=True)
     world.end_pods(job)
     world.run(2)
@@ -160,8 +160,8 @@ def test_a_job_that_is_scaled_up_keeps_its_pool_and_is_told(*, replace_stuck: bo
 
 
 @pytest.mark.parametrize("pods", [4, 1], ids=["more pods", "fewer pods"])
-def test_a_slice_that_runs_keeps_its_pool_whatever_its_parallelism_becomes(pods: int) -> None:
-    """JobSet 0.12 lets it be changed (ElasticJobSet); a topology has the hosts that it has."""
+def test_running_slice_keeps_its_pool_after_a_change_of_parallelism(pods: int) -> None:
+    """JobSet 0.12 allows changes of parallelism (ElasticJobSet), but a topology has a fixed number of hosts."""
     workload = make_jobset()
     world = running(workload)
     world.settings = settings(replace_stuck_slices=True)
@@ -185,8 +185,8 @@ def test_a_slice_that_runs_keeps_its_pool_whatever_its_parallelism_becomes(pods:
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["a node is gone", "a node takes no pod"])
-def test_single_host_pods_that_run_keep_their_pool(*, lost: bool) -> None:
-    """The other pod needs another host; this one needs no other pod."""
+def test_running_single_host_pod_keeps_the_pool_while_another_is_stuck(*, lost: bool) -> None:
+    """The bound pod runs without the pending pod, which needs another host."""
     world, job = single_host_world(replace_stuck_slices=True)
     second = nodes_of(world, job)[1]
     if lost:
@@ -208,8 +208,10 @@ def test_single_host_pods_that_run_keep_their_pool(*, lost: bool) -> None:
         (PoolStatus.UNKNOWN, 10, "a status that this release does not know", False),
     ],
 )
-def test_a_pool_that_hangs_in_a_status_is_an_alert(status: PoolStatus, minutes: int, words: str, *, used: bool) -> None:
-    """It names the pool, the status, since when, and where to look; and ends with the status."""
+def test_pool_that_hangs_in_a_status_raises_an_alert(
+    status: PoolStatus, minutes: int, words: str, *, used: bool
+) -> None:
+    """The alert names the pool, the status and its start, and ends when the status changes."""
     workload = make_jobset()
     world = running(workload)
     (pool,) = world.pools.values()
@@ -231,7 +233,7 @@ def test_a_pool_that_hangs_in_a_status_is_an_alert(status: PoolStatus, minutes: 
     assert world.look().alerts == ()
 
 
-def test_a_pool_that_hangs_while_its_delete_is_refused_is_one_alert() -> None:
+def test_hanging_pool_whose_delete_is_rejected_raises_one_alert() -> None:
     world = World()
     world.put(make_pool(make_jobset(), status=PoolStatus.PROVISIONING))
     world.refuse_delete = lambda _: failure(FailureKind.OPERATION_IN_THE_WAY, "Another operation.")
@@ -240,7 +242,7 @@ def test_a_pool_that_hangs_while_its_delete_is_refused_is_one_alert() -> None:
     assert (alert.kind, "Another operation." in alert.message) == ("pool_stuck", True)
 
 
-def test_a_pool_that_waits_for_capacity_as_long_as_the_setting_says_does_not_hang() -> None:
+def test_pool_in_creation_within_capacity_wait_does_not_count_as_hanging() -> None:
     workload = make_jobset()
     world = World(workload, settings_=settings(capacity_wait_seconds=86400.0))
     world.put(make_pool(workload, status=PoolStatus.PROVISIONING))
@@ -250,8 +252,8 @@ def test_a_pool_that_waits_for_capacity_as_long_as_the_setting_says_does_not_han
     assert world.told(constants.STUCK) == []
 
 
-def test_the_time_of_a_status_begins_with_it() -> None:
-    """A pool that was made for 50 minutes has as long to be deleted as any other."""
+def test_time_in_a_status_starts_when_the_status_changes() -> None:
+    """50 minutes of creation do not shorten the time that the delete of the pool may take."""
     workload = make_jobset()
     world = World(workload)
     world.run(50, seconds=60)
@@ -263,7 +265,7 @@ def test_the_time_of_a_status_begins_with_it() -> None:
 
 
 class Accepting(World):
-    """GKE accepts creates and deletes, and their operations neither end nor show in the list."""
+    """A world whose GKE accepts creates and deletes; their operations never end and do not change the list of pools."""
 
     def _create(self, create: Create) -> CreateAnswer:
         self.created.append(create.request.name)
@@ -279,7 +281,7 @@ class Accepting(World):
         return LookUpAnswer(look_up=look_up, at=self.now, operation=operation)
 
 
-def test_a_create_that_is_accepted_and_never_shows_is_an_alert() -> None:
+def test_accepted_create_without_effect_raises_an_alert() -> None:
     world = Accepting(make_jobset())
     world.run(62, seconds=60)
     (alert,) = world.plans[-1].alerts
@@ -287,8 +289,8 @@ def test_a_create_that_is_accepted_and_never_shows_is_an_alert() -> None:
     assert len(world.created) == 1
 
 
-def test_a_delete_that_is_accepted_and_never_shows_is_an_alert() -> None:
-    """Its operation never ends, and the pool stays RUNNING."""
+def test_accepted_delete_without_effect_raises_an_alert() -> None:
+    """The operation never ends, and the pool remains RUNNING."""
     world = Accepting()
     world.put_pool(make_pool(make_jobset()))
     world.run(33, seconds=60)

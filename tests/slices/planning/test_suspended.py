@@ -1,4 +1,4 @@
-"""KEEP_POOLS_OF_SUSPENDED_JOBSETS: what a suspended JobSet keeps, for how long, and who may use it meanwhile."""
+"""Tests of KEEP_POOLS_OF_SUSPENDED_JOBSETS: which pools a suspended JobSet keeps, and which slices may use them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def world_of(*workloads: Workload, **changes: Any) -> World:
 
 
 def suspend(world: World, workload: Workload, **changes: Any) -> None:
-    """Suspend a JobSet, as the JobSet controller does: its pods go."""
+    """Suspend a JobSet and delete its pods, as the JobSet controller does."""
     world.end_pods(workload)
     world.workloads[workload.uid] = replace(workload, suspended=True, **changes)
 
@@ -37,7 +37,7 @@ def resume(world: World, workload: Workload) -> None:
 
 
 def suspended_world(workload: Workload | None = None, **changes: Any) -> tuple[World, Workload, NodePool]:
-    """Return a world with a suspended JobSet whose pool runs."""
+    """Return a world with a suspended JobSet whose pool is RUNNING."""
     workload = workload or make_jobset()
     world = world_of(workload, **changes)
     pool = world.put_pool(make_pool(workload))
@@ -45,8 +45,8 @@ def suspended_world(workload: Workload | None = None, **changes: Any) -> tuple[W
     return world, workload, pool
 
 
-def test_a_suspended_jobset_keeps_its_pools_and_takes_them_when_it_is_resumed() -> None:
-    """However long that takes; no other is made."""
+def test_suspended_jobset_keeps_its_pools_and_uses_them_when_it_is_resumed() -> None:
+    """The time of suspension is not limited, and no other pool is created."""
     workload = make_jobset(replicas=3)
     world = world_of(workload)
     world.live(5)
@@ -70,8 +70,10 @@ def test_a_suspended_jobset_keeps_its_pools_and_takes_them_when_it_is_resumed() 
         pytest.param(None, DeleteReason.WORKLOAD_GONE, id="deleted"),
     ],
 )
-def test_the_pools_of_a_suspended_jobset_go_when_it_ends(changes: dict[str, Any] | None, reason: DeleteReason) -> None:
-    """Suspended or not; and those of a child Job that its spec lists no more."""
+def test_pools_of_a_suspended_jobset_are_deleted_when_it_ends(
+    changes: dict[str, Any] | None, reason: DeleteReason
+) -> None:
+    """Pools of a child Job that is no longer in the spec are deleted as well."""
     world, workload, _ = suspended_world()
     assert reasons(world, _LONG) == []
     if changes is None:
@@ -94,8 +96,8 @@ def _changed(workload: Workload, **changes: Any) -> Workload:
         pytest.param({"chips": 0}, id="no chips, which a webhook adds to the pods"),
     ],
 )
-def test_what_the_template_asks_for_meanwhile_does_not_matter(template: dict[str, Any]) -> None:
-    """A queue takes its selectors out of the template when it suspends, and puts them in when it admits again."""
+def test_changed_template_of_a_suspended_jobset_does_not_affect_its_pools(template: dict[str, Any]) -> None:
+    """A queue such as Kueue removes selectors from the template when it suspends, and adds them when it admits."""
     world, workload, _ = suspended_world()
     world.workloads[workload.uid] = replace(_changed(workload, **template), suspended=True)
     assert reasons(world, _LONG) == []
@@ -104,7 +106,7 @@ def test_what_the_template_asks_for_meanwhile_does_not_matter(template: dict[str
     assert (world.bound(workload), world.created, world.deleted) == (1, [], [])
 
 
-def test_two_jobsets_that_were_scheduled_crosswise_keep_the_pool_that_they_ran_on() -> None:
+def test_suspended_jobset_keeps_the_pool_on_which_it_ran() -> None:
     first, second = make_jobset("a"), make_jobset("b")
     world = world_of(first, second)
     pools = {each.uid: world.put_pool(make_pool(each)) for each in (first, second)}
@@ -118,8 +120,8 @@ def test_two_jobsets_that_were_scheduled_crosswise_keep_the_pool_that_they_ran_o
     assert world.plans[-1].deletes[0].name == pools[first.uid].name
 
 
-def test_a_pool_that_is_given_up_goes_though_its_jobset_is_suspended() -> None:
-    """Its hosts did not come within NODEPOOL_READY_TIMEOUT."""
+def test_given_up_pool_of_a_suspended_jobset_is_deleted() -> None:
+    """A node of the pool was not ready within NODEPOOL_READY_TIMEOUT."""
     world, _, pool = suspended_world()
     world.put(make_node(pool, 1, ready=False))
     assert reasons(world, 899) == []
@@ -128,8 +130,8 @@ def test_a_pool_that_is_given_up_goes_though_its_jobset_is_suspended() -> None:
     assert reasons(world) == [DeleteReason.NO_READY_NODES]
 
 
-def test_a_slice_that_waits_takes_the_pool_of_a_suspended_jobset() -> None:
-    """The scheduler puts its pods there anyhow; the suspended one gets another when it is resumed."""
+def test_waiting_slice_uses_the_pool_of_a_suspended_jobset() -> None:
+    """The scheduler would bind the pods there anyway. The suspended JobSet gets another pool when it is resumed."""
     world, workload, pool = suspended_world()
     other = make_jobset("other")
     world.add(other)
@@ -141,7 +143,7 @@ def test_a_slice_that_waits_takes_the_pool_of_a_suspended_jobset() -> None:
     assert (world.bound(workload), len(world.created)) == (1, 1)
 
 
-def test_a_pool_that_was_lent_is_kept_again_when_the_other_has_ended() -> None:
+def test_lent_pool_is_kept_for_its_suspended_jobset_again() -> None:
     world, _, pool = suspended_world()
     other = make_jobset("other")
     world.add(other)
@@ -151,8 +153,8 @@ def test_a_pool_that_was_lent_is_kept_again_when_the_other_has_ended() -> None:
     assert (world.states(), world.deleted) == ({pool.name: "ready"}, [])
 
 
-def test_what_a_suspended_jobset_keeps_counts_for_the_limits_and_makes_no_room() -> None:
-    """A slice of another shape waits, and is told so."""
+def test_pool_of_a_suspended_jobset_counts_in_limits_and_is_kept() -> None:
+    """A slice of another shape waits and gets an Event."""
     world, _, pool = suspended_world(max_chips=16)
     template = make_requirements(topology="2x2x4", tolerations=())
     world.add(make_jobset("large", template=template, parallelism=4))
@@ -167,10 +169,10 @@ def _complete(world: World, workload: Workload) -> None:
 
 
 @pytest.mark.parametrize("arrange", [lambda *_: None, _complete], ids=["some slices are there", "all are"])
-def test_slices_that_start_together_stay_held_while_they_are_suspended(
+def test_pools_of_suspended_all_or_nothing_slices_remain_held(
     arrange: Callable[[World, Workload], None],
 ) -> None:
-    """Resumed, they start together with what was kept."""
+    """When resumed, the slices start together and use the pools that were kept."""
     asked = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: "train"})
     workload = make_jobset(replicas=2, template=asked, annotations={constants.ALL_OR_NOTHING: "true"})
     world = world_of(workload)

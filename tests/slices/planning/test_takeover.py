@@ -1,4 +1,4 @@
-"""Pools that the Go provisioner made are used, replaced and collected like our own."""
+"""Tests of pools that the Go provisioner created: they are used and deleted like pools of this provisioner."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tests.support.clock import after
 from tests.support.models import go_pool, make_jobset, make_pod, make_requirements
 from tests.support.world import World
 
-#: What a release from before April 2024 put on a pool instead of the JobSet's name and namespace.
+#: Labels that releases of the Go provisioner from before April 2024 do not set on a pool.
 OLD_RELEASE = {constants.POOL_JOBSET_NAME, constants.POOL_JOBSET_NAMESPACE}
 
 
 def old_go_pool(workload: Workload) -> NodePool:
-    """Return a pool of a release that knew a JobSet by the selector `provisioner-nodepool-id` alone."""
+    """Return a pool of a release that identified the JobSet only by the label `provisioner-nodepool-id`."""
     pool = go_pool(workload)
     labels = {key: value for key, value in pool.labels.items() if key not in OLD_RELEASE}
     return replace(pool, labels={**labels, constants.LEGACY_POOL_ID: workload.name})
 
 
 def tied_jobset(name: str) -> Workload:
-    """Return a JobSet whose pods select its own pools alone, as those of axlearn do."""
+    """Return a JobSet whose pods select only its own pools, as JobSets of axlearn do."""
     asked = make_requirements(tolerations=(), selector={constants.LEGACY_POOL_ID: name})
     return make_jobset(name, template=asked)
 
 
 def owner_of(world: World, pool: NodePool) -> str:
-    """Return the JobSet that counts on a pool."""
+    """Return the name of the JobSet that counts on a pool."""
     return {state.name: state.named.name for state in world.plans[-1].pools}[pool.name]
 
 
@@ -42,15 +42,15 @@ def owner_of(world: World, pool: NodePool) -> str:
         pytest.param("tpu-v5p-slice", "2x2x1", 4, 1, id="v5p on one host with COMPACT placement"),
         pytest.param("tpu-v5-lite-podslice", "2x2", 4, 1, id="v5e on one host with COMPACT placement"),
         pytest.param("tpu-v6e-slice", "1x1", 1, 1, id="v6e with one chip"),
-        pytest.param("tpu-v6e-slice", "2x4", 8, 1, id="v6e on one eight-chip host, of which it made two"),
+        pytest.param("tpu-v6e-slice", "2x4", 8, 1, id="v6e on one eight-chip host, with two nodes"),
         pytest.param("tpu-v6e-slice", "4x4", 4, 4, id="v6e on four hosts"),
         pytest.param("tpu7x", "2x2x2", 4, 2, id="tpu7x on two hosts"),
     ],
 )
-def test_the_pool_of_a_jobset_is_used_by_it_and_collected_after_it(
+def test_go_pool_is_used_by_its_jobset_and_deleted_after_it(
     accelerator: str, topology: str, chips: int, hosts: int
 ) -> None:
-    """From the first look to the end: nothing is bought, and nothing stays."""
+    """No other pool is created, and no pool is left at the end."""
     asked = make_requirements(accelerator=accelerator, topology=topology, chips=chips, tolerations=())
     workload = make_jobset(parallelism=hosts, template=asked)
     world = World(workload)
@@ -66,8 +66,8 @@ def test_the_pool_of_a_jobset_is_used_by_it_and_collected_after_it(
     assert world.deleted == [pool.name]
 
 
-def test_a_jobset_made_again_under_its_name_goes_on_with_the_pool() -> None:
-    """The pool names no UID, so it cannot be told for which of the two it was made; it fits both."""
+def test_recreated_jobset_uses_the_go_pool_of_its_name() -> None:
+    """The labels of the pool contain no UID, so the pool may belong to either of the two JobSets."""
     world = World(make_jobset(uid="later"))
     pool = world.put_pool(go_pool(make_jobset(uid="earlier")))
     world.run(50)
@@ -75,7 +75,7 @@ def test_a_jobset_made_again_under_its_name_goes_on_with_the_pool() -> None:
     assert owner_of(world, pool) == "train"
 
 
-def test_a_pool_is_for_the_jobset_that_it_was_made_for_before_one_that_waits_longer() -> None:
+def test_go_pool_serves_its_own_jobset_before_an_older_jobset() -> None:
     early, late = make_jobset("early"), make_jobset("late")
     world = World(late)
     pool = world.put_pool(go_pool(late))
@@ -86,8 +86,8 @@ def test_a_pool_is_for_the_jobset_that_it_was_made_for_before_one_that_waits_lon
     assert owner_of(world, pool) == "late"
 
 
-def test_a_pool_of_an_old_release_is_used_and_collected() -> None:
-    """Its label `provisioner-nodepool-id` is its JobSet's name; the Go provisioner still reads it."""
+def test_pool_of_an_old_go_release_is_used_and_deleted() -> None:
+    """The label `provisioner-nodepool-id` is the name of the JobSet, and is still read by the Go provisioner."""
     workload = tied_jobset("train")
     world = World(workload)
     pool = world.put_pool(old_go_pool(workload))

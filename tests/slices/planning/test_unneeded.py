@@ -1,4 +1,4 @@
-"""Which pools go, when, and for which reason."""
+"""Tests of which pools are deleted, when, and for which reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.world import World, failure, reasons
 
 
 def due_world(**jobset_changes: Any) -> World:
-    """Return a world with one JobSet without pods whose pool runs."""
+    """Return a world with one JobSet without pods, whose pool is RUNNING."""
     workload = make_jobset()
     world = World(workload)
     world.end_pods(workload)
@@ -40,12 +40,12 @@ def due_world(**jobset_changes: Any) -> World:
         ({"groups": ()}, DeleteReason.NOT_NEEDED),
     ],
 )
-def test_a_pool_goes_with_what_its_jobset_has_become(changes: dict[str, Any], reason: DeleteReason) -> None:
+def test_delete_reason_of_a_pool_follows_the_state_of_its_jobset(changes: dict[str, Any], reason: DeleteReason) -> None:
     assert reasons(due_world(**changes)) == [reason]
 
 
-def test_a_jobset_that_is_not_there_gives_its_pool_up() -> None:
-    """The delete carries what the live proof needs."""
+def test_pool_of_a_deleted_jobset_is_deleted() -> None:
+    """The delete contains the JobSet's identity and a node, which the check with live reads needs."""
     world = due_world()
     (workload,) = world.workloads.values()
     world.remove_jobset(workload)
@@ -57,25 +57,25 @@ def test_a_jobset_that_is_not_there_gives_its_pool_up() -> None:
     assert delete.node.kind == "Node"
 
 
-def test_of_two_pools_of_one_slice_the_newer_stays() -> None:
+def test_newer_of_two_pools_of_a_slice_is_kept() -> None:
     workload = make_jobset()
     world = World(workload)
     old, new = world.put_pool(make_pool(workload)), world.put_pool(make_pool(workload, attempt=1))
     assert reasons(world) == [DeleteReason.NOT_NEEDED]
-    # The scheduler may be binding its leader to either.
+    # The delete settles, because the scheduler may be binding the leader to either pool.
     assert [(each.name, each.settle) for each in world.plans[-1].deletes] == [(old.name, True)]
     assert world.states()[new.name] == "ready"
 
 
 def idle_world(*, namespaces: tuple[str, ...] = ()) -> World:
-    """Return a world with one idle pool, made for a JobSet that is gone, and nothing to wait for but its delay."""
+    """Return a world with one idle pool of a deleted JobSet, and a deletion delay of zero."""
     world = World(settings_=settings(deletion_delay_seconds=0.0, namespaces=namespaces))
     world.put_pool(make_pool(make_jobset("gone")))
     return world
 
 
 def put_leader(world: World, *, requirements: Any = None, **pod: Any) -> None:
-    """Put a JobSet with its leader, which the scheduler has not judged."""
+    """Add a JobSet and its leader, which the scheduler has not tried to bind yet."""
     workload = make_jobset(template=requirements or make_requirements(tolerations=()))
     world.workloads[workload.uid] = workload
     world.put(make_pod(workload, unschedulable=False, created_at=world.now, **pod))
@@ -84,16 +84,18 @@ def put_leader(world: World, *, requirements: Any = None, **pod: Any) -> None:
 @pytest.mark.parametrize(
     ("leader", "settles"),
     [
-        pytest.param({}, True, id="that selects the same"),
-        pytest.param({"requirements": make_requirements(memory_bytes=2**50)}, True, id="that does not fit its nodes"),
-        pytest.param({"requirements": make_requirements(topology="2x2x4")}, False, id="of another topology"),
-        pytest.param({"requirements": make_requirements(accelerator="tpu-v5p-slice")}, False, id="of other chips"),
-        pytest.param({"node": "elsewhere"}, False, id="that is bound"),
-        pytest.param({"phase": "Succeeded"}, False, id="that has finished"),
+        pytest.param({}, True, id="same selectors"),
+        pytest.param({"requirements": make_requirements(memory_bytes=2**50)}, True, id="does not fit the nodes"),
+        pytest.param({"requirements": make_requirements(topology="2x2x4")}, False, id="another topology"),
+        pytest.param({"requirements": make_requirements(accelerator="tpu-v5p-slice")}, False, id="another accelerator"),
+        pytest.param({"node": "elsewhere"}, False, id="bound"),
+        pytest.param({"phase": "Succeeded"}, False, id="finished"),
     ],
 )
-def test_a_pool_settles_before_it_goes_while_a_leader_is_pending(leader: dict[str, Any], *, settles: bool) -> None:
-    """The scheduler may have chosen its nodes, and nothing shows it. Whether the pod fits is not evaluated."""
+def test_pool_settles_before_its_delete_while_a_matching_leader_is_pending(
+    leader: dict[str, Any], *, settles: bool
+) -> None:
+    """The scheduler may have chosen a node without showing it yet. Whether the leader fits is not evaluated."""
     world = idle_world()
     put_leader(world, **leader)
     assert [delete.settle for delete in world.look().deletes] == [settles]
@@ -124,8 +126,8 @@ def test_a_pool_to_which_no_pod_can_be_bound_is_deleted_without_settling(
     assert [delete.settle for delete in world.look().deletes] == [False]
 
 
-def test_leaders_that_ask_for_different_amounts_cost_nothing_for_each_idle_pool() -> None:
-    """A hundred leaders of which none fits, and many idle pools: what they select is collected once a round."""
+def test_cost_of_settling_does_not_grow_with_leaders_times_idle_pools() -> None:
+    """100 leaders that do not fit, and many idle pools: the selectors of the leaders are collected once per round."""
 
     def calls(pools: int, leaders: int) -> int:
         world = World(settings_=settings(keep_suspended=True))
@@ -144,15 +146,15 @@ def test_leaders_that_ask_for_different_amounts_cost_nothing_for_each_idle_pool(
     assert for_each_pair < 5
 
 
-def test_a_failed_pool_goes_at_once_though_its_jobset_lives() -> None:
+def test_failed_pool_is_deleted_immediately_although_its_jobset_exists() -> None:
     world = due_world()
     (pool,) = world.pools.values()
     world.put(replace(pool, status=PoolStatus.ERROR, failure=failure(FailureKind.STOCKOUT)))
     assert [delete.reason for delete in world.look().deletes] == [DeleteReason.POOL_FAILED]
 
 
-def test_a_pool_without_all_its_nodes_ready_for_a_quarter_of_an_hour_is_replaced() -> None:
-    """All its spot VMs were taken, or the chips never show: nobody else would notice."""
+def test_pool_with_unready_nodes_for_15_minutes_is_replaced() -> None:
+    """All its spot VMs were preempted, or its chips never appear. No other controller replaces such a pool."""
     workload = make_jobset()
     world = World(workload)
     pool = world.put_pool(make_pool(workload), ready=False)
@@ -165,7 +167,7 @@ def test_a_pool_without_all_its_nodes_ready_for_a_quarter_of_an_hour_is_replaced
 
 
 def test_the_loop_is_woken_when_a_pool_has_been_unready_for_too_long() -> None:
-    """Nothing else happens then; and once it is given up there is nothing to wait for, nor a reason to spin."""
+    """No object changes at that time. After the pool is given up, the next wake-up is later: the loop does not spin."""
     workload = make_jobset()
     world = World(workload, settings_=settings(ready_timeout_seconds=100.0))
     world.put_pool(make_pool(workload), ready=False)
@@ -178,8 +180,8 @@ def test_the_loop_is_woken_when_a_pool_has_been_unready_for_too_long() -> None:
     assert reasons(world) == [DeleteReason.NO_READY_NODES]
 
 
-def test_no_more_than_a_share_of_the_pools_is_replaced_at_once() -> None:
-    """When all pools are unready, it is hardly the pools that are broken."""
+def test_only_a_share_of_the_pools_is_replaced_at_the_same_time() -> None:
+    """If all pools are unready, the cause is probably elsewhere, and replacements do not help."""
     workloads = [make_jobset(f"train-{index}") for index in range(10)]
     world = World(*workloads, settings_=settings(replaced_share_percent=20))
     for workload in workloads:
@@ -188,8 +190,8 @@ def test_no_more_than_a_share_of_the_pools_is_replaced_at_once() -> None:
     assert len(set(world.deleted)) == 2
 
 
-def test_an_unready_pool_that_cannot_be_deleted_does_not_keep_others_from_being_replaced() -> None:
-    """The pods of its tenant may tolerate every cordon."""
+def test_undeletable_unready_pool_does_not_prevent_other_replacements() -> None:
+    """Pods of its tenant that tolerate every cordon can prevent the delete."""
     world = World(*(make_jobset(f"train-{index}") for index in range(2)), settings_=settings(replaced_share_percent=20))
     for index, workload in enumerate(list(world.workloads.values())):
         world.put_pool(make_pool(workload), ready=False)
@@ -200,7 +202,7 @@ def test_an_unready_pool_that_cannot_be_deleted_does_not_keep_others_from_being_
 
 
 def vanished(count: int, *, pools: int, seen: bool = False) -> World:
-    """Return a world with so many pools, of which so many have lost their JobSets."""
+    """Return a world with `pools` pools, `count` of them without JobSets, whose deletes were observed if `seen`."""
     workloads = [make_jobset(f"train-{index}") for index in range(pools)]
     world = World(*workloads)
     for workload in workloads:
@@ -216,24 +218,24 @@ def vanished(count: int, *, pools: int, seen: bool = False) -> World:
 @pytest.mark.parametrize(
     ("count", "pools", "seen", "want"),
     [
-        pytest.param(3, 3, False, 3, id="three are too few to tell"),
-        pytest.param(4, 8, False, 4, id="half of the pools is not more than half"),
+        pytest.param(3, 3, False, 3, id="all of three pools"),
+        pytest.param(4, 8, False, 4, id="half of the pools"),
         pytest.param(5, 8, False, 1, id="more than half of the pools"),
         pytest.param(8, 8, False, 1, id="all of the pools"),
-        pytest.param(8, 8, True, 8, id="all, whose JobSets were seen to be deleted: a user gets what a user asks for"),
+        pytest.param(8, 8, True, 8, id="all of the pools, with observed deletes"),
     ],
 )
-def test_pools_whose_jobsets_vanish_in_a_mass_go_one_at_a_time(
+def test_pools_are_deleted_one_at_a_time_if_most_jobsets_vanish(
     *, count: int, pools: int, seen: bool, want: int
 ) -> None:
-    """A list that leaves half of the world out must not end the training of half of the world."""
+    """An incomplete list of JobSets must not end the training jobs that it leaves out."""
     world = vanished(count, pools=pools, seen=seen)
     world.run(2, seconds=40)
     assert len(world.deleted) == want
     assert bool(world.plans[-1].alerts) is (want == 1)
 
 
-def test_a_delete_that_is_held_up_for_ten_minutes_is_an_alert() -> None:
+def test_delete_that_fails_for_ten_minutes_raises_an_alert() -> None:
     world = World()
     pool = world.put_pool(make_pool(make_jobset()))
     world.refuse_delete = lambda _: failure(FailureKind.PERMISSION, "Ask your administrator.")
@@ -247,14 +249,14 @@ def test_a_delete_that_is_held_up_for_ten_minutes_is_an_alert() -> None:
 
 
 @pytest.mark.parametrize("status", [PoolStatus.STOPPING, PoolStatus.UNKNOWN])
-def test_pools_in_these_states_are_not_touched(status: PoolStatus) -> None:
-    """GKE deletes the one; nobody knows what the other is."""
+def test_stopping_and_unknown_pools_are_not_deleted(status: PoolStatus) -> None:
+    """GKE is already deleting a STOPPING pool, and the state of an UNKNOWN pool is not known."""
     world = World()
     world.put_pool(make_pool(make_jobset(), status=status))
     assert reasons(world, 10_000) == []
 
 
-def test_foreign_pools_are_never_touched() -> None:
+def test_foreign_pools_are_never_deleted() -> None:
     world = World()
     world.put_pool(foreign_pool())
     world.put_pool(foreign_pool("half", labels={"google.com/nodepool-manager": "tpu-provisioner"}))
@@ -266,8 +268,8 @@ def test_foreign_pools_are_never_touched() -> None:
     assert world.plans[-1].pools == ()
 
 
-def test_the_deletion_delay_runs_from_when_nothing_needs_the_pool() -> None:
-    """And begins anew when something needed it in between."""
+def test_deletion_delay_starts_when_the_pool_becomes_unneeded() -> None:
+    """The delay restarts if a workload needed the pool in between."""
     world = due_world(suspended=True)
     world.settings = settings(deletion_delay_seconds=100.0)
     assert reasons(world, 99) == []
@@ -281,8 +283,8 @@ def test_the_deletion_delay_runs_from_when_nothing_needs_the_pool() -> None:
     assert len(world.look().deletes) == 1
 
 
-def test_a_refused_delete_waits_for_its_next_try_or_for_another_status_of_its_pool() -> None:
-    """What was in the way may be over when GKE shows the pool in another state."""
+def test_rejected_delete_is_repeated_at_its_next_try_or_on_a_new_pool_status() -> None:
+    """The operation that blocked the delete may have ended when the status changes."""
     world = due_world(suspended=True)
     world.refuse_delete = lambda _: failure(FailureKind.OPERATION_IN_THE_WAY)
     world.run(30)
@@ -301,16 +303,16 @@ def test_a_refused_delete_waits_for_its_next_try_or_for_another_status_of_its_po
     assert len(world.look().deletes) == 1
 
 
-def test_a_moment_in_the_future_keeps_no_pool_for_ever() -> None:
-    """A clock ran wrong when the hint was written."""
+def test_unneeded_time_in_the_future_does_not_keep_a_pool() -> None:
+    """The clock was wrong when the hint was saved."""
     world = due_world(suspended=True)
     (pool,) = world.pools.values()
     world.memory = replace(world.memory, unneeded_since={pool.name: after(10**9)})
     assert len(reasons(world)) == 1
 
 
-def test_a_pool_that_is_wanted_again_is_uncordoned() -> None:
-    """The cordon was ours; one of somebody else stays."""
+def test_pool_that_is_needed_again_is_uncordoned() -> None:
+    """The cordon of the provisioner is removed, and the cordon of a user is kept."""
     world = due_world(suspended=True)
     (pool,) = world.pools.values()
     world.put(make_node(pool, 0, cordoned=True, cordoned_by_us=True), make_node(pool, 1, cordoned=True))
@@ -321,7 +323,7 @@ def test_a_pool_that_is_wanted_again_is_uncordoned() -> None:
 
 
 def narrowed_world(count: int = 1) -> World:
-    """Return a world with pools of JobSets of a namespace that is not served any more, and their delete due."""
+    """Return a world with pools that are due for deletion, of JobSets in a namespace that is no longer served."""
     world = World(settings_=settings(namespaces=("served",)))
     for index in range(count):
         world.put_pool(make_pool(make_jobset(f"train-{index}")))
@@ -329,7 +331,7 @@ def narrowed_world(count: int = 1) -> World:
 
 
 def run_needed(world: World, seconds: int, *, needed: set[str]) -> list[float]:
-    """Let time pass; whose delete is tried is needed, or goes; return when something was tried."""
+    """Run a round each second; return the times of the deletes. Deletes of pools in `needed` fail as NEEDED."""
     tried: list[float] = []
     for _ in range(seconds):
         plan = world.look()
@@ -344,22 +346,22 @@ def run_needed(world: World, seconds: int, *, needed: set[str]) -> list[float]:
     return tried
 
 
-def test_a_jobset_that_nobody_watches_keeps_its_pool_without_an_alert() -> None:
-    """SERVED_NAMESPACES was narrowed: whether it lives is asked every minute, and it may live for ever."""
+def test_unwatched_jobset_keeps_its_pool_without_an_alert() -> None:
+    """SERVED_NAMESPACES was narrowed. A live read checks every minute, without limit, whether the JobSet exists."""
     world = narrowed_world(5)
     names = set(world.pools)
     tried = run_needed(world, 1500, needed=names)
     assert world.deleted == []
     assert not [alert for plan in world.plans for alert in plan.alerts]
     moments = sorted(set(tried))
-    # All of them are asked about together: one list of pools serves all.
+    # All pools are checked in the same round, so that one list of pools serves all checks.
     assert 20 <= len(moments) <= 26
     assert len(tried) == 5 * len(moments)
     assert world.plans[-1].pools[0].note == "JobSet x lives"
 
 
-def test_the_cordons_of_a_pool_whose_jobset_lives_after_all_are_undone() -> None:
-    """As where it was resumed while its pool was cordoned and settled; nothing in the caches shows it."""
+def test_pool_is_uncordoned_if_a_live_read_finds_its_jobset() -> None:
+    """The JobSet may be resumed while its pool is cordoned and settling; the caches do not contain this JobSet."""
     world = narrowed_world()
     (pool,) = world.pools.values()
     world.put(make_node(pool, 0, cordoned=True, cordoned_by_us=True), make_node(pool, 1, cordoned=True))
@@ -367,7 +369,7 @@ def test_the_cordons_of_a_pool_whose_jobset_lives_after_all_are_undone() -> None
     assert world.plans[-1].uncordons == (make_node(pool, 0).name,)
 
 
-def test_a_jobset_that_nobody_watches_gives_its_pool_up_when_it_ends() -> None:
+def test_pool_of_an_unwatched_jobset_is_deleted_when_the_jobset_ends() -> None:
     world = narrowed_world(2)
     name = min(world.pools)
     run_needed(world, 1000, needed=set(world.pools))
@@ -375,30 +377,30 @@ def test_a_jobset_that_nobody_watches_gives_its_pool_up_when_it_ends() -> None:
     assert world.deleted == [name]
 
 
-def test_many_jobsets_that_nobody_watches_are_no_mass_disappearance() -> None:
-    """That none of them is seen is what the setting asks for; each is asked about by itself."""
+def test_many_unwatched_jobsets_do_not_count_as_a_mass_disappearance() -> None:
+    """The setting excludes these JobSets from the watch. Each is checked separately with a live read."""
     world = narrowed_world(10)
     run_needed(world, 40, needed=set())
     assert len(world.deleted) == 10
     assert not [alert for plan in world.plans for alert in plan.alerts]
 
 
-def test_a_pool_that_nobody_watches_is_given_to_nobody() -> None:
+def test_pool_of_an_unwatched_jobset_serves_no_other_jobset() -> None:
     world = narrowed_world()
     world.add(make_jobset("new", namespace="served"))
     assert len(world.look().creates) == 1
 
 
-def test_a_watched_jobset_that_lives_against_all_caches_is_an_alert() -> None:
-    """Then the caches are wrong, and somebody has to look."""
+def test_watched_jobset_that_exists_but_is_not_cached_raises_an_alert() -> None:
+    """The caches are wrong in this case, and the administrator has to find the cause."""
     world = World()
     pool = world.put_pool(make_pool(make_jobset()))
     run_needed(world, 700, needed={pool.name})
     assert {alert.kind for alert in world.plans[-1].alerts} == {"pool_stuck"}
 
 
-def test_those_that_are_held_up_do_not_keep_the_vanished_waiting() -> None:
-    """One a minute goes, and each has its turn."""
+def test_pool_that_is_still_needed_does_not_delay_other_deletes() -> None:
+    """One pool per minute is deleted; the tries rotate over all pools."""
     world = World()
     for index in range(6):
         world.put_pool(make_pool(make_jobset(f"train-{index}")))
@@ -407,8 +409,8 @@ def test_those_that_are_held_up_do_not_keep_the_vanished_waiting() -> None:
     assert set(world.pools) == needed
 
 
-def test_a_jobset_that_is_not_opted_in_any_more_keeps_its_pool_until_it_ends() -> None:
-    """OPT_IN_LABEL says who may buy; what is there is used and goes as ever."""
+def test_jobset_that_is_no_longer_opted_in_keeps_its_pool_until_it_ends() -> None:
+    """OPT_IN_LABEL only restricts creates. Existing pools are used and deleted as usual."""
     workload = make_jobset()
     world = due_world()
     world.settings = settings(opt_in_label=("team", "a"))
@@ -418,8 +420,8 @@ def test_a_jobset_that_is_not_opted_in_any_more_keeps_its_pool_until_it_ends() -
     assert reasons(world) == [DeleteReason.WORKLOAD_FINISHED]
 
 
-def test_vanished_pools_that_are_not_due_yet_wake_nobody() -> None:
-    """A decision that is due at once, again and again, would keep the processor busy until the delay is over."""
+def test_vanished_pools_that_are_not_due_cause_no_immediate_wake_up() -> None:
+    """Decisions that are due immediately would keep the processor busy until the end of the delay."""
     world = vanished(8, pools=8)
     plan = world.step(seconds=0)
     assert not plan.deletes

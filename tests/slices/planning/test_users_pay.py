@@ -1,4 +1,4 @@
-"""Who uses chips is charged for them, and what nobody uses keeps nobody else from its own."""
+"""Tests of the namespace that chips are charged to, and of unused pools, which must not block other slices."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SMALL = make_requirements(topology="2x2x1", tolerations=())
 
 
 def charged(world: World) -> dict[str, int]:
-    """Return the chips by namespace."""
+    """Return the chips that are charged to each namespace."""
     budget = Budget.of(begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now, NOT_DERIVED))
     return {scope.name: chips for scope, chips in budget.used.items() if scope.kind == "namespace" and chips}
 
 
 def test_chips_count_for_the_namespaces_whose_pods_are_bound() -> None:
-    """Each for the nodes that it uses, and the rest for who uses most; an idle pool for who it was created for."""
+    """Unused nodes count for the namespace that uses most nodes, and an idle pool for the one it was created for."""
     creator, user, other = (
         make_jobset(name, namespace=name, parallelism=4, template=SMALL) for name in ("creator", "user", "other")
     )
@@ -41,8 +41,8 @@ def test_chips_count_for_the_namespaces_whose_pods_are_bound() -> None:
     assert charged(world) == {"user": 12, "other": 4}
 
 
-def test_namespaces_that_share_nodes_are_charged_for_no_more_than_there_is() -> None:
-    """Each node counts for whose pod came first; pods without chips count for nothing."""
+def test_chips_of_a_shared_node_are_charged_to_one_namespace() -> None:
+    """Each node counts for the namespace of its oldest pod that requests chips."""
     creator, first, second = (make_jobset(name, namespace=name, parallelism=2, template=SMALL) for name in "abc")
     world = World(settings_=settings(max_chips=100))
     pool = world.put_pool(make_pool(creator))
@@ -58,8 +58,8 @@ def test_namespaces_that_share_nodes_are_charged_for_no_more_than_there_is() -> 
     assert charged(world) == {"c": 8}
 
 
-def test_a_pod_that_is_never_bound_keeps_no_pool_of_another_namespace() -> None:
-    """Its namespace may have no chips: it does not even count on the pool; the other's next JobSet is served."""
+def test_pod_that_is_never_bound_does_not_keep_a_pool() -> None:
+    """The namespace of the pod may have 0 chips, so its slice does not count on the idle pool, which is deleted."""
     world = World(settings_=settings(max_chips_per_namespace=(("a", 8), ("b", 0))))
     first = make_jobset("first", namespace="a")
     world.add(first)
@@ -75,8 +75,8 @@ def test_a_pod_that_is_never_bound_keeps_no_pool_of_another_namespace() -> None:
     assert [pool.labels[constants.POOL_JOBSET_NAME] for pool in world.pools.values()] == ["second"]
 
 
-def test_a_claim_on_another_pool_ends_when_no_pod_is_bound() -> None:
-    """Within its limits it counts on the idle pool for six minutes, then the pool goes and it gets one of its own."""
+def test_claim_on_an_idle_pool_ends_if_no_pod_is_bound() -> None:
+    """A slice counts on an idle pool for six minutes. Then the pool is deleted, and the slice gets a new pool."""
     first, never = make_jobset("first", namespace="a"), make_jobset("never-bound", namespace="b")
     world = running(first)
     world.add(never)
@@ -91,8 +91,8 @@ def test_a_claim_on_another_pool_ends_when_no_pod_is_bound() -> None:
     assert len(world.created) == 2
 
 
-def test_the_pool_of_a_finished_child_job_goes_although_its_jobset_runs() -> None:
-    """Its pods are gone for longer than the Job controller waits with new ones; an earlier restart finds its pool."""
+def test_pool_of_a_child_job_without_pods_is_deleted_while_its_jobset_runs() -> None:
+    """The child Job has had no pods for longer than the Job controller waits before it creates new ones."""
     workload = make_jobset("two", replicas=2)
     world = running(workload)
     world.end_pods(workload, 0)
@@ -106,8 +106,8 @@ def test_the_pool_of_a_finished_child_job_goes_although_its_jobset_runs() -> Non
 @pytest.mark.parametrize(
     ("succeeded", "deleted"), [(2, 1), (1, 1), (0, 0)], ids=["all child jobs", "one child job", "no child job"]
 )
-def test_the_pool_of_a_child_job_that_succeeded_goes_after_the_delay(succeeded: int, deleted: int) -> None:
-    """The status of the JobSet, which still runs, has their number; a restart finds no pool."""
+def test_pool_of_a_succeeded_child_job_is_deleted_after_the_delay(succeeded: int, deleted: int) -> None:
+    """The status of the running JobSet contains the number of child Jobs that succeeded."""
     workload = make_jobset("two", replicas=2)
     world = running(workload)
     group = workload.groups[0]
@@ -118,8 +118,8 @@ def test_the_pool_of_a_child_job_that_succeeded_goes_after_the_delay(succeeded: 
     assert world.bound(workload) == 1
 
 
-def test_slices_without_pods_keep_their_pools_if_fewer_succeeded() -> None:
-    """Which of them succeeded is unknown: a child job that failed gets pods again."""
+def test_slices_without_pods_keep_their_pools_if_fewer_jobs_succeeded() -> None:
+    """Which of the two child Jobs without pods succeeded is unknown; the other one may get new pods."""
     workload = make_jobset("three", replicas=3)
     world = running(workload)
     world.workloads[workload.uid] = replace(workload, groups=(replace(workload.groups[0], succeeded=1),))
@@ -130,8 +130,8 @@ def test_slices_without_pods_keep_their_pools_if_fewer_succeeded() -> None:
 
 
 @pytest.mark.parametrize("limits", [{"max_chips": 8}, {"max_pools_per_jobset": 1}], ids=str)
-def test_the_next_step_of_a_jobset_starts_when_the_one_before_is_over(limits: dict[str, Any]) -> None:
-    """With dependsOn: Complete, and a limit that has room for one of them."""
+def test_next_group_of_a_jobset_gets_a_pool_after_the_previous_group_ended(limits: dict[str, Any]) -> None:
+    """The second group has `dependsOn: Complete`, and the limit allows only one of the two pools."""
     workload = make_jobset("steps")
     workload = replace(
         workload, groups=(*workload.groups, PodGroup(name="b", replicas=1, parallelism=1, template=SMALL))
