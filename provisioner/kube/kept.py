@@ -33,11 +33,11 @@ class NamespaceBound(Generic[T]):
     #: Name of the objects in messages, such as JobSets.
     plural: str
     max_bytes: int
-    #: None if only the bytes are bounded.
+    #: Maximum number of objects; None if only the bytes are bounded.
     max_objects: int | None = None
-    #: Returns the record that is kept instead, with a problem.
+    #: Returns the reduced record, which has the given problem.
     reduce: Callable[[T, str], T]
-    #: Returns a number; the records of a namespace with the highest numbers are reduced first.
+    #: Returns the rank of a record; the records of a namespace with the highest ranks are reduced first.
     rank: Callable[[T], float]
 
     @property
@@ -71,7 +71,7 @@ class _Namespace:
 
 
 class Kept(Generic[T]):
-    """The records of one collection that are kept in full, by namespace."""
+    """Tracks which records of one collection are kept in full, by namespace."""
 
     def __init__(self, bound: NamespaceBound[T]) -> None:
         self.bound = bound
@@ -79,7 +79,7 @@ class Kept(Generic[T]):
         self._numbers = itertools.count()
 
     def add(self, key: Key, record: T) -> list[Key]:
-        """Count a record that was read; return the keys of records, perhaps of this one, that must be reduced."""
+        """Count a new record; return the keys of records that must be reduced, possibly this one."""
         namespace = self._drop(key)
         entry = _Entry(-self.bound.rank(record), next(self._numbers), key, size_of(record))
         namespace.full[key] = entry
@@ -94,7 +94,7 @@ class Kept(Generic[T]):
         return reduced
 
     def drop(self, key: Key) -> None:
-        """Count a record no longer."""
+        """Stop counting a record."""
         namespace = self._drop(key)
         if not (namespace.full or namespace.reduced):
             del self._namespaces[key[0]]
@@ -121,7 +121,7 @@ class Kept(Generic[T]):
 
 
 def size_of(record: object) -> int:
-    """Return the number of bytes that a record of frozen types takes; a text counts in each record that shares it."""
+    """Return the memory of a record of frozen types in bytes; a shared text counts in each record."""
     size = 0
     parts: list[Any] = [record]
     while parts:
