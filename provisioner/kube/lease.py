@@ -327,7 +327,7 @@ class _Claim:
             _log.info("lease.released", lease=self.name, identity=self.identity)
 
     def _write(self, current: JsonObject | None, *, taking: bool) -> None:
-        """Make this process the holder of the Lease that was read, or create a Lease if `current` is None."""
+        """Make this process the holder of the Lease that was read, or create a Lease if there was none."""
         spec = fields.mapping((current or {}).get("spec"))
         if current is not None and not fields.mapping(current.get("metadata")).get("resourceVersion"):
             # Without a resourceVersion, this write could overwrite another client's.
