@@ -1,4 +1,4 @@
-"""Makes the calls of plans on thread pools. Each call has one result or is logged as crashed, and is never made late."""
+"""Makes the calls of plans on thread pools. Each call has one result or is logged as crashed; none is made late."""
 
 from __future__ import annotations
 
