@@ -44,14 +44,14 @@ def api(server: WireServer, tmp_path: Path) -> KubeApi:
     return connect(str(write_kubeconfig(tmp_path / "config", server.url, user={"token": "secret"})))
 
 
-def test_connections_are_kept_alive_and_nothing_is_repeated_by_the_library(api: KubeApi) -> None:
+def test_connections_have_keep_alive_and_no_automatic_retries(api: KubeApi) -> None:
     """A watch behind a proxy that drops idle connections silently would stay open for ever."""
     options = api._pool.connection_pool_kw
     assert (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1) in options["socket_options"]
     assert options["retries"].total is False
 
 
-def test_a_request_carries_credentials_and_a_name(server: WireServer, api: KubeApi) -> None:
+def test_request_has_credentials_user_agent_and_query(server: WireServer, api: KubeApi) -> None:
     """The token, the user agent and the query arrive."""
     server.answer(f"GET {PODS}/x", as_json({"kind": "Pod"}))
     assert api.get(f"{PODS}/x", {"a": "b c,d=e"}) == {"kind": "Pod"}
@@ -74,7 +74,7 @@ _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,applic
         (lambda api: api.apply("/p", {"x": 1}, manager="m"), "PATCH", "apply-patch+yaml", _METADATA),
     ],
 )
-def test_a_write_sends_its_body_with_the_right_type(
+def test_write_has_its_body_and_content_type(
     server: WireServer, api: KubeApi, call: Any, method: str, content_type: str, accept: str
 ) -> None:
     """By the content type the API server decides what a patch means; of a patched object nobody reads more."""
@@ -87,7 +87,7 @@ def test_a_write_sends_its_body_with_the_right_type(
     assert request.query == ({"fieldManager": "m", "force": "true"} if "apply" in content_type else {})
 
 
-def test_a_delete_can_be_bound_to_a_uid(server: WireServer, api: KubeApi) -> None:
+def test_delete_with_uid_has_a_precondition(server: WireServer, api: KubeApi) -> None:
     """A namesake must not be deleted."""
     server.answer("DELETE /p", as_json({}))
     api.delete("/p", uid="u1")
@@ -95,7 +95,7 @@ def test_a_delete_can_be_bound_to_a_uid(server: WireServer, api: KubeApi) -> Non
 
 
 @pytest.mark.parametrize("method", ["get", "post", "put", "patch", "delete"])
-def test_no_call_is_sent_twice(server: WireServer, api: KubeApi, method: str) -> None:
+def test_call_is_not_repeated_after_503(server: WireServer, api: KubeApi, method: str) -> None:
     """Only the caller knows whether a repetition is safe; 503 and Retry-After must not change that."""
     server.answer(f"{method.upper()} /p", Answer(status=503, headers={"retry-after": "0"}))
     arguments = () if method in ("get", "delete") else ({},)
@@ -104,7 +104,7 @@ def test_no_call_is_sent_twice(server: WireServer, api: KubeApi, method: str) ->
     assert len(server.requests) == 1
 
 
-def test_a_read_alone_is_repeated_where_its_connection_breaks(server: WireServer, api: KubeApi) -> None:
+def test_only_a_read_is_repeated_if_its_connection_breaks(server: WireServer, api: KubeApi) -> None:
     """Those that were kept break when an API server is replaced: pods that are created next need their owners read."""
     for method in ("GET", "POST"):
         server.answer(f"{method} /p", DROP, as_json({"ok": True}))
@@ -114,7 +114,7 @@ def test_a_read_alone_is_repeated_where_its_connection_breaks(server: WireServer
     assert [each.method for each in server.requests] == ["GET", "GET", "POST"]
 
 
-def test_both_attempts_of_a_read_have_the_time_of_one(api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_attempts_of_a_read_share_one_time_out(api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """A delete that follows must not come when the lease has ended."""
     allowed: list[Any] = []
 
@@ -129,7 +129,7 @@ def test_both_attempts_of_a_read_have_the_time_of_one(api: KubeApi, monkeypatch:
     assert allowed == pytest.approx([0.9, 0.2])
 
 
-def test_a_redirect_is_not_followed(server: WireServer, api: KubeApi) -> None:
+def test_redirect_is_an_error(server: WireServer, api: KubeApi) -> None:
     """The token must not go to another address."""
     server.answer("GET /p", Answer(status=302, headers={"location": "/elsewhere"}))
     with pytest.raises(errors.Unavailable):
@@ -151,7 +151,7 @@ def test_a_redirect_is_not_followed(server: WireServer, api: KubeApi) -> None:
     ],
 )
 @pytest.mark.parametrize("as_stream", [False, True], ids=["call", "stream"])
-def test_each_status_has_its_error(
+def test_each_status_raises_its_error(
     server: WireServer, api: KubeApi, status: int, want: type[errors.ClusterError], *, as_stream: bool
 ) -> None:
     """Exactly this class, with the API's own words, cut."""
@@ -172,7 +172,7 @@ def test_each_status_has_its_error(
         pytest.param({}, {"details": "x"}, 0.0, id="nothing useful"),
     ],
 )
-def test_the_pause_that_a_server_asks_for_is_kept(
+def test_pause_requested_by_the_server_is_in_the_error(
     server: WireServer, api: KubeApi, headers: dict[str, str], body: Any, want: float
 ) -> None:
     """From the header or the Status object."""
@@ -183,7 +183,7 @@ def test_the_pause_that_a_server_asks_for_is_kept(
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b"\xff\xfe{", b'{"a":' + b"[" * 100_000], ids=range(5))
-def test_an_answer_that_is_no_object_is_malformed(server: WireServer, api: KubeApi, body: bytes) -> None:
+def test_response_that_is_no_object_is_malformed(server: WireServer, api: KubeApi, body: bytes) -> None:
     """Proxies answer all kinds of things with 200; a refusal without JSON keeps its class."""
     server.answer("GET /p", Answer(body=body), Answer(status=403, body=body))
     with pytest.raises(errors.Malformed) as caught:
@@ -203,14 +203,14 @@ def test_an_answer_that_is_no_object_is_malformed(server: WireServer, api: KubeA
         {"items": [], "metadata": {"resourceVersion": "1", "continue": 7}},
     ],
 )
-def test_a_list_that_is_none_is_malformed(server: WireServer, api: KubeApi, body: Any) -> None:
+def test_list_without_items_or_metadata_is_malformed(server: WireServer, api: KubeApi, body: Any) -> None:
     """An answer without items must never read as "there is nothing": pools are deleted for less."""
     server.answer("GET /p", as_json(body))
     with pytest.raises(errors.Malformed):
         api.list_page("/p")
 
 
-def test_pages_are_asked_for_and_read(server: WireServer, api: KubeApi) -> None:
+def test_page_is_requested_with_limit_and_token_and_read(server: WireServer, api: KubeApi) -> None:
     """Limit and continue go out, items and token come back; Go's null means empty."""
     server.answer("GET /p", as_json({"items": None, "metadata": {"resourceVersion": "9", "continue": "t"}}))
     page = api.list_page("/p", {"labelSelector": "a"}, limit=2, continue_token="s")
@@ -219,7 +219,7 @@ def test_pages_are_asked_for_and_read(server: WireServer, api: KubeApi) -> None:
     assert server.requests[0].headers["accept"] == "application/json"
 
 
-def test_metadata_alone_can_be_asked_for(server: WireServer, api: KubeApi) -> None:
+def test_list_of_metadata_has_its_accept_header(server: WireServer, api: KubeApi) -> None:
     """A server that does not know how may send all of it."""
     server.answer("GET /p", as_json({"items": [], "metadata": {"resourceVersion": "9"}}))
     api.list_page("/p", metadata_only=True)
@@ -227,7 +227,7 @@ def test_metadata_alone_can_be_asked_for(server: WireServer, api: KubeApi) -> No
     assert server.requests[0].headers["accept"] == accepted
 
 
-def test_lines_arrive_while_the_stream_is_open_however_they_are_cut(server: WireServer, api: KubeApi) -> None:
+def test_lines_are_yielded_before_the_stream_ends_regardless_of_chunks(server: WireServer, api: KubeApi) -> None:
     """A chunk is no line: one may hold several, or a part."""
     server.answer("GET /p", Answer(lines=[b'{"a"', b':1}\n{"b":2}\n\n{"c', b'":3}\n', HANG]))
     got = []
@@ -239,7 +239,7 @@ def test_lines_arrive_while_the_stream_is_open_however_they_are_cut(server: Wire
     assert got == [b'{"a":1}', b'{"b":2}', b'{"c":3}']
 
 
-def test_a_stream_that_ends_is_just_over(server: WireServer, api: KubeApi) -> None:
+def test_stream_that_the_server_ends_raises_no_error(server: WireServer, api: KubeApi) -> None:
     """The server ends each watch after timeoutSeconds."""
     server.answer("GET /p", Answer(lines=[{"a": 1}]))
     with api.stream("/p", {}, timeouts=SHORT) as stream:
@@ -255,7 +255,7 @@ def test_a_stream_that_ends_is_just_over(server: WireServer, api: KubeApi) -> No
         pytest.param([b'{"a":1}\n', HANG], "nothing was received for 0.3 s", id="hung"),
     ],
 )
-def test_a_stream_that_breaks_is_unavailable_after_its_whole_lines(
+def test_stream_that_breaks_yields_its_whole_lines_and_raises_unavailable(
     server: WireServer, api: KubeApi, lines: list[Any], words: str
 ) -> None:
     """What arrived whole counts; half a line never does."""
@@ -267,7 +267,7 @@ def test_a_stream_that_breaks_is_unavailable_after_its_whole_lines(
         assert next(iter(stream)) == b'{"a":1}'
 
 
-def test_closing_a_stream_wakes_its_reader_at_once(server: WireServer, api: KubeApi) -> None:
+def test_close_of_a_stream_wakes_its_reader_immediately(server: WireServer, api: KubeApi) -> None:
     """A process that must end can't wait out a read time-out."""
     server.answer("GET /p", Answer(lines=[{"a": 1}, HANG]))
     stream = api.stream("/p", {}, timeouts=Timeouts(read_seconds=60))
@@ -289,7 +289,7 @@ def test_closing_a_stream_wakes_its_reader_at_once(server: WireServer, api: Kube
     assert time.monotonic() - began < 1
 
 
-def test_an_endless_line_is_refused(server: WireServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_without_end_is_malformed(server: WireServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that a server sends may fill the memory."""
     monkeypatch.setattr(wire, "MAX_LINE_BYTES", 1000)
     server.answer("GET /p", Answer(lines=[b"x" * 600] * 4))
@@ -315,7 +315,7 @@ def _refused_port() -> int:
     ],
 )
 @pytest.mark.parametrize("as_stream", [False, True], ids=["call", "stream"])
-def test_no_foreign_exception_leaks(server: WireServer, tmp_path: Path, url: str, *, as_stream: bool) -> None:
+def test_transport_error_becomes_unavailable(server: WireServer, tmp_path: Path, url: str, *, as_stream: bool) -> None:
     """Whatever urllib3, ssl and http.client raise becomes Unavailable, with its cause."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         replies = {"garbage": b"what?\r\n\r\n", "closing": b""}
@@ -352,7 +352,7 @@ def test_no_foreign_exception_leaks(server: WireServer, tmp_path: Path, url: str
     assert (held(), has_cause, status) == (None, True, 0)
 
 
-def test_a_refused_connection_is_called_refused(tmp_path: Path) -> None:
+def test_error_of_a_refused_connection_contains_its_reason(tmp_path: Path) -> None:
     """And no time-out."""
     server = f"http://127.0.0.1:{_refused_port()}"
     with pytest.raises(errors.Unavailable) as caught:
@@ -360,7 +360,7 @@ def test_a_refused_connection_is_called_refused(tmp_path: Path) -> None:
     assert str(caught.value) == f"GET /api: {server} can't be reached: Connection refused"
 
 
-def test_credentials_that_cannot_be_refreshed_are_unavailable(server: WireServer, api: KubeApi) -> None:
+def test_failed_refresh_of_credentials_is_unavailable(server: WireServer, api: KubeApi) -> None:
     """Exec plugins and token files fail in their own ways."""
 
     def broken(configuration: object) -> None:
@@ -372,7 +372,7 @@ def test_credentials_that_cannot_be_refreshed_are_unavailable(server: WireServer
     assert server.requests == []
 
 
-def test_a_refreshed_token_is_used(server: WireServer, api: KubeApi) -> None:
+def test_refreshed_token_is_sent(server: WireServer, api: KubeApi) -> None:
     """Tokens live for an hour; the process lives longer. A line end in the file does no harm."""
     server.answer("GET /p", as_json({}))
 
@@ -404,7 +404,7 @@ def _ca_pem() -> bytes:
         ),
     ],
 )
-def test_the_trusted_certificates_are_told(tmp_path: Path, cluster: dict[str, Any], *, trusted: bool) -> None:
+def test_client_knows_its_trusted_certificates(tmp_path: Path, cluster: dict[str, Any], *, trusted: bool) -> None:
     """The proof that kubeconfig and GKE cluster are one rests on them."""
     (tmp_path / "ca.pem").write_bytes(_ca_pem())
     values = {"DATA": base64.b64encode(_ca_pem()).decode(), "FILE": str(tmp_path / "ca.pem")}
@@ -439,7 +439,7 @@ def test_the_trusted_certificates_are_told(tmp_path: Path, cluster: dict[str, An
         ),
     ],
 )
-def test_what_is_wrong_with_a_kubeconfig(tmp_path: Path, content: bytes | None, words: str) -> None:
+def test_error_of_an_invalid_kubeconfig_contains_the_mistake(tmp_path: Path, content: bytes | None, words: str) -> None:
     """The file is named, and no word of Python is in the message."""
     path = tmp_path / "config"
     if content is not None:
@@ -452,7 +452,7 @@ def test_what_is_wrong_with_a_kubeconfig(tmp_path: Path, content: bytes | None, 
     assert not _PYTHON.search(message.replace(str(tmp_path), ""))
 
 
-def test_the_pods_own_account_is_used_inside_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_account_is_used_inside_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No kubeconfig is given, and the pod has a service account."""
     (tmp_path / "token").write_text("abc\n")
     (tmp_path / "ca.crt").write_bytes(_ca_pem())
@@ -468,7 +468,7 @@ def test_the_pods_own_account_is_used_inside_a_cluster(tmp_path: Path, monkeypat
         connect(environ=environ)
 
 
-def test_a_kubeconfig_wins_over_the_pods_own_account(tmp_path: Path) -> None:
+def test_kubeconfig_takes_precedence_over_the_service_account(tmp_path: Path) -> None:
     """Whoever names one means it."""
     path = write_kubeconfig(tmp_path / "config", "https://k8s.example")
     inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -479,7 +479,7 @@ def test_a_kubeconfig_wins_over_the_pods_own_account(tmp_path: Path) -> None:
         assert api.context_name == "here"
 
 
-def test_a_page_that_is_too_large_is_given_up(server: WireServer, api: KubeApi) -> None:
+def test_page_above_its_limit_raises_too_large(server: WireServer, api: KubeApi) -> None:
     """Announced or not; a single object may have more bytes, and the connection is not used again."""
     body = b'{"metadata":{"resourceVersion":"1"},"items":[{"x":"' + b"y" * PAGE_BYTES + b'"}]}'
     server.answer("GET /p", Answer(body=body), Answer(lines=[body[:PAGE_BYTES], body[PAGE_BYTES:]]), Answer(body=body))
@@ -490,7 +490,7 @@ def test_a_page_that_is_too_large_is_given_up(server: WireServer, api: KubeApi) 
     assert (len(page.items), page.size_bytes) == (1, len(body))
 
 
-def test_an_answer_beyond_all_bounds_is_given_up(server: WireServer, api: KubeApi) -> None:
+def test_response_above_the_general_limit_raises_too_large(server: WireServer, api: KubeApi) -> None:
     """Whatever it is."""
     server.answer("GET /p/x", Answer(lines=[b"x" * (ANSWER_BYTES // 16)] * 17))
     with pytest.raises(errors.TooLarge, match="GET /p/x: the answer has more than 16,777,216 bytes"):

@@ -85,7 +85,7 @@ def many(count: int) -> dict[str, str]:
         pytest.param({"annotations": {"other": "x" * HUGE}}, "", id="an annotation that nobody reads"),
     ],
 )
-def test_what_a_pod_may_ask_for_has_bounds(fields: dict[str, Any], problem: str) -> None:
+def test_pod_above_a_limit_has_a_problem(fields: dict[str, Any], problem: str) -> None:
     """The message names what it is, how much there is and how much is read."""
     found = requirements_of(**fields).problem
     assert found.startswith(problem) or (problem and problem in found)
@@ -133,14 +133,14 @@ def jobset_of(
         ),
     ],
 )
-def test_what_a_jobset_may_ask_for_has_bounds(fields: dict[str, Any], problem: str) -> None:
+def test_jobset_above_a_limit_has_a_problem(fields: dict[str, Any], problem: str) -> None:
     """Child Jobs without chips are no work here, however many there are."""
     found = jobset_of(**fields).problem
     assert problem in found
     assert bool(found) is bool(problem)
 
 
-def test_of_labels_that_are_too_many_those_that_decide_are_kept() -> None:
+def test_pod_with_too_many_labels_keeps_those_that_decide() -> None:
     """Who wants no pools gets none, and who wants one is told."""
     found = requirements_of(
         labels={**many(1000), constants.DISABLE: "true"},
@@ -150,7 +150,7 @@ def test_of_labels_that_are_too_many_those_that_decide_are_kept() -> None:
     assert found.node_selector == {constants.TPU_TOPOLOGY: "2x2x2", constants.TPU_ACCELERATOR: "a"}
 
 
-def test_the_schedulers_words_are_cut() -> None:
+def test_message_of_the_scheduler_is_cut() -> None:
     """They name every node that does not fit."""
     raw = raw_pod()
     raw["status"]["conditions"][-1]["message"] = "0/3 nodes are available: " + "x" * HUGE
@@ -160,7 +160,7 @@ def test_the_schedulers_words_are_cut() -> None:
     assert pod.unschedulable_message.endswith("x…")
 
 
-def test_labels_and_taints_of_a_node_are_kept_as_far_as_a_node_needs_any() -> None:
+def test_labels_and_taints_of_a_node_are_limited() -> None:
     """Only administrators write them."""
     raw = raw_node()
     raw["metadata"]["labels"] |= many(1000)
@@ -182,7 +182,7 @@ def test_labels_and_taints_of_a_node_are_kept_as_far_as_a_node_needs_any() -> No
     ],
     ids=["one long text", "selectors", "tolerations", "values", "containers"],
 )
-def test_a_record_is_small_however_large_its_object_is(spec: dict[str, Any]) -> None:
+def test_record_is_small_if_its_object_is_large(spec: dict[str, Any]) -> None:
     """A thousand objects of 1.5 MB each cost what a thousand records cost, and are read in time of their length."""
     raw = raw_jobset()
     raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"] |= spec
@@ -245,7 +245,7 @@ def read(kube: Sized, *, most: int = PAGE_SIZE) -> list[int]:
         pytest.param([], 1, id="nothing"),
     ],
 )
-def test_every_object_is_read_once_in_pages_of_bounded_size(sizes: list[int], most_calls: int) -> None:
+def test_every_object_is_read_once_in_pages_of_limited_size(sizes: list[int], most_calls: int) -> None:
     """Whatever their sizes, and in few more calls than needed."""
     kube = Sized(*sizes)
     assert read(kube) == list(range(len(sizes)))
@@ -253,7 +253,7 @@ def test_every_object_is_read_once_in_pages_of_bounded_size(sizes: list[int], mo
     assert len(kube.asked) <= most_calls
 
 
-def test_an_object_beyond_all_bounds_is_an_error_and_no_endless_loop() -> None:
+def test_object_above_the_limit_raises_an_error_without_an_endless_loop() -> None:
     """The error names what was asked for."""
     kube = Sized(1000, 17 * MIB)
     with pytest.raises(errors.TooLarge, match="GET /p: the answer has more than"):

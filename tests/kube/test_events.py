@@ -60,7 +60,7 @@ def harness() -> Harness:
     return Harness()
 
 
-def test_an_event_has_all_that_kubectl_and_tools_show(harness: Harness) -> None:
+def test_event_has_all_fields_that_kubectl_shows(harness: Harness) -> None:
     """Object, source, times, count, and a name that begins with the object's."""
     harness.emit()
     (body,) = harness.kube.objects(EVENTS)
@@ -73,7 +73,7 @@ def test_an_event_has_all_that_kubectl_and_tools_show(harness: Harness) -> None:
     assert body["metadata"]["name"].startswith("p-0.")
 
 
-def test_an_event_on_a_node_goes_to_the_default_namespace(harness: Harness) -> None:
+def test_event_of_a_node_is_in_the_default_namespace(harness: Harness) -> None:
     """The API wants it there, and no namespace on the object."""
     harness.emit(ref=NODE)
     (body,) = harness.kube.objects("/api/v1/namespaces/default/events")
@@ -96,14 +96,14 @@ def test_repeats_are_counted_and_written_every_five_minutes(harness: Harness) ->
     [{}, {"message": "other"}, {"reason": "Other"}, {"kind": "Warning"}, {"ref": replace(POD, uid="u9")}],
     ids=["the same", "another message", "another reason", "another kind", "a namesake"],
 )
-def test_what_counts_as_a_repeat(harness: Harness, change: dict[str, Any]) -> None:
+def test_event_is_a_repeat_only_if_all_its_fields_are_equal(harness: Harness, change: dict[str, Any]) -> None:
     """Object uid, kind, reason and message."""
     harness.emit()
     harness.emit(**change)
     assert harness.methods() == (["POST", "POST"] if change else ["POST"])
 
 
-def test_a_key_makes_changing_messages_one_event(harness: Harness) -> None:
+def test_events_with_the_same_key_are_repeats(harness: Harness) -> None:
     """The newest words are shown."""
     harness.emit("3 of 16 ready", key="progress")
     harness.emit("4 of 16 ready", key="progress")
@@ -113,7 +113,7 @@ def test_a_key_makes_changing_messages_one_event(harness: Harness) -> None:
     assert (body["message"], body["count"]) == ("9 of 16 ready", 3)
 
 
-def test_an_event_that_is_over_is_written_anew(harness: Harness) -> None:
+def test_expired_event_is_created_again(harness: Harness) -> None:
     """After ten silent minutes, or where the API server, which keeps Events for an hour, has it no more."""
     harness.emit()
     harness.clock.advance(601)
@@ -127,7 +127,7 @@ def test_an_event_that_is_over_is_written_anew(harness: Harness) -> None:
     assert harness.methods() == ["POST", "POST", "PATCH", "POST"]
 
 
-def test_one_object_cannot_storm(harness: Harness) -> None:
+def test_events_of_one_object_are_limited(harness: Harness) -> None:
     """Twenty-five at once, then one every five minutes; other objects are not touched."""
     for number in range(40):
         harness.emit(f"message {number}")
@@ -141,7 +141,7 @@ def test_one_object_cannot_storm(harness: Harness) -> None:
     assert len(harness.methods()) == 27
 
 
-def test_long_texts_make_a_valid_event(harness: Harness) -> None:
+def test_event_with_long_texts_is_valid(harness: Harness) -> None:
     """A message of at most 1,024 characters; a name of at most 253, and without a dot after a dash."""
     harness.emit("x" * 1025, ref=replace(POD, name="a" * 235 + "-" + "b" * 17))
     (body,) = harness.kube.objects(EVENTS)
@@ -163,7 +163,7 @@ def test_long_texts_make_a_valid_event(harness: Harness) -> None:
         ),
     ],
 )
-def test_failures_never_reach_the_caller(harness: Harness, error: Exception, dropped: int) -> None:
+def test_failed_write_does_not_reach_the_caller(harness: Harness, error: Exception, dropped: int) -> None:
     """They are counted, and the next repeat is written."""
     harness.kube.fail("POST", "events", error)
     harness.emit()
@@ -172,7 +172,7 @@ def test_failures_never_reach_the_caller(harness: Harness, error: Exception, dro
     assert len(harness.kube.objects(EVENTS)) == 1
 
 
-def test_what_the_api_server_cannot_take_for_now_is_written_later_and_once() -> None:
+def test_event_whose_response_was_lost_is_written_once() -> None:
     """Also where the first try had its effect and lost its answer, and it was repeated meanwhile."""
     harness = Harness()
     harness.kube.fail("POST", "events", errors.Unavailable("cut off"), after_effect=True)
@@ -186,7 +186,7 @@ def test_what_the_api_server_cannot_take_for_now_is_written_later_and_once() -> 
     assert harness.recorder.dropped_total == 0
 
 
-def test_a_namespace_that_fails_is_left_alone_and_others_are_not() -> None:
+def test_failing_namespace_does_not_delay_others() -> None:
     """It is tried every five seconds for ten minutes or one more; then the Event is dropped."""
     harness = Harness()
     harness.kube.fail("POST", "namespaces/team/events", errors.Unavailable("a webhook hangs"), times=200)
@@ -204,7 +204,7 @@ def test_a_namespace_that_fails_is_left_alone_and_others_are_not() -> None:
     assert harness.recorder.dropped_total == 1
 
 
-def test_a_flood_in_one_namespace_holds_up_another_by_one_write() -> None:
+def test_flood_in_one_namespace_delays_another_by_one_write() -> None:
     """Namespaces take turns; within one the order is that of the Events."""
     harness = Harness()
     for number in range(80):
@@ -214,7 +214,7 @@ def test_a_flood_in_one_namespace_holds_up_another_by_one_write() -> None:
     assert harness.written(5) == ["flood-0", "b1", "c1", "flood-1", "flood-2"]
 
 
-def test_the_table_is_shared_fairly_when_it_is_full(capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_table_drops_events_of_the_largest_namespace(capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever has the most gives way; what a flood adds is dropped, counted, and told by one line a minute."""
     harness = Harness(capacity=50)
     for _ in range(3):
@@ -233,7 +233,7 @@ def test_the_table_is_shared_fairly_when_it_is_full(capsys: pytest.CaptureFixtur
     assert "'team': 470" in out
 
 
-def test_what_is_dropped_leaves_nothing_behind() -> None:
+def test_dropped_event_leaves_no_entry() -> None:
     """Whoever may name any owner in any namespace takes no memory once the table is full."""
     harness = Harness(capacity=1)
     for number in range(10):
@@ -241,7 +241,7 @@ def test_what_is_dropped_leaves_nothing_behind() -> None:
     assert (len(harness.recorder._namespaces), len(harness.recorder._budgets)) == (1, 1)
 
 
-def test_writes_are_paced() -> None:
+def test_rate_of_writes_is_limited() -> None:
     """A hundred at once, then twenty a second, whoever floods."""
     harness = Harness()
     for number in range(1000):
@@ -253,7 +253,7 @@ def test_writes_are_paced() -> None:
     assert len(harness.written()) == 40
 
 
-def test_what_is_over_is_forgotten() -> None:
+def test_old_entries_are_removed() -> None:
     """Nothing of a JobSet that went is kept for longer than two hours and a half."""
     harness = Harness()
     for number in range(30):
@@ -266,7 +266,7 @@ def test_what_is_over_is_forgotten() -> None:
     assert harness.recorder._namespaces == {}
 
 
-def test_emit_never_waits() -> None:
+def test_emit_does_not_block_while_a_write_hangs() -> None:
     """While a write hangs, Events are taken; stop takes no more."""
     harness = Harness()
     entered, leave = threading.Event(), threading.Event()
@@ -293,7 +293,7 @@ def test_emit_never_waits() -> None:
     assert harness.recorder.flush(timeout_seconds=0)
 
 
-def test_an_event_is_of_now() -> None:
+def test_event_has_the_current_time() -> None:
     """By the machine's time of day, where no test gives another: tools sort by it."""
     kube = FakeKube()
     recorder = EventRecorder(kube, instance="i")

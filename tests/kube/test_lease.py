@@ -81,7 +81,7 @@ def held_by(holder: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-def test_the_first_candidate_makes_the_lease(kube: FakeKube, clock: FakeClock) -> None:
+def test_first_candidate_creates_the_lease(kube: FakeKube, clock: FakeClock) -> None:
     """With everything that kubectl shows of a lease."""
     candidate = Candidate(kube, clock).step()
     assert (candidate.leads, candidate.told) == (True, ["started"])
@@ -93,7 +93,7 @@ def test_the_first_candidate_makes_the_lease(kube: FakeKube, clock: FakeClock) -
     assert content["acquireTime"] == content["renewTime"]
 
 
-def test_a_renewal_moves_only_the_renew_time(kube: FakeKube, clock: FakeClock) -> None:
+def test_renewal_changes_only_the_renew_time(kube: FakeKube, clock: FakeClock) -> None:
     """Transitions and acquireTime tell of changes of the holder."""
     candidate = Candidate(kube, clock).step()
     before = spec(kube)
@@ -105,7 +105,7 @@ def test_a_renewal_moves_only_the_renew_time(kube: FakeKube, clock: FakeClock) -
     assert candidate.told == ["started"]
 
 
-def test_two_processes_of_one_name_are_two(kube: FakeKube, clock: FakeClock) -> None:
+def test_processes_of_the_same_name_have_different_identities(kube: FakeKube, clock: FakeClock) -> None:
     """The suffix is random by default."""
 
     def identity() -> str:
@@ -116,7 +116,7 @@ def test_two_processes_of_one_name_are_two(kube: FakeKube, clock: FakeClock) -> 
     assert identity() != identity()
 
 
-def test_controllers_of_other_things_have_leases_of_their_own(kube: FakeKube, clock: FakeClock) -> None:
+def test_other_controllers_have_separate_leases(kube: FakeKube, clock: FakeClock) -> None:
     """Neither waits for the other, and one alone looks at the Go original's."""
     kube.put_object(ORIGINAL, held_by("go"))
     other = Candidate(kube, clock, "pod-b", leases=("other",)).step()
@@ -128,7 +128,7 @@ def test_controllers_of_other_things_have_leases_of_their_own(kube: FakeKube, cl
     assert Candidate(kube, clock, "pod-c", leases=("other",)).step().leads
 
 
-def test_remaining_time_counts_from_before_the_request(kube: FakeKube, clock: FakeClock) -> None:
+def test_remaining_time_starts_before_the_request(kube: FakeKube, clock: FakeClock) -> None:
     """A slow answer eats lease time; at the renew deadline nothing is left, though the thread hangs."""
     candidate = Candidate(kube, clock)
     real = kube.post
@@ -146,7 +146,7 @@ def test_remaining_time_counts_from_before_the_request(kube: FakeKube, clock: Fa
     assert candidate.elector.remaining_seconds() == 0
 
 
-def test_another_holder_is_judged_by_our_clock_alone(kube: FakeKube, clock: FakeClock) -> None:
+def test_other_holder_expires_by_the_clock_of_this_process(kube: FakeKube, clock: FakeClock) -> None:
     """Its renewTime may lie years off; unchanged for its duration is what counts."""
     kube.put_object(OURS, held_by("other", renewTime="1999-01-01T00:00:00Z"))
     candidate = Candidate(kube, clock).step()
@@ -175,7 +175,9 @@ def test_another_holder_is_judged_by_our_clock_alone(kube: FakeKube, clock: Fake
         pytest.param({"leaseDurationSeconds": 10**9}, id="an endless duration"),
     ],
 )
-def test_a_holder_with_a_senseless_duration_gets_ours(kube: FakeKube, clock: FakeClock, fields: dict[str, Any]) -> None:
+def test_holder_with_invalid_duration_gets_the_default(
+    kube: FakeKube, clock: FakeClock, fields: dict[str, Any]
+) -> None:
     """Neither taken at once, nor waited for for ever."""
     kube.put_object(OURS, held_by("other", **fields))
     candidate = Candidate(kube, clock).step()
@@ -193,7 +195,7 @@ def test_a_holder_with_a_senseless_duration_gets_ours(kube: FakeKube, clock: Fak
         pytest.param({"metadata": {}, "spec": None}, id="no spec"),
     ],
 )
-def test_a_free_lease_is_taken_at_once(kube: FakeKube, clock: FakeClock, body: dict[str, Any]) -> None:
+def test_free_lease_is_acquired_immediately(kube: FakeKube, clock: FakeClock, body: dict[str, Any]) -> None:
     """Its last holder released it."""
     kube.put_object(OURS, body)
     assert Candidate(kube, clock).step().leads
@@ -211,7 +213,7 @@ def test_a_free_lease_is_taken_at_once(kube: FakeKube, clock: FakeClock, body: d
         pytest.param(RuntimeError("a bug"), id="a bug"),
     ],
 )
-def test_failing_renewals_lose_the_lease_at_the_deadline(kube: FakeKube, clock: FakeClock, error: Exception) -> None:
+def test_lease_is_lost_at_the_deadline_if_renewals_fail(kube: FakeKube, clock: FakeClock, error: Exception) -> None:
     """Never a silent continued leadership; and the lease comes back when the trouble ends."""
     candidate = Candidate(kube, clock).step()
     kube.fail("*", "leases", error, times=10**6)
@@ -231,7 +233,7 @@ def test_failing_renewals_lose_the_lease_at_the_deadline(kube: FakeKube, clock: 
     assert candidate.elector.problem is None
 
 
-def test_a_renewal_that_crosses_the_deadline_is_a_loss_first(kube: FakeKube, clock: FakeClock) -> None:
+def test_renewal_that_ends_after_the_deadline_is_a_loss_first(kube: FakeKube, clock: FakeClock) -> None:
     """Sent in time, answered too late: in between, remaining time was zero; and the answer's delay counts."""
     candidate = Candidate(kube, clock).step()
     real = kube.put
@@ -248,7 +250,7 @@ def test_a_renewal_that_crosses_the_deadline_is_a_loss_first(kube: FakeKube, clo
     assert candidate.elector.remaining_seconds() == 27
 
 
-def test_a_lost_answer_is_found_to_be_ours(kube: FakeKube, clock: FakeClock) -> None:
+def test_write_whose_response_was_lost_is_recognized(kube: FakeKube, clock: FakeClock) -> None:
     """The write had its effect; the conflict that follows is with ourselves."""
     candidate = Candidate(kube, clock)
     kube.fail("POST", "leases", errors.Unavailable("timed out"), after_effect=True)
@@ -265,7 +267,7 @@ def test_a_lost_answer_is_found_to_be_ours(kube: FakeKube, clock: FakeClock) -> 
     assert spec(kube)["leaseTransitions"] == 0
 
 
-def test_a_lease_that_another_took_is_lost_at_once(kube: FakeKube, clock: FakeClock) -> None:
+def test_lease_that_another_client_took_is_lost_immediately(kube: FakeKube, clock: FakeClock) -> None:
     """Somebody edited it; the conflict tells."""
     candidate = Candidate(kube, clock).step()
     kube.put_object(OURS, held_by("thief"))
@@ -274,7 +276,7 @@ def test_a_lease_that_another_took_is_lost_at_once(kube: FakeKube, clock: FakeCl
     assert spec(kube)["holderIdentity"] == "thief"
 
 
-def test_a_lease_that_somebody_deleted_is_made_again(kube: FakeKube, clock: FakeClock) -> None:
+def test_deleted_lease_is_created_again(kube: FakeKube, clock: FakeClock) -> None:
     """Leadership goes on."""
     candidate = Candidate(kube, clock).step()
     kube.remove_object(OURS)
@@ -285,7 +287,7 @@ def test_a_lease_that_somebody_deleted_is_made_again(kube: FakeKube, clock: Fake
 
 
 @pytest.mark.timeout(30)  # examples made by chance
-def test_never_two_leaders_whatever_fails() -> None:
+def test_two_candidates_never_lead_at_the_same_time() -> None:
     """A thousand seconds with two candidates, cut off at random; whoever leads has the lease's time."""
     for seed in range(20):
         kube, clock, rng = FakeKube(), FakeClock(), random.Random(seed)
@@ -311,7 +313,7 @@ def test_never_two_leaders_whatever_fails() -> None:
         assert len(led) == 2, f"seed {seed}: the test must see both lead"
 
 
-def test_release_lets_a_successor_in_at_once(kube: FakeKube, clock: FakeClock) -> None:
+def test_release_lets_a_successor_lead_immediately(kube: FakeKube, clock: FakeClock) -> None:
     """A rolling update does not wait half a minute."""
     first, second = Candidate(kube, clock, "a").step(), Candidate(kube, clock, "b").step()
     assert (first.leads, second.leads) == (True, False)
@@ -322,7 +324,7 @@ def test_release_lets_a_successor_in_at_once(kube: FakeKube, clock: FakeClock) -
     assert spec(kube)["leaseTransitions"] == 1
 
 
-def test_release_never_touches_a_lease_of_another_and_never_raises(kube: FakeKube, clock: FakeClock) -> None:
+def test_release_does_not_change_a_lease_of_another_holder(kube: FakeKube, clock: FakeClock) -> None:
     """The write is conditional."""
     first = Candidate(kube, clock, "a").step()
     kube.put_object(OURS, held_by("thief"))
@@ -342,7 +344,7 @@ def test_release_never_touches_a_lease_of_another_and_never_raises(kube: FakeKub
         ),
     ],
 )
-def test_what_is_missing_is_said_and_tried_again(
+def test_missing_namespace_or_permission_is_reported_and_retried(
     kube: FakeKube, clock: FakeClock, error: Exception, words: str
 ) -> None:
     """The message says what to do."""
@@ -356,7 +358,7 @@ def test_what_is_missing_is_said_and_tried_again(
 # --- the Go original's lease
 
 
-def test_a_live_original_is_waited_for_then_its_lease_is_held_too(kube: FakeKube, clock: FakeClock) -> None:
+def test_lease_of_the_go_provisioner_is_acquired_after_it_expires(kube: FakeKube, clock: FakeClock) -> None:
     """Ours alone is not enough; both are renewed, and time left is the smaller."""
     kube.put_object(ORIGINAL, held_by("go-pod"))
     candidate = Candidate(kube, clock).step()
@@ -377,7 +379,7 @@ def test_a_live_original_is_waited_for_then_its_lease_is_held_too(kube: FakeKube
     assert (spec(kube, OURS)["holderIdentity"], spec(kube, ORIGINAL)["holderIdentity"]) == ("", "")
 
 
-def test_who_leads_is_known_to_those_who_wait(kube: FakeKube, clock: FakeClock) -> None:
+def test_followers_know_the_pod_of_the_leader(kube: FakeKube, clock: FakeClock) -> None:
     """By the pod's name, without what tells two processes of it apart."""
     first, second = Candidate(kube, clock, "pod-a"), Candidate(kube, clock, "pod-b")
     assert first.elector.leader == ""
@@ -387,7 +389,7 @@ def test_who_leads_is_known_to_those_who_wait(kube: FakeKube, clock: FakeClock) 
     assert [each.step().elector.leader for each in (second, Candidate(kube, clock, "pod-c"))] == ["pod-b", "pod-b"]
 
 
-def test_a_go_original_that_leads_is_told(kube: FakeKube, clock: FakeClock) -> None:
+def test_leading_go_provisioner_is_known_to_the_holder(kube: FakeKube, clock: FakeClock) -> None:
     """Whoever holds ours waits for it; another one knows no more than that."""
     kube.put_object(ORIGINAL, held_by("go-pod_9e2c7d1a-5d8e-4b6f-8a47-3f6f0c1f2a11"))
     first, second = Candidate(kube, clock, "pod-a"), Candidate(kube, clock, "pod-b")
@@ -395,7 +397,7 @@ def test_a_go_original_that_leads_is_told(kube: FakeKube, clock: FakeClock) -> N
 
 
 @pytest.mark.parametrize("holder", [None, 7, {"a": 1}, "x" * 100_000])
-def test_a_holder_that_is_no_name_harms_nobody(kube: FakeKube, clock: FakeClock, holder: Any) -> None:
+def test_holder_that_is_no_name_is_a_short_text(kube: FakeKube, clock: FakeClock, holder: Any) -> None:
     """It is text, and short."""
     kube.put_object(OURS, held_by(holder))
     leader = Candidate(kube, clock).step().elector.leader
@@ -403,7 +405,7 @@ def test_a_holder_that_is_no_name_harms_nobody(kube: FakeKube, clock: FakeClock,
     assert len(leader) <= 253
 
 
-def test_an_original_that_appears_ends_our_leadership(kube: FakeKube, clock: FakeClock) -> None:
+def test_leadership_ends_if_the_go_provisioner_takes_its_lease(kube: FakeKube, clock: FakeClock) -> None:
     """Somebody scaled it up again: the two never run together for long."""
     candidate = Candidate(kube, clock).step()
     kube.put_object(ORIGINAL, held_by("go-pod"))
@@ -412,7 +414,7 @@ def test_an_original_that_appears_ends_our_leadership(kube: FakeKube, clock: Fak
     assert (candidate.leads, candidate.told) == (False, ["started", "lost"])
 
 
-def test_an_original_that_vanishes_is_not_missed(kube: FakeKube, clock: FakeClock) -> None:
+def test_leadership_continues_if_the_lease_of_the_go_provisioner_is_deleted(kube: FakeKube, clock: FakeClock) -> None:
     """The migration is over."""
     kube.put_object(ORIGINAL, held_by(""))
     candidate = Candidate(kube, clock).step()
@@ -425,7 +427,7 @@ def test_an_original_that_vanishes_is_not_missed(kube: FakeKube, clock: FakeCloc
     assert kube.object(ORIGINAL) is None
 
 
-def test_an_original_that_cannot_be_read_is_not_taken_for_absent(kube: FakeKube, clock: FakeClock) -> None:
+def test_unreadable_lease_of_the_go_provisioner_does_not_count_as_absent(kube: FakeKube, clock: FakeClock) -> None:
     """Unknown is not free; what was known stays true until the deadline."""
     kube.fail("GET", "ecaf1259", errors.Unavailable("cut off"), times=10**6)
     candidate = Candidate(kube, clock).step()
@@ -439,7 +441,7 @@ def test_an_original_that_cannot_be_read_is_not_taken_for_absent(kube: FakeKube,
     assert not candidate.step().leads
 
 
-def test_the_original_is_only_held_by_whoever_holds_ours(kube: FakeKube, clock: FakeClock) -> None:
+def test_lease_of_the_go_provisioner_is_held_only_with_the_own_lease(kube: FakeKube, clock: FakeClock) -> None:
     """Else two candidates could wait for each other for ever."""
     kube.put_object(ORIGINAL, held_by(""))
     first, second = Candidate(kube, clock, "a"), Candidate(kube, clock, "b")
@@ -452,7 +454,7 @@ def test_the_original_is_only_held_by_whoever_holds_ours(kube: FakeKube, clock: 
 # --- the thread
 
 
-def test_the_thread_renews_and_ends(kube: FakeKube) -> None:
+def test_thread_renews_until_release(kube: FakeKube) -> None:
     """On the real clock; a pause ends with the thread."""
     started = threading.Event()
     elector = LeaseElector(kube, namespace="system", identity="me", on_started=started.set, on_lost=lambda: None)
@@ -476,7 +478,7 @@ def test_pauses_are_jittered_and_end_at_the_deadline(kube: FakeKube, clock: Fake
     assert candidate.elector.pause_seconds() == pytest.approx(1)
 
 
-def test_a_broken_listener_does_not_stop_renewals(kube: FakeKube, clock: FakeClock) -> None:
+def test_error_of_a_listener_does_not_stop_renewals(kube: FakeKube, clock: FakeClock) -> None:
     """Its bug is logged."""
     candidate = Candidate(kube, clock)
 

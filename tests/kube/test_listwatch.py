@@ -130,7 +130,7 @@ def harness() -> Harness:
     return started
 
 
-def test_a_list_in_pages_becomes_one_change() -> None:
+def test_list_of_several_pages_is_one_change() -> None:
     """Readers see all of it or nothing of it."""
     harness = Harness(page_size=2)
     harness.put(*(thing(f"t{number}", number) for number in range(5)))
@@ -156,7 +156,7 @@ def _same_tens(before: int, after: int) -> bool:
         pytest.param([event("MODIFIED", thing("a", -1))], 1, {"b": 20}, id="one that is not wanted any more"),
     ],
 )
-def test_a_quiet_change_is_kept_and_not_told(lines: list[Any], changes: int, values: dict[str, int]) -> None:
+def test_quiet_change_is_kept_without_notification(lines: list[Any], changes: int, values: dict[str, int]) -> None:
     """Readers see the newest record; nobody is woken for it."""
     harness = Harness(quiet=_same_tens)
     harness.put(thing("a", 1), thing("b", 20))
@@ -177,7 +177,7 @@ def test_a_quiet_change_is_kept_and_not_told(lines: list[Any], changes: int, val
         pytest.param([thing("a", 2), thing("b", 20), thing("c", 1)], 1, id="one that is new"),
     ],
 )
-def test_a_list_after_a_gap_tells_what_is_not_quiet(things: list[dict[str, Any]], changes: int) -> None:
+def test_list_after_a_gap_notifies_unless_all_changes_are_quiet(things: list[dict[str, Any]], changes: int) -> None:
     """As events would have."""
     harness = Harness(quiet=_same_tens)
     harness.put(thing("a", 1), thing("b", 20))
@@ -193,7 +193,7 @@ def test_a_list_after_a_gap_tells_what_is_not_quiet(things: list[dict[str, Any]]
     assert harness.values() == {raw["metadata"]["name"]: raw["value"] for raw in things}
 
 
-def test_a_list_that_expires_between_pages_starts_again() -> None:
+def test_list_that_expires_between_pages_starts_again() -> None:
     """A continue token lives five minutes; half a list is none."""
     harness = Harness(page_size=2)
     harness.put(*(thing(f"t{number}", number) for number in range(3)))
@@ -274,7 +274,7 @@ def test_events_change_the_records(
     assert changes == harness.changes
 
 
-def test_a_malformed_object_is_logged_once(harness: Harness) -> None:
+def test_malformed_object_is_logged_once(harness: Harness) -> None:
     """Each status update would repeat the line otherwise."""
     with structlog.testing.capture_logs() as logs:
         harness.play(*[event("ADDED", thing("x", 13))] * 3)
@@ -282,7 +282,7 @@ def test_a_malformed_object_is_logged_once(harness: Harness) -> None:
     assert [line["event"] for line in logs].count("watch.object_skipped") == 1
 
 
-def test_a_snapshot_never_changes_and_is_reused(harness: Harness) -> None:
+def test_snapshot_never_changes_and_is_reused(harness: Harness) -> None:
     """Readers keep what they were given; nobody pays for a copy when nothing happened."""
     before = harness.watch.records()
     harness.play(bookmark("300"))
@@ -294,7 +294,7 @@ def test_a_snapshot_never_changes_and_is_reused(harness: Harness) -> None:
         before["n", "x"] = 1  # type: ignore[index]
 
 
-def test_only_a_deleted_event_counts_as_seen_to_be_deleted(harness: Harness) -> None:
+def test_only_a_deleted_event_counts_as_seen_deletion(harness: Harness) -> None:
     """One that is merely missing from the next list was not seen; what vanishes in a mass is told apart by that."""
     harness.play(event("DELETED", thing("a", uid="uid-a")))
     harness.kube.remove_object(f"{THINGS}/b")
@@ -304,7 +304,7 @@ def test_only_a_deleted_event_counts_as_seen_to_be_deleted(harness: Harness) -> 
 
 
 @pytest.mark.parametrize("seen_by", ["an event", "a list"])
-def test_what_is_wanted_no_more_was_seen_to_go(harness: Harness, seen_by: str) -> None:
+def test_object_that_is_no_longer_wanted_counts_as_deleted(harness: Harness, seen_by: str) -> None:
     """Such as a Job that lost its annotation: it is there, so nobody has to wonder where it is."""
     if seen_by == "an event":
         harness.play(event("MODIFIED", thing("a", -1)))
@@ -316,7 +316,7 @@ def test_what_is_wanted_no_more_was_seen_to_go(harness: Harness, seen_by: str) -
     assert [harness.watch.seen_deleted(uid) for uid in ("uid-a", "uid-b")] == [True, False]
 
 
-def test_deletions_of_what_is_not_wanted_are_not_remembered(harness: Harness) -> None:
+def test_deletions_of_unwanted_objects_are_not_recorded(harness: Harness) -> None:
     """There may be any number of them; those that count must not be forgotten for them."""
     unwanted = [thing(f"other-{number}", -1, uid=f"uid-{number}") for number in range(3)]
     harness.play(*(event("ADDED", each) for each in unwanted), event("ADDED", thing("c", 13, uid="uid-malformed")))
@@ -326,7 +326,7 @@ def test_deletions_of_what_is_not_wanted_are_not_remembered(harness: Harness) ->
     assert seen == ["uid-a", "uid-malformed"]
 
 
-def test_the_watch_continues_where_it_was(harness: Harness) -> None:
+def test_watch_continues_from_the_last_version(harness: Harness) -> None:
     """From the list, then from each event and bookmark."""
     listed = str(harness.kube._version)
     harness.play(event("ADDED", thing("c", version="500")))
@@ -348,7 +348,7 @@ def test_the_watch_continues_where_it_was(harness: Harness) -> None:
         pytest.param(errors.Gone("too old", status=410), id="HTTP 410"),
     ],
 )
-def test_410_lists_anew_and_notices_what_vanished(harness: Harness, failure: Any) -> None:
+def test_list_after_410_shows_deleted_and_added_objects(harness: Harness, failure: Any) -> None:
     """One change, whole: b is gone and c has come while nobody looked."""
     harness.kube.remove_object(f"{THINGS}/b")
     harness.put(thing("c", 3))
@@ -362,7 +362,7 @@ def test_410_lists_anew_and_notices_what_vanished(harness: Harness, failure: Any
     assert (harness.values(), harness.changes) == ({"a": 1, "c": 3}, 1)
 
 
-def test_a_relist_takes_what_changed_and_keeps_what_is_equal(harness: Harness) -> None:
+def test_new_list_keeps_equal_records(harness: Harness) -> None:
     """The new state counts, and a list of thousands that did not change takes no memory anew."""
     harness.watch._parse = lambda raw: (raw["value"],)  # type: ignore[assignment, return-value]
     harness.play(event("ERROR", {"code": 410}))
@@ -388,7 +388,7 @@ def test_a_relist_takes_what_changed_and_keeps_what_is_equal(harness: Harness) -
         pytest.param(b"{not json", id="a line that is no JSON"),
     ],
 )
-def test_a_broken_watch_goes_on_from_the_last_version(harness: Harness, failure: Any) -> None:
+def test_broken_watch_continues_from_the_last_version(harness: Harness, failure: Any) -> None:
     """A list of thousands is not repeated for a lost connection."""
     assert harness.play(bookmark("555"), failure) > 0
     assert harness.watch.synced
@@ -399,7 +399,7 @@ def test_a_broken_watch_goes_on_from_the_last_version(harness: Harness, failure:
     assert harness.watch.problem is None
 
 
-def test_a_version_that_the_server_never_accepts_leads_to_a_new_list(harness: Harness) -> None:
+def test_version_that_the_server_never_accepts_causes_a_new_list(harness: Harness) -> None:
     """After a restore of etcd our version lies in the future, and the refusal is a time-out, not a 410."""
     harness.kube.fail("WATCH", THINGS, errors.Unavailable("Too large resource version", status=504), times=3)
     for _ in range(3):
@@ -409,7 +409,7 @@ def test_a_version_that_the_server_never_accepts_leads_to_a_new_list(harness: Ha
     assert len(harness.queries("GET")) == 2
 
 
-def test_pauses_grow_stay_capped_and_end_with_a_success(harness: Harness) -> None:
+def test_pauses_grow_to_a_maximum_and_are_reset_by_a_success(harness: Harness) -> None:
     """From a fifth of a second to thirty, jittered down to a half."""
     harness.kube.fail("*", THINGS, errors.Unavailable("down", status=503), times=12)
     pauses = [harness.watch.step() for _ in range(12)]
@@ -421,7 +421,7 @@ def test_pauses_grow_stay_capped_and_end_with_a_success(harness: Harness) -> Non
     assert harness.play(bookmark("1000"), errors.Unavailable("down")) <= 0.2
 
 
-def test_a_watch_that_ends_at_once_does_not_spin(harness: Harness) -> None:
+def test_watch_that_ends_immediately_causes_a_pause(harness: Harness) -> None:
     """Empty answers are failures; an empty watch that lived is none."""
     assert [harness.play() > 0, harness.play() > 0.1] == [True, True]
     assert harness.watch.problem is not None
@@ -430,12 +430,12 @@ def test_a_watch_that_ends_at_once_does_not_spin(harness: Harness) -> None:
     assert harness.watch.problem is None
 
 
-def test_a_watch_that_says_one_thing_and_ends_does_not_spin_either(harness: Harness) -> None:
+def test_watch_that_ends_after_one_event_causes_a_pause(harness: Harness) -> None:
     """An event resets the pauses, yet not to zero."""
     assert all(harness.play(bookmark(str(300 + number))) >= 0.1 for number in range(5))
 
 
-def test_a_server_that_asks_for_a_pause_gets_it(harness: Harness) -> None:
+def test_pause_requested_by_the_server_is_limited(harness: Harness) -> None:
     """Retry-After of a 429, within reason."""
     harness.kube.fail("WATCH", THINGS, errors.TooManyRequests("slow down", retry_after_seconds=20))
     assert harness.watch.step() >= 20
@@ -443,7 +443,7 @@ def test_a_server_that_asks_for_a_pause_gets_it(harness: Harness) -> None:
     assert harness.watch.step() == 60
 
 
-def test_silence_makes_stale(harness: Harness) -> None:
+def test_watch_without_contact_is_not_fresh(harness: Harness) -> None:
     """Lists, events and bookmarks are contact; a hung watch is none."""
     assert harness.watch.fresh(max_silence_seconds=100)
     harness.clock.advance(101)
@@ -463,7 +463,7 @@ def test_silence_makes_stale(harness: Harness) -> None:
         pytest.param(20, False, id="ended early, by whomever"),
     ],
 )
-def test_a_quiet_watch_that_ran_its_time_is_contact(harness: Harness, seconds: int, *, want: bool) -> None:
+def test_quiet_watch_of_full_length_counts_as_contact(harness: Harness, seconds: int, *, want: bool) -> None:
     """Real servers send no bookmark while nothing changes; a quiet cluster must not look like a hung one."""
     harness.kube.stream = lambda *args, **kwargs: quiet_watch(harness.clock, seconds)  # type: ignore[assignment, return-value]
     for _ in range(5):
@@ -472,7 +472,7 @@ def test_a_quiet_watch_that_ran_its_time_is_contact(harness: Harness, seconds: i
     assert len(harness.queries("GET")) == 1
 
 
-def test_a_slow_list_counts_from_its_start() -> None:
+def test_slow_list_counts_as_contact_at_its_start() -> None:
     """What the first page says may be old when the last one arrives."""
     harness = Harness()
     real = harness.kube.list_page
@@ -487,7 +487,7 @@ def test_a_slow_list_counts_from_its_start() -> None:
     assert not harness.watch.fresh(max_silence_seconds=60)
 
 
-def test_a_kind_that_disappears_is_not_an_empty_list() -> None:
+def test_missing_kind_keeps_its_records_and_is_not_synced() -> None:
     """Records stay, synced says no, and all is well again when it is back."""
     kube, changes = FakeKube(), []
     kube.put_object(f"{ROOT}/namespaces/default/jobsets/train", raw_jobset())
@@ -520,7 +520,7 @@ def test_a_kind_that_disappears_is_not_an_empty_list() -> None:
 
 
 @pytest.mark.parametrize(("kind", "level"), [(JOBSET, "warning"), (LEADER_WORKER_SET, "info")])
-def test_a_kind_that_need_not_be_there_is_no_warning(kind: Kind, level: str) -> None:
+def test_missing_optional_kind_is_logged_without_a_warning(kind: Kind, level: str) -> None:
     """It is told once; whoever does not use the kind has nothing to do."""
     kube = FakeKube()
     kube.uninstall(f"{kind.root}/{kind.resource}")
@@ -533,7 +533,7 @@ def test_a_kind_that_need_not_be_there_is_no_warning(kind: Kind, level: str) -> 
     assert f"the {kind.kind} CRD is not installed" in logs[0]["problem"]
 
 
-def test_missing_permission_names_verb_and_resource(harness: Harness) -> None:
+def test_missing_permission_is_reported_with_verb_and_resource(harness: Harness) -> None:
     """The reader can write the rule from the message."""
     harness.kube.fail("WATCH", THINGS, errors.Forbidden("things is forbidden", status=403))
     assert 0 < harness.watch.step() <= 10
@@ -546,7 +546,7 @@ def test_missing_permission_names_verb_and_resource(harness: Harness) -> None:
         assert words in str(harness.watch.problem)
 
 
-def test_a_bug_does_not_end_the_watch(harness: Harness) -> None:
+def test_unexpected_error_does_not_end_the_watch(harness: Harness) -> None:
     """Neither in the transport nor in the listener."""
     harness.kube.fail("WATCH", THINGS, RuntimeError("a bug"))
     assert harness.watch.step() > 0
@@ -564,7 +564,7 @@ def test_a_bug_does_not_end_the_watch(harness: Harness) -> None:
 # --- threads and the ready-made watches
 
 
-def test_the_thread_waits_after_each_failure() -> None:
+def test_thread_waits_after_each_failure() -> None:
     """A server that is away is asked again after the pause, not at once."""
     pauses: list[float] = []
     done = threading.Event()
@@ -585,7 +585,7 @@ def test_the_thread_waits_after_each_failure() -> None:
     assert all(0.1 * 2**number <= pause for number, pause in enumerate(pauses))
 
 
-def test_pods_of_chosen_namespaces_come_through_one_face() -> None:
+def test_pods_of_several_namespaces_are_combined() -> None:
     """The server filters; each namespace has a watch of its own; finished pods leave."""
     kube = FakeKube()
     for namespace in ("one", "two", "three"):
@@ -641,7 +641,7 @@ def listing(*things: dict[str, Any], version: str = "10") -> Answer:
     return as_json({"items": list(things), "metadata": {"resourceVersion": version}})
 
 
-def test_stop_is_prompt_while_a_watch_is_silent(server: WireServer, tmp_path: Path) -> None:
+def test_stop_ends_a_silent_watch_immediately(server: WireServer, tmp_path: Path) -> None:
     """The stream is closed, not waited for."""
     server.answer(f"GET {THINGS}", listing())
     server.answer(f"WATCH {THINGS}", Answer(lines=[bookmark("11"), HANG]))

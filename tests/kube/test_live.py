@@ -27,7 +27,7 @@ def kube() -> FakeKube:
     return FakeKube()
 
 
-def test_a_jobset_is_read_live_or_not_there(kube: FakeKube) -> None:
+def test_jobset_is_read_live(kube: FakeKube) -> None:
     """Never from a cache: no resourceVersion is sent."""
     kube.put_object(JOBSET, raw_jobset())
     jobset = get_workload(kube, WorkloadKind.JOBSET, "default", "train")
@@ -37,7 +37,7 @@ def test_a_jobset_is_read_live_or_not_there(kube: FakeKube) -> None:
     assert all("resourceVersion" not in call.query for call in kube.calls)
 
 
-def test_a_kind_that_is_not_served_does_not_mean_that_a_jobset_is_gone(kube: FakeKube) -> None:
+def test_missing_kind_raises_an_error_for_a_jobset(kube: FakeKube) -> None:
     """An uninstalled CRD would otherwise delete every pool."""
     kube.put_object(JOBSET, raw_jobset())
     kube.uninstall("/apis/jobset.x-k8s.io/v1alpha2")
@@ -46,7 +46,7 @@ def test_a_kind_that_is_not_served_does_not_mean_that_a_jobset_is_gone(kube: Fak
 
 
 @pytest.mark.parametrize("name", ["req", "r" * 200, "r" * 62 + "-1"], ids=["short", "cut", "cut at a hyphen"])
-def test_a_request_is_found_whatever_of_its_name_a_label_holds(kube: FakeKube, name: str) -> None:
+def test_request_with_a_long_name_is_found_by_its_uid(kube: FakeKube, name: str) -> None:
     kube.put_object(f"/apis/autoscaling.x-k8s.io/v1/namespaces/default/provisioningrequests/{name}", raw_request(name))
     label, uid = name[:63].rstrip("-"), f"uid-of-{name}"
     found = get_workload(kube, WorkloadKind.PROVISIONING_REQUEST, "default", label, uid)
@@ -55,7 +55,7 @@ def test_a_request_is_found_whatever_of_its_name_a_label_holds(kube: FakeKube, n
     assert get_workload(kube, WorkloadKind.PROVISIONING_REQUEST, "default", label, "uid-of-another") is None
 
 
-def test_nodes_of_a_pool_are_listed_by_gkes_label(kube: FakeKube) -> None:
+def test_nodes_of_a_pool_are_listed_by_the_label_of_gke(kube: FakeKube) -> None:
     """Ours or not: the label is GKE's."""
     kube.put_object(NODE, raw_node("n1", pool="p"))
     kube.put_object("/api/v1/nodes/n2", raw_node("n2", pool="q"))
@@ -80,7 +80,7 @@ def test_nodes_of_a_pool_are_listed_by_gkes_label(kube: FakeKube) -> None:
     assert live.find_nodes_of_pool(kube, pool, 4, membership) == ([other, *here], frozenset({"n5"}))
 
 
-def test_all_unfinished_pods_on_a_node_are_listed_over_all_pages(kube: FakeKube) -> None:
+def test_unfinished_pods_of_a_node_are_listed_on_all_pages(kube: FakeKube) -> None:
     """Any pod that asks for chips counts, not only JobSets'."""
     chips = {"nodeName": "n1", "containers": [{"resources": {"requests": {"google.com/tpu": "4"}}}]}
     for number in range(600):
@@ -113,14 +113,14 @@ def test_all_unfinished_pods_on_a_node_are_listed_over_all_pages(kube: FakeKube)
         pytest.param({"metadata": {"deletionTimestamp": 5}, "spec": {"nodeName": "n1"}}, id="deletion"),
     ],
 )
-def test_a_pod_that_nobody_can_count_stops_the_delete(kube: FakeKube, damage: dict[str, Any]) -> None:
+def test_unreadable_pod_prevents_the_delete(kube: FakeKube, damage: dict[str, Any]) -> None:
     """It is raised, not passed over."""
     kube.put_object("/api/v1/namespaces/default/pods/p", raw_pod("p", **damage))
     with pytest.raises(errors.Malformed, match="pod default/p"):
         list_pods_on_node(kube, "n1")
 
 
-def test_a_list_that_expires_starts_again_and_never_returns_half(kube: FakeKube) -> None:
+def test_expired_list_is_repeated_twice(kube: FakeKube) -> None:
     """Three times, then it fails."""
     kube.put_object(NODE, raw_node("n1", pool="p"))
     gone = errors.Gone("too old", status=410)
@@ -140,7 +140,7 @@ def test_pods_of_a_jobset_are_listed_by_its_name(kube: FakeKube) -> None:
     assert list_pods_of_workload(kube, WorkloadKind.JOBSET, "one", "other") == []
 
 
-def test_a_cordon_is_noted_and_undone(kube: FakeKube) -> None:
+def test_cordon_is_recorded_and_undone(kube: FakeKube) -> None:
     """Only spec.unschedulable and our annotation change."""
     before = kube.put_object(NODE, raw_node("n1"))
     live.cordon(kube, "n1")
@@ -154,7 +154,7 @@ def test_a_cordon_is_noted_and_undone(kube: FakeKube) -> None:
     assert (raw["spec"], raw["metadata"]["annotations"]) == (before["spec"], {})
 
 
-def test_a_node_that_is_gone_needs_no_change(kube: FakeKube) -> None:
+def test_missing_node_causes_no_error(kube: FakeKube) -> None:
     """Other failures are raised."""
     live.cordon(kube, "n1")
     live.uncordon(kube, "n1")
@@ -164,13 +164,13 @@ def test_a_node_that_is_gone_needs_no_change(kube: FakeKube) -> None:
         live.cordon(kube, "n1")
 
 
-def test_an_empty_name_never_addresses_a_collection(kube: FakeKube) -> None:
+def test_empty_name_is_rejected(kube: FakeKube) -> None:
     """A PATCH or DELETE of a collection would hit everything."""
     with pytest.raises(ValueError, match="is not the name of an object"):
         live.cordon(kube, "")
 
 
-def test_a_cordon_that_is_not_ours_any_more_stays(kube: FakeKube) -> None:
+def test_cordon_without_the_annotation_is_kept(kube: FakeKube) -> None:
     """Ours was undone, then somebody closed the node by hand; a cache still shows ours."""
     raw: dict[str, Any] = raw_node("n1")
     kube.put_object(NODE, {**raw, "spec": {**raw.get("spec", {}), "unschedulable": True}})
@@ -178,7 +178,7 @@ def test_a_cordon_that_is_not_ours_any_more_stays(kube: FakeKube) -> None:
     assert [call.method for call in kube.calls] == ["GET"]
 
 
-def test_a_node_that_others_write_to_meanwhile_is_uncordoned_all_the_same(kube: FakeKube) -> None:
+def test_uncordon_is_repeated_after_conflicts(kube: FakeKube) -> None:
     """To what was read, so that the API server refuses where somebody wrote in between; five times at most."""
     kube.put_object(NODE, raw_node("n1"))
     live.cordon(kube, "n1")
@@ -209,7 +209,7 @@ CHIPS = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
         pytest.param(None, None, False, id="no taint at all"),
     ],
 )
-def test_our_taint_is_taken_off_and_no_other(
+def test_release_removes_only_the_taint_of_the_provisioner(
     kube: FakeKube, *, taints: list[dict[str, str]] | None, want: list[dict[str, str]] | None, changed: bool
 ) -> None:
     """What it is not there for is not written at all."""
@@ -221,13 +221,13 @@ def test_our_taint_is_taken_off_and_no_other(
     assert [call.method for call in kube.calls] == (["GET", "PATCH"] if changed else ["GET"])
 
 
-def test_the_uid_of_a_cluster(kube: FakeKube) -> None:
+def test_uid_of_a_cluster_is_that_of_kube_system(kube: FakeKube) -> None:
     """It is that of kube-system."""
     kube.put_object("/api/v1/namespaces/kube-system", {"metadata": {"name": "kube-system", "uid": "c-1"}})
     assert live.read_cluster_uid(kube, timeouts=DEFAULT_TIMEOUTS) == "c-1"
 
 
-def test_a_uid_that_is_none(kube: FakeKube) -> None:
+def test_invalid_uid_raises_malformed(kube: FakeKube) -> None:
     """From such an answer nothing may be concluded."""
     kube.put_object("/api/v1/namespaces/kube-system", {"metadata": {"name": "kube-system", "uid": 7}})
     with pytest.raises(errors.Malformed, match="kube-system has no uid"):

@@ -20,7 +20,7 @@ def _parsed(raw: Any) -> tuple[tpu.Accelerator, ...]:
     return found
 
 
-def test_all_that_is_known_of_the_fields_is_read() -> None:
+def test_all_known_fields_are_read() -> None:
     """Disks with the default first; what says nothing of disks boots as the newest generations do."""
     disks = {"types": ["hyperdisk-extreme", "hyperdisk-balanced"], "defaultType": "hyperdisk-balanced"}
     asked = raw_machine("tpu9x-rare-1t", "tpu9x", 1, "1x1", napDisabled=True, bootDiskConfig=disks)
@@ -51,7 +51,7 @@ def test_all_that_is_known_of_the_fields_is_read() -> None:
     assert not _parsed(raw_machine_config("tpu-v9-slice"))[0].workload_policy
 
 
-def test_property_that_a_machine_type_does_not_set_is_the_one_of_its_family() -> None:
+def test_missing_property_of_a_machine_type_is_that_of_its_family() -> None:
     defaults = {
         "systemArchitecture": "ARM64",
         "bootDiskConfig": {"types": ["hyperdisk-ml", "hyperdisk-extreme"], "defaultType": "hyperdisk-extreme"},
@@ -92,7 +92,7 @@ def test_family_is_ignored_in_the_modes_in_which_the_autoscaler_ignores_it(mode:
         {"spec": {"machineFamily": {}}},
     ],
 )
-def test_what_lists_no_tpus_is_nothing(raw: Any) -> None:
+def test_machine_config_without_tpus_is_none(raw: Any) -> None:
     assert parse_machine_config(raw) is None
 
 
@@ -136,7 +136,7 @@ _CHIPS = (*_MACHINE, "resources", "accelerator")
         _spoil(*_CHIPS, "tpuConfig", "singleHostTopology", value="2x4"),
     ],
 )
-def test_one_that_cannot_be_read_is_named(spoil: Callable[[Any], None]) -> None:
+def test_unreadable_machine_config_is_named_in_the_error(spoil: Callable[[Any], None]) -> None:
     raw = raw_machine_config()
     spoil(raw)
     with pytest.raises(MalformedObject, match=r"^MachineConfig tpu9x cannot be read: "):
@@ -144,7 +144,7 @@ def test_one_that_cannot_be_read_is_named(spoil: Callable[[Any], None]) -> None:
 
 
 @pytest.mark.usefixtures("catalogue")
-def test_a_contradiction_is_in_the_log() -> None:
+def test_contradiction_is_logged() -> None:
     machine = raw_machine("ct6e-standard-8t", "tpu-v6e-slice", 4)
     with capture_logs() as logs:
         extend_catalogue({("", "v6e"): _parsed(raw_machine_config("tpu-v6e-slice", machines=[machine]))}, {})

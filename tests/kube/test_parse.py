@@ -31,7 +31,7 @@ def _chips(amount: object) -> dict[str, Any]:
     return {"resources": {"requests": {"google.com/tpu": amount}}}
 
 
-def test_an_unschedulable_leader_is_read_whole() -> None:
+def test_unschedulable_leader_is_read_completely() -> None:
     """Every field of the record comes from its place."""
     pod = parse_pod(raw_pod())
     assert pod is not None
@@ -79,14 +79,14 @@ def test_an_unschedulable_leader_is_read_whole() -> None:
         pytest.param({"containers": [_chips("4000m")]}, 4, id="thousandths that make a whole"),
     ],
 )
-def test_chips_are_counted_as_the_scheduler_counts_them(raw: dict[str, Any], want: int) -> None:
+def test_chips_are_counted_as_by_the_scheduler(raw: dict[str, Any], want: int) -> None:
     """Requests, else limits; init containers and sidecars by the scheduler's rule."""
     pod = parse_pod(raw_pod(spec=raw))
     assert pod is not None
     assert want == pod.requirements.chips
 
 
-def test_cpu_and_memory_round_up_and_include_overhead_and_the_pod_level() -> None:
+def test_cpu_and_memory_are_rounded_up_and_include_overhead() -> None:
     """An amount that is too small would make a pool that the pod does not fit into."""
     spec = {
         "containers": [{"resources": {"requests": {"google.com/tpu": 4, "cpu": "100500u", "memory": "1.5"}}}],
@@ -114,7 +114,7 @@ def test_cpu_and_memory_round_up_and_include_overhead_and_the_pod_level() -> Non
         pytest.param(raw_pod(metadata={"deletionTimestamp": "soon"}), "'soon'", id="a deletion at no known time"),
     ],
 )
-def test_a_pod_that_would_need_a_guess_is_reported(raw: dict[str, Any], words: str) -> None:
+def test_unreadable_pod_is_reported(raw: dict[str, Any], words: str) -> None:
     """The text names the pod and what is wrong."""
     with pytest.raises(MalformedObject) as caught:
         parse_pod(raw)
@@ -133,7 +133,7 @@ CLAIMS = [{"name": "tpu", "resourceClaimTemplateName": "all-chips"}]
         pytest.param(pod_spec(topology="2x99", chips=0, resourceClaims=CLAIMS), 1, "true", id="no such slice"),
     ],
 )
-def test_a_pod_with_claims_asks_for_its_host(spec: dict[str, Any], chips: int, driver: str | None) -> None:
+def test_pod_with_claims_requests_all_chips_of_its_host(spec: dict[str, Any], chips: int, driver: str | None) -> None:
     """On nodes with the driver, which it need not select itself."""
     pod = parse_pod(raw_pod(spec=spec))
     assert pod is not None
@@ -152,7 +152,7 @@ def test_a_pod_with_claims_asks_for_its_host(spec: dict[str, Any], chips: int, d
         pytest.param(None, id="null"),
     ],
 )
-def test_a_pod_that_is_not_ours_is_none(raw: object) -> None:
+def test_pod_without_workload_or_chips_is_none(raw: object) -> None:
     """Only pods of workloads with chips matter."""
     assert parse_pod(raw) is None
 
@@ -175,7 +175,7 @@ def test_a_pod_that_is_not_ours_is_none(raw: object) -> None:
         pytest.param("train-slice-0", "", id="references that are no list"),
     ],
 )
-def test_the_job_of_a_pod_is_the_one_that_controls_it(references: object, want: str) -> None:
+def test_job_of_a_pod_is_its_controller(references: object, want: str) -> None:
     """The job key is computed from the owner reference; labels that claim another one count for nothing."""
     raw = raw_pod(metadata={"ownerReferences": references})
     raw["metadata"]["labels"]["batch.kubernetes.io/job-name"] = "train-slice-0"
@@ -184,14 +184,14 @@ def test_the_job_of_a_pod_is_the_one_that_controls_it(references: object, want: 
     assert want == pod.group_key
 
 
-def test_the_job_is_one_of_the_pods_own_namespace() -> None:
+def test_job_of_a_pod_is_in_the_namespace_of_the_pod() -> None:
     """References do not cross namespaces."""
     pod = parse_pod(raw_pod(namespace="other"))
     assert pod is not None
     assert pod.group_key not in ("", JOB_KEY)
 
 
-def test_annotations_stand_in_for_labels() -> None:
+def test_annotations_replace_missing_labels() -> None:
     """Releases before Kubernetes 1.28 only annotate the index."""
     raw = raw_pod(
         metadata={
@@ -225,7 +225,7 @@ def test_annotations_stand_in_for_labels() -> None:
         pytest.param("x", None, id="no number"),
     ],
 )
-def test_the_completion_index_is_a_number_or_unknown(text: str, want: int | None) -> None:
+def test_completion_index_is_none_if_invalid(text: str, want: int | None) -> None:
     """An index that can't be read must not be taken for the leader's."""
     raw = raw_pod()
     raw["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] = text
@@ -244,7 +244,7 @@ def test_the_completion_index_is_a_number_or_unknown(text: str, want: int | None
         pytest.param({"phase": "Failed", "reason": "Unschedulable"}, False, id="failed while unschedulable"),
     ],
 )
-def test_only_the_schedulers_word_makes_a_pod_unschedulable(status: dict[str, str], *, want: bool) -> None:
+def test_pod_is_unschedulable_only_by_the_condition_of_the_scheduler(status: dict[str, str], *, want: bool) -> None:
     """PodScheduled False with reason Unschedulable, while Pending."""
     conditions = []
     if "reason" in status:
@@ -254,7 +254,7 @@ def test_only_the_schedulers_word_makes_a_pod_unschedulable(status: dict[str, st
     assert want is (pod.unschedulable_since is not None)
 
 
-def test_a_pod_of_a_gang_that_the_scheduler_has_not_looked_at_waits_all_the_same() -> None:
+def test_pod_of_an_incomplete_gang_is_gated_since_its_creation() -> None:
     """It has no condition before enough pods of the gang are there."""
     spec = {**pod_spec(), "schedulingGroup": {"podGroupName": "train"}}
     pod = parse_pod({**raw_pod(status={"phase": "Pending"}), "spec": spec})
@@ -266,7 +266,7 @@ def test_a_pod_of_a_gang_that_the_scheduler_has_not_looked_at_waits_all_the_same
     assert (pod.gated, pod.unschedulable_since) == (False, None)
 
 
-def test_affinity_and_tolerations_are_kept() -> None:
+def test_affinity_and_tolerations_are_read() -> None:
     """What constrains the pod constrains the pool."""
     required = {
         "nodeSelectorTerms": [
@@ -295,7 +295,7 @@ def test_affinity_and_tolerations_are_kept() -> None:
     )
 
 
-def test_affinity_that_matches_nothing_does_not_become_no_constraint() -> None:
+def test_affinity_that_matches_no_node_is_kept() -> None:
     """An empty term matches no node; dropping it would turn "nowhere" into "anywhere"."""
     required = {"nodeSelectorTerms": [{}]}
     spec = _spec(affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}})
@@ -365,7 +365,7 @@ def test_slice_is_read_from_required_affinity_if_one_value_is_left(
     assert pod.requirements.node_selector == (selector if want is None else want)
 
 
-def test_a_jobset_is_read_whole() -> None:
+def test_jobset_is_read_completely() -> None:
     """Replicas, parallelism and the template; completions don't matter."""
     raw = raw_jobset(
         replicas=2,
@@ -388,7 +388,7 @@ def test_a_jobset_is_read_whole() -> None:
     assert parse_jobset(raw).managed_by == ""
 
 
-def test_absent_replicas_and_parallelism_are_one() -> None:
+def test_missing_replicas_and_parallelism_are_one() -> None:
     """The API's defaults."""
     raw = raw_jobset()
     raw["spec"]["replicatedJobs"] = [{"name": "x"}, {"name": "y", "replicas": 0}]
@@ -405,12 +405,12 @@ def test_absent_replicas_and_parallelism_are_one() -> None:
         pytest.param(None, "", id="no status"),
     ],
 )
-def test_how_a_jobset_ended_is_read_from_old_and_new_releases(status: object, want: str) -> None:
+def test_end_of_a_jobset_is_read_from_old_and_new_releases(status: object, want: str) -> None:
     """terminalState, or the conditions before it existed."""
     assert want == parse_jobset(raw_jobset(status=status)).terminal_state
 
 
-def test_a_node_is_read_whole() -> None:
+def test_node_is_read_completely() -> None:
     """Readiness, chips, taints and whose cordon it is."""
     raw = raw_node()
     raw["spec"].update(
@@ -427,7 +427,7 @@ def test_a_node_is_read_whole() -> None:
     assert node.allocatable_memory_bytes == 405 * 2**30
 
 
-def test_a_node_outside_node_pools_is_none_and_one_without_a_birth_is_malformed() -> None:
+def test_node_without_pool_is_none_and_without_creation_time_is_malformed() -> None:
     """The pool's label makes it ours; its age decides about it."""
     assert parse_node(raw_node(metadata={"labels": {}})) is None
     # A user removed the label of a node of ours.
@@ -472,7 +472,7 @@ def _copy(raw: Any) -> Any:
 @pytest.mark.timeout(30)  # examples made by chance
 @settings(max_examples=300, deadline=None)
 @given(raw=_json | _damaged(raw_pod()) | _damaged(raw_jobset()) | _damaged(raw_node()))
-def test_any_json_gives_a_record_or_none_or_a_reason(raw: Any) -> None:
+def test_any_json_is_parsed_or_raises_malformed_object(raw: Any) -> None:
     """Nothing but MalformedObject is ever raised."""
     for parse in (parse_pod, parse_jobset, parse_node):
         with contextlib.suppress(MalformedObject):
