@@ -1,4 +1,4 @@
-"""KubeApi on the wire: what it sends, what it makes of answers, and that nothing foreign leaks."""
+"""KubeApi against a server on the wire: requests, responses, and the conversion of all errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PODS = "/api/v1/pods"
 
 @pytest.fixture
 def server() -> Iterator[WireServer]:
-    """Give a server that answers what it is told."""
+    """Give a server with configurable responses."""
     with running() as started:
         yield started
 
@@ -45,14 +45,13 @@ def api(server: WireServer, tmp_path: Path) -> KubeApi:
 
 
 def test_connections_have_keep_alive_and_no_automatic_retries(api: KubeApi) -> None:
-    """A watch behind a proxy that drops idle connections silently would stay open for ever."""
+    """Without keep-alive, a watch behind a proxy that silently drops idle connections would stay open indefinitely."""
     options = api._pool.connection_pool_kw
     assert (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1) in options["socket_options"]
     assert options["retries"].total is False
 
 
 def test_request_has_credentials_user_agent_and_query(server: WireServer, api: KubeApi) -> None:
-    """The token, the user agent and the query arrive."""
     server.answer(f"GET {PODS}/x", as_json({"kind": "Pod"}))
     assert api.get(f"{PODS}/x", {"a": "b c,d=e"}) == {"kind": "Pod"}
     (request,) = server.requests
@@ -77,18 +76,18 @@ _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,applic
 def test_write_has_its_body_and_content_type(
     server: WireServer, api: KubeApi, call: Any, method: str, content_type: str, accept: str
 ) -> None:
-    """By the content type the API server decides what a patch means; of a patched object nobody reads more."""
+    """The content type determines the meaning of a patch. Only the metadata of a patched object are read."""
     server.answer(f"{method} /p", as_json({"ok": True}))
     assert call(api) == {"ok": True}
     (request,) = server.requests
     assert (request.json, request.headers["content-type"]) == ({"x": 1}, f"application/{content_type}")
     assert request.headers["accept"] == accept
-    # Else an object that somebody edited would be refused for ever.
+    # Without force, an object that a user edited could never be applied again.
     assert request.query == ({"fieldManager": "m", "force": "true"} if "apply" in content_type else {})
 
 
 def test_delete_with_uid_has_a_precondition(server: WireServer, api: KubeApi) -> None:
-    """A namesake must not be deleted."""
+    """An object that was recreated under the same name must not be deleted."""
     server.answer("DELETE /p", as_json({}))
     api.delete("/p", uid="u1")
     assert server.requests[0].json["preconditions"] == {"uid": "u1"}
@@ -96,7 +95,7 @@ def test_delete_with_uid_has_a_precondition(server: WireServer, api: KubeApi) ->
 
 @pytest.mark.parametrize("method", ["get", "post", "put", "patch", "delete"])
 def test_call_is_not_repeated_after_503(server: WireServer, api: KubeApi, method: str) -> None:
-    """Only the caller knows whether a repetition is safe; 503 and Retry-After must not change that."""
+    """Only the caller knows whether a repetition is safe, even after a 503 with Retry-After."""
     server.answer(f"{method.upper()} /p", Answer(status=503, headers={"retry-after": "0"}))
     arguments = () if method in ("get", "delete") else ({},)
     with pytest.raises(errors.Unavailable):
@@ -105,7 +104,7 @@ def test_call_is_not_repeated_after_503(server: WireServer, api: KubeApi, method
 
 
 def test_only_a_read_is_repeated_if_its_connection_breaks(server: WireServer, api: KubeApi) -> None:
-    """Those that were kept break when an API server is replaced: pods that are created next need their owners read."""
+    """Kept connections break when an API server is replaced, and admission must read the owners of pods then."""
     for method in ("GET", "POST"):
         server.answer(f"{method} /p", DROP, as_json({"ok": True}))
     assert api.get("/p") == {"ok": True}
@@ -115,7 +114,7 @@ def test_only_a_read_is_repeated_if_its_connection_breaks(server: WireServer, ap
 
 
 def test_both_attempts_of_a_read_share_one_time_out(api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A delete that follows must not come when the lease has ended."""
+    """A delete after a read must not be sent after the lease has ended."""
     allowed: list[Any] = []
 
     def request(*_: Any, timeout: urllib3.Timeout, **__: Any) -> None:
@@ -130,7 +129,7 @@ def test_both_attempts_of_a_read_share_one_time_out(api: KubeApi, monkeypatch: p
 
 
 def test_redirect_is_an_error(server: WireServer, api: KubeApi) -> None:
-    """The token must not go to another address."""
+    """The token must not be sent to another address."""
     server.answer("GET /p", Answer(status=302, headers={"location": "/elsewhere"}))
     with pytest.raises(errors.Unavailable):
         api.get("/p")
@@ -154,7 +153,7 @@ def test_redirect_is_an_error(server: WireServer, api: KubeApi) -> None:
 def test_each_status_raises_its_error(
     server: WireServer, api: KubeApi, status: int, want: type[errors.ClusterError], *, as_stream: bool
 ) -> None:
-    """Exactly this class, with the API's own words, cut."""
+    """The error has exactly this class, and the API's message, cut to its maximum length."""
     server.answer("GET /p", as_json({"kind": "Status", "message": "m" * 300, "reason": "R"}, status=status))
     with pytest.raises(want) as caught:
         api.stream("/p", {}, timeouts=SHORT) if as_stream else api.get("/p")
@@ -175,7 +174,7 @@ def test_each_status_raises_its_error(
 def test_pause_requested_by_the_server_is_in_the_error(
     server: WireServer, api: KubeApi, headers: dict[str, str], body: Any, want: float
 ) -> None:
-    """From the header or the Status object."""
+    """The pause is in the header or in the Status object."""
     server.answer("GET /p", as_json(body, status=429, headers=headers))
     with pytest.raises(errors.TooManyRequests) as caught:
         api.get("/p")
@@ -184,7 +183,7 @@ def test_pause_requested_by_the_server_is_in_the_error(
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b"\xff\xfe{", b'{"a":' + b"[" * 100_000], ids=range(5))
 def test_response_that_is_no_object_is_malformed(server: WireServer, api: KubeApi, body: bytes) -> None:
-    """Proxies answer all kinds of things with 200; a refusal without JSON keeps its class."""
+    """Proxies respond 200 with bodies of any kind. An error status without JSON keeps its class."""
     server.answer("GET /p", Answer(body=body), Answer(status=403, body=body))
     with pytest.raises(errors.Malformed) as caught:
         api.get("/p")
@@ -204,14 +203,14 @@ def test_response_that_is_no_object_is_malformed(server: WireServer, api: KubeAp
     ],
 )
 def test_list_without_items_or_metadata_is_malformed(server: WireServer, api: KubeApi, body: Any) -> None:
-    """An answer without items must never read as "there is nothing": pools are deleted for less."""
+    """A response without items must not count as an empty list, because node pools would be deleted."""
     server.answer("GET /p", as_json(body))
     with pytest.raises(errors.Malformed):
         api.list_page("/p")
 
 
 def test_page_is_requested_with_limit_and_token_and_read(server: WireServer, api: KubeApi) -> None:
-    """Limit and continue go out, items and token come back; Go's null means empty."""
+    """Go encodes an empty list as null."""
     server.answer("GET /p", as_json({"items": None, "metadata": {"resourceVersion": "9", "continue": "t"}}))
     page = api.list_page("/p", {"labelSelector": "a"}, limit=2, continue_token="s")
     assert (page.items, page.resource_version, page.continue_token) == ([], "9", "t")
@@ -220,7 +219,7 @@ def test_page_is_requested_with_limit_and_token_and_read(server: WireServer, api
 
 
 def test_list_of_metadata_has_its_accept_header(server: WireServer, api: KubeApi) -> None:
-    """A server that does not know how may send all of it."""
+    """The header also accepts whole objects, for servers that cannot convert them."""
     server.answer("GET /p", as_json({"items": [], "metadata": {"resourceVersion": "9"}}))
     api.list_page("/p", metadata_only=True)
     accepted = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
@@ -228,7 +227,7 @@ def test_list_of_metadata_has_its_accept_header(server: WireServer, api: KubeApi
 
 
 def test_lines_are_yielded_before_the_stream_ends_regardless_of_chunks(server: WireServer, api: KubeApi) -> None:
-    """A chunk is no line: one may hold several, or a part."""
+    """A chunk may contain several lines, or a part of one."""
     server.answer("GET /p", Answer(lines=[b'{"a"', b':1}\n{"b":2}\n\n{"c', b'":3}\n', HANG]))
     got = []
     with api.stream("/p", {}, timeouts=Timeouts(read_seconds=5)) as stream:
@@ -258,7 +257,7 @@ def test_stream_that_the_server_ends_raises_no_error(server: WireServer, api: Ku
 def test_stream_that_breaks_yields_its_whole_lines_and_raises_unavailable(
     server: WireServer, api: KubeApi, lines: list[Any], words: str
 ) -> None:
-    """What arrived whole counts; half a line never does."""
+    """Complete lines count, and an incomplete one never does."""
     server.answer("GET /p", Answer(lines=lines))
     got = []
     with pytest.raises(errors.Unavailable, match=words), api.stream("/p", {}, timeouts=SHORT) as stream:
@@ -268,7 +267,7 @@ def test_stream_that_breaks_yields_its_whole_lines_and_raises_unavailable(
 
 
 def test_close_of_a_stream_wakes_its_reader_immediately(server: WireServer, api: KubeApi) -> None:
-    """A process that must end can't wait out a read time-out."""
+    """A process that must end cannot wait for a read time-out."""
     server.answer("GET /p", Answer(lines=[{"a": 1}, HANG]))
     stream = api.stream("/p", {}, timeouts=Timeouts(read_seconds=60))
     first, outcome = threading.Event(), []
@@ -290,7 +289,7 @@ def test_close_of_a_stream_wakes_its_reader_immediately(server: WireServer, api:
 
 
 def test_line_without_end_is_malformed(server: WireServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that a server sends may fill the memory."""
+    """A server must not be able to fill the memory."""
     monkeypatch.setattr(wire, "MAX_LINE_BYTES", 1000)
     server.answer("GET /p", Answer(lines=[b"x" * 600] * 4))
     with pytest.raises(errors.Malformed), api.stream("/p", {}, timeouts=SHORT) as stream:
@@ -316,7 +315,7 @@ def _refused_port() -> int:
 )
 @pytest.mark.parametrize("as_stream", [False, True], ids=["call", "stream"])
 def test_transport_error_becomes_unavailable(server: WireServer, tmp_path: Path, url: str, *, as_stream: bool) -> None:
-    """Whatever urllib3, ssl and http.client raise becomes Unavailable, with its cause."""
+    """All errors of urllib3, ssl and http.client become Unavailable, with the original as the cause."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         replies = {"garbage": b"what?\r\n\r\n", "closing": b""}
         if url in replies:
@@ -348,12 +347,12 @@ def test_transport_error_becomes_unavailable(server: WireServer, tmp_path: Path,
         gc.disable()
         held, has_cause, status = fail()
         gc.enable()
-    # A failure that refers to itself would keep what its caller has until garbage is looked for.
+    # A failure that refers to itself would keep the caller's variables until the next garbage collection.
     assert (held(), has_cause, status) == (None, True, 0)
 
 
 def test_error_of_a_refused_connection_contains_its_reason(tmp_path: Path) -> None:
-    """And no time-out."""
+    """urllib3 classifies a refused connection as a time-out."""
     server = f"http://127.0.0.1:{_refused_port()}"
     with pytest.raises(errors.Unavailable) as caught:
         connect(str(write_kubeconfig(tmp_path / "config", server))).get("/api")
@@ -361,7 +360,7 @@ def test_error_of_a_refused_connection_contains_its_reason(tmp_path: Path) -> No
 
 
 def test_failed_refresh_of_credentials_is_unavailable(server: WireServer, api: KubeApi) -> None:
-    """Exec plugins and token files fail in their own ways."""
+    """Exec plugins and token files raise any exception."""
 
     def broken(configuration: object) -> None:
         raise KeyError("token")
@@ -373,7 +372,7 @@ def test_failed_refresh_of_credentials_is_unavailable(server: WireServer, api: K
 
 
 def test_refreshed_token_is_sent(server: WireServer, api: KubeApi) -> None:
-    """Tokens live for an hour; the process lives longer. A line end in the file does no harm."""
+    """Tokens are valid for an hour, less than the process runs. A line end in the file is ignored."""
     server.answer("GET /p", as_json({}))
 
     def refresh(configuration: Any) -> None:
@@ -405,7 +404,7 @@ def _ca_pem() -> bytes:
     ],
 )
 def test_client_knows_its_trusted_certificates(tmp_path: Path, cluster: dict[str, Any], *, trusted: bool) -> None:
-    """The proof that kubeconfig and GKE cluster are one rests on them."""
+    """The proof that the kubeconfig and GCP_CLUSTER are the same cluster uses them."""
     (tmp_path / "ca.pem").write_bytes(_ca_pem())
     values = {"DATA": base64.b64encode(_ca_pem()).decode(), "FILE": str(tmp_path / "ca.pem")}
     settings = {key: values.get(value, value) if isinstance(value, str) else value for key, value in cluster.items()}
@@ -440,7 +439,7 @@ def test_client_knows_its_trusted_certificates(tmp_path: Path, cluster: dict[str
     ],
 )
 def test_error_of_an_invalid_kubeconfig_contains_the_mistake(tmp_path: Path, content: bytes | None, words: str) -> None:
-    """The file is named, and no word of Python is in the message."""
+    """The message contains the path of the file, and no terms of Python."""
     path = tmp_path / "config"
     if content is not None:
         path.write_bytes(content)
@@ -453,7 +452,7 @@ def test_error_of_an_invalid_kubeconfig_contains_the_mistake(tmp_path: Path, con
 
 
 def test_service_account_is_used_inside_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No kubeconfig is given, and the pod has a service account."""
+    """The pod has a service account and no kubeconfig."""
     (tmp_path / "token").write_text("abc\n")
     (tmp_path / "ca.crt").write_bytes(_ca_pem())
     base = "kubernetes.config.incluster_config."
@@ -469,7 +468,6 @@ def test_service_account_is_used_inside_a_cluster(tmp_path: Path, monkeypatch: p
 
 
 def test_kubeconfig_takes_precedence_over_the_service_account(tmp_path: Path) -> None:
-    """Whoever names one means it."""
     path = write_kubeconfig(tmp_path / "config", "https://k8s.example")
     inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
     for api in (
@@ -480,7 +478,7 @@ def test_kubeconfig_takes_precedence_over_the_service_account(tmp_path: Path) ->
 
 
 def test_page_above_its_limit_raises_too_large(server: WireServer, api: KubeApi) -> None:
-    """Announced or not; a single object may have more bytes, and the connection is not used again."""
+    """Also if Content-Length is missing. A single object may be larger. The connection is not reused."""
     body = b'{"metadata":{"resourceVersion":"1"},"items":[{"x":"' + b"y" * PAGE_BYTES + b'"}]}'
     server.answer("GET /p", Answer(body=body), Answer(lines=[body[:PAGE_BYTES], body[PAGE_BYTES:]]), Answer(body=body))
     for _ in range(2):
@@ -491,7 +489,6 @@ def test_page_above_its_limit_raises_too_large(server: WireServer, api: KubeApi)
 
 
 def test_response_above_the_general_limit_raises_too_large(server: WireServer, api: KubeApi) -> None:
-    """Whatever it is."""
     server.answer("GET /p/x", Answer(lines=[b"x" * (ANSWER_BYTES // 16)] * 17))
     with pytest.raises(errors.TooLarge, match="GET /p/x: the answer has more than 16,777,216 bytes"):
         api.get("/p/x")

@@ -94,7 +94,7 @@ def test_computed_size_is_about_the_memory_that_a_record_takes() -> None:
     made: list[Workload] = []
     _, _, kept_bytes = measured(lambda: made.extend(parse_jobset(large_jobset(number)) for number in range(10)))
     computed = sum(size_of(each) for each in made)
-    # The cache of texts that records share has entries for the same texts.
+    # The cache of shared texts contains entries for the same texts.
     assert 0.6 * kept_bytes <= computed <= kept_bytes
 
 
@@ -152,7 +152,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_jobsets_of_one_namespace_take_bounded_memory_and_leave_others_as_they_are(small: int) -> None:
-    """1,600 suspended JobSets within all other bounds took 754 MiB, and the container has 512 MiB."""
+    """1,600 suspended JobSets, each within its limits, took 754 MiB, and the container has 512 MiB."""
     kube = FakeKube()
     put(kube, raw_jobset("honest", namespace="research"), *(large_jobset(number) for number in range(100)))
     watches = watches_of(kube)

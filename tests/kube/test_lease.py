@@ -1,4 +1,4 @@
-"""One leader: two electors, one fake API server, one clock that moves when told."""
+"""Two electors on a fake API server and a fake clock: at most one leads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ORIGINAL = f"{LEASES}/ecaf1259.google.com"
 
 
 class Candidate:
-    """An elector and what it told its process."""
+    """An elector and the calls of its callbacks."""
 
     def __init__(self, kube: FakeKube, clock: FakeClock, identity: str = "pod-a", **parts: Any) -> None:
         self.told: list[str] = []
@@ -39,7 +39,7 @@ class Candidate:
 
     @property
     def leads(self) -> bool:
-        """Whether it believes to lead."""
+        """Whether the elector considers itself the leader."""
         return self.elector.is_leader
 
     def step(self) -> Candidate:
@@ -61,14 +61,14 @@ def clock() -> FakeClock:
 
 
 def spec(kube: FakeKube, path: str = OURS) -> dict[str, Any]:
-    """Return what a Lease says."""
+    """Return the spec of a Lease."""
     lease = kube.object(path)
     assert lease is not None
     return dict(lease["spec"])
 
 
 def held_by(holder: str, **fields: Any) -> dict[str, Any]:
-    """Return a Lease of somebody."""
+    """Return a Lease with a holder."""
     return {
         "metadata": {"name": "x", "namespace": "system"},
         "spec": {
@@ -82,7 +82,7 @@ def held_by(holder: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_first_candidate_creates_the_lease(kube: FakeKube, clock: FakeClock) -> None:
-    """With everything that kubectl shows of a lease."""
+    """The Lease has all fields that kubectl shows."""
     candidate = Candidate(kube, clock).step()
     assert (candidate.leads, candidate.told) == (True, ["started"])
     content = spec(kube)
@@ -94,7 +94,7 @@ def test_first_candidate_creates_the_lease(kube: FakeKube, clock: FakeClock) -> 
 
 
 def test_renewal_changes_only_the_renew_time(kube: FakeKube, clock: FakeClock) -> None:
-    """Transitions and acquireTime tell of changes of the holder."""
+    """Transitions and acquireTime change only with the holder."""
     candidate = Candidate(kube, clock).step()
     before = spec(kube)
     clock.advance(5)
@@ -106,7 +106,7 @@ def test_renewal_changes_only_the_renew_time(kube: FakeKube, clock: FakeClock) -
 
 
 def test_processes_of_the_same_name_have_different_identities(kube: FakeKube, clock: FakeClock) -> None:
-    """The suffix is random by default."""
+    """The suffix of the identity is random by default."""
 
     def identity() -> str:
         return LeaseElector(
@@ -117,7 +117,7 @@ def test_processes_of_the_same_name_have_different_identities(kube: FakeKube, cl
 
 
 def test_other_controllers_have_separate_leases(kube: FakeKube, clock: FakeClock) -> None:
-    """Neither waits for the other, and one alone looks at the Go original's."""
+    """Controllers with different leases do not wait for each other. Only one checks the Go provisioner's lease."""
     kube.put_object(ORIGINAL, held_by("go"))
     other = Candidate(kube, clock, "pod-b", leases=("other",)).step()
     assert other.leads
@@ -129,7 +129,7 @@ def test_other_controllers_have_separate_leases(kube: FakeKube, clock: FakeClock
 
 
 def test_remaining_time_starts_before_the_request(kube: FakeKube, clock: FakeClock) -> None:
-    """A slow answer eats lease time; at the renew deadline nothing is left, though the thread hangs."""
+    """A slow response reduces the remaining time. It is 0 at the renewal deadline, even if the thread hangs."""
     candidate = Candidate(kube, clock)
     real = kube.post
 
@@ -147,7 +147,7 @@ def test_remaining_time_starts_before_the_request(kube: FakeKube, clock: FakeClo
 
 
 def test_other_holder_expires_by_the_clock_of_this_process(kube: FakeKube, clock: FakeClock) -> None:
-    """Its renewTime may lie years off; unchanged for its duration is what counts."""
+    """Only the time for which the record is unchanged counts; renewTime may be wrong by years."""
     kube.put_object(OURS, held_by("other", renewTime="1999-01-01T00:00:00Z"))
     candidate = Candidate(kube, clock).step()
     assert not candidate.leads
@@ -175,10 +175,8 @@ def test_other_holder_expires_by_the_clock_of_this_process(kube: FakeKube, clock
         pytest.param({"leaseDurationSeconds": 10**9}, id="an endless duration"),
     ],
 )
-def test_holder_with_invalid_duration_gets_the_default(
-    kube: FakeKube, clock: FakeClock, fields: dict[str, Any]
-) -> None:
-    """Neither taken at once, nor waited for for ever."""
+def test_invalid_duration_of_a_holder_is_replaced(kube: FakeKube, clock: FakeClock, fields: dict[str, Any]) -> None:
+    """Neither immediately, nor after more than the default duration."""
     kube.put_object(OURS, held_by("other", **fields))
     candidate = Candidate(kube, clock).step()
     clock.advance(29)
@@ -196,7 +194,7 @@ def test_holder_with_invalid_duration_gets_the_default(
     ],
 )
 def test_free_lease_is_acquired_immediately(kube: FakeKube, clock: FakeClock, body: dict[str, Any]) -> None:
-    """Its last holder released it."""
+    """The last holder released it, or never set its fields."""
     kube.put_object(OURS, body)
     assert Candidate(kube, clock).step().leads
 
@@ -214,7 +212,7 @@ def test_free_lease_is_acquired_immediately(kube: FakeKube, clock: FakeClock, bo
     ],
 )
 def test_lease_is_lost_at_the_deadline_if_renewals_fail(kube: FakeKube, clock: FakeClock, error: Exception) -> None:
-    """Never a silent continued leadership; and the lease comes back when the trouble ends."""
+    """The lease is acquired again when renewals succeed."""
     candidate = Candidate(kube, clock).step()
     kube.fail("*", "leases", error, times=10**6)
     for _ in range(3):
@@ -234,7 +232,7 @@ def test_lease_is_lost_at_the_deadline_if_renewals_fail(kube: FakeKube, clock: F
 
 
 def test_renewal_that_ends_after_the_deadline_is_a_loss_first(kube: FakeKube, clock: FakeClock) -> None:
-    """Sent in time, answered too late: in between, remaining time was zero; and the answer's delay counts."""
+    """The request is sent in time and ends too late. The remaining time counts from the request."""
     candidate = Candidate(kube, clock).step()
     real = kube.put
 
@@ -251,7 +249,7 @@ def test_renewal_that_ends_after_the_deadline_is_a_loss_first(kube: FakeKube, cl
 
 
 def test_write_whose_response_was_lost_is_recognized(kube: FakeKube, clock: FakeClock) -> None:
-    """The write had its effect; the conflict that follows is with ourselves."""
+    """The write took effect; the conflict of the next write is with the process itself."""
     candidate = Candidate(kube, clock)
     kube.fail("POST", "leases", errors.Unavailable("timed out"), after_effect=True)
     candidate.step()
@@ -268,7 +266,7 @@ def test_write_whose_response_was_lost_is_recognized(kube: FakeKube, clock: Fake
 
 
 def test_lease_that_another_client_took_is_lost_immediately(kube: FakeKube, clock: FakeClock) -> None:
-    """Somebody edited it; the conflict tells."""
+    """A user edited the lease, so the next write causes a conflict."""
     candidate = Candidate(kube, clock).step()
     kube.put_object(OURS, held_by("thief"))
     candidate.step()
@@ -277,7 +275,7 @@ def test_lease_that_another_client_took_is_lost_immediately(kube: FakeKube, cloc
 
 
 def test_deleted_lease_is_created_again(kube: FakeKube, clock: FakeClock) -> None:
-    """Leadership goes on."""
+    """The leader keeps leading."""
     candidate = Candidate(kube, clock).step()
     kube.remove_object(OURS)
     clock.advance(5)
@@ -286,9 +284,9 @@ def test_deleted_lease_is_created_again(kube: FakeKube, clock: FakeClock) -> Non
     assert spec(kube)["holderIdentity"] == candidate.elector.identity
 
 
-@pytest.mark.timeout(30)  # examples made by chance
+@pytest.mark.timeout(30)  # many random examples
 def test_two_candidates_never_lead_at_the_same_time() -> None:
-    """A thousand seconds with two candidates, cut off at random; whoever leads has the lease's time."""
+    """Candidates fail at random. The leader always has lease time left."""
     for seed in range(20):
         kube, clock, rng = FakeKube(), FakeClock(), random.Random(seed)
         candidates = [Candidate(kube, clock, f"pod-{number}") for number in range(2)]
@@ -304,7 +302,7 @@ def test_two_candidates_never_lead_at_the_same_time() -> None:
                     times=rng.randint(1, 3),
                     after_effect=rng.random() < 0.5,
                 )
-            # Each is starved now and then, for longer than a lease lives.
+            # Each candidate is sometimes not called for longer than the duration of the lease.
             favoured = candidates[moment // 50 % 2]
             (favoured if rng.random() < 0.95 else rng.choice(candidates)).step()
             leaders = [candidate for candidate in candidates if candidate.leads]
@@ -314,7 +312,7 @@ def test_two_candidates_never_lead_at_the_same_time() -> None:
 
 
 def test_release_lets_a_successor_lead_immediately(kube: FakeKube, clock: FakeClock) -> None:
-    """A rolling update does not wait half a minute."""
+    """A rolling update must not wait for the lease to expire."""
     first, second = Candidate(kube, clock, "a").step(), Candidate(kube, clock, "b").step()
     assert (first.leads, second.leads) == (True, False)
     first.elector.release()
@@ -325,7 +323,7 @@ def test_release_lets_a_successor_lead_immediately(kube: FakeKube, clock: FakeCl
 
 
 def test_release_does_not_change_a_lease_of_another_holder(kube: FakeKube, clock: FakeClock) -> None:
-    """The write is conditional."""
+    """The write has a resourceVersion."""
     first = Candidate(kube, clock, "a").step()
     kube.put_object(OURS, held_by("thief"))
     first.elector.release()
@@ -347,7 +345,7 @@ def test_release_does_not_change_a_lease_of_another_holder(kube: FakeKube, clock
 def test_missing_namespace_or_permission_is_reported_and_retried(
     kube: FakeKube, clock: FakeClock, error: Exception, words: str
 ) -> None:
-    """The message says what to do."""
+    """The message describes the remedy."""
     kube.fail("POST", "leases", error)
     candidate = Candidate(kube, clock).step()
     assert not candidate.leads
@@ -359,7 +357,7 @@ def test_missing_namespace_or_permission_is_reported_and_retried(
 
 
 def test_lease_of_the_go_provisioner_is_acquired_after_it_expires(kube: FakeKube, clock: FakeClock) -> None:
-    """Ours alone is not enough; both are renewed, and time left is the smaller."""
+    """Both leases are renewed, and the smaller remaining time counts."""
     kube.put_object(ORIGINAL, held_by("go-pod"))
     candidate = Candidate(kube, clock).step()
     assert not candidate.leads
@@ -380,7 +378,7 @@ def test_lease_of_the_go_provisioner_is_acquired_after_it_expires(kube: FakeKube
 
 
 def test_followers_know_the_pod_of_the_leader(kube: FakeKube, clock: FakeClock) -> None:
-    """By the pod's name, without what tells two processes of it apart."""
+    """The name of the pod, without the suffix that distinguishes its processes."""
     first, second = Candidate(kube, clock, "pod-a"), Candidate(kube, clock, "pod-b")
     assert first.elector.leader == ""
     assert [each.step().elector.leader for each in (first, second)] == ["pod-a", "pod-a"]
@@ -390,7 +388,7 @@ def test_followers_know_the_pod_of_the_leader(kube: FakeKube, clock: FakeClock) 
 
 
 def test_leading_go_provisioner_is_known_to_the_holder(kube: FakeKube, clock: FakeClock) -> None:
-    """Whoever holds ours waits for it; another one knows no more than that."""
+    """Other candidates know only the holder of the first lease."""
     kube.put_object(ORIGINAL, held_by("go-pod_9e2c7d1a-5d8e-4b6f-8a47-3f6f0c1f2a11"))
     first, second = Candidate(kube, clock, "pod-a"), Candidate(kube, clock, "pod-b")
     assert [each.step().elector.leader for each in (first, second)] == ["go-pod", "pod-a"]
@@ -398,7 +396,6 @@ def test_leading_go_provisioner_is_known_to_the_holder(kube: FakeKube, clock: Fa
 
 @pytest.mark.parametrize("holder", [None, 7, {"a": 1}, "x" * 100_000])
 def test_holder_that_is_no_name_is_a_short_text(kube: FakeKube, clock: FakeClock, holder: Any) -> None:
-    """It is text, and short."""
     kube.put_object(OURS, held_by(holder))
     leader = Candidate(kube, clock).step().elector.leader
     assert isinstance(leader, str)
@@ -406,7 +403,7 @@ def test_holder_that_is_no_name_is_a_short_text(kube: FakeKube, clock: FakeClock
 
 
 def test_leadership_ends_if_the_go_provisioner_takes_its_lease(kube: FakeKube, clock: FakeClock) -> None:
-    """Somebody scaled it up again: the two never run together for long."""
+    """A user scaled the Go provisioner up again. Both must not run at the same time for long."""
     candidate = Candidate(kube, clock).step()
     kube.put_object(ORIGINAL, held_by("go-pod"))
     clock.advance(5)
@@ -415,7 +412,7 @@ def test_leadership_ends_if_the_go_provisioner_takes_its_lease(kube: FakeKube, c
 
 
 def test_leadership_continues_if_the_lease_of_the_go_provisioner_is_deleted(kube: FakeKube, clock: FakeClock) -> None:
-    """The migration is over."""
+    """The migration to this provisioner is complete."""
     kube.put_object(ORIGINAL, held_by(""))
     candidate = Candidate(kube, clock).step()
     assert spec(kube, ORIGINAL)["holderIdentity"] == candidate.elector.identity
@@ -428,7 +425,7 @@ def test_leadership_continues_if_the_lease_of_the_go_provisioner_is_deleted(kube
 
 
 def test_unreadable_lease_of_the_go_provisioner_does_not_count_as_absent(kube: FakeKube, clock: FakeClock) -> None:
-    """Unknown is not free; what was known stays true until the deadline."""
+    """An earlier confirmation remains valid until the deadline."""
     kube.fail("GET", "ecaf1259", errors.Unavailable("cut off"), times=10**6)
     candidate = Candidate(kube, clock).step()
     assert not candidate.leads
@@ -442,7 +439,7 @@ def test_unreadable_lease_of_the_go_provisioner_does_not_count_as_absent(kube: F
 
 
 def test_lease_of_the_go_provisioner_is_held_only_with_the_own_lease(kube: FakeKube, clock: FakeClock) -> None:
-    """Else two candidates could wait for each other for ever."""
+    """Otherwise, two candidates could wait for each other indefinitely."""
     kube.put_object(ORIGINAL, held_by(""))
     first, second = Candidate(kube, clock, "a"), Candidate(kube, clock, "b")
     kube.put_object(OURS, held_by(first.elector.identity))
@@ -455,7 +452,7 @@ def test_lease_of_the_go_provisioner_is_held_only_with_the_own_lease(kube: FakeK
 
 
 def test_thread_renews_until_release(kube: FakeKube) -> None:
-    """On the real clock; a pause ends with the thread."""
+    """With the real clock. `release` ends the pause of the thread."""
     started = threading.Event()
     elector = LeaseElector(kube, namespace="system", identity="me", on_started=started.set, on_lost=lambda: None)
     elector.start()
@@ -469,7 +466,7 @@ def test_thread_renews_until_release(kube: FakeKube) -> None:
 
 
 def test_pauses_are_jittered_and_end_at_the_deadline(kube: FakeKube, clock: FakeClock) -> None:
-    """A loss is noticed when it happens."""
+    """Leadership must end at the deadline, not after the next pause."""
     candidate = Candidate(kube, clock).step()
     pauses = {candidate.elector.pause_seconds() for _ in range(20)}
     assert len(pauses) > 1
@@ -479,7 +476,6 @@ def test_pauses_are_jittered_and_end_at_the_deadline(kube: FakeKube, clock: Fake
 
 
 def test_error_of_a_listener_does_not_stop_renewals(kube: FakeKube, clock: FakeClock) -> None:
-    """Its bug is logged."""
     candidate = Candidate(kube, clock)
 
     def broken() -> None:

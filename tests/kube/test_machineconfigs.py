@@ -1,4 +1,4 @@
-"""What MachineConfigs say of TPUs; one that cannot be read costs itself alone."""
+"""TPUs in MachineConfigs. An unreadable MachineConfig affects no other one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _parsed(raw: Any) -> tuple[tpu.Accelerator, ...]:
 
 
 def test_all_known_fields_are_read() -> None:
-    """Disks with the default first; what says nothing of disks boots as the newest generations do."""
+    """The default disk type is first. Without disk types, the machine type has those of the newest generations."""
     disks = {"types": ["hyperdisk-extreme", "hyperdisk-balanced"], "defaultType": "hyperdisk-balanced"}
     asked = raw_machine("tpu9x-rare-1t", "tpu9x", 1, "1x1", napDisabled=True, bootDiskConfig=disks)
     other = raw_machine("n9-standard-4", "nvidia-b900")
@@ -47,7 +47,7 @@ def test_all_known_fields_are_read() -> None:
         listed_topologies=("4x4", "4x8", "2x2", "1x1"),
         workload_policy=True,
     )
-    # Before tpu7 the label was another.
+    # Generations before tpu7 have labels of another form.
     assert not _parsed(raw_machine_config("tpu-v9-slice"))[0].workload_policy
 
 

@@ -38,7 +38,7 @@ from provisioner.kube.fields import format_micro_time, format_time, parse_quanti
     ],
 )
 def test_valid_quantity_is_read(raw: object, want: str) -> None:
-    """All that the API server takes; it has more of an extended resource than an int64 holds, and keeps the text."""
+    """The API server accepts these forms, and stores even amounts of extended resources that exceed an int64."""
     assert parse_quantity(raw) == Decimal(want)
 
 
@@ -49,12 +49,12 @@ def test_valid_quantity_is_read(raw: object, want: str) -> None:
     ],
 )
 def test_invalid_quantity_is_none(raw: object) -> None:
-    """Negative, or of another notation."""
+    """Negative, or in another notation."""
     assert parse_quantity(raw) is None
 
 
 def test_times_are_read_as_they_are_written() -> None:
-    """To the second, and to the microsecond as leases have it."""
+    """With seconds, or with microseconds as in leases."""
     moment = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
     assert format_micro_time(moment) == "2026-01-02T03:04:05.678901Z"
     assert format_time(moment) == "2026-01-02T03:04:05Z"
@@ -83,5 +83,5 @@ def test_times_are_read_as_they_are_written() -> None:
     ],
 )
 def test_timestamp_is_read_in_utc(raw: object, want: datetime | None) -> None:
-    """RFC 3339, as Go writes it."""
+    """RFC 3339, in the forms that Go writes."""
     assert parse_timestamp(raw) == want

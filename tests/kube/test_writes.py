@@ -1,4 +1,4 @@
-"""What failed writes mean, and how long writes and calls are awaited."""
+"""Kinds of failed writes, and how long writes and calls remain open."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from provisioner.model.writes import OpenCall, OpenWrite, WriteFailure, blocked_
     ],
 )
 def test_each_error_has_its_kind_of_failure(error: ClusterError, want: WriteFailure) -> None:
-    """What has changed is looked at again, what is refused waits for people, all else may have happened or not."""
+    """Conflicts are read again, rejections wait for a user, and other writes may have taken effect."""
     assert want is failure_of(error)
 
 
