@@ -18,7 +18,7 @@ def problems(**environment: str) -> tuple[str, ...]:
     return caught.value.problems
 
 
-def test_what_is_empty_by_default_limits_nothing_and_asks_for_nothing() -> None:
+def test_empty_defaults_are_none_only_for_limits() -> None:
     """Only None is no limit; all other defaults stand in docs/settings.md as they are read."""
     effective = read_settings(REQUIRED)
     empty = {each.field: getattr(effective, each.field) for each in OPTIONS if each.default == ""}
@@ -30,7 +30,7 @@ def test_what_is_empty_by_default_limits_nothing_and_asks_for_nothing() -> None:
     assert {*empty.values()} == {None, "", (), Prices()}
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_in_one_error() -> None:
     """Nobody starts the provisioner five times to learn of five mistakes."""
     with pytest.raises(SettingsError) as caught:
         read_settings({"GCP_ZONE": "nowhere", "CONCURRENCY": "0", "NODE_MIN_LIFESPAN": "10"})
@@ -42,7 +42,7 @@ def test_all_mistakes_are_told_at_once() -> None:
         assert word in text
 
 
-def test_what_the_environment_leaves_out_is_inferred() -> None:
+def test_missing_variable_is_inferred() -> None:
     """The environment goes before the metadata server; blanks count as left out."""
     inferred = {**REQUIRED, "GCP_CLUSTER": "inferred-cluster", "GCP_PROJECT_ID": "inferred-project"}
     read = read_settings({"GCP_PROJECT_ID": "own-project", "GCP_CLUSTER": "  "}, inferred=inferred)
@@ -57,7 +57,7 @@ _ON_GCE = {
 }
 
 
-def test_a_cluster_without_gke_needs_neither_name_nor_location() -> None:
+def test_cluster_without_gke_needs_neither_name_nor_location() -> None:
     """Its region is that of the zone; what GKE's metadata server would say of a cluster is not asked of it."""
     read = read_settings(_ON_GCE)
     assert (read.on_gce, read.cluster, read.cluster_location) == (True, "kubernetes", "us-east5")
@@ -79,7 +79,7 @@ def test_a_cluster_without_gke_needs_neither_name_nor_location() -> None:
         ({"ZONES": "us-east1-d"}, "ZONES='us-east1-d' is not in"),
     ],
 )
-def test_what_no_node_group_can_have_is_refused(changes: dict[str, str], words: str) -> None:
+def test_option_that_needs_gke_is_rejected_without_it(changes: dict[str, str], words: str) -> None:
     """Machines would go without it, unseen."""
     with pytest.raises(SettingsError, match=words):
         read_settings({**_ON_GCE, **changes})
@@ -180,7 +180,7 @@ def test_what_no_node_group_can_have_is_refused(changes: dict[str, str], words: 
         ),
     ],
 )
-def test_an_option_is_read(variable: str, text: str, field: str, want: object) -> None:
+def test_option_is_read(variable: str, text: str, field: str, want: object) -> None:
     """Each form that the Go provisioner takes, and ours."""
     assert getattr(read_settings(REQUIRED | {variable: text}), field) == want
 
@@ -251,7 +251,7 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
         ("CHIP_HOUR_PRICES", "currency=USD, *=1, currency=EUR", "has currency twice, or not as three capital letters"),
     ],
 )
-def test_a_mistake_names_the_variable_its_value_and_what_is_wrong(variable: str, text: str, words: str) -> None:
+def test_error_has_the_variable_its_value_and_the_mistake(variable: str, text: str, words: str) -> None:
     found = problems(**{variable: text})
     assert len(found) == 1
     assert variable in found[0]
@@ -275,7 +275,7 @@ def test_a_mistake_names_the_variable_its_value_and_what_is_wrong(variable: str,
         pytest.param("https://gke.example.com\n.pa55word", id="two lines"),
     ],
 )
-def test_an_endpoint_that_may_hold_a_password_is_refused_and_never_shown(text: str) -> None:
+def test_invalid_endpoint_is_rejected_without_showing_it(text: str) -> None:
     """The problem names the variable and what to write, without the value."""
     (found,) = problems(GKE_ENDPOINT=text)
     assert found.startswith("GKE_ENDPOINT is not an address of only scheme, host and port,")
@@ -291,7 +291,7 @@ def test_an_endpoint_that_may_hold_a_password_is_refused_and_never_shown(text: s
         ("CAPACITY", "on-demand, spot@us-east5-a", "CAPACITY names spot in us-east5-a, which is not in GCP_CLUSTER_"),
     ],
 )
-def test_a_value_that_can_be_read_and_cannot_be_is_told(variable: str, text: str, words: str) -> None:
+def test_value_that_contradicts_others_is_reported(variable: str, text: str, words: str) -> None:
     """Before a pod meets with it."""
     (found,) = problems(**{variable: text})
     assert words in found
@@ -320,7 +320,7 @@ _CLOSED = {
     ],
     ids=["nothing set", "one set", "all set", "paused", "scopes without images"],
 )
-def test_doors_that_stand_open_are_warned_of(environment: dict[str, str], words: list[str]) -> None:
+def test_missing_restrictions_cause_a_warning(environment: dict[str, str], words: list[str]) -> None:
     """Each is named once, and what is set is not."""
     found = warnings_about(read_settings(REQUIRED | environment))
     assert len(found) == len(words)
@@ -350,7 +350,7 @@ def test_doors_that_stand_open_are_warned_of(environment: dict[str, str], words:
         ("1s1s", 2),
     ],
 )
-def test_durations_are_read_as_go_reads_them(text: str, seconds: float) -> None:
+def test_durations_are_read_as_in_go(text: str, seconds: float) -> None:
     """Manifests of the Go provisioner stay as they are."""
     assert go_duration_seconds(text) == pytest.approx(seconds)
 
@@ -358,7 +358,7 @@ def test_durations_are_read_as_go_reads_them(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "10", "-5s", "s", "1 s", "1d", "1m30", "ten", "1e3s", "1s ", "293000h" * 9, "9" * 400 + "h"]
 )
-def test_other_texts_are_no_durations(text: str) -> None:
+def test_invalid_duration_is_rejected(text: str) -> None:
     """Negative and endless delays would keep or lose pools."""
     with pytest.raises(ValueError, match=r"is not a duration|longer than any duration"):
         go_duration_seconds(text)
@@ -369,13 +369,13 @@ def test_other_texts_are_no_durations(text: str) -> None:
     [(text, True) for text in ("1", "t", "T", "true", "TRUE", "True")]
     + [(text, False) for text in ("0", "f", "F", "false", "FALSE", "False")],
 )
-def test_truth_values_are_read_as_go_reads_them(text: str, want: bool) -> None:
+def test_booleans_are_read_as_in_go(text: str, want: bool) -> None:
     """The list is strconv.ParseBool's."""
     assert go_bool(text) is want
 
 
 @pytest.mark.parametrize("text", ["", "yes", "on", "tRUE", " true"])
-def test_other_texts_are_no_truth_values(text: str) -> None:
+def test_invalid_boolean_is_rejected(text: str) -> None:
     """A typo does not turn secure boot off."""
     with pytest.raises(ValueError, match="neither true nor false"):
         go_bool(text)
@@ -390,13 +390,13 @@ def test_other_texts_are_no_truth_values(text: str) -> None:
         pytest.param("tpu7x", CapacityKind.SPOT, 5, id="anything"),
     ],
 )
-def test_the_closest_price_counts(accelerator: str, capacity: CapacityKind, want: int) -> None:
+def test_most_specific_price_counts(accelerator: str, capacity: CapacityKind, want: int) -> None:
     """An entry for exactly this comes before one for the accelerator, and that before one for the capacity type."""
     prices = parse_prices("tpu-v6e-slice/spot=1.35, tpu-v6e-slice=2, */reservation=4, *=0.000005")
     assert prices.per_hour(accelerator, capacity, 1_000_000) == want
 
 
-def test_what_has_no_price_has_none() -> None:
+def test_capacity_without_a_price_has_none() -> None:
     """None is not zero."""
     assert parse_prices("tpu7x/spot=0").per_hour("tpu7x", CapacityKind.ON_DEMAND, 1) is None
     assert parse_prices("tpu7x/spot=0").per_hour("tpu7x", CapacityKind.SPOT, 1) == 0

@@ -39,7 +39,7 @@ class Full:
         raise RuntimeError("can't start new thread")
 
 
-def test_a_key_is_live_until_its_answer_is_taken(thread: ThreadPoolExecutor) -> None:
+def test_key_is_live_until_its_result_is_taken(thread: ThreadPoolExecutor) -> None:
     """Waiting, being made, answered and not yet read; whoever waits for answers is woken."""
     woken = threading.Event()
     calls = actor(woken.set)
@@ -49,7 +49,7 @@ def test_a_key_is_live_until_its_answer_is_taken(thread: ThreadPoolExecutor) -> 
     assert (calls.take_answer(), calls.take_answer(), calls.live()) == ("done", None, frozenset())
 
 
-def test_a_call_that_crashes_is_not_live_and_ends_no_other(thread: ThreadPoolExecutor) -> None:
+def test_crashed_call_is_not_live_and_does_not_prevent_others(thread: ThreadPoolExecutor) -> None:
     """Nobody will tell of it; the next one is made."""
     calls = actor()
 
@@ -62,7 +62,7 @@ def test_a_call_that_crashes_is_not_live_and_ends_no_other(thread: ThreadPoolExe
     assert (calls.live(), calls.take_answer(), calls.take_answer()) == ({"b"}, "done", None)
 
 
-def test_a_listener_that_crashes_loses_no_answer(thread: ThreadPoolExecutor) -> None:
+def test_result_is_kept_if_the_listener_raises(thread: ThreadPoolExecutor) -> None:
     """The answer is there before anybody is told."""
 
     def crash() -> None:
@@ -75,7 +75,7 @@ def test_a_listener_that_crashes_loses_no_answer(thread: ThreadPoolExecutor) -> 
 
 
 @pytest.mark.parametrize("queues", [False, True], ids=["it is not queued", "it is queued all the same"])
-def test_a_call_that_cannot_be_submitted_is_answered_and_never_made(*, queues: bool) -> None:
+def test_call_that_cannot_be_submitted_has_a_result_and_is_never_made(*, queues: bool) -> None:
     """Also where a pool of threads comes to it later."""
     calls = actor()
     full = Full(queues=queues)
@@ -88,7 +88,7 @@ def test_a_call_that_cannot_be_submitted_is_answered_and_never_made(*, queues: b
     assert (calls.take_answer(), calls.live()) == (None, frozenset())
 
 
-def test_what_has_not_begun_when_calls_are_closed_is_dropped(thread: ThreadPoolExecutor) -> None:
+def test_drain_drops_calls_that_have_not_begun(thread: ThreadPoolExecutor) -> None:
     """The call under way is waited for, and answered."""
     entered, release = threading.Event(), threading.Event()
     calls = actor()

@@ -45,7 +45,7 @@ def answer(port: int, request: bytes, *, half_close: bool = False) -> bytes:
         return read_all(client)
 
 
-def test_headers_of_an_answer(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_response_has_server_and_date_headers(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server says its name and the date, and nothing of the library, whose variables are not read."""
     monkeypatch.setenv("WEB_CONCURRENCY", "many")
     [port] = serve().ports
@@ -58,7 +58,7 @@ def test_headers_of_an_answer(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> 
     connection.close()
 
 
-def test_two_apps_share_one_thread(serve: Serve) -> None:
+def test_two_apps_are_served_by_one_thread(serve: Serve) -> None:
     """Each address has its own app; all of them are served by one thread."""
     before = set(threading.enumerate())
     first, second = serve(hello, ECHO).ports
@@ -95,7 +95,7 @@ _CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         pytest.param(_CHUNKED + b"1\r\na\r\n0\r\n\r\n", 411, id="a body in chunks, which may be of one byte each"),
     ],
 )
-def test_what_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], request_: bytes, status: int) -> None:
+def test_bad_request_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], request_: bytes, status: int) -> None:
     """It gets one answer, its connection ends, nothing is logged or printed, and the next client is served."""
     [port] = serve(ECHO, body_bytes=100).ports
     capfd.readouterr()
@@ -109,9 +109,7 @@ def test_what_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], reque
     assert capfd.readouterr() == ("", "")
 
 
-def test_large_bodies_together_are_bounded_and_small_ones_are_answered(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_total_size_of_large_bodies_is_limited(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "_HELD_BYTES", 250_000)
     [port] = serve(ECHO, body_bytes=100_000).ports
     large = _SIZED + b"100000\r\nConnection: close\r\n\r\n"
@@ -141,7 +139,7 @@ _PIPELINED = (
 
 @settings(max_examples=60, deadline=None)
 @given(cuts=st.sets(st.integers(1, len(_PIPELINED) - 1)))
-def test_requests_are_told_apart_wherever_their_bytes_are_cut(cuts: set[int]) -> None:
+def test_pipelined_requests_are_separated_at_any_cut(cuts: set[int]) -> None:
     """Bodies that look like requests are bodies, and what comes behind the last request is nothing."""
 
     async def play() -> bytes:
@@ -173,7 +171,7 @@ _FRAGMENTS = [
 
 @settings(max_examples=300, deadline=None)
 @given(pieces=st.lists(st.sampled_from(_FRAGMENTS), max_size=14), cut=st.integers(1, 400))
-def test_whatever_is_sent_is_answered_refused_or_waited_for(pieces: list[bytes], cut: int) -> None:
+def test_any_bytes_raise_no_exception_and_keep_no_task(pieces: list[bytes], cut: int) -> None:
     """Nothing leaves the protocol as an exception, what is kept is bounded, and nothing is answered after the end."""
     sent = b"".join(pieces)
 
@@ -238,7 +236,7 @@ class Written(asyncio.Transport):
 @pytest.mark.parametrize(
     "sent", [b"", b"GET / HT", _SIZED + b"3\r\n\r\na"], ids=["nothing", "half a request", "half a body"]
 )
-def test_a_client_that_leaves(serve: Serve, sent: bytes) -> None:
+def test_client_that_closes_before_its_request_gets_no_response(serve: Serve, sent: bytes) -> None:
     """One that closes its half before its request is whole gets nothing, and no log line."""
     [port] = serve(ECHO, request_seconds=60.0).ports
     with capture_logs() as lines:
@@ -246,7 +244,7 @@ def test_a_client_that_leaves(serve: Serve, sent: bytes) -> None:
     assert lines == []
 
 
-def test_answers_that_are_never_taken_are_made_once(serve: Serve) -> None:
+def test_responses_that_are_not_read_are_created_once(serve: Serve) -> None:
     """A client that sends a thousand requests and reads nothing costs one answer in memory, and its connection ends."""
     made = 0
 
@@ -268,7 +266,7 @@ def test_answers_that_are_never_taken_are_made_once(serve: Serve) -> None:
     assert made == 2
 
 
-def test_a_failing_app_is_a_500(serve: Serve) -> None:
+def test_error_of_an_app_is_a_500_and_one_log_line(serve: Serve) -> None:
     """And one log line, which says what was asked."""
 
     async def fail(_scope: Scope, _receive: Receive, _send: Send) -> None:
@@ -282,7 +280,7 @@ def test_a_failing_app_is_a_500(serve: Serve) -> None:
     assert [(each["event"], each["path"]) for each in lines] == [("http_request.failed", "/a")]
 
 
-def test_every_line_is_ours(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_log_line_is_in_json(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     """At the level debug too, whatever is written from start to stop is JSON in our form."""
     logs.configure("debug", force_json=True)
     server = serve()
@@ -318,7 +316,7 @@ def test_stop_does_not_wait_for_clients_or_apps(serve: Serve) -> None:
 
 
 @pytest.mark.timeout(30)  # six servers, each of which takes its time to end
-def test_nothing_is_left_of_servers_that_stopped(serve: Serve) -> None:
+def test_stopped_servers_leave_no_thread_and_no_socket(serve: Serve) -> None:
     """No thread and no socket, however often."""
 
     def once() -> None:
@@ -337,7 +335,7 @@ def test_nothing_is_left_of_servers_that_stopped(serve: Serve) -> None:
     assert len([*Path("/proc/self/fd").iterdir()]) <= descriptors
 
 
-def test_a_host_that_cannot_be_a_name() -> None:
+def test_host_that_is_too_long_is_named_in_the_error() -> None:
     """It is named, as any other host that cannot be served."""
     host = "a" * 64
     with pytest.raises(ServerError, match=f"'{host}:0' cannot be served"):

@@ -39,7 +39,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_json_line(out: io.StringIO) -> None:
+def test_event_is_one_line_of_json(out: io.StringIO) -> None:
     """A line is one JSON object with the event, its keys, severity, logger and a UTC time."""
     structlog.get_logger("provisioner.x").info("node_pool.created", node_pool="a", chips=16)
     [line] = lines(out)
@@ -57,7 +57,7 @@ def test_json_line(out: io.StringIO) -> None:
 
 
 @pytest.mark.parametrize("key", ["message", "problem", "error", "warning", "remark", "advice"])
-def test_what_is_said_in_words_is_the_message(out: io.StringIO, key: str) -> None:
+def test_detail_of_an_event_is_part_of_the_message(out: io.StringIO, key: str) -> None:
     """Cloud Logging shows the message alone in its lists; the event goes before the words, and stays a key."""
     structlog.get_logger("x").error("slice.notice", **{key: "no such topology"})
     [line] = lines(out)
@@ -66,7 +66,7 @@ def test_what_is_said_in_words_is_the_message(out: io.StringIO, key: str) -> Non
     assert line["message"] == "slice.notice: no such topology"
 
 
-def test_lines_go_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_are_written_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     """What comes on standard error is an error to Cloud Logging."""
     logs.configure("info")
     structlog.get_logger("x").info("thing.seen")
@@ -74,7 +74,7 @@ def test_lines_go_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None
     assert ("thing.seen" in captured.out, captured.err) == (True, "")
 
 
-def test_loggers_made_before_configure_follow_it() -> None:
+def test_loggers_created_before_configure_use_its_level() -> None:
     """A module's logger, made at import, obeys what is configured later."""
     early = structlog.get_logger("early")
     out = io.StringIO()
@@ -84,7 +84,7 @@ def test_loggers_made_before_configure_follow_it() -> None:
     assert [line["event"] for line in lines(out)] == ["was.said"]
 
 
-def test_libraries_come_out_in_the_same_form(out: io.StringIO) -> None:
+def test_lines_of_libraries_have_the_same_form(out: io.StringIO) -> None:
     """Records of the standard library are JSON lines too, with their arguments put in."""
     logging.getLogger("some.library").warning("lost %s of %d", "two", 3, extra={"shard": 7})
     [line] = lines(out)
@@ -96,7 +96,7 @@ def test_libraries_come_out_in_the_same_form(out: io.StringIO) -> None:
     )
 
 
-def test_chatty_libraries_are_quiet(out: io.StringIO) -> None:
+def test_info_of_noisy_libraries_is_logged_only_at_debug(out: io.StringIO) -> None:
     """Libraries that chat at INFO are heard at debug only."""
     logging.getLogger("google.auth.transport").info("chat")
     logging.getLogger("urllib3.connectionpool").warning("pool is full")
@@ -116,7 +116,7 @@ def test_requests_of_libraries_are_never_logged() -> None:
     assert [line["event"] for line in lines(out)] == ["round.started"]
 
 
-def test_library_that_stopped_propagating_is_heard() -> None:
+def test_library_that_stopped_propagating_is_logged() -> None:
     """Google's libraries keep their records to themselves when imported first; they are heard all the same."""
     logging.getLogger("google").propagate = False
     out = io.StringIO()
@@ -137,13 +137,13 @@ def test_exceptions_have_their_traceback(out: io.StringIO) -> None:
     assert "KeyError: 'gone'" in theirs["exception"]
 
 
-def test_odd_values_do_not_break_a_line(out: io.StringIO) -> None:
+def test_value_of_an_unknown_type_is_logged_as_text(out: io.StringIO) -> None:
     """A value that JSON does not know is written as text."""
     structlog.get_logger("x").info("thing.seen", when=datetime(2026, 1, 2, tzinfo=UTC))
     assert lines(out)[0]["when"] == "2026-01-02 00:00:00+00:00"
 
 
-def test_warnings_are_logged() -> None:
+def test_warnings_of_python_are_logged() -> None:
     """A warning of Python is a log line and not a stray one."""
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -154,7 +154,7 @@ def test_warnings_are_logged() -> None:
     assert "old" in lines(out)[0]["event"]
 
 
-def test_terminal_gets_words() -> None:
+def test_terminal_gets_readable_lines_unless_json_is_forced() -> None:
     """A person gets a line to read; JSON can be forced."""
     out = Terminal()
     logs.configure("info", stream=out)
@@ -167,7 +167,7 @@ def test_terminal_gets_words() -> None:
     assert lines(out)[0]["event"] == "node_pool.created"
 
 
-def test_a_traceback_on_a_terminal_shows_no_variables() -> None:
+def test_traceback_on_a_terminal_shows_no_variables() -> None:
     """They may be secrets, and with a cluster in them they take seconds."""
     out = Terminal()
     logs.configure("info", stream=out)
@@ -180,7 +180,7 @@ def test_a_traceback_on_a_terminal_shows_no_variables() -> None:
     assert token not in out.getvalue()
 
 
-def test_configure_twice_says_things_once() -> None:
+def test_second_configuration_replaces_the_first() -> None:
     """A second configuration replaces the first."""
     first, second = io.StringIO(), io.StringIO()
     logs.configure("info", stream=first)
@@ -189,7 +189,7 @@ def test_configure_twice_says_things_once() -> None:
     assert (first.getvalue(), len(lines(second))) == ("", 1)
 
 
-def test_event_names_are_constants_that_grep_finds() -> None:
+def test_event_names_are_constants() -> None:
     """A name that is put together is found neither from docs/troubleshooting.md nor from a log line."""
     levels = {"debug", "info", "warning", "error", "exception"}
     dynamic = [

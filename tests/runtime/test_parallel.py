@@ -20,7 +20,7 @@ def executor() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def test_results_come_in_the_order_of_the_items(executor: ThreadPoolExecutor) -> None:
+def test_results_are_in_the_order_of_the_items(executor: ThreadPoolExecutor) -> None:
     """Whichever call ends first."""
     for_each: tuple[ForEach, ...] = (one_by_one, Parallel(executor=executor, at_once=3))
     for each in for_each:
@@ -28,7 +28,7 @@ def test_results_come_in_the_order_of_the_items(executor: ThreadPoolExecutor) ->
         assert each(str, []) == []
 
 
-def test_no_more_calls_than_allowed_are_under_way(executor: ThreadPoolExecutor) -> None:
+def test_number_of_concurrent_calls_is_limited(executor: ThreadPoolExecutor) -> None:
     """Exactly so many meet, and never one more."""
     meeting = threading.Barrier(3, timeout=_PATIENCE_SECONDS)
     lock, now, most = threading.Lock(), 0, 0
@@ -46,7 +46,7 @@ def test_no_more_calls_than_allowed_are_under_way(executor: ThreadPoolExecutor) 
     assert most == 3
 
 
-def test_a_slow_call_holds_up_no_other(executor: ThreadPoolExecutor) -> None:
+def test_slow_call_does_not_delay_others(executor: ThreadPoolExecutor) -> None:
     """The next one begins where any has ended."""
     last = threading.Event()
 
@@ -58,7 +58,7 @@ def test_a_slow_call_holds_up_no_other(executor: ThreadPoolExecutor) -> None:
     assert all(Parallel(executor=executor, at_once=2)(call, range(10)))
 
 
-def test_a_failing_call_ends_them_all_and_waits_for_those_under_way(executor: ThreadPoolExecutor) -> None:
+def test_failed_call_prevents_new_calls_and_waits_for_those_in_progress(executor: ThreadPoolExecutor) -> None:
     """Nothing goes on behind the back of who undoes it, and the rest is not begun."""
     begun, ended = [], []
     both, failed = threading.Barrier(2, timeout=_PATIENCE_SECONDS), threading.Event()

@@ -13,7 +13,7 @@ BACK = timedelta(hours=-2)
 POOL = PoolName("train-0123456789")
 
 
-def test_every_moment_moves_however_deep_it_lies() -> None:
+def test_nested_times_are_shifted() -> None:
     """Moments in mappings, in dataclasses inside mappings, and in dataclasses move by the same time."""
     failure = Failure(kind=FailureKind.STOCKOUT, message="none left")
     before = Memory(
@@ -29,7 +29,7 @@ def test_every_moment_moves_however_deep_it_lies() -> None:
     assert after.backoffs["a"].failure is failure
 
 
-def test_never_stays_never() -> None:
+def test_time_that_means_never_is_not_shifted() -> None:
     """Before the beginning of time there is none."""
     never = datetime.min.replace(tzinfo=UTC)
     assert shifted(Memory(unneeded_since={POOL: never}), BACK).unneeded_since == {POOL: never}

@@ -33,7 +33,7 @@ def _handlers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_action_gets_the_name_of_the_signal(number: signal.Signals) -> None:
+def test_action_gets_the_name_of_the_signal(number: signal.Signals) -> None:
     """One call for each signal, in a thread that is not the main one."""
     told: list[tuple[str, bool]] = []
     done = threading.Event()
@@ -48,7 +48,7 @@ def test_the_action_gets_the_name_of_the_signal(number: signal.Signals) -> None:
     assert told == [(number.name, False)]
 
 
-def test_an_event_whose_lock_the_main_thread_holds_is_set_all_the_same() -> None:
+def test_event_whose_lock_the_main_thread_holds_is_set() -> None:
     """In a process of its own: a handler that waits for its own thread would never come back."""
     program = """
 import signal, threading
@@ -84,7 +84,7 @@ print("stopped", stopped.wait(10))
     assert done.stdout == "stopped True\n", done.stderr
 
 
-def test_a_log_line_in_the_midst_of_a_log_line_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_line_during_another_log_line_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     """A buffer refuses its own thread's second write inside the first: the line was lost, with a traceback."""
 
     class Raw(io.RawIOBase):

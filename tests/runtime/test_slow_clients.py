@@ -83,7 +83,7 @@ def test_requests_beyond_the_rate_wait(serve: Serve, connect: Connect, monkeypat
     assert time.monotonic() - started > 0.7
 
 
-def test_the_client_with_the_most_connections_loses_its_oldest(serve: Serve, connect: Connect) -> None:
+def test_client_with_the_most_connections_loses_its_oldest(serve: Serve, connect: Connect) -> None:
     """A client that opens many connections loses its own, not an older one of another client."""
     [port] = serve(connections=4, request_seconds=60.0).ports
     patient = connect(port)
@@ -100,7 +100,7 @@ def test_the_client_with_the_most_connections_loses_its_oldest(serve: Serve, con
         pytest.param(b"GET / HTTP/1.1\r\na:", id="headers"),
     ],
 )
-def test_a_request_sent_byte_by_byte_ends_at_the_deadline(serve: Serve, connect: Connect, piece: bytes) -> None:
+def test_request_sent_byte_by_byte_ends_at_the_deadline(serve: Serve, connect: Connect, piece: bytes) -> None:
     """A client that sends byte by byte has no more time than any other."""
     client = connect(serve(request_seconds=0.3).ports[0])
     started = time.monotonic()
@@ -140,7 +140,7 @@ def test_each_request_on_a_connection_has_its_own_deadline(serve: Serve, connect
         pytest.param(ASK[:-2] + b"a: b\r\n" * 9000 + b"\r\n", id="more headers, all at once"),
     ],
 )
-def test_a_head_that_is_too_long_is_rejected(serve: Serve, connect: Connect, request_: bytes) -> None:
+def test_head_that_is_too_long_is_rejected(serve: Serve, connect: Connect, request_: bytes) -> None:
     """The server answers 400 and closes the connection."""
     [port] = serve(header_bytes=1024).ports
     client = connect(port)
@@ -150,7 +150,7 @@ def test_a_head_that_is_too_long_is_rejected(serve: Serve, connect: Connect, req
     assert asked(port)
 
 
-def test_a_head_of_the_maximum_size_is_accepted_each_time(serve: Serve, connect: Connect) -> None:
+def test_head_of_the_maximum_size_is_accepted_repeatedly(serve: Serve, connect: Connect) -> None:
     """The limit is for each request of a connection."""
     client = connect(serve(header_bytes=1024).ports[0])
     for _ in range(2):
@@ -158,7 +158,7 @@ def test_a_head_of_the_maximum_size_is_accepted_each_time(serve: Serve, connect:
         assert answered(client)
 
 
-def test_a_connection_that_its_client_resets_is_not_kept(serve: Serve, connect: Connect) -> None:
+def test_connection_that_its_client_resets_is_not_kept(serve: Serve, connect: Connect) -> None:
     """The timer of uvicorn for idle connections kept it."""
     server = serve(idle_seconds=60)
     client = connect(server.ports[0])

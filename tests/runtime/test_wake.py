@@ -6,7 +6,7 @@ from provisioner.runtime.rounds import Wake
 from tests.support.clock import FakeClock
 
 
-def test_the_first_who_asked_counts() -> None:
+def test_time_of_a_wake_is_that_of_the_first_call() -> None:
     """What came later waited less long."""
     clock = FakeClock()
     wake = Wake(clock)
@@ -19,7 +19,7 @@ def test_the_first_who_asked_counts() -> None:
     assert wake.asked_seconds_ago() == 5
 
 
-def test_it_is_asked_once() -> None:
+def test_time_of_a_wake_is_returned_once() -> None:
     """The next round has events of its own."""
     clock = FakeClock()
     wake = Wake(clock)

@@ -24,13 +24,13 @@ from tests.workloads.test_leaderworkerset import recorded
 STRANGE: tuple[Any, ...] = (None, True, -1, 0, 10**30, 1.5, "", "x" * 1000, "-", "\ud800", [], [None], {}, {"": {}})
 
 
-def test_every_kind_is_read() -> None:
+def test_every_kind_has_a_reader_and_jobs_come_last() -> None:
     """Plain Jobs come last, for pods of other kinds may be pods of Jobs."""
     assert KINDS.keys() == {*WorkloadKind}
     assert [*KINDS.values()][-1] is PLAIN_JOB
 
 
-def test_every_kind_can_be_planned() -> None:
+def test_templates_of_every_kind_are_found() -> None:
     """It is known where its templates are."""
     kinds = [kind for kind in WorkloadKind if kind.has_pods]
     paths = {templates_of(kind, {"spec": {"replicatedJobs": [{}], "workerGroupSpecs": [{}]}})[0].path for kind in kinds}
@@ -53,7 +53,7 @@ def _said(kind: Kind, raw: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=[*KINDS])
-def test_whatever_stands_in_an_object_a_record_or_one_error_comes_out(kind: Kind) -> None:
+def test_any_value_in_an_object_results_in_a_record_or_an_error(kind: Kind) -> None:
     """Each place, with each kind of value there; of the object, and of a pod's metadata."""
     asks = {constants.SERVE: "true"}
     references = [job_reference("nightly", kind="CronJob")]
@@ -96,7 +96,7 @@ def test_succeeded_child_jobs_are_read_from_the_status(succeeded: object, want: 
     ("spec", "want"),
     [({}, 0), ({"activeDeadlineSeconds": 3600}, 3600), ({"activeDeadlineSeconds": "3600"}, 0)],
 )
-def test_the_deadline_of_a_job_is_read(spec: dict[str, Any], want: int) -> None:
+def test_deadline_of_a_job_is_read(spec: dict[str, Any], want: int) -> None:
     metadata = {"namespace": "research", "name": "train", "uid": "u"}
     raw = {"metadata": metadata, "spec": {"replicatedJobs": [{"name": "a", "template": {"spec": spec}}]}}
     assert parse_jobset(raw).groups[0].deadline_seconds == want
@@ -118,7 +118,7 @@ def test_the_deadline_of_a_job_is_read(spec: dict[str, Any], want: int) -> None:
         ),
     ],
 )
-def test_the_condition_says_when(status: dict[str, Any], want: datetime | None) -> None:
+def test_time_of_suspension_is_that_of_the_condition(status: dict[str, Any], want: datetime | None) -> None:
     """Whatever else is in the status."""
     metadata = {"namespace": "research", "name": "train", "uid": "u"}
     assert parse_jobset({"metadata": metadata, "spec": {}, "status": status}).suspension_changed_at == want

@@ -75,7 +75,7 @@ class Ray(World):
             self.bind()
 
 
-def test_pools_follow_the_replicas_from_none_to_four_to_one() -> None:
+def test_pools_follow_the_number_of_replicas() -> None:
     world = Ray()
     world.scale()
     world.turn()
@@ -94,7 +94,7 @@ def test_pools_follow_the_replicas_from_none_to_four_to_one() -> None:
     assert world.pools == {}
 
 
-def test_a_replica_that_is_made_anew_has_the_pool_of_the_one_that_lost_a_host() -> None:
+def test_recreated_replica_gets_the_pool_of_its_predecessor() -> None:
     world = Ray()
     world.scale(("tpus-a", 0), ("tpus-b", 1))
     world.turn()
@@ -126,12 +126,12 @@ def test_pods_of_an_old_kuberay_are_reported_on_the_cluster() -> None:
         ({"replicas": 3, "suspend": True}, 0),
     ],
 )
-def test_how_many_replicas_a_group_has_and_one_host_by_default(fields: JSON, replicas: int) -> None:
+def test_replicas_of_a_group_are_within_its_bounds(fields: JSON, replicas: int) -> None:
     assert replicas_of(fields) == replicas
     assert [each.parallelism for each in parse_raycluster(raw_raycluster(numOfHosts=None)).groups] == [1]
 
 
-def test_a_cluster_that_is_suspended_or_run_by_others_has_no_demand() -> None:
+def test_cluster_that_is_suspended_or_managed_elsewhere_has_no_demand() -> None:
     raw = raw_raycluster(replicas=1)
     assert parse_raycluster({**raw, "spec": {**raw["spec"], "suspend": True}}).suspended
     managed = {**raw["spec"], "managedBy": "kueue.x-k8s.io/multikueue"}
