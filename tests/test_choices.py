@@ -1,4 +1,4 @@
-"""Choices of capacity, as people write them; waits."""
+"""Capacity choices in the form that users write; waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from provisioner.model.choices import CapacityChoice, parse_choices, parse_zones
 
 ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
 SPOT = CapacityChoice(kind=CapacityKind.SPOT)
-#: Why, and both ways out.
+#: Reason, and both alternatives.
 NOT_SERVED = ("queued capacity is not supported; use flex-start, or let Kueue request slices by ProvisioningRequests",)
 
 
@@ -62,7 +62,7 @@ def reserved(path: str, zone: str = "") -> CapacityChoice:
     ],
 )
 def test_valid_choices_are_read(text: str, want: tuple[CapacityChoice, ...]) -> None:
-    """One table for the whole grammar."""
+    """The cases cover the whole grammar."""
     assert parse_choices(text) == want
 
 
@@ -148,18 +148,18 @@ _TERMS = st.one_of(
 _WRITTEN = st.one_of(_TERMS, st.tuples(_TERMS, _ZONES).map("@".join))
 
 
-@pytest.mark.timeout(30)  # examples made by chance
+@pytest.mark.timeout(30)  # many random examples
 @settings(max_examples=20)
 @given(st.lists(_WRITTEN, max_size=6, unique=True))
 def test_choices_are_shown_as_they_are_written(parts: list[str]) -> None:
-    """Each part is one choice; its words are the part's, with blanks for the signs."""
+    """Each part is one choice. The text of a choice is its part, with blanks instead of the signs."""
     choices = parse_choices(", ".join(parts))
     assert len(choices) == len(parts)
     for part, choice in zip(parts, choices, strict=True):
         assert str(choice) == part.replace("reservation/", "reservation ", 1).replace("@", " in ")
 
 
-#: Texts that are nearly right are where mistakes would hide.
+#: Texts that are almost valid are the most likely to show mistakes.
 _TEXTS = st.one_of(
     st.text(max_size=40),
     st.lists(

@@ -1,4 +1,4 @@
-"""Variables that look like options and are none, and values that count as others."""
+"""Variables that look like options, and values that are replaced."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tests.support.settings import REQUIRED
     ],
 )
 def test_unknown_variable_is_reported_with_the_nearest_option(name: str, words: str) -> None:
-    """What is far from every option is somebody else's."""
+    """A variable that is similar to no option belongs to another program."""
     found = warnings_about_environment({**REQUIRED, name: "x"})
     assert len(found) == (1 if words else 0)
     assert all(each.startswith(f"{name} is ") and words in each for each in found)
 
 
 def test_option_is_not_reported() -> None:
-    """Those are read, however near to each other their names are."""
+    """Names of options may be similar to each other."""
     assert warnings_about_environment({option.variable: "" for option in OPTIONS}) == ()
 
 

@@ -176,7 +176,7 @@ def test_other_holder_expires_by_the_clock_of_this_process(kube: FakeKube, clock
     ],
 )
 def test_invalid_duration_of_a_holder_is_replaced(kube: FakeKube, clock: FakeClock, fields: dict[str, Any]) -> None:
-    """Neither immediately, nor after more than the default duration."""
+    """The holder must not be replaced immediately, and must not block candidates indefinitely."""
     kube.put_object(OURS, held_by("other", **fields))
     candidate = Candidate(kube, clock).step()
     clock.advance(29)
@@ -452,7 +452,7 @@ def test_lease_of_the_go_provisioner_is_held_only_with_the_own_lease(kube: FakeK
 
 
 def test_thread_renews_until_release(kube: FakeKube) -> None:
-    """With the real clock. `release` ends the pause of the thread."""
+    """The test uses the real clock. `release` ends the pause of the thread."""
     started = threading.Event()
     elector = LeaseElector(kube, namespace="system", identity="me", on_started=started.set, on_lost=lambda: None)
     elector.start()

@@ -1,4 +1,4 @@
-"""Servers of small apps, for each test."""
+"""Servers with small apps for tests."""
 
 from __future__ import annotations
 

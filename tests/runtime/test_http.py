@@ -1,4 +1,4 @@
-"""The generic server with small apps of its own: hostile clients, failing apps, starts and stops, over real sockets."""
+"""The HTTP server with small apps, over real sockets: hostile clients, failing apps, starts and stops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.waiting import wait_for
 
 
 async def echo(request: Request) -> Response:
-    """Answer with the size of the body."""
+    """Respond with the size of the body."""
     return PlainTextResponse(str(len(await request.body())))
 
 
@@ -46,7 +46,7 @@ def answer(port: int, request: bytes, *, half_close: bool = False) -> bytes:
 
 
 def test_response_has_server_and_date_headers(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server says its name and the date, and nothing of the library, whose variables are not read."""
+    """The library's headers are absent, and its environment variables are ignored."""
     monkeypatch.setenv("WEB_CONCURRENCY", "many")
     [port] = serve().ports
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
@@ -59,7 +59,7 @@ def test_response_has_server_and_date_headers(serve: Serve, monkeypatch: pytest.
 
 
 def test_two_apps_are_served_by_one_thread(serve: Serve) -> None:
-    """Each address has its own app; all of them are served by one thread."""
+    """Each address has its own app, and both share the event loop."""
     before = set(threading.enumerate())
     first, second = serve(hello, ECHO).ports
     assert len(set(threading.enumerate()) - before) == 1
@@ -96,7 +96,7 @@ _CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     ],
 )
 def test_bad_request_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], request_: bytes, status: int) -> None:
-    """It gets one answer, its connection ends, nothing is logged or printed, and the next client is served."""
+    """The client gets one response, the connection ends, no line is logged, and the next client is served."""
     [port] = serve(ECHO, body_bytes=100).ports
     capfd.readouterr()
     with capture_logs() as lines:
@@ -104,7 +104,7 @@ def test_bad_request_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str]
     assert answered.startswith(f"HTTP/1.1 {status} ".encode())
     assert answered.count(b"HTTP/1.1") == 1
     assert lines == []
-    # One of just the limit is read.
+    # A body of the maximum size is read.
     assert answer(port, b"POST / HTTP/1.0\r\nContent-Length: 100\r\n\r\n" + b"a" * 100).endswith(b"\r\n\r\n100")
     assert capfd.readouterr() == ("", "")
 
@@ -120,7 +120,7 @@ def test_total_size_of_large_bodies_is_limited(serve: Serve, monkeypatch: pytest
         assert [each[9:12] for each in answers] == [b"503", b"200"]
         first.sendall(b"a" * 100_000)
         assert read_all(first).endswith(b"100000")
-    # The room of a request is free again after its answer, and after the end of its connection.
+    # The size of a request is released after its response, and when its connection ends.
     wait_for(lambda: answer(port, large + b"a" * 100_000).endswith(b"100000"))
 
 
@@ -140,7 +140,7 @@ _PIPELINED = (
 @settings(max_examples=60, deadline=None)
 @given(cuts=st.sets(st.integers(1, len(_PIPELINED) - 1)))
 def test_pipelined_requests_are_separated_at_any_cut(cuts: set[int]) -> None:
-    """Bodies that look like requests are bodies, and what comes behind the last request is nothing."""
+    """Bodies that look like requests are bodies. Bytes after the last request are ignored."""
 
     async def play() -> bytes:
         written = Written()
@@ -172,7 +172,7 @@ _FRAGMENTS = [
 @settings(max_examples=300, deadline=None)
 @given(pieces=st.lists(st.sampled_from(_FRAGMENTS), max_size=14), cut=st.integers(1, 400))
 def test_any_bytes_raise_no_exception_and_keep_no_task(pieces: list[bytes], cut: int) -> None:
-    """Nothing leaves the protocol as an exception, what is kept is bounded, and nothing is answered after the end."""
+    """The kept data are bounded, and the last response is the one that closes the connection."""
     sent = b"".join(pieces)
 
     async def play() -> bytes:
@@ -207,7 +207,7 @@ def make_connection(limits: Limits) -> _Connection:
 
 
 class Written(asyncio.Transport):
-    """Keeps what is written."""
+    """Keeps the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,17 +227,17 @@ class Written(asyncio.Transport):
         return self.closed.is_set()
 
     def pause_reading(self) -> None:
-        """Nothing is read here."""
+        """Do nothing: no data are read from this transport."""
 
     def resume_reading(self) -> None:
-        """Nothing is read here."""
+        """Do nothing: no data are read from this transport."""
 
 
 @pytest.mark.parametrize(
     "sent", [b"", b"GET / HT", _SIZED + b"3\r\n\r\na"], ids=["nothing", "half a request", "half a body"]
 )
 def test_client_that_closes_before_its_request_gets_no_response(serve: Serve, sent: bytes) -> None:
-    """One that closes its half before its request is whole gets nothing, and no log line."""
+    """The client closes its sending half before the request is complete, which causes no log line."""
     [port] = serve(ECHO, request_seconds=60.0).ports
     with capture_logs() as lines:
         assert answer(port, sent, half_close=True) == b""
@@ -245,7 +245,7 @@ def test_client_that_closes_before_its_request_gets_no_response(serve: Serve, se
 
 
 def test_responses_that_are_not_read_are_created_once(serve: Serve) -> None:
-    """A client that sends a thousand requests and reads nothing costs one answer in memory, and its connection ends."""
+    """A client that sends 1,000 requests without reading needs the memory of one response, and its connection ends."""
     made = 0
 
     async def large(scope: Scope, receive: Receive, send: Send) -> None:
@@ -262,12 +262,12 @@ def test_responses_that_are_not_read_are_created_once(serve: Serve) -> None:
         assert any(not server._servers[0].server_state.connections or pause.wait(0.05) for _ in range(200))
         with contextlib.suppress(ConnectionResetError):
             assert len(read_all(client)) < 20_000_000
-    # The second waits until the first is taken.
+    # The second response waits until the first is read.
     assert made == 2
 
 
 def test_error_of_an_app_is_a_500_and_one_log_line(serve: Serve) -> None:
-    """And one log line, which says what was asked."""
+    """The log line contains the path of the request."""
 
     async def fail(_scope: Scope, _receive: Receive, _send: Send) -> None:
         raise ZeroDivisionError
@@ -281,7 +281,7 @@ def test_error_of_an_app_is_a_500_and_one_log_line(serve: Serve) -> None:
 
 
 def test_every_log_line_is_in_json(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
-    """At the level debug too, whatever is written from start to stop is JSON in our form."""
+    """Also at level debug, from start to stop."""
     logs.configure("debug", force_json=True)
     server = serve()
     [port] = server.ports
@@ -293,7 +293,7 @@ def test_every_log_line_is_in_json(serve: Serve, capsys: pytest.CaptureFixture[s
 
 
 def test_stop_does_not_wait_for_clients_or_apps(serve: Serve) -> None:
-    """An app that hangs, a client that reads nothing, one that says nothing: stop ends them all within its bound."""
+    """`stop` ends an app that hangs, a client that does not read, and a silent client within its time-out."""
     entered = threading.Event()
 
     async def hang(scope: Scope, receive: Receive, send: Send) -> None:
@@ -315,9 +315,9 @@ def test_stop_does_not_wait_for_clients_or_apps(serve: Serve) -> None:
         client.close()
 
 
-@pytest.mark.timeout(30)  # six servers, each of which takes its time to end
+@pytest.mark.timeout(30)  # six servers, each of which takes time to end
 def test_stopped_servers_leave_no_thread_and_no_socket(serve: Serve) -> None:
-    """No thread and no socket, however often."""
+    """The server is started and stopped several times."""
 
     def once() -> None:
         server = serve()
@@ -326,7 +326,7 @@ def test_stopped_servers_leave_no_thread_and_no_socket(serve: Serve) -> None:
 
     once()
     gc.collect()
-    # What other tests have left may end meanwhile.
+    # Threads of other tests may end at the same time.
     threads, descriptors = set(threading.enumerate()), len([*Path("/proc/self/fd").iterdir()])
     for _ in range(5):
         once()
@@ -336,7 +336,7 @@ def test_stopped_servers_leave_no_thread_and_no_socket(serve: Serve) -> None:
 
 
 def test_host_that_is_too_long_is_named_in_the_error() -> None:
-    """It is named, as any other host that cannot be served."""
+    """The error is the same as for other hosts that cannot be served."""
     host = "a" * 64
     with pytest.raises(ServerError, match=f"'{host}:0' cannot be served"):
         HttpServer({Address(host, 0): hello}, name="a-server").start()

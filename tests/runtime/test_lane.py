@@ -1,4 +1,4 @@
-"""Lanes: their bounds on requests that are answered or wait, and the turns of flows."""
+"""Lanes: limits on running and waiting requests, and the alternation of flows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def settle() -> None:
 
 
 async def held(lane: Lane, go_on: asyncio.Event, weight: int = 1) -> asyncio.Task[None]:
-    """Take a place until the event."""
+    """Occupy a place until the event is set."""
 
     async def hold() -> None:
         async with lane.place(weight):
@@ -55,7 +55,7 @@ def test_full_lane_raises_busy_and_an_empty_one_accepts_any_weight():
 
 
 def test_request_that_waits_too_long_raises_busy_and_frees_its_weight(monkeypatch: pytest.MonkeyPatch):
-    """A place may be kept for longer."""
+    """A place may be occupied for longer."""
     monkeypatch.setattr(lanes, "_PATIENCE_SECONDS", 0.01)
 
     async def play() -> None:
@@ -97,11 +97,11 @@ def test_waiting_flows_alternate():
 
         tasks = [asyncio.ensure_future(hold(flow)) for flow in "aaaabbc"]
         await settle()
-        # A request that has left loses its turn.
+        # A cancelled request loses its position.
         tasks[1].cancel()
         go_on.set()
         await asyncio.wait(tasks)
-        # The first has its place before any of the others waits.
+        # The first request gets its place before the others wait.
         assert order == list("aabcab")
 
     asyncio.run(play())
@@ -120,7 +120,7 @@ def test_full_lane_drops_requests_of_the_heaviest_flow(name: str):
         await settle()
         assert lane._weights["honest"] >= 9
         assert lane._weights.total() == 100
-        # One is cancelled in the step in which it is dropped.
+        # One request is cancelled in the step in which it is dropped.
         flood[-1].cancel()
         go_on.set()
         await asyncio.wait([*flood, *honest])

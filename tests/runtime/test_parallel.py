@@ -1,4 +1,4 @@
-"""Many small calls at once: bounded, in order, and none left behind by one that fails."""
+"""Many small calls at the same time: limited, in order, and complete after a failure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def executor() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_results_are_in_the_order_of_the_items(executor: ThreadPoolExecutor) -> None:
-    """Whichever call ends first."""
+    """The order in which calls end does not matter."""
     for_each: tuple[ForEach, ...] = (one_by_one, Parallel(executor=executor, at_once=3))
     for each in for_each:
         assert each(lambda number: number * number, range(20)) == [number * number for number in range(20)]
@@ -29,7 +29,7 @@ def test_results_are_in_the_order_of_the_items(executor: ThreadPoolExecutor) -> 
 
 
 def test_number_of_concurrent_calls_is_limited(executor: ThreadPoolExecutor) -> None:
-    """Exactly so many meet, and never one more."""
+    """Exactly three calls run at the same time."""
     meeting = threading.Barrier(3, timeout=_PATIENCE_SECONDS)
     lock, now, most = threading.Lock(), 0, 0
 
@@ -47,7 +47,7 @@ def test_number_of_concurrent_calls_is_limited(executor: ThreadPoolExecutor) -> 
 
 
 def test_slow_call_does_not_delay_others(executor: ThreadPoolExecutor) -> None:
-    """The next one begins where any has ended."""
+    """The next call begins when any call has ended."""
     last = threading.Event()
 
     def call(item: int) -> bool:
@@ -59,7 +59,7 @@ def test_slow_call_does_not_delay_others(executor: ThreadPoolExecutor) -> None:
 
 
 def test_failed_call_prevents_new_calls_and_waits_for_those_in_progress(executor: ThreadPoolExecutor) -> None:
-    """Nothing goes on behind the back of who undoes it, and the rest is not begun."""
+    """After the error, no call may interfere with the caller's clean-up."""
     begun, ended = [], []
     both, failed = threading.Barrier(2, timeout=_PATIENCE_SECONDS), threading.Event()
 

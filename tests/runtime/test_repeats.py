@@ -1,4 +1,4 @@
-"""Repeats of a failure: the first is told, then one a minute with their number; or one until its words change."""
+"""Repeats of failures are logged once a minute with their number, or once until the message changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_repeats_are_logged_once_a_minute_with_their_count():
     assert counted.left_out("a") == 0
     for _ in range(500):
         assert counted.left_out("a") is None
-    # Another kind is news.
+    # A failure of another kind is logged.
     assert counted.left_out("b") == 0
     clock.advance(59.9)
     assert counted.left_out("a") is None
@@ -57,7 +57,7 @@ def test_kind_of_a_failure_is_its_type_and_line():
 
 
 def test_lasting_failure_is_logged_until_its_message_changes_or_it_ends() -> None:
-    """And whoever succeeds learns whether it failed before."""
+    """`ended` returns whether the last attempt failed."""
     lasting, told = Lasting(), []
     for words in ("away", "away", "refused", "refused"):
         lasting.fails("read", words, lambda words=words: told.append(words))
@@ -69,7 +69,7 @@ def test_lasting_failure_is_logged_until_its_message_changes_or_it_ends() -> Non
 
 
 def test_number_of_lasting_failures_is_limited() -> None:
-    """Of more, the one that failed longest ago is told again."""
+    """If there are more, the failure that is forgotten is logged again."""
     lasting, told = Lasting(), []
     for number in range(repeats._MAX_LASTING + 1):
         lasting.fails(str(number), "away", lambda: None)

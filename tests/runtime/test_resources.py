@@ -1,4 +1,4 @@
-"""Apps of routes without a server: which requests they answer, and how."""
+"""Responses of an app with routes, without a server."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from provisioner.runtime.resources import client_of, is_json, make_app
 
 
 async def describe(request: Request) -> Response:
-    """Answer with the parts of the request."""
+    """Respond with the parts of the request."""
     return PlainTextResponse(f"{request.path_params.get('name')} {is_json(request)} {client_of(request)}")
 
 
 async def busy(_request: Request) -> Response:
-    """Have no place."""
+    """Raise Busy."""
     raise Busy
 
 

@@ -1,4 +1,4 @@
-"""What is remembered moves along when somebody sets the clock."""
+"""Remembered times are shifted when the machine's clock is set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POOL = PoolName("train-0123456789")
 
 
 def test_nested_times_are_shifted() -> None:
-    """Moments in mappings, in dataclasses inside mappings, and in dataclasses move by the same time."""
+    """Times in mappings, in dataclasses, and in dataclasses in mappings are shifted."""
     failure = Failure(kind=FailureKind.STOCKOUT, message="none left")
     before = Memory(
         unneeded_since={POOL: NOW},
@@ -30,6 +30,6 @@ def test_nested_times_are_shifted() -> None:
 
 
 def test_time_that_means_never_is_not_shifted() -> None:
-    """Before the beginning of time there is none."""
+    """The minimum of datetime cannot be shifted back."""
     never = datetime.min.replace(tzinfo=UTC)
     assert shifted(Memory(unneeded_since={POOL: never}), BACK).unneeded_since == {POOL: never}

@@ -1,4 +1,4 @@
-"""Slow, greedy and silent clients, over real sockets with small limits."""
+"""Slow, greedy and silent clients over real sockets, with small limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Connect = Callable[..., socket.socket]
 
 @pytest.fixture(name="connect")
 def _connect() -> Iterator[Connect]:
-    """Return a function that opens connections, which are closed with the test."""
+    """Return a function that opens connections, which are closed after the test."""
     with contextlib.ExitStack() as stack:
         yield lambda port, **options: stack.enter_context(connect(port, **options))
 
@@ -53,7 +53,7 @@ def asked(port: int, *, source: str = "127.0.0.1") -> bool:
 
 
 def test_silent_connections_beyond_the_limit_are_closed(serve: Serve, connect: Connect) -> None:
-    """The server keeps four of a hundred silent connections, and answers each request in the meantime."""
+    """The server keeps four of 100 silent connections, and answers each request in the meantime."""
     [port] = serve(connections=4, request_seconds=60.0).ports
     clients = []
     for number in range(100):
@@ -62,7 +62,7 @@ def test_silent_connections_beyond_the_limit_are_closed(serve: Serve, connect: C
             assert asked(port)
     assert asked(port)
     assert all(ends(client) for client in clients[:96])
-    # The last request took the place of one of them.
+    # The last request replaced one of them.
     assert 3 <= sum(not _ended_by_now(client) for client in clients) <= 4
 
 
@@ -79,7 +79,7 @@ def test_requests_beyond_the_rate_wait(serve: Serve, connect: Connect, monkeypat
     assert asked(port)
     while read.count(b"hello") < 9:
         read += greedy.recv(65536)
-    # After the fifth three times a quarter of a second.
+    # At least three whole pauses of 0.25 s after the fifth request.
     assert time.monotonic() - started > 0.7
 
 
@@ -121,7 +121,7 @@ def test_request_sent_byte_by_byte_ends_at_the_deadline(serve: Serve, connect: C
 
 
 def test_each_request_on_a_connection_has_its_own_deadline(serve: Serve, connect: Connect) -> None:
-    """The time of a request begins with its first byte; a connection without a request is closed."""
+    """The deadline is that of the first byte; a connection without a request is closed."""
     [port] = serve(request_seconds=0.5, idle_seconds=1).ports
     client, silent = connect(port), connect(port)
     client.sendall(ASK)
@@ -151,7 +151,7 @@ def test_head_that_is_too_long_is_rejected(serve: Serve, connect: Connect, reque
 
 
 def test_head_of_the_maximum_size_is_accepted_repeatedly(serve: Serve, connect: Connect) -> None:
-    """The limit is for each request of a connection."""
+    """The limit applies to each request of a connection."""
     client = connect(serve(header_bytes=1024).ports[0])
     for _ in range(2):
         client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\na: " + b"a" * 900 + b"\r\n\r\n")
@@ -159,13 +159,13 @@ def test_head_of_the_maximum_size_is_accepted_repeatedly(serve: Serve, connect: 
 
 
 def test_connection_that_its_client_resets_is_not_kept(serve: Serve, connect: Connect) -> None:
-    """The timer of uvicorn for idle connections kept it."""
+    """A timer of uvicorn for idle connections kept such connections in memory."""
     server = serve(idle_seconds=60)
     client = connect(server.ports[0])
     client.sendall(ASK)
     assert answered(client)
     kept = weakref.ref(next(iter(server._servers[0].server_state.connections)))
-    # Zero seconds to linger: the end is a reset.
+    # With a linger time of zero, closing sends a reset.
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
     wait_for(lambda: gc.collect() >= 0 and kept() is None)

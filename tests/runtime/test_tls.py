@@ -1,4 +1,4 @@
-"""TLS: handshakes that never end, certificates that change, clients that speak something else, over real sockets."""
+"""TLS over real sockets: handshakes that do not end, certificates that change, and clients without TLS."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_request_together_with_the_end_of_the_handshake_is_answered(serve: Serve
                 plain.sendall(outgoing.read())
                 incoming.write(plain.recv(65536))
         client.write(ASK)
-        # The end of the handshake and the request in one piece.
+        # The end of the handshake and the request are sent together.
         plain.sendall(outgoing.read())
         text = b""
         while b"hello" not in text:

@@ -1,4 +1,4 @@
-"""An event that knows when it was first asked for."""
+"""Event with the time of its first call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.support.clock import FakeClock
 
 
 def test_time_of_a_wake_is_that_of_the_first_call() -> None:
-    """What came later waited less long."""
+    """Later calls have waited for a shorter time."""
     clock = FakeClock()
     wake = Wake(clock)
     assert wake.asked_seconds_ago() is None
@@ -20,7 +20,7 @@ def test_time_of_a_wake_is_that_of_the_first_call() -> None:
 
 
 def test_time_of_a_wake_is_returned_once() -> None:
-    """The next round has events of its own."""
+    """The next round counts from its own events."""
     clock = FakeClock()
     wake = Wake(clock)
     wake.set()

@@ -1,4 +1,4 @@
-"""Every kind of workloads has what each part of the program asks of it."""
+"""Each kind of workloads has the parts that the program needs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ from provisioner.workloads.pods import claim_of
 from tests.support.objects import job_reference, raw_buffer, raw_job, raw_jobset, raw_raycluster, raw_request
 from tests.workloads.test_leaderworkerset import recorded
 
-#: Of each type something that JSON can have, and what Kubernetes would not.
+#: Values of each JSON type that Kubernetes would not accept.
 STRANGE: tuple[Any, ...] = (None, True, -1, 0, 10**30, 1.5, "", "x" * 1000, "-", "\ud800", [], [None], {}, {"": {}})
 
 
 def test_every_kind_has_a_reader_and_jobs_come_last() -> None:
-    """Plain Jobs come last, for pods of other kinds may be pods of Jobs."""
+    """Plain Jobs come last, because pods of other kinds may also belong to a Job."""
     assert KINDS.keys() == {*WorkloadKind}
     assert [*KINDS.values()][-1] is PLAIN_JOB
 
 
 def test_templates_of_every_kind_are_found() -> None:
-    """It is known where its templates are."""
     kinds = [kind for kind in WorkloadKind if kind.has_pods]
     paths = {templates_of(kind, {"spec": {"replicatedJobs": [{}], "workerGroupSpecs": [{}]}})[0].path for kind in kinds}
     assert len(paths) == len(kinds)
@@ -54,7 +53,7 @@ def _said(kind: Kind, raw: Any) -> str:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=[*KINDS])
 def test_any_value_in_an_object_results_in_a_record_or_an_error(kind: Kind) -> None:
-    """Each place, with each kind of value there; of the object, and of a pod's metadata."""
+    """Each field of an object, and of a pod's metadata, is replaced by a value of each type."""
     asks = {constants.SERVE: "true"}
     references = [job_reference("nightly", kind="CronJob")]
     whole = {
@@ -119,6 +118,5 @@ def test_deadline_of_a_job_is_read(spec: dict[str, Any], want: int) -> None:
     ],
 )
 def test_time_of_suspension_is_that_of_the_condition(status: dict[str, Any], want: datetime | None) -> None:
-    """Whatever else is in the status."""
     metadata = {"namespace": "research", "name": "train", "uid": "u"}
     assert parse_jobset({"metadata": metadata, "spec": {}, "status": status}).suspension_changed_at == want

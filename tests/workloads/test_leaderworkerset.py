@@ -1,7 +1,7 @@
-"""LeaderWorkerSets and the places of their pods, read from what the real controller makes and from worse.
+"""Reads LeaderWorkerSets and their pods, both recorded and invalid ones.
 
-tests/data/leaderworkerset has what it made of a set of two groups, with names in place of UIDs. That today's release
-makes the same is shown by tests/e2e/test_leaderworkersets.py alone, as far as the provisioner goes by it.
+tests/data/leaderworkerset has objects that the controller created for a set of two groups, with names instead of UIDs.
+tests/e2e/test_leaderworkersets.py checks that the current release creates the same fields.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def raw_pod(
 
 
 def place_of(raw: Any) -> Claim | None:
-    """Return what is read of a pod's place."""
+    """Return the claim of a pod."""
     return LEADER_WORKER_SET.claim_of(mapping(mapping(raw).get("metadata")))
 
 
 def test_recorded_set_is_read_completely() -> None:
-    """Replicas, size, chips, and selectors; both templates are one here."""
+    """The set has one template for leaders and workers."""
     found = parse_leaderworkerset(recorded("LeaderWorkerSet", "serve"))
     assert found.full_name == (WorkloadKind.LEADER_WORKER_SET, "serving", "serve")
     assert (found.uid, found.suspended, found.finished, found.lives) == ("uid-of-lws-serve", False, False, True)
@@ -88,7 +88,6 @@ def test_recorded_set_is_read_completely() -> None:
 
 
 def test_every_recorded_pod_has_its_group_and_index() -> None:
-    """Leaders and workers, as the controller makes them."""
     places = {}
     for pod in (one for one in RECORDED if one["kind"] == "Pod"):
         claim = place_of(pod)
@@ -126,7 +125,7 @@ def test_every_recorded_pod_has_its_group_and_index() -> None:
     ],
 )
 def test_claim_of_a_pod_needs_matching_owner_and_label(raw: dict[str, Any], want: tuple[str, str, int] | None) -> None:
-    """The controller reference and the names have to agree with the label; indexes in labels count for nothing."""
+    """The controller reference and the names must match the label; indexes in labels are ignored."""
     raw["metadata"]["labels"] |= {
         "leaderworkerset.sigs.k8s.io/group-index": "7",
         "leaderworkerset.sigs.k8s.io/worker-index": "0",
@@ -146,7 +145,7 @@ def test_claim_of_a_pod_needs_matching_owner_and_label(raw: dict[str, Any], want
     ],
 )
 def test_size_of_a_group_is_that_of_the_pod(size: str, want: int) -> None:
-    """It is the pod's own: a rolling update may give groups of one set different sizes."""
+    """During a rolling update, groups of one set may have different sizes."""
     raw = raw_pod("a-0", owner="a", **{constants.LWS_SIZE: size})
     claim = place_of(raw)
     assert claim is not None
@@ -170,7 +169,7 @@ def test_size_of_a_group_is_that_of_the_pod(size: str, want: int) -> None:
     ],
 )
 def test_additional_groups_are_those_of_max_surge(replicas: int, surge: Any, want: int) -> None:
-    """As the controller counts maxSurge."""
+    """The controller counts maxSurge in the same way."""
     strategy = {"rollingUpdateConfiguration": {"maxSurge": surge}}
     (group,) = parse_leaderworkerset(raw_set(replicas=replicas, rolloutStrategy=strategy)).groups
     assert group.surge == want
@@ -185,7 +184,7 @@ def test_additional_groups_are_those_of_max_surge(replicas: int, surge: Any, wan
     ],
 )
 def test_set_above_a_limit_has_a_problem(change: dict[str, Any], words: str) -> None:
-    """The bounds are those of JobSets."""
+    """The limits are those of JobSets."""
     raw = raw_set(replicas=change.get("replicas", 2))
     template = raw["spec"]["leaderWorkerTemplate"]
     template["size"] = change.get("size", 2)
@@ -206,7 +205,7 @@ def test_set_at_its_limits_is_served_and_missing_numbers_are_one() -> None:
 
 
 def test_template_of_workers_is_ignored_in_a_set_without_workers() -> None:
-    """Groups of one pod have a leader alone."""
+    """Groups of one pod have only a leader."""
     raw = raw_set()
     template = raw["spec"]["leaderWorkerTemplate"]
     template["leaderTemplate"] = copy.deepcopy(template["workerTemplate"])
@@ -229,7 +228,7 @@ def test_template_of_workers_is_ignored_in_a_set_without_workers() -> None:
     ],
 )
 def test_group_that_is_not_one_slice_has_a_problem(chips: tuple[int, int], subgroup_size: int, want: str) -> None:
-    """It gets no pool, and an Event with these words."""
+    """An Event contains the message, and no pool is created."""
 
     def template(count: int) -> dict[str, Any]:
         limits = {constants.TPU_RESOURCE: str(count)} if count else {}
@@ -258,7 +257,7 @@ def test_group_that_is_not_one_slice_has_a_problem(chips: tuple[int, int], subgr
 def test_roles_of_a_disaggregatedset_that_share_a_node_pool_are_not_served(
     key: str, label: str, *, served: bool
 ) -> None:
-    """The affinity is what LeaderWorkerSet 0.10 writes for its placementPolicy."""
+    """The affinity is that of LeaderWorkerSet 0.10 for its placementPolicy."""
     raw = raw_set()
     rules = [{"key": each, "operator": "In", "values": ["x"]} for each in (label, "disaggregatedset.x-k8s.io/slice")]
     term = {"labelSelector": {"matchExpressions": rules}, "topologyKey": key}
@@ -269,7 +268,7 @@ def test_roles_of_a_disaggregatedset_that_share_a_node_pool_are_not_served(
 
 
 def test_group_of_a_pod_is_that_of_its_controller() -> None:
-    """The same key for the leader and its workers, which is the one that the controller labels them with."""
+    """Leader and workers have the same key, which is also the controller's label."""
     leader, worker = recorded("Pod", "serve-1"), recorded("Pod", "serve-1-1")
     for raw, index in ((leader, 0), (worker, 1)):
         pod = parse_pod(raw)
@@ -280,7 +279,7 @@ def test_group_of_a_pod_is_that_of_its_controller() -> None:
 
 
 def test_pod_of_a_set_with_a_label_of_a_jobset_belongs_to_the_set() -> None:
-    """A template may carry any label, also that of a JobSet; what controls the pod decides."""
+    """A template may have any label, including those of JobSets; the pod's controller decides."""
     raw = recorded("Pod", "serve-1-1")
     raw["metadata"]["labels"][constants.JOBSET_NAME] = "train"
     claim = claim_of(raw["metadata"])
@@ -289,7 +288,7 @@ def test_pod_of_a_set_with_a_label_of_a_jobset_belongs_to_the_set() -> None:
 
 
 def test_pod_of_a_jobset_with_a_label_of_a_set_belongs_to_the_jobset() -> None:
-    """A template may carry any label; what controls the pod decides."""
+    """A template may have any label; the pod's controller decides."""
     raw = raw_pod("serve-1", owner="serve-1", kind="Job", api_version="batch/v1", of="serve")
     raw["metadata"]["labels"][constants.JOBSET_NAME] = "train"
     claim = claim_of(raw["metadata"])

@@ -1,4 +1,4 @@
-"""RayClusters: their worker groups, the places of their pods, and what becomes of their slices as they scale."""
+"""RayClusters: their worker groups, the groups of their pods, and their slices when they are scaled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JSON = dict[str, Any]
 
 
 def raw_worker(replica: str, number: int | None, host: int) -> JSON:
-    """Return the pod of one host of a replica of group "tpus"; without a number from an old KubeRay."""
+    """Return the pod of one host of a replica in group "tpus"; without a number, as of an old KubeRay."""
     owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "ray", "uid": "uid-of-ray", "controller": True}
     labels = {constants.RAY_CLUSTER_NAME: "ray", constants.RAY_GROUP: "tpus"}
     if number is not None:
@@ -35,7 +35,7 @@ class Ray(World):
     """A world with a RayCluster "ray", whose replicas have two hosts."""
 
     def scale(self, *replicas: tuple[str, int]) -> None:
-        """Let there be exactly these replicas, by name and number; what runs goes on."""
+        """Set the replicas, by name and number; existing pods remain."""
         self.workloads = {}
         cluster = parse_raycluster(raw_raycluster(replicas=len(replicas)))
         self.workloads[cluster.uid] = cluster
@@ -54,7 +54,7 @@ class Ray(World):
         return pod
 
     def bind(self) -> None:
-        """Bind the pods of each replica to a pool, as their affinity asks."""
+        """Bind the pods of each replica to one pool, as their affinity requires."""
         busy = {pod.node_name.rpartition("-")[0] for pod in self.pods.values() if pod.node_name}
         free = [name for name in sorted({node.pool_name for node in self.nodes.values()}) if f"gke-{name}" not in busy]
         for leader in [pod for pod in self.pods.values() if pod.completion_index == 0 and not pod.node_name]:
@@ -67,7 +67,7 @@ class Ray(World):
                 self.put_worker(raw)
 
     def turn(self, rounds: int = 4, seconds: float = 1.0) -> None:
-        """Let GKE and the scheduler do their part."""
+        """Simulate GKE and the scheduler for some rounds."""
         for _ in range(rounds):
             self.step(seconds=seconds)
             self.finish_creates()
