@@ -8,7 +8,7 @@ from provisioner.kube.protocol import ANSWER_BYTES, PAGE_BYTES
 from provisioner.model import bounds
 
 
-def test_the_page_has_each_bound() -> None:
+def test_page_has_each_limit() -> None:
     """A bound that changes has to change there."""
     text = Path("docs/security.md").read_text(encoding="utf-8")
     section = text.partition("## Bounds on what users write")[2].partition("\n## ")[0]

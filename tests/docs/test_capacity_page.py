@@ -51,7 +51,7 @@ def _numberless(words: str) -> str:
     return re.sub(r"\d+", "N", re.sub(r"; place \d+ of \d+ in the line", "", words))
 
 
-def test_the_page_names_every_setting_of_its_matter() -> None:
+def test_page_names_every_setting_of_its_subject() -> None:
     """Whoever adds a choice, a limit or a list says so on the page."""
     names = list(_OPTIONS)
     wanted = names[names.index(_FIRST) : names.index(_LAST) + 1]
@@ -73,20 +73,20 @@ def test_the_page_names_every_setting_of_its_matter() -> None:
         pytest.param(_refusal(pause_creation=True), id="PAUSE_CREATION"),
     ],
 )
-def test_the_words_of_limits(words: str) -> None:
+def test_page_has_the_messages_of_limits(words: str) -> None:
     """The page has them as pods are told, but for the numbers and the place in the line."""
     assert f"`{_numberless(words)}`" in _numberless(_PAGE)
 
 
 @pytest.mark.parametrize("variable", CHECKS)
-def test_the_words_of_lists(variable: str) -> None:
+def test_page_has_the_messages_of_lists(variable: str) -> None:
     """The page has the first part of them, with a name of its own; the second says what to do."""
     check, name = CHECKS[variable]
     words = re.escape(check(name, written({variable: "none"})).partition(";")[0])
     assert re.search(f"`{words.replace(re.escape(name), '[^`]+')}`", _PAGE)
 
 
-def test_the_buffer_of_the_page_is_the_example() -> None:
+def test_buffer_of_the_page_is_the_example() -> None:
     (text,) = (each for each in re.findall(r"(?s)```yaml\n(.*?)```", _PAGE) if constants.BUFFER_STRATEGY in each)
     template, buffer = yaml.safe_load_all((_EXAMPLES / "capacity-buffer" / "buffer.yaml").read_text("utf-8"))
 
@@ -94,7 +94,7 @@ def test_the_buffer_of_the_page_is_the_example() -> None:
     assert buffer["spec"]["podTemplateRef"] == {"name": template["metadata"]["name"]}
 
 
-def test_the_numbers_of_the_page() -> None:
+def test_numbers_of_the_page_are_those_of_the_code() -> None:
     """Waits are those of the code."""
     stockout, quota = DELAYS[FailureKind.STOCKOUT], DELAYS[FailureKind.QUOTA]
     text = " ".join(_PAGE.split())

@@ -26,7 +26,7 @@ _VARIABLES = frozenset(re.findall(r"\$[({]?([A-Z_]+)", _MAKEFILES))
 _OURS = {"tpu-provisioner": make_frame, "tpu-rehearsal": make_rehearsal_frame}
 
 
-def test_each_block_is_shell() -> None:
+def test_each_block_is_valid_shell() -> None:
     """Bash reads all of them, and runs none."""
     blocks = [each for each in _SHOWN if each.fenced]
     functions = "\n".join(f"block{number}() {{\n{each.text}\n}}" for number, each in enumerate(blocks))
@@ -80,7 +80,7 @@ def _check(words: list[str]) -> None:
 @pytest.mark.parametrize(
     "words", [pytest.param(words, id=f"{each.place} {' '.join(words)}"[:120]) for each, words in _EACH]
 )
-def test_what_a_command_names_exists(words: list[str]) -> None:
+def test_targets_of_commands_exist(words: list[str]) -> None:
     """Our own commands parse, by their own parser; targets and variables of make and modules of Python exist."""
     _check(words)
 
@@ -97,7 +97,7 @@ def test_what_a_command_names_exists(words: list[str]) -> None:
         "python -m tests.simulaton",
     ],
 )
-def test_a_wrong_command_is_found(line: str) -> None:
+def test_wrong_command_is_found(line: str) -> None:
     """Otherwise the test above would pass whatever the pages show."""
     with pytest.raises((AssertionError, click.UsageError)):
         _check(line.split())

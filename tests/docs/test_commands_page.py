@@ -85,7 +85,7 @@ def printed(command: str, capsys: pytest.CaptureFixture[str], person: Callable[[
 
 
 @pytest.mark.parametrize(("command", "output"), EXAMPLES, ids=[command for command, _ in EXAMPLES])
-def test_an_example_prints_what_the_page_shows(
+def test_example_prints_the_output_on_the_page(
     command: str, output: str, capsys: pytest.CaptureFixture[str], world: object
 ) -> None:
     """To the letter."""
@@ -118,7 +118,7 @@ def test_every_command_has_a_section_with_an_example() -> None:
         assert f"tpu-provisioner {name}" in text.partition(f"\n## `{name}`")[2].partition("\n## ")[0]
 
 
-def test_the_page_on_rehearsals_names_every_command() -> None:
+def test_page_on_rehearsals_names_every_command() -> None:
     """Each in a row of its table."""
     text = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| (.+?) \|", text)
@@ -126,7 +126,7 @@ def test_the_page_on_rehearsals_names_every_command() -> None:
     assert named == {*REHEARSAL_COMMANDS}
 
 
-def test_the_exit_codes_are_those_of_the_code() -> None:
+def test_exit_codes_on_the_page_are_those_of_the_code() -> None:
     """One table for all commands."""
     rows = re.findall(r"(?m)^\| (\d+) \| ", PAGE.read_text(encoding="utf-8").partition("## Exit codes")[2])
     assert rows == [str(int(code)) for code in ExitCode]

@@ -10,7 +10,7 @@ _ROOT = Path(__file__).parents[2]
 _PACKAGE = _ROOT / "provisioner"
 
 
-def test_every_file_and_folder_in_the_picture_is_there() -> None:
+def test_every_path_in_the_picture_exists() -> None:
     """A picture that names what was moved is worse than none."""
     words = " ".join(ET.parse(_ROOT / "docs" / "architecture.svg").getroot().itertext())
     named = re.findall(r"[a-z_]+/(?:[a-z_]+(?:/|\.py))?", words)
@@ -19,7 +19,7 @@ def test_every_file_and_folder_in_the_picture_is_there() -> None:
         assert (_PACKAGE / name).exists() or (_PACKAGE / "slices" / name).exists(), name
 
 
-def test_the_life_of_a_slice_is_that_of_the_code() -> None:
+def test_phases_in_the_picture_are_those_of_the_code() -> None:
     """Each phase is drawn."""
     text = (_ROOT / "docs" / "slice-life.txt").read_text(encoding="utf-8")
     drawn = set(re.findall(r"(?m)^(?:box|step) +(\w+)", text))

@@ -25,7 +25,7 @@ _SOURCES: tuple[Path, ...] = _DIAGRAM["SOURCES"]
         ("settings_table.py", "settings.md"),
     ],
 )
-def test_a_page_is_what_the_code_makes(maker: str, page: str) -> None:
+def test_generated_page_is_up_to_date(maker: str, page: str) -> None:
     """Every type, metric, field and option is on its page, and nothing else."""
     made = subprocess.run(
         [sys.executable, str(_ROOT / "docs" / maker)],
@@ -39,7 +39,7 @@ def test_a_page_is_what_the_code_makes(maker: str, page: str) -> None:
 
 
 @pytest.mark.parametrize("source", _SOURCES, ids=lambda source: source.name)
-def test_a_picture_is_what_its_text_makes(source: Path) -> None:
+def test_picture_is_up_to_date_and_on_a_page(source: Path) -> None:
     """And it is on a page."""
     made = _DIAGRAM["draw"](source.read_text(encoding="utf-8"))
     assert made == source.with_suffix(".svg").read_text(encoding="utf-8")

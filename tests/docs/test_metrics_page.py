@@ -24,7 +24,7 @@ def test_every_label_is_explained() -> None:
     assert used - explained == {"version", "scope"}
 
 
-def test_every_metric_that_a_page_names_exists() -> None:
+def test_every_metric_on_a_page_exists() -> None:
     """With the endings that Prometheus adds."""
     there = {family.name for of in (*_ALL, WebhookMetrics) for family in of(version="test").registry.collect()}
     there |= {f"{name}_{end}" for name in there for end in ("total", "bucket", "count", "sum")}

@@ -51,7 +51,7 @@ def test_every_test_exists() -> None:
     assert [each for each in named if each[1] not in there] == []
 
 
-def test_every_path_is_there() -> None:
+def test_every_path_on_a_page_exists() -> None:
     """Whole, within the package, or within the product; what begins with no folder of these is none."""
     named = {each for each in _named(_PATH.pattern) if any((top / each[1].split("/")[0]).is_dir() for top in _FOLDERS)}
     assert len(named) > 50

@@ -26,7 +26,7 @@ def test_every_reason_has_an_entry_in_troubleshooting() -> None:
     assert told - {reason.value for reason in Reason} - {"InstanceTemplateReady"} == set()
 
 
-def test_limits() -> None:
+def test_limits_on_the_page_are_those_of_the_code() -> None:
     """Of names, machines, kinds of machines, tokens and pauses."""
     assert f"| name of a group | {names.NAME_BUDGET} characters" in _PAGE
     assert f"| machines of a group | {bounds.GROUP_NODES:,}" in _PAGE

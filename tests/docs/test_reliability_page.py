@@ -26,7 +26,7 @@ def test_every_assumption_names_a_test() -> None:
         assert _TEST.findall(row.rstrip(" |").rpartition(" | ")[2]), row
 
 
-def test_the_page_names_every_end_to_end_test_of_a_fault() -> None:
+def test_page_names_every_end_to_end_test_of_a_fault() -> None:
     """Whoever adds one says which promise it holds."""
     written = _tests_in(*(_ROOT / "tests" / "e2e" / f"test_{name}.py" for name in _OF_FAULTS))
 

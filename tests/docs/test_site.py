@@ -15,7 +15,7 @@ _BUILD = (sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--kee
 
 
 @pytest.mark.timeout(60)  # Starts Sphinx, which takes three seconds on a machine that does nothing else.
-def test_the_pages_make_a_site(tmp_path: Path) -> None:
+def test_pages_are_a_valid_site(tmp_path: Path) -> None:
     """Each link and anchor leads somewhere, and the navigation to each page. As `make site`, but nothing is drawn."""
     cache = tmp_path / "cache"
     made = subprocess.run(

@@ -15,7 +15,7 @@ _GLOSSARY = (_ROOT / "docs" / "glossary.md").read_text("utf-8")
 _FOLDER = _ROOT / "docs" / "pictures"
 
 
-def test_each_picture_is_there_and_shown() -> None:
+def test_each_picture_exists_and_is_on_the_page() -> None:
     """None is missing, left over, forgotten by the page, or large."""
     names = {f"{name}.webp" for name, *_ in [*PICTURES, (LARGE,)]}
     assert {path.name for path in _FOLDER.iterdir()} == names
@@ -24,7 +24,7 @@ def test_each_picture_is_there_and_shown() -> None:
         assert (_FOLDER / name).stat().st_size <= MOST_BYTES
 
 
-def test_each_state_is_explained_in_the_words_of_the_page() -> None:
+def test_states_have_the_same_text_on_both_pages() -> None:
     """The table lists the states in the page's order, with its words and the phases of the metrics."""
     script = (_ROOT / "provisioner" / "slices" / "page" / "states.js").read_text("utf-8")
     words, helps = (

@@ -44,7 +44,7 @@ def _unmatched(patterns: set[str], names: set[str]) -> tuple[list[str], list[str
     return without, sorted(name for name in names if not any(re.fullmatch(each, name) for each in patterns))
 
 
-def test_each_entry_says_cause_and_what_to_do() -> None:
+def test_each_entry_has_cause_and_remedy() -> None:
     """Somebody reads it at night."""
     for name, body in _entries().items():
         leads = re.findall(r"(?m)^- (Cause|Look|Do)\b", body)
@@ -84,13 +84,13 @@ def _unsaid(quote: str) -> list[str]:
     return [piece for piece in pieces if piece not in vocabulary.words()]
 
 
-def test_each_line_of_readyz_and_healthz_is_said_by_the_code() -> None:
+def test_each_line_of_readyz_and_healthz_is_in_the_code() -> None:
     """No entry is of a line that is no more."""
     assert [name for name in _rows(_READINESS) if _unsaid(name)] == []
 
 
 @pytest.mark.parametrize("page", [_EVENTS, _SYMPTOMS])
-def test_what_is_quoted_is_said_by_the_code(page: str) -> None:
+def test_each_quotation_is_in_the_code(page: str) -> None:
     """Quotations at the beginning of items and rows; three dots and words in capitals stand for what differs."""
     text = (_DOCS / page).read_text("utf-8").partition(_READINESS)[0]
     quoted = [
@@ -103,7 +103,7 @@ def test_what_is_quoted_is_said_by_the_code(page: str) -> None:
         assert _unsaid(quote) == [], quote
 
 
-def test_the_collectors_find_what_is_known_to_be_there() -> None:
+def test_collectors_find_known_names() -> None:
     """A collector that finds nothing would make every page complete."""
     assert len(vocabulary.event_reasons()) >= 17
     assert {"watch\\.failed", "round\\.crashed", "check\\..+"} <= vocabulary.log_events()
