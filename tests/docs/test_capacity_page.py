@@ -1,4 +1,4 @@
-"""docs/capacity.md says what the code says: settings, annotations, choices, and the words that pods are told."""
+"""docs/capacity.md is consistent with the code: settings, annotations, choices, and messages to users."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.support.world import World
 _PAGE = (Path(__file__).parents[2] / "docs" / "capacity.md").read_text(encoding="utf-8")
 _EXAMPLES = Path(__file__).parents[2] / "examples"
 _OPTIONS = {option.variable: option for option in OPTIONS}
-#: The settings that the page is about.
+#: Settings that the page describes.
 _FIRST, _LAST = "ZONES", "PAUSE_CREATION"
 
 
 def _refusal(**limit: Any) -> str:
-    """Return what a pod is told whose slice a limit leaves no room for."""
+    """Return the message to a pod whose slice exceeds a limit."""
     world = World(make_jobset("train", namespace="team-a", replicas=2), settings_=settings(**limit))
     world.step()
     (*_, said) = (notice for notice in world.step().notices if notice.reason == constants.LIMIT_REACHED)
@@ -37,7 +37,7 @@ def _refusal(**limit: Any) -> str:
 
 
 def _refusal_of_buffer(**limit: Any) -> str:
-    """Return the message of the Event on a CapacityBuffer of team-a that a limit leaves no room for."""
+    """Return the message of the Event on a CapacityBuffer of team-a that exceeds a limit."""
     raw = raw_buffer(replicas=2)
     world = Asking(**limit)
     world.templates = {("team-a", "template"): TEMPLATE}
@@ -52,7 +52,7 @@ def _numberless(words: str) -> str:
 
 
 def test_page_names_every_setting_of_its_subject() -> None:
-    """Whoever adds a choice, a limit or a list says so on the page."""
+    """A new choice, limit or list must be described on the page."""
     names = list(_OPTIONS)
     wanted = names[names.index(_FIRST) : names.index(_LAST) + 1]
 
@@ -74,13 +74,13 @@ def test_page_names_every_setting_of_its_subject() -> None:
     ],
 )
 def test_page_has_the_messages_of_limits(words: str) -> None:
-    """The page has them as pods are told, but for the numbers and the place in the line."""
+    """The messages are the same except for numbers and the position in the queue."""
     assert f"`{_numberless(words)}`" in _numberless(_PAGE)
 
 
 @pytest.mark.parametrize("variable", CHECKS)
 def test_page_has_the_messages_of_lists(variable: str) -> None:
-    """The page has the first part of them, with a name of its own; the second says what to do."""
+    """The page has the first part with an example; the second part is the remedy."""
     check, name = CHECKS[variable]
     words = re.escape(check(name, written({variable: "none"})).partition(";")[0])
     assert re.search(f"`{words.replace(re.escape(name), '[^`]+')}`", _PAGE)
@@ -95,7 +95,7 @@ def test_buffer_of_the_page_is_the_example() -> None:
 
 
 def test_numbers_of_the_page_are_those_of_the_code() -> None:
-    """Waits are those of the code."""
+    """The page contains the waits in the code."""
     stockout, quota = DELAYS[FailureKind.STOCKOUT], DELAYS[FailureKind.QUOTA]
     text = " ".join(_PAGE.split())
 

@@ -1,4 +1,4 @@
-"""Pages and pictures that are made from the code are what the code makes now: whoever changes it runs `make docs`."""
+"""Generated pages and pictures are up to date; `make docs` generates them."""
 
 import os
 import runpy
@@ -26,10 +26,10 @@ _SOURCES: tuple[Path, ...] = _DIAGRAM["SOURCES"]
     ],
 )
 def test_generated_page_is_up_to_date(maker: str, page: str) -> None:
-    """Every type, metric, field and option is on its page, and nothing else."""
+    """Every type, metric, field and option is on its page."""
     made = subprocess.run(
         [sys.executable, str(_ROOT / "docs" / maker)],
-        # Of this checkout, whatever the virtual environment has installed.
+        # The code of this checkout, not of an installed package.
         env={**os.environ, "PYTHONPATH": str(_ROOT)},
         check=True,
         capture_output=True,
@@ -40,7 +40,7 @@ def test_generated_page_is_up_to_date(maker: str, page: str) -> None:
 
 @pytest.mark.parametrize("source", _SOURCES, ids=lambda source: source.name)
 def test_picture_is_up_to_date_and_on_a_page(source: Path) -> None:
-    """And it is on a page."""
+    """The picture is generated from its text."""
     made = _DIAGRAM["draw"](source.read_text(encoding="utf-8"))
     assert made == source.with_suffix(".svg").read_text(encoding="utf-8")
     pages = (page.read_text("utf-8") for page in (_ROOT / "docs").glob("*.md"))

@@ -1,4 +1,4 @@
-"""docs/kueue.md and examples/kueue: what Kueue makes of them leads to the pools, conditions and details of the page."""
+"""Kueue's objects for docs/kueue.md and examples/kueue cause the pools, conditions and details on the page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _only(kind: str) -> dict[str, Any]:
 
 
 def _asked(name: str, flavor: str = "v6e", **annotations: str) -> tuple[Asking, int]:
-    """Return a world with the request that Kueue makes for a JobSet, and the number of pods it is for."""
+    """Return a world with Kueue's request for a JobSet, and the number of pods in the request."""
     jobset: dict[str, Any] = yaml.safe_load((_ROOT / "examples" / "kueue" / f"{name}.yaml").read_text("utf-8"))
     (job,) = jobset["spec"]["replicatedJobs"]
     template, spec = job["template"]["spec"]["template"], _FLAVORS[flavor]
@@ -74,7 +74,7 @@ def test_choices_of_the_page_are_those_of_a_request() -> None:
 
 @pytest.mark.parametrize(("name", "pods", "slices"), [("two-slices", 8, 2), ("one-slice", 2, 1)])
 def test_details_of_the_page_are_those_of_a_request(name: str, pods: int, slices: int) -> None:
-    """Of the JobSets of the example; and what the page pins pods by is on the nodes."""
+    """The JobSets are those of the example, and nodes have the labels that the page selects."""
     world, asked = _asked(name)
     assert (asked, len(world.created)) == (pods, slices)
     world.finish_creates()

@@ -16,7 +16,7 @@ _FOLDER = _ROOT / "docs" / "pictures"
 
 
 def test_each_picture_exists_and_is_on_the_page() -> None:
-    """None is missing, left over, forgotten by the page, or large."""
+    """No picture is missing, unused or too large."""
     names = {f"{name}.webp" for name, *_ in [*PICTURES, (LARGE,)]}
     assert {path.name for path in _FOLDER.iterdir()} == names
     assert set(re.findall(r"\]\(pictures/([^)]+)\)", _PAGE)) == names
@@ -25,7 +25,7 @@ def test_each_picture_exists_and_is_on_the_page() -> None:
 
 
 def test_states_have_the_same_text_on_both_pages() -> None:
-    """The table lists the states in the page's order, with its words and the phases of the metrics."""
+    """The table has the page's order of states, its texts, and the phases of the metrics."""
     script = (_ROOT / "provisioner" / "slices" / "page" / "states.js").read_text("utf-8")
     words, helps = (
         dict(re.findall(r'^  (\w+): "([^"]+)",$', part.partition("};")[0], re.MULTILINE))

@@ -1,4 +1,4 @@
-"""MachineConfigs as GKE's autoscaler declares them, of generations that nobody has invented yet."""
+"""MachineConfigs in the form of GKE's autoscaler, of fictitious generations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools to ask for, and ways to talk to a simulator."""
+"""Requests for pools, and clients of a simulator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def slice_pool(name: str = "slice", **changes: Any) -> dict[str, Any]:
 
 
 def empty_pool(name: str = "slice", **config: Any) -> dict[str, Any]:
-    """Return a flex-start slice, which begins without nodes."""
+    """Return a flex-start slice, which is created without nodes."""
     return slice_pool(
         name,
         initialNodeCount=0,
