@@ -61,7 +61,7 @@ TRUSTED_GROUP_NAMESPACE = "node-restriction.kubernetes.io/tpu-node-group-namespa
 
 # --- KubeRay -----------------------------------------------------------------------------------------------------
 #: Labels of a RayCluster's pods: cluster name, worker group, number and name of the replica, and host index. The last
-#: three exist only in groups of several hosts.
+#: two exist only in groups of several hosts.
 RAY_CLUSTER_NAME = "ray.io/cluster"
 RAY_GROUP = "ray.io/group"
 RAY_REPLICA_INDEX = "ray.io/worker-group-replica-index"
@@ -139,7 +139,7 @@ COMPUTE_CLASS = "cloud.google.com/compute-class"
 GPU_ACCELERATOR = "cloud.google.com/gke-accelerator"
 PREEMPTIBLE = "cloud.google.com/gke-preemptible"
 HOSTNAME = "kubernetes.io/hostname"
-#: Prefixes of taints that depend on a node's health, on a cordon, or on its age of some minutes.
+#: Prefixes of taints that follow a node's health, a cordon, or the registration of the node.
 NODE_CONDITION_TAINT_PREFIXES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 ZONE = "topology.kubernetes.io/zone"
 REGION = "topology.kubernetes.io/region"

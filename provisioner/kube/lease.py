@@ -86,7 +86,7 @@ class LeaseElector:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._leading = False
-        #: Why this process does not lead, or may soon lose the lease; None if it leads.
+        #: Why this process does not lead, or may soon lose the lease; None after a successful renewal.
         self.problem: str | None = None
 
         self._leases = tuple(

@@ -28,7 +28,7 @@ _WATCH_SECONDS = 45, 60
 SHORT_WATCH_SECONDS = 1.0
 #: Seconds by which a watch may end early and still count as ended by the server at the agreed time.
 _EARLY_SECONDS = 5.0
-#: Failed watches in a row before the next list. An API server whose etcd was restored does not always send 410.
+#: Failed watches in a row before a new list. A restored etcd rejects the version of the watch, but not with 410.
 WATCHES_BEFORE_RELIST = 3
 #: Minimum and maximum pause in seconds after failures.
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0

@@ -106,9 +106,9 @@ CLUSTER_OBJECT_LABELS = 256
 NODE_TAINTS = 64
 
 # --- entries of one annotation or setting ---
-#: Capacity choices. There are five kinds, and users have at most some dozens of reservations.
+#: Capacity choices. There are four kinds, and users have a few dozen reservations at most.
 CHOICES = 32
-#: Zones. A region has about three to five.
+#: Zones. A region has a handful of them.
 ZONES = 16
 #: Pairs of choice and zone. Each pair is a candidate pool; a decision checks them in order until one is available.
 CHOICES_IN_ZONES = 64

@@ -168,7 +168,7 @@ class PodGroup:
     numbered: bool = True
     #: Group without chips whose pods must be ready before this group's pods are created; empty if none.
     after: str = ""
-    #: Whether groups may have any numbers. The missing groups then have unused numbers.
+    #: Whether groups may have any unused numbers. Numbers without pods count only for the missing groups.
     any_number: bool = False
     #: Whether the lowest existing index leads, and not always 0: pods are created together and replaced one by one.
     lowest_leads: bool = False

@@ -89,7 +89,7 @@ class OpenCall(Generic[CallT]):
     since: datetime
 
 
-#: Seconds after which a successful write that the caches do not show is repeated. They show it within milliseconds.
+#: Seconds after which a successful write that the caches do not show is decided again. Usually, milliseconds suffice.
 _SHOWN_SECONDS = 10.0
 #: Seconds after the decision at which a write or call that no thread makes counts as lost; it is not sent later.
 LOST_SECONDS = 60.0

@@ -449,7 +449,7 @@ class Settings:
         """Return the settings with auto-upgrade determined by the cluster's release channel, empty if it has none."""
         if self.auto_upgrade is not None:
             return self
-        # The upgrades do not take place, because a maintenance exclusion is created as well.
+        # Enabled in name only: a maintenance exclusion prevents upgrades until the end of support.
         return replace(self, auto_upgrade=bool(release_channel))
 
 

@@ -30,7 +30,7 @@ _JOBSET, _LWS = "jobset.sigs.k8s.io/", "leaderworkerset.sigs.k8s.io/"
 
 
 def pods_of(raw: Json) -> Iterator[Json]:
-    """Yield the first pods of each group of a workload at the same time, including the leader."""
+    """Yield the first pods of each group of a workload, including the leader, without any waiting for another."""
     makers = {"JobSet": _of_jobset, "LeaderWorkerSet": _of_set, "Job": _of_plain_job}
     yield from makers[raw["kind"]](raw)
 

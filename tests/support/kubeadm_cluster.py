@@ -43,7 +43,7 @@ class KubeadmCluster:
         self.tokens: set[str] = {TOKEN}
         self.approves = True
         self.denies = False
-        #: Whether clients with the wrong authority get other contents of cluster-info.
+        #: Whether cluster-info differs between callers that verify the server's certificate and others.
         self.is_intercepted = False
         #: A method, and a part of the paths for which it is forbidden.
         self.forbidden = ("", "")

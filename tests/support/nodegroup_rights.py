@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rehearsal.simulators.compute.api import PERMISSIONS
 
-#: Permissions on service accounts; all others are on projects.
+#: Permission on service accounts; all others are on projects.
 ACT_AS = "iam.serviceAccounts.actAs"
-#: Permissions from a group's first call to its last.
+#: Methods that are called during the life of a group.
 METHODS = frozenset(
     {
         "resourcePolicies.insert",
