@@ -64,7 +64,7 @@ def test_requirements_without_marks_keep_all_other_selectors() -> None:
     assert without_marks(marked, "vision") == (marked, "")
 
 
-def test_node_that_a_marked_pod_selects_is_returned_apart() -> None:
+def test_node_that_a_marked_pod_selects_is_returned_separately() -> None:
     """Kueue's topology-aware scheduling pins each pod of a slice to a node of its own."""
     selector = {**labels_of("j-abc", "research"), constants.HOSTNAME: "gke-a-0"}
     assert without_marks(Requirements(node_selector=selector), "research") == (Requirements(), "gke-a-0")

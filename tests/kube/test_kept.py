@@ -77,7 +77,7 @@ def test_namespaces_do_not_share_their_bound() -> None:
     assert not kept.has_room("a")
 
 
-def test_changes_of_a_record_cost_the_same_however_many_there_were() -> None:
+def test_cost_of_changes_to_a_record_does_not_grow() -> None:
     kept = Kept(bound_of(10**9))
 
     def change(times: int) -> None:
@@ -151,7 +151,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> int:
     return bounds.NAMESPACE_WORKLOADS
 
 
-def test_jobsets_of_one_namespace_take_bounded_memory_and_leave_others_as_they_are(small: int) -> None:
+def test_jobsets_of_one_namespace_take_bounded_memory(small: int) -> None:
     """1,600 suspended JobSets, each within its limits, took 754 MiB, and the container has 512 MiB."""
     kube = FakeKube()
     put(kube, raw_jobset("honest", namespace="research"), *(large_jobset(number) for number in range(100)))
@@ -199,7 +199,7 @@ def test_jobset_beyond_the_bound_is_read_in_full_once_there_is_room(small: int) 
     assert set(problems(watches).values()) == {""}
 
 
-def test_namespace_at_its_bound_is_not_listed_again_with_each_object_that_is_deleted(small: int) -> None:
+def test_deletes_in_a_namespace_at_its_bound_cause_no_new_list(small: int) -> None:
     kube = FakeKube()
     put(kube, *(large_jobset(number) for number in range(60)))
     watches = watches_of(kube)
@@ -212,7 +212,7 @@ def test_namespace_at_its_bound_is_not_listed_again_with_each_object_that_is_del
     assert [call.method for call in kube.calls[lists:]] == ["WATCH"]
 
 
-def test_jobset_that_is_added_beyond_the_bound_reduces_the_youngest_records(small: int) -> None:
+def test_jobset_beyond_the_bound_reduces_the_youngest_records(small: int) -> None:
     kube = FakeKube()
     some = [large_jobset(number) for number in range(27)]
     put(

@@ -79,7 +79,7 @@ def test_missing_property_of_a_machine_type_is_that_of_its_family() -> None:
 
 
 @pytest.mark.parametrize(("mode", "used"), [("Legacy", False), ("WeightsOnly", False), ("PropertiesOnly", True)])
-def test_family_is_ignored_in_the_modes_in_which_the_autoscaler_ignores_it(mode: str, *, used: bool) -> None:
+def test_family_is_ignored_in_the_modes_that_the_autoscaler_ignores(mode: str, *, used: bool) -> None:
     assert (parse_machine_config(raw_machine_config(usagePolicy={"mode": mode})) is not None) is used
 
 

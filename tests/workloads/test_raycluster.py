@@ -106,7 +106,7 @@ def test_recreated_replica_gets_the_pool_of_its_predecessor() -> None:
     assert (len(world.created), world.deleted) == (2, [])
 
 
-def test_pods_of_an_old_kuberay_are_reported_on_the_cluster() -> None:
+def test_pods_of_an_old_kuberay_cause_an_event_on_the_cluster() -> None:
     world = Ray()
     world.scale()
     world.put_worker(raw_worker("tpus-a", None, 0))
