@@ -1,4 +1,4 @@
-"""Every label, annotation, resource and event reason that the provisioner reads or writes, each with its owner."""
+"""Labels, annotations, resources and Event reasons that the provisioner reads or writes, grouped by their owner."""
 
 # --- Kubernetes -------------------------------------------------------------------------------------------------
 #: Index of a pod in its Job: an annotation, since Kubernetes 1.28 also a label.
@@ -35,7 +35,7 @@ JOB_TAINT = "alpha.jobset.sigs.k8s.io/no-schedule"
 #: Name of the Job, on its pods.
 JOB_NAME = "batch.kubernetes.io/job-name"
 RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
-#: spec.managedBy of JobSets that the JobSet controller of this cluster runs itself.
+#: spec.managedBy of JobSets that the JobSet controller in this cluster manages.
 JOBSET_CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"
 
 # --- LeaderWorkerSet --------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ RAY_GROUP = "ray.io/group"
 RAY_REPLICA_INDEX = "ray.io/worker-group-replica-index"
 RAY_REPLICA_NAME = "ray.io/worker-group-replica-name"
 RAY_HOST_INDEX = "ray.io/replica-host-index"
-#: spec.managedBy of RayClusters that KubeRay of this cluster runs itself.
+#: spec.managedBy of RayClusters that KubeRay in this cluster manages.
 RAY_CONTROLLER = "ray.io/kuberay-operator"
 
 # --- Cluster Autoscaler -------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ APPLIED_LABELS = "node.gke.io/last-applied-node-labels"
 TPU_ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
 TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 SPOT = "cloud.google.com/gke-spot"
-#: "spot", "standard" and others.
+#: Value "spot", "standard" or another one.
 PROVISIONING = "cloud.google.com/gke-provisioning"
 #: Number of chips of the node.
 ACCELERATOR_COUNT = "cloud.google.com/gke-accelerator-count"
@@ -165,7 +165,7 @@ DISABLE = "tpu-provisioner.cloud.google.com/disable-autoprovisioning"
 SLICE_AUTOPROVISIONING = "tpu-provisioner.cloud.google.com/slice-autoprovisioning"
 #: Comma-separated keys of pod labels that are copied to the nodes.
 COPY_LABELS = "tpu-provisioner.cloud.google.com/copy-labels"
-#: "vpc1:subnet1, vpc2:subnet2".
+#: Form "vpc1:subnet1, vpc2:subnet2".
 ADDITIONAL_NODE_NETWORKS = "tpu-provisioner.cloud.google.com/additional-node-networks"
 NODE_SERVICE_ACCOUNT = "tpu-provisioner.cloud.google.com/node-service-account"
 #: "reservation/r1, on-demand, spot", the best first.
@@ -293,7 +293,7 @@ POOL_NOT_FOUND = "NodePoolNotFound"
 INVALID_REQUEST = "InvalidTPURequest"
 #: The slice is valid and needed, but another condition prevents its creation for now.
 CREATION_WAITING = "NodePoolCreationWaiting"
-#: A pod stays unschedulable although its slice has a pool.
+#: A pod remains unschedulable although its slice has a pool.
 STUCK = "SliceStuck"
 #: Pods of the slice are on several node pools, or share one with pods of another slice.
 SLICE_SPLIT = "SliceSplit"
@@ -301,7 +301,7 @@ SLICE_SPLIT = "SliceSplit"
 UNDERUSED = "SliceUnderused"
 #: The JobSet requests Slice resources, which the provisioner does not create.
 SLICES_NOT_SERVED = "SliceAutoprovisioningNotServed"
-#: A limit that the administrator has set forbids the pool.
+#: A limit set by the administrator does not allow the pool.
 LIMIT_REACHED = "NodePoolLimitReached"
 #: The topology follows Google's rule, but no list of Google contains it.
 UNLISTED_TOPOLOGY = "TopologyNotListed"
@@ -315,7 +315,7 @@ NOT_READY = "ProvisionerNotReady"
 INCOMPLETE_ENVIRONMENT = "IncompleteTPUEnvironment"
 #: The pods of a JobSet are a gang with exclusive placement, and are therefore never scheduled.
 NEVER_STARTS = "GangNeverStarts"
-#: A host of the slice is taken down for maintenance at a known time, or now.
+#: A host of the slice is shut down for maintenance at a known time, or now.
 HOST_MAINTENANCE = "HostMaintenance"
 #: Compute Engine deletes the reservation of the slice soon, or before the deadline of its Job.
 RESERVATION_ENDS = "ReservationEnds"

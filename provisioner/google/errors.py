@@ -90,8 +90,7 @@ TEXTS: Sequence[TextRule] = (
         r"\bconstraints?/[a-z]|constraint\b.*\bviolated|violates constraint|\borg(anization)? policy\b",
         FailureKind.INVALID,
     ),
-    # HTTP 400, terraform-google-kubernetes-engine issue 142: the caller may not use the service account, or it is
-    # missing.
+    # HTTP 400, terraform-google-kubernetes-engine issue 142: the service account is missing, or may not be used.
     text_rule(f"{_ACT_AS}|{_NO_SUCH_ACCOUNT}", FailureKind.PERMISSION),
     text_rule(
         r"NODE_SERVICE_ACCOUNT_MISSING_PERMISSIONS|GKE_SERVICE_ACCOUNT_DELETED|CLOUD_KMS_KEY_(ERROR|DESTROYED)"
@@ -128,8 +127,7 @@ _TEXT_DECIDES = frozenset({400, 403, 409, 412, 429})
 #: Reasons of a 403 that means a rate limit (Google's older form of 429).
 _RATE_REASONS = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED"})
 #: Classes of a text that take precedence over the reason. A 429 for too many operations, or for a full reservation, may
-#: have the reason of a rate limit. So may the text of a quota, but there the reason distinguishes requests from
-#: resources.
+#: have the reason of a rate limit. For a quota, the reason counts: it distinguishes requests from resources.
 SURER_THAN_REASONS = frozenset(
     {FailureKind.TOO_MANY_OPERATIONS, FailureKind.OPERATION_IN_THE_WAY, FailureKind.STOCKOUT}
 )
@@ -162,11 +160,9 @@ CODES: Mapping[int, CodeRow] = {
     # A create can miss only its parent or a resource that the request refers to.
     404: CodeRow(read=FailureKind.NOT_FOUND, create=FailureKind.INVALID, change=FailureKind.NOT_FOUND),
     408: LOST,
-    # GKE's autoscaler reads the create's as "node group exists". An update or delete cannot conflict with an existing
-    # name.
+    # For a create, GKE's autoscaler reads "node group exists". Updates and deletes cannot conflict with a name.
     409: CodeRow(FailureKind.UNAVAILABLE, FailureKind.ALREADY_EXISTS, FailureKind.OPERATION_IN_THE_WAY),
-    # Etags and fingerprints: the resource was changed since it was read. The other use, a policy, has its own text
-    # rule.
+    # Etags and fingerprints: the resource was changed since it was read. Policies, the other use, have a text rule.
     412: same(FailureKind.OPERATION_IN_THE_WAY),
     429: same(FailureKind.UNAVAILABLE),
     # Cancelled on the way by client or proxy.
@@ -258,8 +254,7 @@ _COLLECTIONS = frozenset(
 def without_echoes(text: str, values: Iterable[str]) -> str:
     """Return a text without the values, if they are separate words in it.
 
-    A purely alphabetic value is removed only if it is quoted or part of a path, because it could also be Google's own
-    word.
+    An alphabetic value is removed only if it is quoted or in a path, because it could also be a word of Google.
     """
     text = text[:_LONGEST_TEXT]
     words: set[str] = set()

@@ -14,7 +14,7 @@ from google.auth import exceptions as auth_exceptions
 from provisioner.google.errors import LOST, Answer, Call
 from provisioner.model.capacity import Failure, FailureKind
 
-#: Exceptions that Google's libraries raise for failures of a call. OSError: from requests, or from a CA bundle.
+#: Exceptions that Google's libraries raise for failed calls. OSError: from requests, or from a CA bundle.
 SDK_ERRORS: tuple[type[Exception], ...] = (auth_exceptions.GoogleAuthError, urllib3.exceptions.HTTPError, OSError)
 
 _LOGIN_HELP = (
@@ -102,9 +102,9 @@ def read(error: Exception, api: Api, call: Call) -> Reading:
 
 
 def _answer_of(error: Exception) -> Answer | None:
-    """Return the error response in an exception of requests or google.api_core; None if it has not even a status.
+    """Return the error response in an exception of requests or google.api_core; None if it has no HTTP status.
 
-    google.api_core is recognized by its attributes, because its import costs the other products gRPC.
+    google.api_core is recognized by its attributes, because importing it would load gRPC in products without it.
     """
     response, code = getattr(error, "response", None), getattr(error, "code", None)
     if isinstance(response, requests.Response):

@@ -77,7 +77,7 @@ class _Incoming(io.RawIOBase):
 
     def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
         self._sock, self._raw = sock, raw
-        # urllib3 has just set the time-out for reads.
+        # urllib3 has just set this time-out for reads.
         self._silence_seconds = sock.gettimeout() or DEFAULT_TIMEOUTS.read_seconds
 
     def readable(self) -> bool:

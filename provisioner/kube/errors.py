@@ -41,7 +41,7 @@ class Gone(ClusterError):  # noqa: N818 - named after the API's own reason
 
 
 class Forbidden(ClusterError):  # noqa: N818 - named after the API's own reason
-    """403: RBAC or an admission plugin does not allow this."""
+    """403: RBAC or an admission plugin does not allow the call."""
 
 
 class Unauthorized(ClusterError):  # noqa: N818 - named after the API's own reason
@@ -53,7 +53,7 @@ class Invalid(ClusterError):  # noqa: N818 - named after the API's own reason
 
 
 class TooManyRequests(ClusterError):  # noqa: N818 - named after the API's own reason
-    """429: the server asks for a pause."""
+    """429: the server requests a pause."""
 
 
 class Unavailable(ClusterError):  # noqa: N818 - named after the API's own reason

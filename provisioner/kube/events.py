@@ -1,7 +1,6 @@
 """Writes Events for users' objects without blocking the controller.
 
-One thread writes the Events from a bounded table, alternating between namespaces. Repeats share one Event. Dropped
-Events are counted.
+One thread writes Events from a bounded table, alternating between namespaces. Repeats share one Event.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _TIDY_SECONDS, _NAMED_NAMESPACES = 60.0, 5
 
 @dataclass(slots=True, eq=False)
 class _Series:
-    """One Event and its repeats: the newest, how often it was seen, and when it was last due."""
+    """One Event and its repeats: the latest message, the number of repeats, and the time when it was last due."""
 
     ref: ObjectRef
     kind: EventKind
@@ -66,7 +65,7 @@ class _Series:
 
 @dataclass(slots=True)
 class _Namespace:
-    """The Events of one namespace: those that are known, longest unseen first, and those to be written, in order."""
+    """Events of one namespace: known ones with the longest unseen first, and waiting ones in the order of writing."""
 
     known: OrderedDict[bytes, _Series] = field(default_factory=OrderedDict)
     waiting: dict[bytes, _Series] = field(default_factory=dict)

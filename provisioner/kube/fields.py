@@ -221,10 +221,10 @@ def parse_timestamp(raw: object) -> datetime | None:
 
 
 def format_micro_time(moment: datetime) -> str:
-    """Return the API's MicroTime notation."""
+    """Return a time in the API's MicroTime format."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def format_time(moment: datetime) -> str:
-    """Return the API's Time notation, which has whole seconds."""
+    """Return a time in the API's Time format, which has whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

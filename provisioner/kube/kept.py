@@ -19,10 +19,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 Key = tuple[str, str]
 
-#: Share of the bound above which a namespace has no room for a record that was reduced: objects are listed again when
-#: there is room, and a namespace at its bound must not cause a list with each object that it deletes.
+#: Share of the bound above which reduced records of a namespace are not read again in full. Below it, the objects are
+#: listed again; with a share of 1, a namespace at its bound would cause a list with each object that it deletes.
 _FULL = 0.9
-#: Number of outdated entries of a heap above which it is built again.
+#: Number of outdated entries in a heap above which the heap is rebuilt.
 _MAX_OUTDATED = 1000
 
 
@@ -52,7 +52,7 @@ class NamespaceBound(Generic[T]):
 
 
 class _Entry(NamedTuple):
-    """A record that is kept in full; the first of a heap is the next to be reduced."""
+    """Entry of a record that is kept in full; the first entry of a heap is reduced next."""
 
     negative_rank: float
     number: int

@@ -257,8 +257,7 @@ class _Claim:
     must_exist: bool
     clock: Callable[[], float]
     now: Callable[[], datetime]
-    #: Time at which the request was sent that last confirmed that this process holds the lease or that no such lease
-    #: exists; None if not confirmed.
+    #: Time of the last request that confirmed that this process holds the lease or need not; None if not confirmed.
     confirmed_at: float | None = None
     #: Holder at the last read or write; empty if unset or unknown.
     holder: str = ""

@@ -25,7 +25,7 @@ T = TypeVar("T")
 _CORDON = {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"unschedulable": True}}
 #: Field selector of nodes that are not cordoned. The API server supports it for nodes.
 _OPEN = "spec.unschedulable=false"
-#: Selects the nodes without TPUs.
+#: Label selector of nodes without TPUs.
 _WITHOUT_TPUS = {"labelSelector": f"!{constants.TPU_ACCELERATOR}"}
 #: Namespace whose UID identifies a cluster.
 _UID_NAMESPACE = "kube-system"
@@ -58,7 +58,7 @@ class PoolNode:
     open: bool
     #: Whether it has the annotation that the provisioner sets with a cordon.
     marked: bool
-    #: Whether the label of the pool selects it.
+    #: Whether the label selector of the pool selects it.
     labelled: bool = False
 
 

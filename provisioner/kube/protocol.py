@@ -201,7 +201,7 @@ class Pager:
                 return page
 
     def pages(self) -> Iterator[Page]:
-        """Yield all pages of the list."""
+        """Yield the pages of the list."""
         page = self.fetch()
         while page.continue_token:
             yield page

@@ -86,9 +86,8 @@ class Reflector(Generic[T]):
     """Records of one collection, updated by the lists and watches of its feeder. JSON is not kept.
 
     `parse` returns None for unwanted objects. If it raises MalformedObject, the object's last record is kept.
-    `on_change` is called after each change that is not `quiet`, and must not block. The feeder lists or watches, as
-    `begin` returns, and passes each page, each line, the regular end of a watch, and each error; `watch_ended` and
-    `failed` return the seconds to wait.
+    `on_change` is called after each change that is not `quiet`, and must not block. The feeder lists or watches as
+    `begin` requests, passes on each page, line, end of a watch and error, and waits for the seconds that are returned.
     """
 
     def __init__(

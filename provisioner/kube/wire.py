@@ -76,7 +76,7 @@ class LineStream:
         pending = bytearray()
         while chunk := self._read():
             start = 0
-            # Only the new part can hold a line end; searching all of `pending` again would be quadratic.
+            # Only the new chunk can contain a line end; searching `pending` again would take quadratic time.
             while (end := chunk.find(b"\n", start)) >= 0:
                 pending += chunk[start:end]
                 line = bytes(pending)

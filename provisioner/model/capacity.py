@@ -197,7 +197,7 @@ class NodePoolRequest:
 
 
 def expected_pool(request: NodePoolRequest) -> NodePool:
-    """Return the pool that a supplier lists right after it accepted the request."""
+    """Return the pool as a supplier lists it right after accepting the request."""
     return NodePool(
         name=request.name,
         status=PoolStatus.PROVISIONING,

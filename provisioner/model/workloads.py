@@ -134,7 +134,7 @@ class Pod:
     #: Number of pods in the group if that may differ from the workload's current value; 0 if it cannot differ.
     group_size: int = 0
     phase: str = "Pending"
-    #: Empty until the pod is bound.
+    #: Name of the pod's node; empty if not bound.
     node_name: str = ""
     requirements: Requirements
     #: spec.priority, which its PriorityClass sets; 0 if it has none.

@@ -34,7 +34,7 @@ from provisioner.model.wording import UserError
 from provisioner.runtime.repeats import Repeats, place_of
 
 _log = structlog.get_logger(__name__)
-#: The value of an address that is not served, as in controller-runtime.
+#: Value of an address that is not served, as in controller-runtime.
 DISABLED = "0"
 #: Time in seconds for responses in progress when the server stops, and then for its thread, which an app may block.
 _GRACE_SECONDS, _STOP_SECONDS = 1, 5.0
@@ -86,8 +86,7 @@ class Limits:
     header_bytes: int = 16384
     #: Maximum size of a body.
     body_bytes: int = 65536
-    #: Maximum rate of responses to all clients, after a burst of 200; None if not limited. Further requests wait 0.25
-    #: s.
+    #: Maximum rate of responses to all clients, after a burst of 200; None if not limited. Others wait for 0.25 s.
     answers_per_second: float | None = None
 
 
@@ -188,7 +187,7 @@ def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
         size = int(headers.get("content-length", 0))
         large = size if size > _SMALL_BYTES else 0
         if "transfer-encoding" in headers:
-            # Each chunk takes h11 microseconds, and may have one byte.
+            # h11 takes microseconds per chunk, and a chunk may have one byte.
             rejected = PlainTextResponse("send Content-Length\n", 411)
         elif size > limits.body_bytes:
             rejected = PlainTextResponse(f"the body has more than {limits.body_bytes} bytes\n", 413)

@@ -1,4 +1,4 @@
-"""Logging of the process: one line per event, JSON except on a terminal. Callers must not log secrets."""
+"""Logging of the process: a line for each event, in JSON except on a terminal. Callers must not log secrets."""
 
 from __future__ import annotations
 

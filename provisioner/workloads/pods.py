@@ -122,8 +122,7 @@ class BoundPod:
     workload_uid: str
     #: Key of the group that controls it; empty if none.
     group_key: GroupKey
-    #: Whether it has chips or ResourceClaims, whose devices are not read. Claims of DaemonSets, such as for monitoring,
-    #: do not count.
+    #: Whether it has chips, or ResourceClaims of any devices, except claims of DaemonSets, such as for monitoring.
     has_devices: bool
     finished: bool
     #: deletionTimestamp, which is the end of the grace period; None if the pod is not being deleted.

@@ -1,4 +1,4 @@
-"""The deadline of a call on the wire: a server that sends byte by byte cannot extend the call."""
+"""Deadline of a call against a server on the wire: sending single bytes cannot extend the call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.kubeconfig import write_kubeconfig
 
 #: Serves one connection; the Event is set when the client has finished.
 Talk = Callable[[socket.socket, threading.Event], object]
-#: A call ends within the sum, 0.6 s.
+#: Each call ends within their sum, 0.6 s.
 TIMEOUTS = Timeouts(connect_seconds=0.2, read_seconds=0.4)
 #: Interval in seconds between two bytes: well below each single time-out.
 _INTERVAL_SECONDS = 0.05
@@ -70,7 +70,7 @@ def _running(tmp_path: Path, talk: Talk, *, tls: bool) -> Iterator[KubeApi]:
 
 
 def _dripping(whole: bytes, rest: bytes) -> Talk:
-    """Return a server that sends `whole` at once, and then `rest` byte by byte."""
+    """Return a server that sends `whole` immediately, and then `rest` byte by byte."""
 
     def talk(connection: socket.socket, finished: threading.Event) -> None:
         connection.recv(65536)

@@ -48,7 +48,7 @@ def bound_of(max_bytes: int, max_objects: int | None = None) -> NamespaceBound[T
 
 
 def reduced_of(things: dict[str, Thing], order: Iterable[str], bound: NamespaceBound[Thing]) -> set[str]:
-    """Return the names of the things that are reduced when all have been added."""
+    """Return the names of the things that are reduced after all were added."""
     kept, reduced = Kept(bound), set[str]()
     for name in order:
         reduced |= {each for _, each in kept.add(("a", name), things[name])}
@@ -230,7 +230,7 @@ def test_jobset_beyond_the_bound_reduces_the_youngest_records(small: int) -> Non
 
 
 def test_finished_jobsets_are_reduced_before_unfinished_ones(small: int) -> None:
-    """Many users never delete them."""
+    """Many users never delete finished JobSets."""
     kube = FakeKube()
     old = [large_jobset(number) | {"status": {"terminalState": "Completed"}} for number in range(40)]
     put(kube, *old, *(large_jobset(number) for number in range(40, 50)))
@@ -263,7 +263,7 @@ def test_pod_beyond_the_bound_keeps_its_place_and_its_marks() -> None:
 
 @pytest.mark.parametrize("make", [raw_request, raw_buffer])
 def test_requests_and_buffers_of_a_namespace_are_bounded_in_number(make: Any) -> None:
-    """A round looks at all requests and buffers."""
+    """Each round processes all requests and buffers, so their number limits its duration."""
     raw = make("first")
     kind = KINDS[WorkloadKind(raw["kind"])]
     kept = Kept(kind.bound(()))

@@ -40,7 +40,7 @@ def policy(name: str = "policy", topology: str | None = "4x4", **changes: Any) -
 def template(
     name: str = "template", machine_type: str = "ct6e-standard-4t", model: str = "STANDARD", **changes: Any
 ) -> dict[str, Any]:
-    """Return an instance template; `scheduling` is added to that of the model, other changes replace properties."""
+    """Return an instance template; `scheduling` is merged, and other changes replace properties."""
     scheduling: dict[str, Any] = {"onHostMaintenance": "TERMINATE", "provisioningModel": model}
     properties: dict[str, Any] = {
         "machineType": machine_type,
@@ -104,7 +104,7 @@ class Compute:
         self.api = Api(world)
 
     def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Call, and return HTTP status and body."""
+        """Call the API; return HTTP status and body."""
         address = urlsplit(path)
         try:
             request = Request(

@@ -1,4 +1,4 @@
-"""A controller in one thread: a fake GKE, a fake API server whose objects the caches show at once, a clock by hand."""
+"""Controller in one thread, with a fake GKE, a fake API server and a fake clock. Caches show changes immediately."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class World:
     # --- What there is ---
 
     def put_jobset(self, name: str = "train", *, topology: str = "2x2x1", uid: str = "", **changes: Any) -> str:
-        """Put a JobSet of one v4 slice with its leader pod, which can't be scheduled; return the JobSet's UID."""
+        """Create a JobSet of one v4 slice with its unschedulable leader pod; return the JobSet's UID."""
         uid = uid or f"uid-of-{name}"
         self.kube.put_object(jobset_path(name), jobset_of(name, topology=topology, uid=uid, **changes))
         self.put_leader(name, topology=topology, uid=uid)
@@ -240,7 +240,7 @@ class World:
         self.kube.put_object(jobset_path(name), raw)
 
     def put_leader(self, name: str = "train", *, topology: str = "2x2x1", uid: str = "", node: str = "") -> None:
-        """Put the leader pod: unschedulable, or running on a node."""
+        """Create or replace the leader pod: unschedulable, or running on a node."""
         path = object_path("pods", f"{name}-workers-0-0", namespace=NAMESPACE)
         self.kube.put_object(path, leader_of(name, topology=topology, uid=uid, node=node))
 
@@ -318,7 +318,7 @@ class World:
 
 
 def jobset_path(name: str) -> str:
-    """Return the address of a JobSet."""
+    """Return the path of a JobSet."""
     return object_path("jobsets", name, namespace=NAMESPACE, root=JOBSET.root)
 
 
@@ -347,7 +347,7 @@ def node_of(pool: NodePool, name: str, clock: FakeClock) -> dict[str, Any]:
 
 
 def a_delete(pool: str = "train-pool", reason: DeleteReason = DeleteReason.WORKLOAD_GONE, **changes: Any) -> Delete:
-    """Return a delete of a pool made for the JobSet `train`."""
+    """Return a delete of a pool that was created for the JobSet `train`."""
     values: dict[str, Any] = {
         "name": PoolName(pool),
         "reason": reason,
@@ -361,5 +361,5 @@ def a_delete(pool: str = "train-pool", reason: DeleteReason = DeleteReason.WORKL
 
 
 def seconds_from(clock: FakeClock, seconds: float) -> str:
-    """Return a moment relative to now, as the API server writes it."""
+    """Return a time relative to now in the API server's format."""
     return format_time(clock.now() + timedelta(seconds=seconds))

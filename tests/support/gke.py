@@ -87,7 +87,7 @@ class FakeGke:
     calls: list[Recorded] = field(default_factory=list)
     #: Accepted requests by pool name, the last one if a name was used several times.
     requests: dict[PoolName, NodePoolRequest] = field(default_factory=dict)
-    #: When reservations end, by project (empty for that of the cluster), zone and name.
+    #: Ends of reservations by project (empty for that of the cluster), zone and name.
     ends: dict[tuple[str, str, str], datetime] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -169,13 +169,13 @@ class FakeGke:
 
     @property
     def policies(self) -> Mapping[str, WorkloadPolicy]:
-        """All workload policies by name, a copy."""
+        """Copy of all workload policies by name."""
         with self._lock:
             return MappingProxyType(dict(self._policies))
 
     @property
     def pools(self) -> Mapping[PoolName, NodePool]:
-        """All pools by name, a copy."""
+        """Copy of all pools by name."""
         with self._lock:
             return MappingProxyType(dict(self._pools))
 
@@ -185,7 +185,7 @@ class FakeGke:
             return [call.name for call in self.calls if call.method == method]
 
     def counts(self) -> Counter[str]:
-        """Return how often each method was called."""
+        """Return the number of calls by method."""
         with self._lock:
             return Counter(call.method for call in self.calls)
 

@@ -136,7 +136,7 @@ class FakeKube(Api):
             stream.close()
 
     def open_streams(self) -> int:
-        """Return how many watches are open."""
+        """Return the number of open watches."""
         return len(self._streams)
 
     def wait_for_streams(self, count: int, *, timeout_seconds: float = 5.0) -> bool:

@@ -196,7 +196,7 @@ def _group_name(workload: Workload, number: int) -> str:
 def make_pool(
     workload: Workload, *, job: int = 0, attempt: int = 0, status: PoolStatus = PoolStatus.RUNNING, **changes: Any
 ) -> NodePool:
-    """Return the pool that the provisioner makes for one child Job of a JobSet."""
+    """Return the pool that the provisioner creates for one child Job of a JobSet."""
     request = make_request(workload, job=job, attempt=attempt)
     return replace(expected_pool(request), status=status, **changes)
 
@@ -233,7 +233,7 @@ def slice_of(name: str = "train", *, parallelism: int = 2, **requirements: Any) 
 
 
 def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
-    """Return a ready node of a pool, as GKE labels it."""
+    """Return a ready node of a pool with GKE's labels."""
     view = GKE_RULES.expected_node(pool)
     fields: dict[str, Any] = {
         "name": f"gke-{pool.name}-{index}",

@@ -202,7 +202,7 @@ class World:
         self.kube.put_object(self.path(), {"metadata": metadata, "spec": SPEC})
 
     def path(self, kind: Kind = Kind.TPU_NODE_GROUP, name: str = GROUP) -> str:
-        """Return the address of an object."""
+        """Return the path of an object."""
         return object_path(kind.plural, name, namespace=NAMESPACE, root=API_ROOT)
 
     def group(self) -> TpuNodeGroup:

@@ -35,7 +35,7 @@ DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 
 
 def raw_kind(kind: Kind, name: str = GROUP, **metadata: Any) -> Json:
-    """Return an object of one of the four kinds with a spec that is valid."""
+    """Return an object of one of the four kinds with a valid spec."""
     return raw_object(
         kind, dict(SPECS[kind]), name=name, metadata={"resourceVersion": "7", "generation": 1, **metadata}
     )
@@ -50,7 +50,7 @@ def raw_request(node: str, name: str = "csr-1", **parts: Any) -> Json:
 
 
 def kind_path(kind: Kind, name: str = GROUP) -> str:
-    """Return the address of an object of one of the four kinds."""
+    """Return the path of an object of one of the four kinds."""
     return object_path(kind.plural, name, namespace=NAMESPACE, root=API_ROOT)
 
 

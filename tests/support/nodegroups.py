@@ -1,4 +1,4 @@
-"""Raw JSON of the kinds of tpu.google.com as users and the API server write it, and strategies by its schema."""
+"""Raw JSON of the kinds of tpu.google.com, as written by users and the API server, and strategies by their schema."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INSTANCE_CONFIG: Mapping[str, Any] = {
     "networkTags": ["research", "tpu"],
     "serviceAccounts": [{"email": "default", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}],
 }
-#: One object of each kind, with every field that gke-labs/tpu-operator knows.
+#: One object of each kind, with every field of gke-labs/tpu-operator.
 SPECS: Mapping[Kind, Mapping[str, Any]] = {
     Kind.TPU_NODE_GROUP: {
         "project": "research-project",

@@ -50,7 +50,7 @@ def pod_spec(*, accelerator: str = "tpu-v4-podslice", topology: str = "2x2x2", c
 
 
 def job_reference(group_name: str, **changes: Any) -> Json:
-    """Return the owner reference that the Job controller puts on the pods of a Job."""
+    """Return the owner reference that the Job controller sets on the pods of a Job."""
     reference = {"apiVersion": "batch/v1", "kind": "Job", "name": group_name, "uid": f"uid-of-{group_name}"}
     return {**reference, "controller": True, **changes}
 
@@ -199,7 +199,7 @@ def raw_lws(
     pod: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Json:
-    """Return a LeaderWorkerSet whose groups have a node pool each."""
+    """Return a LeaderWorkerSet with exclusive placement, in which each group has a node pool."""
     exclusive = {"annotations": {constants.LWS_EXCLUSIVE_TOPOLOGY: constants.NODE_POOL}}
     api_version = LEADER_WORKER_SET.root.removeprefix("/apis/")
     raw = _object(api_version, "LeaderWorkerSet", name, namespace, _uid(uid, name), {**exclusive, **(metadata or {})})

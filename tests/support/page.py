@@ -77,7 +77,7 @@ def a_workload(name: str = "train", namespace: str = "team-a", **changes: Any) -
 
 
 def a_slice(workload: WorkloadView, number: int = 0, state: State = State.RUNNING, **changes: Any) -> SliceView:
-    """Return a slice of four hosts; it has a pool unless it waits."""
+    """Return a slice of four hosts, with a pool unless it waits."""
     group = f"{workload.name}-slice-{number}"
     has_pool = state not in (State.WAITING, State.NONE)
     fields: dict[str, Any] = {
@@ -132,7 +132,7 @@ def a_pool(slice_: SliceView, hosts: str = "RRRR", **changes: Any) -> PoolView:
 
 
 def a_track(slice_: SliceView, *states: tuple[State, float, float | None], pool: str = "") -> Track:
-    """Return a track; states with the minutes ago at which they began and ended."""
+    """Return a track. Each state has the minutes ago at which it began and ended."""
     segments = (
         Segment(
             state=state,

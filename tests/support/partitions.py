@@ -40,7 +40,7 @@ class FakeVipu:
 
     def __init__(self) -> None:
         self.partitions: dict[str, Partition] = {}
-        #: Calls, in order: the method and the partition.
+        #: Method and partition of each call, in order.
         self.calls: list[tuple[str, str]] = []
         #: Number of lists of partitions. If `answers` is not set, lists wait; with `failing`, lists fail.
         self.reads = 0
@@ -211,7 +211,7 @@ class Controller:
 
 
 def pod_path(name: str) -> str:
-    """Return the address of a pod."""
+    """Return the path of a pod."""
     return object_path("pods", name, namespace=NAMESPACE)
 
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from provisioner.admission.hooks import Begin, Hook, begin_of
 from provisioner.admission.review import READ_BYTES
 
-#: Both have the same fields.
+#: Versions of AdmissionReview, which have the same fields.
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
 

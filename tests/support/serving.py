@@ -26,7 +26,7 @@ async def hello(scope: Scope, receive: Receive, send: Send) -> None:
 
 @contextmanager
 def servers() -> Iterator[Serve]:
-    """Give a function that starts servers, which end with the block."""
+    """Give a function that starts servers, which are stopped at the end of the block."""
     started: list[HttpServer] = []
 
     def start(*apps: ASGIApp, tls: ssl.SSLContext | None = None, **limits: float) -> HttpServer:

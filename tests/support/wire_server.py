@@ -52,13 +52,13 @@ def _what(request: Recorded) -> str:
 
 
 def as_json(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Answer:
-    """Return an answer with a JSON body."""
+    """Return a response with a JSON body."""
     return Answer(body=body, status=status, headers=headers or {})
 
 
 @contextmanager
 def running() -> Iterator[WireServer]:
-    """Run a server for the length of a block."""
+    """Run a server until the end of the block."""
     server = WireServer()
     try:
         yield server

@@ -127,7 +127,7 @@ class World:
                 self.remove_pool(name)
 
     def schedule(self, *, order: Callable[[str], Any] | None = None) -> None:
-        """Bind each waiting leader, with its followers, to the first free ready pool that fits, by name order."""
+        """Bind each waiting leader and its followers to the first free ready pool that fits, in the order of names."""
         for uid in sorted(self.pods, key=order):
             leader = self.pods[uid]
             if leader.node_name or leader.finished or leader.completion_index != 0:
@@ -265,7 +265,7 @@ class World:
         self.memory = answers.fold(self.memory, answer, dict(self.pools))
 
     def states(self) -> dict[PoolName, str]:
-        """Return the phases of the last plan."""
+        """Return the phases in the last plan."""
         return {state.name: state.phase.value for state in self.plans[-1].pools}
 
     def told(self, reason: str = "") -> list[Notice]:
@@ -273,7 +273,7 @@ class World:
         return [each for plan in self.plans for each in plan.notices if reason in ("", each.reason)]
 
     def bound(self, workload: Workload) -> int:
-        """Count the slices of a JobSet whose leader is bound."""
+        """Return the number of slices of a JobSet whose leader is bound."""
         leaders = (pod for pod in self.pods.values() if pod.workload_uid == workload.uid and pod.completion_index == 0)
         return sum(bool(leader.node_name) for leader in leaders)
 

@@ -34,7 +34,7 @@ def recorded(kind: str, name: str) -> dict[str, Any]:
 
 
 def raw_set(**spec: Any) -> dict[str, Any]:
-    """Return the recorded set with other fields in its spec."""
+    """Return the recorded set with changes to its spec."""
     raw = recorded("LeaderWorkerSet", "serve")
     raw["spec"] |= spec
     return raw
@@ -50,7 +50,7 @@ def raw_pod(
     controller: Any = True,
     **annotations: str,
 ) -> dict[str, Any]:
-    """Return a pod that says that it is of a set, with the owner that its reference names."""
+    """Return a pod with the label of a set, and an owner reference."""
     reference = {
         "apiVersion": api_version,
         "kind": kind,

@@ -27,7 +27,7 @@ class Bug:
 
 
 def always(value: Any) -> Callable[[Any], Any]:
-    """Return the mutation of a function that makes it return one value."""
+    """Return a mutation after which a function returns a constant."""
     return lambda _original: lambda *_args, **_options: value
 
 

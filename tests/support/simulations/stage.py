@@ -36,7 +36,7 @@ class Agenda:
         heapq.heappush(self._heap, (max(when, self.now), next(self._numbers), callback))
 
     def after(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call back after some time."""
+        """Call back after a number of seconds."""
         self.at(self.now + seconds, callback)
 
     def wait(self, seconds: float) -> None:
@@ -56,7 +56,7 @@ class Agenda:
         self.now = max(self.now, end)
 
     def wall(self, skew_seconds: float = 0.0) -> datetime:
-        """Return the time of day, by a clock that may run wrong."""
+        """Return the time of day, by a clock that may be wrong."""
         return EPOCH + timedelta(seconds=self.now + skew_seconds)
 
 
@@ -83,11 +83,11 @@ class Stage:
         self.history: list[str] = []
         #: Number of injected faults by kind.
         self.faults: Counter[str] = Counter()
-        #: Whether faults may still happen.
+        #: Whether faults may be injected.
         self.stormy = True
 
     def after(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call back after some time."""
+        """Call back after a number of seconds."""
         self.agenda.after(seconds, callback)
 
     def often(self, seconds: float, act: Callable[[], None]) -> None:
