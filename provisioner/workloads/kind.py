@@ -92,7 +92,7 @@ class Kind:
         return f"the {self.kind} CRD is not installed: {remedy}"
 
     def bound(self, labels: Collection[str]) -> NamespaceBound[Workload]:
-        """Return the bound on its objects in one namespace. `labels` are also kept of reduced objects."""
+        """Return the bound on the kind's objects in one namespace. Reduced objects keep also `labels`."""
         return NamespaceBound(
             plural=self.plural,
             max_bytes=bounds.NAMESPACE_WORKLOADS,
