@@ -28,7 +28,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Time-outs of one call, whose duration is at most their sum. A stream is not limited once it is open."""
+    """Time-outs of one call, which lasts at most their sum. In an open stream, only silence is limited."""
 
     connect_seconds: float = 5.0
     #: Maximum wait for the response, and maximum silence while the lines of a stream are read.
